@@ -1,0 +1,55 @@
+# Every command of this repository. Each one that needs the environment builds it first.
+#
+#   PYTHON=...              the Python to build it with (default: the newest that can be found)
+#   ICEFLOE_VENV=...        where it is kept (default: .venv)
+#   ARGS=...                further arguments for pytest or the benchmarks
+
+VENV := $(or $(ICEFLOE_VENV),.venv)
+PY := $(VENV)/bin/python
+FUZZ := $(PY) -m pytest tests/fuzz --fuzz-cases=500000
+
+# The set-up script chooses the Python of the environment; any Python can run the script. Each
+# name is tried by running it, because a name on PATH may be a launcher with nothing behind it.
+SETUP_ENV = for python in "$(PYTHON)" python3 python python3.13 python3.12 python3.11; do \
+	    if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 8))' >/dev/null 2>&1; then \
+	        exec "$$python" tools/setup_env.py
+
+NO_PYTHON = fi; done; \
+	echo "icefloe needs Python 3.11 or newer and found none on PATH: install it" \
+	     "(from your system's packages, pyenv or python.org), or name it with PYTHON=..." >&2; exit 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format fuzz bench clean
+
+help: ## list these commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## build the environment, unless it is there already
+	@$(SETUP_ENV) "$(VENV)"; $(NO_PYTHON)
+
+demo: setup ## a tour of what works
+	@$(PY) examples/tour.py
+
+test: setup ## every test
+	$(PY) -m pytest -n 2 $(ARGS) tests
+
+check: setup ## lint, format, types, layers
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	$(VENV)/bin/lint-imports --no-logo
+
+format: setup ## put the code in the form that check wants
+	$(PY) -m ruff check --fix-only .
+	$(PY) -m ruff format .
+
+fuzz: setup ## damaged files against the readers, for long
+	$(FUZZ) $(ARGS)
+
+bench: setup ## measurements
+	$(PY) -m benchmarks $(ARGS)
+
+clean: ## remove what these commands made, the environment included
+	@rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist
+	@find src tests tools $(wildcard benchmarks examples) -name __pycache__ -type d -prune -exec rm -rf {} +
+	@$(SETUP_ENV) --remove "$(VENV)"; $(NO_PYTHON)

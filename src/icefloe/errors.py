@@ -1,0 +1,270 @@
+"""Every exception icefloe raises, and the stable codes they carry.
+
+The classes say what a caller would do about the failure; `kind` says exactly what
+happened. Names, parents and codes are Icechunk's, so handlers carry over::
+
+    IcechunkError (alias IcefloeError)
+    ├── ConflictError                 someone else was first: rebase and try again
+    │   └── RebaseFailedError         ... and the solver could not settle it
+    ├── NotFoundError (KeyError)
+    │   ├── NodeNotFoundError
+    │   ├── SnapshotNotFoundError
+    │   ├── RefNotFoundError
+    │   └── RepositoryNotFoundError
+    ├── AlreadyExistsError
+    ├── ReadOnlyError
+    ├── InvalidInputError (ValueError)
+    ├── SessionStateError
+    ├── StorageError                  the network, the bucket or the disk
+    ├── FormatError                   bytes on storage that do not follow the format
+    └── InternalError                 a bug here; please report it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any, ClassVar
+
+
+class ErrorKind(StrEnum):
+    """Stable machine-readable codes for `IcechunkError.kind`. Codes are only ever added."""
+
+    # conflicts
+    COMMIT_CONFLICT = "commit-conflict"
+    BRANCH_UPDATE_CONFLICT = "branch-update-conflict"
+    REBASE_FAILED = "rebase-failed"
+    CONFIG_UPDATED = "config-updated"
+    REPO_INFO_UPDATED = "repo-info-updated"
+    UPDATE_ATTEMPTS_EXHAUSTED = "update-attempts-exhausted"
+    GC_DELETES_FAILING = "gc-deletes-failing"
+    # not found
+    NODE_NOT_FOUND = "node-not-found"
+    ANCESTOR_NODE_NOT_FOUND = "ancestor-node-not-found"
+    CHUNK_NOT_FOUND = "chunk-not-found"
+    KEY_NOT_FOUND = "key-not-found"
+    SNAPSHOT_NOT_FOUND = "snapshot-not-found"
+    NO_SNAPSHOT_AT_TIME = "no-snapshot-at-time"
+    REF_NOT_FOUND = "ref-not-found"
+    BRANCH_NOT_FOUND = "branch-not-found"
+    TAG_NOT_FOUND = "tag-not-found"
+    REPOSITORY_NOT_FOUND = "repository-not-found"
+    MANIFEST_INFO_NOT_FOUND = "manifest-info-not-found"
+    # already exists
+    NODE_ALREADY_EXISTS = "node-already-exists"
+    BRANCH_ALREADY_EXISTS = "branch-already-exists"
+    TAG_ALREADY_EXISTS = "tag-already-exists"
+    TAG_PREVIOUSLY_DELETED = "tag-previously-deleted"
+    MOVE_WONT_OVERWRITE = "move-wont-overwrite"
+    # read only
+    READ_ONLY_SESSION = "read-only-session"
+    READ_ONLY_STORE = "read-only-store"
+    READ_ONLY_STORAGE = "read-only-storage"
+    READ_ONLY_REPOSITORY = "read-only-repository"
+    # input
+    INVALID_KEY = "invalid-key"
+    INVALID_CHUNK_INDEX = "invalid-chunk-index"
+    ZERO_LENGTH_CHUNK = "zero-length-chunk"
+    INVALID_MANIFEST_SPLIT_INDEX = "invalid-manifest-split-index"
+    INVALID_REF_TYPE = "invalid-ref-type"
+    INVALID_REF_NAME = "invalid-ref-name"
+    INVALID_SNAPSHOT_ID = "invalid-snapshot-id"
+    INVALID_PATH = "invalid-path"
+    BAD_KEY_PREFIX = "bad-key-prefix"
+    BAD_METADATA = "bad-metadata"
+    BAD_PREFIX = "bad-prefix"
+    NOT_AN_ARRAY = "not-an-array"
+    NOT_A_GROUP = "not-a-group"
+    INVALID_BYTE_RANGE = "invalid-byte-range"
+    INVALID_COMMIT_CONFIGURATION = "invalid-commit-configuration"
+    INVALID_ARRAY_METADATA = "invalid-array-metadata"
+    INVALID_FEATURE_FLAG = "invalid-feature-flag"
+    INVALID_VIRTUAL_REF = "invalid-virtual-ref"
+    INVALID_CREDENTIALS = "invalid-credentials"
+    NO_CONTAINER_FOR_VIRTUAL_CHUNK = "no-container-for-virtual-chunk"
+    UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER = "unauthorized-virtual-chunk-container"
+    EMPTY_PREFIX_CREATION = "empty-prefix-creation"
+    PARENT_DIRECTORY_NOT_CLEAN = "parent-directory-not-clean"
+    BAD_SNAPSHOT_CHAIN_FOR_DIFF = "bad-snapshot-chain-for-diff"
+    # state of a session or repository
+    COMMIT_NOT_ALLOWED = "commit-not-allowed"
+    MERGE_NOT_ALLOWED = "merge-not-allowed"
+    CANNOT_FORK_READ_ONLY_SESSION = "cannot-fork-read-only-session"
+    REARRANGE_SESSION_ONLY = "rearrange-session-only"
+    NON_REARRANGE_SESSION = "non-rearrange-session"
+    MOVE_INTO_SELF_OR_DESCENDANT = "move-into-self-or-descendant"
+    MOVE_DESTINATION_PARENT_MISSING = "move-destination-parent-missing"
+    MOVE_DESTINATION_PARENT_NOT_GROUP = "move-destination-parent-not-group"
+    NO_CHANGES_TO_COMMIT = "no-changes-to-commit"
+    NO_AMEND_FOR_INITIAL_COMMIT = "no-amend-for-initial-commit"
+    NOT_ON_BRANCH = "not-on-branch"
+    NO_SNAPSHOT = "no-snapshot"
+    CANNOT_DELETE_MAIN = "cannot-delete-main"
+    UNCOMMITTED_CHANGES = "uncommitted-changes"
+    MERGE_FAILED = "merge-failed"
+    NOT_ALLOWED = "not-allowed"
+    UNIMPLEMENTED = "unimplemented"
+    REBASE_TX_LOG_PRUNED = "rebase-tx-log-pruned"
+    FEATURE_FLAG_DISABLED = "feature-flag-disabled"
+    TAG_ERROR = "tag-error"
+    INVALID_REPOSITORY_MIGRATION = "invalid-repository-migration"
+    # storage
+    OBJECT_NOT_FOUND = "object-not-found"
+    OBJECT_STORE = "object-store"
+    IO = "io"
+    STORAGE_CONFIG = "storage-config"
+    CANNOT_PARSE_URL = "cannot-parse-url"
+    BAD_REDIRECT = "bad-redirect"
+    SEMAPHORE_ACQUIRE = "semaphore-acquire"
+    THROTTLED = "throttled"
+    STORAGE_OTHER = "storage-other"
+    VIRTUAL_CHUNK_FETCH = "virtual-chunk-fetch"
+    VIRTUAL_CHUNK_MODIFIED = "virtual-chunk-modified"
+    INVALID_OBJECT_SIZE = "invalid-object-size"
+    # format
+    SERIALIZATION = "serialization"
+    DESERIALIZATION = "deserialization"
+    CONFIG_DESERIALIZATION = "config-deserialization"
+    INVALID_FILE_FORMAT = "invalid-file-format"
+    UNSUPPORTED_SPEC_VERSION = "unsupported-spec-version"
+    UNSUPPORTED_OPERATION_FOR_VERSION = "unsupported-operation-for-version"
+    SNAPSHOT_TIMESTAMP = "snapshot-timestamp"
+    DUPLICATE_SNAPSHOT_ID = "duplicate-snapshot-id"
+    # internal
+    CONCURRENCY = "concurrency"
+    FLUSH = "flush"
+    PARTIAL_VALUES_PANIC = "partial-values-panic"
+    CONFLICTING_PATH_NOT_FOUND = "conflicting-path-not-found"
+    INCONSISTENT_MANIFESTS = "inconsistent-manifests"
+    POISON_LOCK = "poison-lock"
+    PICKLE = "pickle"
+    UNKNOWN = "unknown"
+
+
+class IcechunkError(Exception):
+    """Root of the tree: `message` for people, `kind` for programs."""
+
+    default_kind: ClassVar[ErrorKind] = ErrorKind.UNKNOWN
+
+    def __init__(self, message: str, kind: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.kind: str = kind if kind is not None else self.default_kind
+
+    def __str__(self) -> str:
+        # KeyError would print the repr of its argument, quotes and escapes included.
+        return self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.message, self.kind)
+
+
+IcefloeError = IcechunkError
+
+
+class ConflictError(IcechunkError):
+    """Another writer was first; both parents are given where they are known."""
+
+    default_kind = ErrorKind.COMMIT_CONFLICT
+
+    def __init__(
+        self,
+        expected_parent: str | None = None,
+        actual_parent: str | None = None,
+        message: str | None = None,
+        kind: str | None = None,
+    ) -> None:
+        super().__init__(
+            message
+            or f"the branch moved while this session was open: expected parent "
+            f"{expected_parent}, found {actual_parent}; rebase the session and commit again",
+            kind,
+        )
+        self.expected_parent = expected_parent
+        self.actual_parent = actual_parent
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.expected_parent, self.actual_parent, self.message, self.kind)
+
+
+class RebaseFailedError(ConflictError):
+    """The solver could not settle every conflict; the session stopped at `snapshot`."""
+
+    default_kind = ErrorKind.REBASE_FAILED
+
+    def __init__(self, snapshot: str, conflicts: Sequence[Any]) -> None:
+        super().__init__(
+            message=f"rebase stopped at snapshot {snapshot}: {len(conflicts)} conflict(s) "
+            "could not be settled; see .conflicts"
+        )
+        self.snapshot = snapshot
+        self.conflicts = list(conflicts)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.snapshot, self.conflicts)
+
+
+class NotFoundError(IcechunkError, KeyError):
+    """What was asked for does not exist."""
+
+
+class NodeNotFoundError(NotFoundError):
+    """No group, array, chunk or key at this path."""
+
+    default_kind = ErrorKind.NODE_NOT_FOUND
+
+
+class SnapshotNotFoundError(NotFoundError):
+    """No snapshot with this id, or none at this time."""
+
+    default_kind = ErrorKind.SNAPSHOT_NOT_FOUND
+
+
+class RefNotFoundError(NotFoundError):
+    """No branch or tag with this name."""
+
+    default_kind = ErrorKind.REF_NOT_FOUND
+
+
+class RepositoryNotFoundError(NotFoundError):
+    """No repository at this storage location."""
+
+    default_kind = ErrorKind.REPOSITORY_NOT_FOUND
+
+
+class AlreadyExistsError(IcechunkError):
+    """What should have been created is there already."""
+
+    default_kind = ErrorKind.NODE_ALREADY_EXISTS
+
+
+class ReadOnlyError(IcechunkError):
+    """A write through something that only reads."""
+
+    default_kind = ErrorKind.READ_ONLY_SESSION
+
+
+class InvalidInputError(IcechunkError, ValueError):
+    """An argument cannot be used as given."""
+
+
+class SessionStateError(IcechunkError):
+    """Not possible in the present state of the session or repository."""
+
+    default_kind = ErrorKind.NOT_ALLOWED
+
+
+class StorageError(IcechunkError):
+    """The storage failed or is set up wrongly; often worth another try."""
+
+    default_kind = ErrorKind.STORAGE_OTHER
+
+
+class FormatError(IcechunkError):
+    """Bytes on storage do not follow the format, or follow one this version cannot read."""
+
+    default_kind = ErrorKind.DESERIALIZATION
+
+
+class InternalError(IcechunkError):
+    """A state that should be impossible: a bug in icefloe."""

@@ -1,0 +1,1 @@
+"""Bytes to values and back. No I/O, clock, randomness or logging in here."""

@@ -1,0 +1,143 @@
+"""Chunk indices as sort keys: order, lookup, boxes and merging, without a Python object a chunk.
+
+An index matrix has one row a chunk and one column a dimension. Its key column is one int64 a
+row (the row-major rank within the bounding box); boxes of more than 2**63 cells use big-endian
+bytes instead, which sort the same way.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Index = NDArray[np.uint32]
+Rows = NDArray[np.int64]
+
+
+class KeySpace:
+    """Maps index rows inside one bounding box to keys that sort like the rows."""
+
+    def __init__(self, *matrices: Index) -> None:
+        self.ndim = matrices[0].shape[1]
+        filled = [matrix for matrix in matrices if len(matrix)]
+        self.low = [0] * self.ndim
+        self.high = [0] * self.ndim
+        if filled and self.ndim:
+            self.low = np.min([matrix.min(axis=0) for matrix in filled], axis=0).tolist()
+            self.high = [
+                top + 1
+                for top in np.max([matrix.max(axis=0) for matrix in filled], axis=0).tolist()
+            ]
+        self.strides = [1] * self.ndim
+        for axis in range(self.ndim - 2, -1, -1):
+            size = self.high[axis + 1] - self.low[axis + 1]
+            self.strides[axis] = self.strides[axis + 1] * max(size, 1)
+        cells = self.strides[0] * (self.high[0] - self.low[0]) if self.ndim else 1
+        self.fits_int64 = cells < 2**63
+
+    def keys(self, index: Index) -> NDArray[Any]:
+        """Keys of rows that lie inside the box."""
+        if not self.fits_int64:
+            return np.ascontiguousarray(index, ">u4").view(f"S{4 * self.ndim}").reshape(-1)
+        keys = np.zeros(len(index), np.int64)
+        for column, low, stride in zip(index.T, self.low, self.strides, strict=True):
+            keys += (column.astype(np.int64) - low) * stride
+        return keys
+
+    def holds(self, index: Index) -> NDArray[np.bool_]:
+        """Which rows lie inside the box."""
+        inside = np.ones(len(index), np.bool_)
+        for column, low, high in zip(index.T, self.low, self.high, strict=True):
+            inside &= (column >= low) & (column < high)
+        return inside
+
+
+class SortedIndex:
+    """Lookup in an index matrix whose rows ascend."""
+
+    __slots__ = ("_cells", "_keys", "_space", "count")
+
+    def __init__(self, index: Index) -> None:
+        self.count = len(index)
+        self._space = KeySpace(index)
+        self._keys = self._space.keys(index)
+        self._cells = memoryview(self._keys) if self._space.fits_int64 else None
+
+    def is_strictly_ascending(self) -> bool:
+        return bool((self._keys[1:] > self._keys[:-1]).all())
+
+    def find(self, coordinates: Sequence[int]) -> int:
+        """The row of one chunk, or -1."""
+        space = self._space
+        if self._cells is None:
+            found = self.find_many(np.array([coordinates], np.uint32))
+            return int(found[0])
+        key = 0
+        for at, low, high, stride in zip(
+            coordinates, space.low, space.high, space.strides, strict=True
+        ):
+            if not low <= at < high:
+                return -1
+            key += (at - low) * stride
+        # In a dense array the key is the row; elsewhere it is a good place to stop looking.
+        if key < self.count and self._cells[key] == key:
+            return key
+        row = bisect_left(self._cells, key, 0, min(key, self.count))
+        return row if row < self.count and self._cells[row] == key else -1
+
+    def find_many(self, index: Index) -> Rows:
+        """The row of each chunk, -1 where there is none."""
+        if self.count == 0:
+            return np.full(len(index), -1, np.int64)
+        inside = self._space.holds(index)
+        keys = self._space.keys(
+            np.where(inside[:, None], index, np.array(self._space.low, np.uint32))
+        )
+        row = np.minimum(np.searchsorted(self._keys, keys), self.count - 1)
+        return np.where(inside & (self._keys[row] == keys), row, -1)
+
+
+def box_rows(index: Index, start: Sequence[int], stop: Sequence[int]) -> Rows:
+    """Rows of an ascending matrix inside the half-open box [start, stop)."""
+    first, last = 0, len(index)
+    if index.shape[1] and last:
+        # Rows ascend, so the leading dimension narrows the search to one contiguous stretch.
+        leading = index[:, 0]
+        first, last = np.searchsorted(leading, [start[0], max(start[0], stop[0])]).tolist()
+    inside = np.ones(last - first, np.bool_)
+    for axis in range(1, index.shape[1]):
+        column = index[first:last, axis]
+        inside &= (column >= start[axis]) & (column < stop[axis])
+    return first + np.flatnonzero(inside)
+
+
+def sort_rows(index: Index) -> Rows:
+    """Rows in ascending order; of equal indices only the last one given."""
+    keys = KeySpace(index).keys(index)
+    order = np.argsort(keys, kind="stable")
+    is_last = np.ones(len(order), np.bool_)
+    is_last[:-1] = keys[order[1:]] != keys[order[:-1]]
+    return order[is_last]
+
+
+def merge_rows(base: Index, edits: Index, deleted: Index) -> tuple[Rows, Rows]:
+    """How to merge ascending `edits` and any `deleted` indices into ascending `base`.
+
+    Returns the base rows that stay, and the order that makes (those rows, then all edits)
+    ascend.
+    """
+    space = KeySpace(base, edits, deleted)
+    base_keys, edit_keys = space.keys(base), space.keys(edits)
+    gone = np.unique(np.concatenate([edit_keys, space.keys(deleted)]))
+    if len(gone):
+        nearest = np.minimum(np.searchsorted(gone, base_keys), len(gone) - 1)
+        kept = np.flatnonzero(gone[nearest] != base_keys)
+    else:
+        kept = np.arange(len(base), dtype=np.int64)
+    # A stable sort of two ascending runs is a linear merge.
+    order = np.argsort(np.concatenate([base_keys[kept], edit_keys]), kind="stable")
+    return kept, order

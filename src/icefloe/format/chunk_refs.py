@@ -1,0 +1,431 @@
+"""The chunk references of one array as columns: what a manifest stores, a commit merges and a
+query returns. There is no Python object per chunk here, and there must not be.
+
+Rows ascend by chunk index. Columns that no row needs are None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.format.blobs import Bytes
+from icefloe.format.chunk_index import Index, SortedIndex, box_rows, merge_rows, sort_rows
+from icefloe.format.locations import Locations
+from icefloe.ids import ChunkId
+
+
+class ChunkKind(IntEnum):
+    """Where a chunk's bytes are."""
+
+    NATIVE = 1
+    VIRTUAL = 2
+    INLINE = 3
+
+
+class ChunkRef(NamedTuple):
+    """One reference, taken out of the columns. For inline chunks `length` is that of `inline`."""
+
+    kind: ChunkKind
+    offset: int
+    length: int
+    chunk_id: ChunkId | None = None
+    location: str | None = None
+    etag: str | None = None
+    last_modified: int | None = None
+    inline: bytes | None = None
+
+
+class Coded(NamedTuple):
+    """A text column as numbers into its distinct values; -1 means no value."""
+
+    codes: NDArray[np.int32]
+    values: Locations
+
+    def take(self, rows: Any) -> Coded:
+        return Coded(self.codes[rows], self.values)
+
+    def to_arrow(self) -> pa.Array:
+        codes = pa.array(self.codes, pa.int32(), mask=self.codes < 0)
+        return pa.DictionaryArray.from_arrays(codes, self.values.strings().cast(pa.string()))
+
+    @classmethod
+    def from_arrow(cls, column: pa.Array) -> Coded | None:
+        if len(column) == column.null_count:
+            return None
+        if not pa.types.is_dictionary(column.type):
+            column = column.dictionary_encode()
+        codes = column.indices.fill_null(-1).cast(pa.int32()).to_numpy()
+        return cls(codes, Locations(column.dictionary))
+
+    def compacted(self) -> Coded:
+        """The same column, with each distinct value listed once and no unused ones."""
+        values = self.values.strings()
+        distinct = values.dictionary_encode()
+        codes = _recode(self.codes, distinct.indices.to_numpy())
+        used = np.zeros(len(distinct.dictionary), np.bool_)
+        used[codes[codes >= 0]] = True
+        if used.all():
+            return Coded(codes, Locations(distinct.dictionary))
+        number = np.cumsum(used, dtype=np.int32) - 1
+        return Coded(_recode(codes, number), Locations(distinct.dictionary.filter(pa.array(used))))
+
+
+def _recode(codes: NDArray[np.int32], number: NDArray[np.int32]) -> NDArray[np.int32]:
+    if len(number) == 0:
+        return codes
+    return np.where(codes < 0, np.int32(-1), number.take(codes)).astype(np.int32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChunkRefs:
+    """Columns, all of the same length. Make them with `native`, `virtual`, `inline_chunks`,
+    `from_arrow`, or by merging others.
+
+    >>> refs = ChunkRefs.virtual([[0, 0], [0, 1]], ["s3://b/f", "s3://b/f"], [0, 100], [100, 50])
+    >>> refs.get((0, 1))
+    ChunkRef(kind=<ChunkKind.VIRTUAL: 2>, offset=100, length=50, chunk_id=None, \
+location='s3://b/f', etag=None, last_modified=None, inline=None)
+    """
+
+    index: Index
+    kind: NDArray[np.uint8]
+    offset: NDArray[np.uint64]
+    length: NDArray[np.uint64]
+    chunk_id: Bytes | None = None
+    location: Coded | None = None
+    etag: Coded | None = None
+    last_modified: NDArray[np.uint32] | None = None
+    inline: pa.Array | None = None
+    extra: pa.Array | None = None
+    _lookup: list[SortedIndex] = field(default_factory=list, repr=False)
+
+    # -- making
+
+    @classmethod
+    def empty(cls, ndim: int) -> ChunkRefs:
+        none = np.empty(0, np.uint64)
+        return cls(np.empty((0, ndim), np.uint32), np.empty(0, np.uint8), none, none)
+
+    @classmethod
+    def native(cls, index: Any, chunk_id: Any, offset: Any, length: Any) -> ChunkRefs:
+        """Chunks in objects of their own, or packed in shared ones; ids are rows of 12 bytes."""
+        refs = _plain(cls, index, ChunkKind.NATIVE, offset, length)
+        ids = np.ascontiguousarray(chunk_id, np.uint8).reshape(len(refs), ChunkId.size)
+        return replace(refs, chunk_id=ids)._sorted()
+
+    @classmethod
+    def virtual(
+        cls,
+        index: Any,
+        location: Any,
+        offset: Any,
+        length: Any,
+        etag: Any = None,
+        last_modified: Any = None,
+    ) -> ChunkRefs:
+        """Chunks inside foreign files; locations as a list or an Arrow (dictionary) array."""
+        refs = _plain(cls, index, ChunkKind.VIRTUAL, offset, length)
+        changes: dict[str, Any] = {"location": _coded(location)}
+        if etag is not None:
+            changes["etag"] = _coded(etag)
+        if last_modified is not None:
+            changes["last_modified"] = np.asarray(last_modified, np.uint32)
+        return replace(refs, **changes)._sorted()
+
+    @classmethod
+    def inline_chunks(cls, index: Any, data: Any) -> ChunkRefs:
+        """Chunks whose bytes are kept in the manifest itself."""
+        column = data if isinstance(data, pa.Array) else pa.array(data, pa.binary())
+        length = pc.binary_length(column).to_numpy()
+        refs = _plain(cls, index, ChunkKind.INLINE, np.zeros(len(column), np.uint64), length)
+        return replace(refs, inline=column)._sorted()
+
+    # -- looking
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def ndim(self) -> int:
+        return int(self.index.shape[1])
+
+    @property
+    def lookup(self) -> SortedIndex:
+        """Made on first use, then kept."""
+        if not self._lookup:
+            self._lookup.append(SortedIndex(self.index))
+        return self._lookup[0]
+
+    def extents(self) -> list[tuple[int, int]]:
+        """The tight bounding box of all indices: (from, to) along each dimension."""
+        if not len(self):
+            return [(0, 0)] * self.ndim
+        low, high = self.index.min(axis=0).tolist(), self.index.max(axis=0).tolist()
+        return [(first, last + 1) for first, last in zip(low, high, strict=True)]
+
+    def get(self, coordinates: Sequence[int]) -> ChunkRef | None:
+        """The reference of one chunk, or None."""
+        if len(coordinates) != self.ndim:
+            raise InvalidInputError(
+                f"chunk index {tuple(coordinates)} has {len(coordinates)} dimensions, "
+                f"the array has {self.ndim}",
+                ErrorKind.INVALID_CHUNK_INDEX,
+            )
+        row = self.lookup.find(coordinates)
+        return None if row < 0 else self.row(row)
+
+    def row(self, row: int) -> ChunkRef:
+        """One row as a value."""
+        kind = ChunkKind(int(self.kind[row]))
+        offset, length = int(self.offset[row]), int(self.length[row])
+        if kind == ChunkKind.NATIVE:
+            assert self.chunk_id is not None
+            return ChunkRef(kind, offset, length, ChunkId(self.chunk_id[row].tobytes()))
+        if kind == ChunkKind.INLINE:
+            assert self.inline is not None
+            return ChunkRef(kind, offset, length, inline=self.inline[row].as_py())
+        modified = 0 if self.last_modified is None else int(self.last_modified[row])
+        return ChunkRef(
+            kind,
+            offset,
+            length,
+            location=_coded_value(self.location, row),
+            etag=_coded_value(self.etag, row),
+            last_modified=modified or None,
+        )
+
+    def select(self, start: Sequence[int], stop: Sequence[int]) -> ChunkRefs:
+        """The refs inside the half-open box [start, stop)."""
+        return self.take(box_rows(self.index, start, stop))
+
+    # -- combining
+
+    def take(self, rows: Any) -> ChunkRefs:
+        """Some rows, in the order given; keep them ascending."""
+        arrow_rows = None
+        if self.inline is not None or self.extra is not None:
+            arrow_rows = pa.array(np.arange(len(self))[rows])
+        return ChunkRefs(
+            self.index[rows],
+            self.kind[rows],
+            self.offset[rows],
+            self.length[rows],
+            None if self.chunk_id is None else self.chunk_id[rows],
+            None if self.location is None else self.location.take(rows),
+            None if self.etag is None else self.etag.take(rows),
+            None if self.last_modified is None else self.last_modified[rows],
+            None if self.inline is None else self.inline.take(arrow_rows),
+            None if self.extra is None else self.extra.take(arrow_rows),
+        )
+
+    def merge(self, edits: ChunkRefs, deleted: Index | None = None) -> ChunkRefs:
+        """This table with `edits` laid over it and the `deleted` indices gone.
+
+        An index in both is kept: the edit came after the deletion.
+        """
+        none = np.empty((0, self.ndim), np.uint32)
+        kept, order = merge_rows(self.index, edits.index, none if deleted is None else deleted)
+        base = self if len(kept) == len(self) else self.take(kept)
+        if not len(edits):
+            return base
+        if not len(base):
+            return edits
+        return ChunkRefs.concat([base, edits]).take(order)
+
+    @staticmethod
+    def concat(tables: Sequence[ChunkRefs]) -> ChunkRefs:
+        """All rows, one table's after another's; the caller restores the order."""
+        if len(tables) == 1:
+            return tables[0]
+        return ChunkRefs(
+            np.concatenate([table.index for table in tables]),
+            np.concatenate([table.kind for table in tables]),
+            np.concatenate([table.offset for table in tables]),
+            np.concatenate([table.length for table in tables]),
+            _concat_arrays(tables, "chunk_id", np.uint8, (ChunkId.size,)),
+            _concat_coded(tables, "location"),
+            _concat_coded(tables, "etag"),
+            _concat_arrays(tables, "last_modified", np.uint32, ()),
+            _concat_binary(tables, "inline"),
+            _concat_binary(tables, "extra"),
+        )
+
+    def _sorted(self) -> ChunkRefs:
+        if len(self) < 2 or self.lookup.is_strictly_ascending():
+            return self
+        return self.take(sort_rows(self.index))
+
+    # -- comparing and exchanging
+
+    def equals(self, other: ChunkRefs) -> bool:
+        """Same references, whatever the numbering of the distinct values."""
+        return self.index.shape == other.index.shape and self.to_arrow(plain=True).equals(
+            other.to_arrow(plain=True)
+        )
+
+    def to_arrow(self, *, plain: bool = False) -> pa.Table:
+        """The columns as an Arrow table; `plain` spells dictionaries out."""
+        n = len(self)
+        ids = self.chunk_id
+        id_column = pa.nulls(n, pa.binary(ChunkId.size))
+        if ids is not None and n:
+            id_column = pa.FixedSizeBinaryArray.from_buffers(
+                pa.binary(ChunkId.size),
+                n,
+                [_validity(self.kind == ChunkKind.NATIVE), pa.py_buffer(np.ascontiguousarray(ids))],
+            )
+        columns = {
+            "index": _index_to_arrow(self.index),
+            "kind": pa.array(self.kind),
+            "chunk_id": id_column,
+            "offset": pa.array(self.offset),
+            "length": pa.array(self.length),
+            "location": _text_to_arrow(self.location, n),
+            "etag": _text_to_arrow(self.etag, n),
+            "last_modified": pa.nulls(n, pa.uint32())
+            if self.last_modified is None
+            else pa.array(self.last_modified, mask=self.last_modified == 0),
+            "inline": pa.nulls(n, pa.binary()) if self.inline is None else self.inline,
+            "extra": pa.nulls(n, pa.binary()) if self.extra is None else self.extra,
+        }
+        if plain:
+            for name in ("location", "etag"):
+                columns[name] = columns[name].cast(pa.string())
+        return pa.table(columns)
+
+    @classmethod
+    def from_arrow(cls, table: pa.Table) -> ChunkRefs:
+        """Columns from a table such as `to_arrow` makes; rows may come in any order."""
+        column = {name: table[name].combine_chunks() for name in table.column_names}
+        size = column["index"].type.list_size
+        flat = column["index"].flatten().to_numpy().astype(np.uint32, copy=False)
+        index = flat.reshape(table.num_rows, size)
+        kind = column["kind"].to_numpy().astype(np.uint8, copy=False)
+        ids = None
+        if "chunk_id" in column and column["chunk_id"].null_count < table.num_rows:
+            filled = column["chunk_id"].fill_null(bytes(ChunkId.size))
+            raw = np.frombuffer(filled.buffers()[1], np.uint8)[filled.offset * ChunkId.size :]
+            ids = raw[: table.num_rows * ChunkId.size].reshape(-1, ChunkId.size)
+        modified = None
+        if "last_modified" in column and column["last_modified"].null_count < table.num_rows:
+            modified = column["last_modified"].fill_null(0).to_numpy().astype(np.uint32)
+        return cls(
+            index,
+            kind,
+            column["offset"].to_numpy().astype(np.uint64, copy=False),
+            column["length"].to_numpy().astype(np.uint64, copy=False),
+            ids,
+            Coded.from_arrow(column["location"]) if "location" in column else None,
+            Coded.from_arrow(column["etag"]) if "etag" in column else None,
+            modified,
+            _binary_or_none(column.get("inline")),
+            _binary_or_none(column.get("extra")),
+        )._sorted()
+
+
+def _plain(
+    cls: type[ChunkRefs], index: Any, kind: ChunkKind, offset: Any, length: Any
+) -> ChunkRefs:
+    matrix = np.asarray(index, np.uint32)
+    if matrix.ndim != 2:
+        raise InvalidInputError(
+            f"chunk indices have shape {matrix.shape}, expected one row a chunk and one column "
+            "a dimension",
+            ErrorKind.INVALID_CHUNK_INDEX,
+        )
+    n = len(matrix)
+    return cls(
+        matrix,
+        np.full(n, kind, np.uint8),
+        np.broadcast_to(np.asarray(offset, np.uint64), (n,)),
+        np.broadcast_to(np.asarray(length, np.uint64), (n,)),
+    )
+
+
+def _coded(values: Any) -> Coded | None:
+    if isinstance(values, Coded):
+        return values
+    column = values if isinstance(values, pa.Array) else pa.array(values, pa.string())
+    return Coded.from_arrow(column)
+
+
+def _coded_value(column: Coded | None, row: int) -> str | None:
+    if column is None or (code := int(column.codes[row])) < 0:
+        return None
+    return column.values.get(code)
+
+
+def _concat_coded(tables: Sequence[ChunkRefs], name: str) -> Coded | None:
+    columns: list[Coded | None] = [getattr(table, name) for table in tables]
+    there = [column for column in columns if column is not None]
+    if not there:
+        return None
+    codes, first = [], 0
+    for table, column in zip(tables, columns, strict=True):
+        if column is None:
+            codes.append(np.full(len(table), -1, np.int32))
+            continue
+        codes.append(np.where(column.codes < 0, -1, column.codes + first).astype(np.int32))
+        first += len(column.values)
+    return Coded(np.concatenate(codes), Locations.concat([column.values for column in there]))
+
+
+def _concat_arrays(
+    tables: Sequence[ChunkRefs], name: str, dtype: Any, shape: tuple[int, ...]
+) -> NDArray[Any] | None:
+    columns = [getattr(table, name) for table in tables]
+    if all(column is None for column in columns):
+        return None
+    return np.concatenate(
+        [
+            np.zeros((len(table), *shape), dtype) if column is None else column
+            for table, column in zip(tables, columns, strict=True)
+        ]
+    )
+
+
+def _concat_binary(tables: Sequence[ChunkRefs], name: str) -> pa.Array | None:
+    columns = [getattr(table, name) for table in tables]
+    if all(column is None for column in columns):
+        return None
+    return pa.concat_arrays(
+        [
+            pa.nulls(len(table), pa.binary()) if column is None else column.cast(pa.binary())
+            for table, column in zip(tables, columns, strict=True)
+        ]
+    )
+
+
+def _binary_or_none(column: pa.Array | None) -> pa.Array | None:
+    if column is None or column.null_count == len(column):
+        return None
+    return column
+
+
+def _text_to_arrow(column: Coded | None, count: int) -> pa.Array:
+    if column is None:
+        kind = pa.dictionary(pa.int32(), pa.string())
+        return pa.nulls(count, kind)
+    return column.to_arrow()
+
+
+def _index_to_arrow(index: Index) -> pa.Array:
+    count, ndim = index.shape
+    flat = pa.array(np.ascontiguousarray(index).reshape(-1), pa.uint32())
+    kind = pa.list_(pa.uint32(), ndim)
+    return pa.FixedSizeListArray.from_buffers(kind, count, [None], children=[flat])
+
+
+def _validity(is_there: NDArray[np.bool_]) -> pa.Buffer | None:
+    if is_there.all():
+        return None
+    return pa.py_buffer(np.packbits(is_there, bitorder="little"))

@@ -1,0 +1,217 @@
+"""Writing flatbuffers with numpy: columns go in as segments, placed one behind the other.
+
+A flatbuffer offset only reaches forward, so users are placed before what they point at:
+reserve the tables, place their strings and vectors, then `point` the fields at them. Segments
+stay ordinary arrays until they are compressed, which is what makes the later filling possible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from icefloe.format.blobs import Ints, parts, scatter, spread
+from icefloe.format.schema import Field, TableSpec
+
+Mask = NDArray[np.bool_]
+
+
+def padded(size: int, align: int) -> int:
+    """`size`, rounded up to a multiple of `align`."""
+    return -(-size // align) * align
+
+
+class FlatWriter:
+    """A flatbuffer being written. Positions are bytes from its start."""
+
+    def __init__(self) -> None:
+        self._head = np.zeros(2, "<u4")
+        self._head[1:] = np.frombuffer(b"Ichk", "<u4")
+        self._segments: list[NDArray[Any]] = [self._head]
+        self.size = self._head.nbytes
+
+    def add(self, segment: NDArray[Any], align: int = 4, shift: int = 0) -> int:
+        """Place `segment` so that byte `shift` of it is aligned; returns its position."""
+        gap = -(self.size + shift) % align
+        if gap:
+            self._segments.append(np.zeros(gap, np.uint8))
+        position = self.size + gap
+        self._segments.append(segment)
+        self.size = position + segment.nbytes
+        return position
+
+    def finish(self, root: TableWriter) -> list[NDArray[Any]]:
+        """The segments of the whole buffer, a multiple of eight bytes long."""
+        self._head[0] = int(root.position[0])
+        self.add(np.empty(0, np.uint8), align=8)
+        return self._segments
+
+    def table(self, spec: TableSpec, fields: Iterable[str]) -> TableWriter:
+        """Reserve a single table with these fields."""
+        return self.tables(spec, 1, dict.fromkeys(fields))
+
+    def tables(self, spec: TableSpec, count: int, fields: Mapping[str, Mask | None]) -> TableWriter:
+        """Reserve `count` tables; a mask says which rows carry a field, None means all."""
+        return TableWriter(self, spec, count, fields)
+
+    def offsets(self, count: int) -> OffsetVectors:
+        """Reserve one vector of offsets."""
+        return self.nested_offsets(np.array([count], np.int64))
+
+    def nested_offsets(self, counts: Ints) -> OffsetVectors:
+        """Reserve one vector of offsets for each row."""
+        return OffsetVectors(self, counts)
+
+    def blobs(self, column: pa.Array, terminator: int = 1) -> Ints:
+        """Place byte strings; returns the position of each. Null rows take one empty blob."""
+        offsets, data = parts(column)
+        length = np.diff(offsets)
+        size = (length + 4 + terminator + 3) & ~3
+        start = np.zeros(len(length) + 1, np.int64)
+        np.cumsum(size, out=start[1:])
+        segment = np.zeros(int(start[-1]), np.uint8)
+        segment.view("<u4")[start[:-1] >> 2] = length
+        scatter(segment, start[:-1] + 4, data, offsets[:-1], length)
+        return self.add(segment) + start[:-1]
+
+    def blob(self, data: bytes, terminator: int = 0) -> int:
+        """Place one byte string or, with a terminator, one text."""
+        segment = np.zeros(padded(4 + len(data) + terminator, 4), np.uint8)
+        segment[:4].view("<u4")[0] = len(data)
+        segment[4 : 4 + len(data)] = np.frombuffer(data, np.uint8)
+        return self.add(segment)
+
+    def text(self, text: str) -> int:
+        return self.blob(text.encode(), terminator=1)
+
+    def vector(self, items: NDArray[Any], align: int = 4) -> int:
+        """Place one vector of scalars or structs."""
+        return int(self.vectors(items, np.array([len(items)], np.int64), align)[0])
+
+    def vectors(self, items: NDArray[Any], counts: Ints, align: int = 4) -> Ints:
+        """Place one vector for each row, whose items follow each other; returns positions."""
+        width = items.dtype.itemsize if items.ndim == 1 else items.strides[0]
+        lead = max(align, 4)  # the length word, pushed back so that the items are aligned
+        size = (lead + counts * width + lead - 1) // lead * lead
+        start = np.zeros(len(counts) + 1, np.int64)
+        np.cumsum(size, out=start[1:])
+        segment = np.zeros(int(start[-1]), np.uint8)
+        segment.view("<u4")[(start[:-1] + lead - 4) >> 2] = counts
+        if items.nbytes:
+            at = spread(start[:-1] + lead, counts, width)
+            source = np.ascontiguousarray(items).reshape(-1).view(np.uint8)
+            every = np.arange(0, len(source), width, dtype=np.int64)
+            scatter(segment, at, source, every, np.full(len(at), width, np.int64))
+        return self.add(segment, align=lead) + start[:-1] + lead - 4
+
+
+class OffsetVectors:
+    """Reserved vectors of offsets; `position` has one entry a vector."""
+
+    def __init__(self, writer: FlatWriter, counts: Ints) -> None:
+        start = 4 * (np.cumsum(counts + 1) - counts - 1)
+        self._words = np.zeros(int((counts + 1).sum()), "<u4")
+        self._words[start >> 2] = counts
+        base = writer.add(self._words)
+        self.position: Ints = base + start
+        self._slot = spread(start + 4, counts, 4)
+        self._base = base
+
+    def point(self, targets: Ints) -> None:
+        """Let the slots, one vector's after another's, lead to `targets`."""
+        self._words[self._slot >> 2] = targets - (self._base + self._slot)
+
+
+class TableWriter:
+    """Reserved tables; rows that carry the same fields lie together and share a vtable."""
+
+    def __init__(
+        self, writer: FlatWriter, spec: TableSpec, count: int, fields: Mapping[str, Mask | None]
+    ) -> None:
+        self.spec = spec
+        self.position: Ints = np.zeros(count, np.int64)
+        self._groups: list[tuple[Any, NDArray[Any]]] = []
+        for rows, names in _groups_by_presence(count, fields):
+            layout, vtable = table_layout(spec, names)
+            at_vtable = writer.add(vtable, align=2)
+            records = np.zeros(count if rows is None else len(rows), layout)
+            base = writer.add(records, align=8)
+            at = base + layout.itemsize * np.arange(len(records), dtype=np.int64)
+            records["soffset"] = at - at_vtable
+            self.position[slice(None) if rows is None else rows] = at
+            self._groups.append((slice(None) if rows is None else rows, records))
+
+    def set(self, field: str, values: Any) -> None:
+        """Write a scalar or struct column; structs are given as rows of bytes."""
+        column = np.asarray(values)
+        if not self.spec.fields[field].dtype:
+            column = np.ascontiguousarray(column).view(f"V{self.spec.fields[field].size}")
+            column = column.reshape(-1)
+        for rows, records in self._groups:
+            if field in (records.dtype.names or ()):
+                records[field] = column[rows]
+
+    def point(self, field: str, targets: Ints | int) -> None:
+        """Let an offset field lead to `targets`, positions placed later in the buffer."""
+        column = np.broadcast_to(np.asarray(targets, np.int64), self.position.shape)
+        for rows, records in self._groups:
+            if field in (records.dtype.names or ()):
+                offset = records.dtype.fields[field][1]  # type: ignore[index]
+                records[field] = column[rows] - (self.position[rows] + offset)
+
+
+def table_layout(
+    spec: TableSpec, names: Iterable[str], tail: np.dtype[Any] | None = None
+) -> tuple[np.dtype[Any], NDArray[np.uint16]]:
+    """How a table with these fields is laid out: a record type and its vtable.
+
+    Fields follow each other in slot order wherever alignment allows. `tail` is a fixed-size
+    vector stored right behind the table.
+    """
+    left = [(name, spec.fields[name]) for name in spec.fields if name in set(names)]
+    columns: list[tuple[str, Any, int]] = [("soffset", "<i4", 0)]
+    slots = [spec.slot(name) for name, _ in left]
+    vtable = np.zeros(2 + max(slots, default=-1) + 1, "<u2")
+    at, align = 4, 4
+    while left:
+        name, field = next(((n, f) for n, f in left if at % f.align == 0), left[0])
+        at = padded(at, field.align)
+        columns.append((name, _record_format(field), at))
+        vtable[2 + spec.slot(name)] = at
+        at, align = at + field.size, max(align, field.align)
+        left.remove((name, field))
+    vtable[:2] = (vtable.nbytes, at)
+    at = padded(at, 4)
+    if tail is not None:
+        columns.append(("tail", tail, at))
+        at += tail.itemsize
+    names_, formats, positions = zip(*columns, strict=True)
+    layout = {"names": names_, "formats": formats, "offsets": positions}
+    return np.dtype({**layout, "itemsize": padded(at, align)}), vtable  # type: ignore[call-overload]
+
+
+def _record_format(field: Field) -> str:
+    if field.is_offset:
+        return "<u4"
+    return field.dtype or f"V{field.size}"
+
+
+def _groups_by_presence(
+    count: int, fields: Mapping[str, Mask | None]
+) -> list[tuple[Ints | None, list[str]]]:
+    """Rows that carry the same fields: [(rows or None for all, field names)]."""
+    if count == 0:
+        return []
+    pattern = np.zeros(count, np.int64)
+    for bit, mask in enumerate(fields.values()):
+        pattern |= (1 if mask is None else mask.astype(np.int64)) << bit
+    found: list[tuple[Ints | None, list[str]]] = []
+    for code in np.unique(pattern).tolist():
+        names = [name for bit, name in enumerate(fields) if code >> bit & 1]
+        rows = np.flatnonzero(pattern == code)
+        found.append((None if len(rows) == count else rows, names))
+    return found

@@ -1,0 +1,394 @@
+"""FlexBuffers, the schemaless encoding of metadata values in spec version 2.
+
+The writer follows the conventions of Icechunk's own (format book A.5): unsigned numbers where
+possible, the smallest widths, typed vectors, each key stored once. The reader takes everything
+that FlexBuffers can say and JSON can too, and trusts no byte of it. The writer of the
+`flatbuffers` package is not used: it cannot store 1e300, and stores some shared keys twice.
+
+Every value is one slot: inline for numbers, booleans and null, else the distance back to where
+the value lies. A vector is its length, its slots and a type byte per slot; the address of a
+vector is that of its first slot. A map is a vector of values with a vector of keys before it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TypeAlias
+
+from icefloe.errors import FormatError
+
+JsonValue: TypeAlias = (
+    "bool | int | float | str | Sequence[JsonValue] | Mapping[str, JsonValue] | None"
+)
+
+MAX_DEPTH = 200
+"""Vectors and maps inside each other. Icechunk's YAML reader stops at 128, chained conditions
+in a config need two levels each."""
+
+
+class Type(IntEnum):
+    """The upper six bits of a type byte; the lower two are the width of what it describes."""
+
+    NULL = 0
+    INT = 1
+    UINT = 2
+    FLOAT = 3
+    KEY = 4
+    STRING = 5
+    INDIRECT_INT = 6
+    INDIRECT_UINT = 7
+    INDIRECT_FLOAT = 8
+    MAP = 9
+    VECTOR = 10
+    VECTOR_INT = 11
+    VECTOR_UINT = 12
+    VECTOR_FLOAT = 13
+    VECTOR_KEY = 14
+    VECTOR_STRING_DEPRECATED = 15
+    VECTOR_INT2 = 16
+    VECTOR_UINT2 = 17
+    VECTOR_FLOAT2 = 18
+    VECTOR_INT3 = 19
+    VECTOR_UINT3 = 20
+    VECTOR_FLOAT3 = 21
+    VECTOR_INT4 = 22
+    VECTOR_UINT4 = 23
+    VECTOR_FLOAT4 = 24
+    BLOB = 25
+    BOOL = 26
+    VECTOR_BOOL = 36
+
+
+# struct letters by width in bytes
+_SIGNED = {1: "b", 2: "h", 4: "i", 8: "q"}
+_UNSIGNED = {1: "B", 2: "H", 4: "I", 8: "Q"}
+_FLOATING = {2: "e", 4: "f", 8: "d"}
+_LETTERS = {
+    Type.NULL: _UNSIGNED,
+    Type.BOOL: _UNSIGNED,
+    Type.INT: _SIGNED,
+    Type.UINT: _UNSIGNED,
+    Type.FLOAT: _FLOATING,
+}
+_TYPED_VECTORS: dict[int, Type] = {
+    Type.VECTOR_INT: Type.INT,
+    Type.VECTOR_UINT: Type.UINT,
+    Type.VECTOR_FLOAT: Type.FLOAT,
+    Type.VECTOR_BOOL: Type.BOOL,
+    Type.VECTOR_KEY: Type.KEY,
+    # Its strings have no usable length, so readers take them for keys.
+    Type.VECTOR_STRING_DEPRECATED: Type.KEY,
+}
+_VECTOR_OF = {
+    Type.INT: Type.VECTOR_INT,
+    Type.UINT: Type.VECTOR_UINT,
+    Type.FLOAT: Type.VECTOR_FLOAT,
+    Type.BOOL: Type.VECTOR_BOOL,
+}
+
+
+# --- writing ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    """A value ready to be stored: inline, or as the address it was written at."""
+
+    type: Type
+    value: int | float
+    width: int  # bytes the inline value needs, or of the slots in the vector it points to
+    is_inline: bool
+
+    def width_at(self, end: int, position: int) -> int:
+        """The bytes this slot needs as number `position` of slots starting after `end`."""
+        if self.is_inline:
+            return self.width
+        for width in (1, 2, 4):
+            start = end + -end % width
+            if start + position * width - self.value < 1 << (8 * width):
+                return width
+        return 8
+
+    def type_byte(self, slot_width: int) -> int:
+        """The byte that says how to read this slot, given how wide it was stored."""
+        width = max(self.width, slot_width) if self.is_inline else self.width
+        return self.type << 2 | width.bit_length() - 1
+
+
+def encode(value: JsonValue) -> bytes:
+    """The buffer for a value that holds only JSON's types, numbers within 64 bits.
+
+    Keys and strings are stored in the order they are met, so order the keys of the maps for
+    bytes that depend on the value alone.
+    """
+    writer = _Writer()
+    root = writer.add(value)
+    width = root.width_at(len(writer.buffer), 0)
+    writer.pad(width)
+    writer.put(root, width)
+    writer.buffer += bytes((root.type_byte(1), width))
+    return bytes(writer.buffer)
+
+
+class _Writer:
+    def __init__(self) -> None:
+        self.buffer = bytearray()
+        self._keys: dict[str, int] = {}
+
+    def add(self, value: JsonValue) -> _Slot:
+        """Write what lies outside the slot of `value`, and return the slot."""
+        match value:
+            case None:
+                return _Slot(Type.NULL, 0, 1, True)
+            case bool():
+                return _Slot(Type.BOOL, int(value), 1, True)
+            case int() if value >= 0:
+                return _Slot(Type.UINT, value, _unsigned_width(value), True)
+            case int():
+                # As many bits as the positive number of the same size, plus the sign.
+                return _Slot(Type.INT, value, _unsigned_width(~value << 1), True)
+            case float():
+                return _Slot(Type.FLOAT, value, _float_width(value), True)
+            case str():
+                return self._add_string(value)
+            case Mapping():
+                return self._add_map(value)
+            case _:
+                return self._add_list(value)
+
+    def pad(self, width: int) -> None:
+        self.buffer += bytes(-len(self.buffer) % width)
+
+    def put(self, slot: _Slot, width: int) -> None:
+        letters = _LETTERS[slot.type] if slot.is_inline else _UNSIGNED
+        number = slot.value if slot.is_inline else len(self.buffer) - slot.value
+        self.buffer += struct.pack("<" + letters[width], number)
+
+    def _add_string(self, value: str) -> _Slot:
+        data = value.encode()
+        width = _unsigned_width(len(data))
+        self.pad(width)
+        self.buffer += struct.pack("<" + _UNSIGNED[width], len(data))
+        address = len(self.buffer)
+        self.buffer += data + b"\0"
+        return _Slot(Type.STRING, address, width, False)
+
+    def _add_key(self, key: str) -> _Slot:
+        address = self._keys.get(key)
+        if address is None:
+            address = self._keys[key] = len(self.buffer)
+            self.buffer += key.encode() + b"\0"
+        return _Slot(Type.KEY, address, 1, False)
+
+    def _add_map(self, value: Mapping[str, JsonValue]) -> _Slot:
+        entries = []
+        for key, item in value.items():
+            entries.append((key, self._add_key(key), self.add(item)))
+        entries.sort(key=lambda entry: entry[0])
+        keys = self._add_vector(Type.VECTOR_KEY, [key for _, key, _ in entries])
+        return self._add_vector(Type.MAP, [item for _, _, item in entries], keys)
+
+    def _add_list(self, value: Sequence[JsonValue]) -> _Slot:
+        items = [self.add(item) for item in value]
+        types = {item.type for item in items}
+        (element,) = types if len(types) == 1 else (Type.NULL,)
+        if element not in _VECTOR_OF:
+            return self._add_vector(Type.VECTOR, items)
+        if 2 <= len(items) <= 4 and element is not Type.BOOL:
+            fixed = Type(Type.VECTOR_INT2 + 3 * (len(items) - 2) + (element - Type.INT))
+            return self._add_vector(fixed, items)
+        return self._add_vector(_VECTOR_OF[element], items)
+
+    def _add_vector(self, kind: Type, items: list[_Slot], keys: _Slot | None = None) -> _Slot:
+        end = len(self.buffer)
+        width = _unsigned_width(len(items))
+        prefix = 1
+        if keys is not None:
+            width = max(width, keys.width_at(end, 0))
+            prefix = 3
+        for position, item in enumerate(items, prefix):
+            width = max(width, item.width_at(end, position))
+        self.pad(width)
+        number = "<" + _UNSIGNED[width]
+        if keys is not None:
+            self.put(keys, width)
+            self.buffer += struct.pack(number, keys.width)
+        if not Type.VECTOR_INT2 <= kind <= Type.VECTOR_FLOAT4:
+            self.buffer += struct.pack(number, len(items))
+        address = len(self.buffer)
+        for item in items:
+            self.put(item, width)
+        if kind in (Type.VECTOR, Type.MAP):
+            self.buffer += bytes(item.type_byte(width) for item in items)
+        return _Slot(kind, address, width, False)
+
+
+def _unsigned_width(number: int) -> int:
+    return next(width for width in (1, 2, 4, 8) if number < 1 << (8 * width))
+
+
+def _float_width(number: float) -> int:
+    try:
+        return 4 if struct.unpack("<f", struct.pack("<f", number))[0] == number else 8
+    except OverflowError:  # beyond the range of 32 bits
+        return 8
+
+
+# --- reading ---------------------------------------------------------------------------------
+
+
+def decode(data: bytes) -> JsonValue:
+    """The value in a buffer, as lists and dicts; NaN and the infinities become None.
+
+    Raises:
+        FormatError: the bytes are not a FlexBuffer, or hold something JSON cannot.
+    """
+    return _Reader(data).root()
+
+
+class _Reader:
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        # Slots and text of an honest buffer do not overlap, so it cannot hold more of them than
+        # it has bytes. Slots that point at each other could, without end.
+        self._budget = len(data)
+        self._texts: dict[int, str] = {}
+
+    def root(self) -> JsonValue:
+        size = len(self._data)
+        if size < 3:
+            raise FormatError(f"FlexBuffer: found {size} bytes, the smallest has 3")
+        type_byte, width = self._data[-2:]
+        if width not in _UNSIGNED or width > size - 2:
+            raise FormatError(
+                f"FlexBuffer of {size} bytes: root width {width}, expected 1, 2, 4 or 8 within it"
+            )
+        return self._value(size - 2 - width, width, type_byte, 0)
+
+    def _value(self, position: int, slot_width: int, type_byte: int, depth: int) -> JsonValue:
+        """Read the slot at `position`, which lies inside the buffer."""
+        self._spend(1, position)
+        kind, width = type_byte >> 2, 1 << (type_byte & 3)
+        if kind == Type.NULL:
+            return None
+        if kind in (Type.INT, Type.UINT, Type.FLOAT, Type.BOOL):
+            return self._numbers(Type(kind), position, slot_width, 1)[0]
+        address = position - self._unsigned(position, slot_width)
+        if address < 0:
+            raise FormatError(f"FlexBuffer: slot at {position} points before the start")
+        if kind == Type.KEY:
+            return self._key(address)
+        if kind == Type.STRING:
+            return self._string(address, width)
+        if Type.INDIRECT_INT <= kind <= Type.INDIRECT_FLOAT:
+            return self._numbers(Type(kind - 5), address, width, 1)[0]
+        if depth >= MAX_DEPTH:
+            raise FormatError(f"FlexBuffer: more than {MAX_DEPTH} levels at {address}")
+        if kind == Type.MAP:
+            return self._map(address, width, depth + 1)
+        if kind == Type.VECTOR:
+            return self._vector(address, width, depth + 1)
+        return self._typed_vector(kind, address, width)
+
+    def _map(self, address: int, width: int, depth: int) -> dict[str, JsonValue]:
+        length = self._length(address, width, bytes_per_item=width + 1)
+        keys = address - 3 * width - self._unsigned(address - 3 * width, width)
+        keys_width = self._unsigned(address - 2 * width, width)
+        if keys_width not in _UNSIGNED:
+            raise FormatError(f"FlexBuffer: map at {address} has keys of width {keys_width}")
+        if self._length(keys, keys_width, bytes_per_item=keys_width) != length:
+            raise FormatError(f"FlexBuffer: map at {address} has another number of keys")
+        found = {}
+        for index in range(length):
+            slot = keys + index * keys_width
+            key = self._key(slot - self._unsigned(slot, keys_width))
+            type_byte = self._data[address + length * width + index]
+            found[key] = self._value(address + index * width, width, type_byte, depth)
+        return found
+
+    def _vector(self, address: int, width: int, depth: int) -> list[JsonValue]:
+        length = self._length(address, width, bytes_per_item=width + 1)
+        types = address + length * width
+        return [
+            self._value(address + index * width, width, self._data[types + index], depth)
+            for index in range(length)
+        ]
+
+    def _typed_vector(self, kind: int, address: int, width: int) -> list[JsonValue]:
+        if Type.VECTOR_INT2 <= kind <= Type.VECTOR_FLOAT4:
+            size, offset = divmod(kind - Type.VECTOR_INT2, 3)
+            return self._numbers(Type(Type.INT + offset), address, width, size + 2)
+        element = _TYPED_VECTORS.get(kind)
+        if element is None:
+            raise FormatError(
+                f"FlexBuffer: type {kind} at {address}, expected null, a boolean, a number, "
+                "text, a vector or a map"
+            )
+        length = self._length(address, width, bytes_per_item=width)
+        self._spend(length, address)
+        if element is not Type.KEY:
+            return self._numbers(element, address, width, length)
+        slots = range(address, address + length * width, width)
+        return [self._key(slot - self._unsigned(slot, width)) for slot in slots]
+
+    def _numbers(self, kind: Type, address: int, width: int, count: int) -> list[JsonValue]:
+        letter = _LETTERS[kind].get(width)
+        if letter is None:
+            raise FormatError(f"FlexBuffer: {kind.name} of width {width} at {address}")
+        self._require(address, count * width)
+        numbers = struct.unpack_from(f"<{count}{letter}", self._data, address)
+        if kind is Type.BOOL:
+            return [number != 0 for number in numbers]
+        if kind is Type.FLOAT:
+            return [number if abs(number) < float("inf") else None for number in numbers]
+        return list(numbers)
+
+    def _length(self, address: int, width: int, bytes_per_item: int) -> int:
+        """The number of items at `address`, all of which lie inside the buffer."""
+        length = self._unsigned(address - width, width)
+        self._require(address, length * bytes_per_item)
+        return length
+
+    def _string(self, address: int, width: int) -> str:
+        if address not in self._texts:
+            size = self._length(address, width, bytes_per_item=1)
+            self._texts[address] = self._text(address, address + size)
+        return self._texts[address]
+
+    def _key(self, address: int) -> str:
+        # Keys end with a zero byte and strings start with a length, but one address is never both.
+        if address not in self._texts:
+            self._require(address, 1)
+            end = self._data.find(b"\0", address)
+            if end < 0:
+                raise FormatError(f"FlexBuffer: key at {address} has no end")
+            self._texts[address] = self._text(address, end)
+        return self._texts[address]
+
+    def _text(self, start: int, end: int) -> str:
+        self._spend(end - start, start)
+        try:
+            return self._data[start:end].decode()
+        except UnicodeDecodeError as error:
+            raise FormatError(f"FlexBuffer: text at {start} is not UTF-8: {error}") from None
+
+    def _unsigned(self, position: int, width: int) -> int:
+        self._require(position, width)
+        return int.from_bytes(self._data[position : position + width], "little")
+
+    def _require(self, start: int, size: int) -> None:
+        if start < 0 or start + size > len(self._data):
+            raise FormatError(
+                f"FlexBuffer of {len(self._data)} bytes: something of {size} bytes at {start}"
+            )
+
+    def _spend(self, amount: int, position: int) -> None:
+        self._budget -= amount
+        if self._budget < 0:
+            raise FormatError(
+                f"FlexBuffer of {len(self._data)} bytes holds more values than bytes "
+                f"(reading at {position}): its parts overlap"
+            )

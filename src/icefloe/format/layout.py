@@ -1,0 +1,66 @@
+"""Where each kind of object lives below a repository's root."""
+
+from __future__ import annotations
+
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.ids import ChunkId, ManifestId, ObjectId, SnapshotId
+
+REPO = "repo"
+CONFIG_YAML = "config.yaml"
+SNAPSHOTS = "snapshots/"
+MANIFESTS = "manifests/"
+TRANSACTIONS = "transactions/"
+CHUNKS = "chunks/"
+REFS = "refs/"
+OVERWRITTEN = "overwritten/"
+
+# Backups count down from 3000-01-01, so that a listing shows the newest first.
+_BACKUP_EPOCH_MS = 32503680000000
+
+
+def snapshot_key(snapshot_id: SnapshotId) -> str:
+    """The file of a snapshot."""
+    return SNAPSHOTS + snapshot_id.text
+
+
+def manifest_key(manifest_id: ManifestId) -> str:
+    """The file of a manifest."""
+    return MANIFESTS + manifest_id.text
+
+
+def transaction_log_key(snapshot_id: SnapshotId) -> str:
+    """A log carries the id of the snapshot it led to."""
+    return TRANSACTIONS + snapshot_id.text
+
+
+def chunk_key(chunk_id: ChunkId) -> str:
+    """The object of one native chunk, or of several packed together."""
+    return CHUNKS + chunk_id.text
+
+
+def branch_key(name: str) -> str:
+    """The ref file of a version-1 branch."""
+    return f"{REFS}branch.{_ref_name(name)}/ref.json"
+
+
+def tag_key(name: str) -> str:
+    """The ref file of a version-1 tag; it stays when the tag is deleted."""
+    return f"{REFS}tag.{_ref_name(name)}/ref.json"
+
+
+def tag_tombstone_key(name: str) -> str:
+    """The empty file that marks a version-1 tag as deleted."""
+    return tag_key(name) + ".deleted"
+
+
+def backup_name(key: str, now_ms: int, random_id: ObjectId) -> str:
+    """Name, below `overwritten/`, of a copy of `key` made at `now_ms` before overwriting it."""
+    return f"{key}.{_BACKUP_EPOCH_MS - now_ms:014d}.{random_id.text}"
+
+
+def _ref_name(name: str) -> str:
+    if not name or "/" in name:
+        raise InvalidInputError(
+            f"ref name {name!r}: it must not be empty or contain '/'", ErrorKind.INVALID_REF_NAME
+        )
+    return name

@@ -1,0 +1,267 @@
+"""Snapshot files: every node of the repository at one commit, and the manifests they use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from icefloe.errors import ErrorKind, FormatError
+from icefloe.format.blobs import Bytes, Ints
+from icefloe.format.envelope import FileType, decode_envelope
+from icefloe.format.flat_read import FlatBuffer, Rows, Table
+from icefloe.format.metadata import decode_metadata, read_items
+from icefloe.format.nodes import ARRAY, GROUP, NodeTable
+from icefloe.format.schema import (
+    ARRAY_NODE_DATA,
+    CHUNK_INDEX_RANGE,
+    DIMENSION_NAME,
+    DIMENSION_SHAPE,
+    DIMENSION_SHAPE_V2,
+    GROUP_NODE_DATA,
+    MANIFEST_FILE_INFO,
+    MANIFEST_FILE_INFO_V2,
+    MANIFEST_REF,
+    METADATA_ITEM,
+    NODE_SNAPSHOT,
+    SNAPSHOT,
+)
+from icefloe.ids import ManifestId, SnapshotId
+
+# Absolute, no empty segment, no "." or ".." segment (re2 has no look-ahead, hence two patterns).
+_CANONICAL_PATH = r"^/$|^(/[^/]+)+$"
+_DOT_SEGMENT = r"/\.{1,2}(/|$)"
+
+
+class ManifestFileInfo(NamedTuple):
+    """A manifest file; `size_bytes` is exact, because readers fetch just so many bytes."""
+
+    id: ManifestId
+    size_bytes: int
+    num_chunk_refs: int
+    extra: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ManifestFiles(Mapping[ManifestId, ManifestFileInfo]):
+    """The manifest files of a snapshot as columns, ascending by id."""
+
+    id: Bytes
+    size_bytes: NDArray[np.uint64]
+    num_chunk_refs: NDArray[np.uint32]
+    extra: pa.Array | None = None
+    _rows: list[dict[bytes, int]] = field(default_factory=list, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.id)
+
+    def __iter__(self) -> Iterator[ManifestId]:
+        return (ManifestId(row.tobytes()) for row in self.id)
+
+    def __getitem__(self, key: ManifestId) -> ManifestFileInfo:
+        if not self._rows:
+            self._rows.append({row.tobytes(): at for at, row in enumerate(self.id)})
+        row = self._rows[0][key]
+        extra = None if self.extra is None else self.extra[row].as_py()
+        return ManifestFileInfo(
+            ManifestId(key), int(self.size_bytes[row]), int(self.num_chunk_refs[row]), extra
+        )
+
+    @classmethod
+    def from_infos(cls, infos: Any) -> ManifestFiles:
+        """Columns of these infos, sorted by id."""
+        ordered = sorted(infos, key=lambda info: info.id)
+        extra = [info.extra for info in ordered]
+        raw = np.frombuffer(b"".join(info.id for info in ordered), np.uint8)
+        return cls(
+            raw.reshape(-1, ManifestId.size),
+            np.array([info.size_bytes for info in ordered], np.uint64),
+            np.array([info.num_chunk_refs for info in ordered], np.uint32),
+            pa.array(extra, pa.binary()) if any(e is not None for e in extra) else None,
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Snapshot:
+    """A decoded snapshot. `flushed_at` is in microseconds since the epoch, UTC."""
+
+    id: SnapshotId
+    nodes: NodeTable
+    flushed_at: int
+    message: str
+    metadata: Mapping[str, Any]
+    manifest_files: ManifestFiles
+    parent_id: SnapshotId | None = None
+    extra: bytes | None = None
+
+    def equals(self, other: Snapshot) -> bool:
+        """Same contents, apart from the version they were encoded with."""
+        mine = (self.id, self.flushed_at, self.message, self.metadata, self.parent_id, self.extra)
+        return (
+            mine
+            == (
+                other.id,
+                other.flushed_at,
+                other.message,
+                other.metadata,
+                other.parent_id,
+                other.extra,
+            )
+            and dict(self.manifest_files) == dict(other.manifest_files)
+            and self.nodes.equals(other.nodes)
+        )
+
+
+def decode_snapshot(data: bytes | memoryview, name: str = "snapshot") -> Snapshot:
+    """Decode a snapshot file. `name` is what errors call it.
+
+    Raises:
+        FormatError: the bytes are not a whole, consistent snapshot.
+    """
+    header, payload, size = decode_envelope(data, FileType.SNAPSHOT, name)
+    buffer = FlatBuffer(payload, size, name)
+    root = buffer.root(SNAPSHOT)
+    parent = root.struct("parent_id")
+    items = read_items(root.rows("metadata", METADATA_ITEM))
+    return Snapshot(
+        SnapshotId(root.id("id")),
+        _decode_nodes(root.rows("nodes", NODE_SNAPSHOT)),
+        root.scalar("flushed_at"),
+        root.text("message"),
+        decode_metadata(items, header.spec_version, name),
+        _decode_manifest_files(root),
+        None if parent is None else SnapshotId(parent),
+        root.bytes("extra"),
+    )
+
+
+def snapshot_spec_version(data: bytes | memoryview, name: str = "snapshot") -> int:
+    """The version a snapshot file was written with, to write it again the same way."""
+    return decode_envelope(data, FileType.SNAPSHOT, name)[0].spec_version
+
+
+def _decode_manifest_files(root: Table) -> ManifestFiles:
+    if not root.has("manifest_files_v2"):
+        structs = root.array("manifest_files", MANIFEST_FILE_INFO)
+        assert structs is not None
+        raw = np.ascontiguousarray(structs["id"]).view(np.uint8).reshape(-1, ManifestId.size)
+        files = ManifestFiles(
+            raw, structs["size_bytes"].astype("u8"), structs["num_chunk_refs"].astype("u4")
+        )
+    else:
+        rows = root.rows("manifest_files_v2", MANIFEST_FILE_INFO_V2)
+        extra = None if rows.is_absent_everywhere("extra") else rows.blobs("extra")
+        files = ManifestFiles(
+            rows.struct("id"), rows.scalar("size_bytes"), rows.scalar("num_chunk_refs"), extra
+        )
+    if len(np.unique(files.id, axis=0)) != len(files):
+        root.buffer.fail("a manifest file is listed twice")
+    return files
+
+
+def _decode_nodes(rows: Rows) -> NodeTable:
+    buffer = rows.buffer
+    path, order = _sorted_paths(buffer, rows.strings("path"))
+    if order is not None:
+        rows = rows.take(order)
+    kind = rows.scalar("node_data_type")
+    if not np.isin(kind, (ARRAY, GROUP)).all():
+        buffer.fail("a node is neither array (1) nor group (2)")
+    is_array = kind == ARRAY
+    rows.take(np.flatnonzero(~is_array)).children("node_data", GROUP_NODE_DATA)
+    arrays = rows.take(np.flatnonzero(is_array)).children("node_data", ARRAY_NODE_DATA)
+    shape = _decode_shapes(arrays)
+    num_dimensions = shape.pop("count")
+    has_names, names = _decode_names(arrays, num_dimensions)
+    manifests, num_manifests = arrays.nested("manifests", MANIFEST_REF)
+    extents, num_extents = manifests.structs("extents", CHUNK_INDEX_RANGE)
+    if not np.array_equal(num_extents, np.repeat(num_dimensions, num_manifests)):
+        buffer.fail("ManifestRef.extents and the shape of its array differ in length")
+    return NodeTable(
+        rows.struct("id"),
+        path,
+        rows.blobs("user_data"),
+        is_array,
+        None if rows.is_absent_everywhere("extra") else rows.blobs("extra"),
+        num_dimensions,
+        has_names,
+        num_manifests,
+        shape["array_length"],
+        shape["num_chunks"],
+        shape.get("chunk_length"),
+        names,
+        manifests.struct("object_id"),
+        extents.view("<u4").reshape(-1, 2),
+    )
+
+
+def _sorted_paths(buffer: FlatBuffer, paths: pa.Array) -> tuple[list[str], Ints | None]:
+    """Ascending paths, and the order that makes them ascend unless the file has it already."""
+    odd = pc.invert(pc.match_substring_regex(paths, _CANONICAL_PATH))
+    odd = pc.or_(odd, pc.match_substring_regex(paths, _DOT_SEGMENT))
+    if pc.any(odd).as_py():
+        buffer.fail(f"node path {paths.filter(odd)[0].as_py()!r} is not absolute and canonical")
+    listed = paths.to_pylist()
+    ascending = sorted(listed)
+    for first, second in pairwise(ascending):
+        if first == second:
+            buffer.fail(f"node path {first!r} appears twice")
+    if listed == ascending:
+        return listed, None
+    # Some writers order nodes segment by segment; lookups here need the order of whole paths.
+    return ascending, np.array(sorted(range(len(listed)), key=listed.__getitem__), np.int64)
+
+
+def _decode_shapes(arrays: Rows) -> dict[str, NDArray[Any]]:
+    """Array lengths and numbers of chunks, of either version; `count` dimensions an array."""
+    _, _, lacks_v2 = arrays.vectors("shape_v2", 4)
+    is_v1 = np.zeros(len(arrays), np.bool_) if lacks_v2 is None else lacks_v2
+    old, old_count = arrays.take(np.flatnonzero(is_v1)).structs("shape", DIMENSION_SHAPE)
+    new, new_count = arrays.take(np.flatnonzero(~is_v1)).nested("shape_v2", DIMENSION_SHAPE_V2)
+    if not is_v1.any():
+        return {
+            "count": new_count,
+            "array_length": new.scalar("array_length"),
+            "num_chunks": new.scalar("num_chunks").astype(np.uint64),
+        }
+    length, chunk = old["array_length"].astype(np.uint64), old["chunk_length"].astype(np.uint64)
+    if bool(((chunk == 0) & (length > 0)).any()):
+        arrays.buffer.fail("DimensionShape has chunk length 0 for a dimension that is not empty")
+    divisor = np.maximum(chunk, np.uint64(1))
+    chunks = length // divisor + (length % divisor > 0)
+    if is_v1.all():
+        return {
+            "count": old_count,
+            "array_length": length,
+            "num_chunks": chunks,
+            "chunk_length": chunk,
+        }
+    raise FormatError(
+        f"{arrays.buffer.name}: some arrays have version-1 shapes and others version-2 shapes; "
+        "a file has one or the other",
+        ErrorKind.DESERIALIZATION,
+    )
+
+
+def _decode_names(arrays: Rows, num_dimensions: Ints) -> tuple[NDArray[np.bool_], pa.Array]:
+    """Which arrays have dimension names, and a name or null for every dimension."""
+    _, count, absent = arrays.vectors("dimension_names", 4)
+    has_names = np.ones(len(arrays), np.bool_) if absent is None else ~absent
+    if not np.array_equal(count[has_names], num_dimensions[has_names]):
+        arrays.buffer.fail("ArrayNodeData.dimension_names and shape differ in length")
+    tables, _ = arrays.nested("dimension_names", DIMENSION_NAME)
+    total = int(num_dimensions.sum())
+    if not len(tables):
+        return has_names, pa.nulls(total, pa.string())
+    names = tables.strings("name")
+    names = pc.if_else(pc.equal(names, ""), pa.scalar(None, names.type), names)
+    rows = np.flatnonzero(np.repeat(has_names, num_dimensions))
+    place = np.full(total, -1, np.int64)
+    place[rows] = np.arange(len(rows))
+    return has_names, names.take(pa.array(place, mask=place < 0))

@@ -1,0 +1,233 @@
+"""Transaction logs: which nodes and chunks a commit touched. Chunk coordinates are matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from icefloe import paths
+from icefloe.format.blobs import Ints
+from icefloe.format.chunk_index import Index, SortedIndex, sort_rows
+from icefloe.format.envelope import FileType, decode_envelope, encode_envelope
+from icefloe.format.equal_vectors import EqualVectors, index_tail
+from icefloe.format.flat_read import FlatBuffer, Rows, Table
+from icefloe.format.flat_write import FlatWriter, table_layout
+from icefloe.format.schema import (
+    ARRAY_UPDATED_CHUNKS,
+    CHUNK_INDICES,
+    MOVE_OPERATION,
+    TRANSACTION_LOG,
+)
+from icefloe.ids import NodeId, SnapshotId
+
+_SLICE = 1 << 16
+
+
+class NodeType(IntEnum):
+    """The kind of a moved node, as logs number it (snapshots number kinds otherwise)."""
+
+    GROUP = 0
+    ARRAY = 1
+
+
+class Move(NamedTuple):
+    """A node that a commit gave another path."""
+
+    source: str
+    destination: str
+    node_id: NodeId
+    node_type: NodeType
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TransactionLog:
+    """A decoded log. `updated_chunks` has a matrix of ascending chunk indices for each array.
+
+    `moved_nodes` is None where a file does not have the field, as before Icechunk 2.
+    """
+
+    id: SnapshotId
+    new_groups: frozenset[NodeId] = frozenset()
+    new_arrays: frozenset[NodeId] = frozenset()
+    deleted_groups: frozenset[NodeId] = frozenset()
+    deleted_arrays: frozenset[NodeId] = frozenset()
+    updated_arrays: frozenset[NodeId] = frozenset()
+    updated_groups: frozenset[NodeId] = frozenset()
+    updated_chunks: Mapping[NodeId, Index] = field(default_factory=dict)
+    moved_nodes: tuple[Move, ...] | None = ()
+    extra: bytes | None = None
+
+    @property
+    def num_changes(self) -> int:
+        nodes = sum(len(getattr(self, name)) for name in _NODE_LISTS)
+        return nodes + sum(map(len, self.updated_chunks.values())) + len(self.moved_nodes or ())
+
+    def equals(self, other: TransactionLog) -> bool:
+        """Same changes."""
+        plain = ("id", "moved_nodes", "extra", *_NODE_LISTS)
+        return (
+            all(getattr(self, name) == getattr(other, name) for name in plain)
+            and self.updated_chunks.keys() == other.updated_chunks.keys()
+            and all(
+                np.array_equal(chunks, other.updated_chunks[node])
+                for node, chunks in self.updated_chunks.items()
+            )
+        )
+
+
+_NODE_LISTS = (
+    "new_groups",
+    "new_arrays",
+    "deleted_groups",
+    "deleted_arrays",
+    "updated_arrays",
+    "updated_groups",
+)
+
+
+def decode_transaction_log(
+    data: bytes | memoryview, name: str = "transaction log"
+) -> TransactionLog:
+    """Decode a transaction log. `name` is what errors call it.
+
+    Raises:
+        FormatError: the bytes are not a whole, consistent log.
+    """
+    _, payload, size = decode_envelope(data, FileType.TRANSACTION_LOG, name)
+    buffer = FlatBuffer(payload, size, name)
+    root = buffer.root(TRANSACTION_LOG)
+    return TransactionLog(
+        SnapshotId(root.id("id")),
+        **{field_name: _node_ids(root, field_name) for field_name in _NODE_LISTS},
+        updated_chunks=_decode_chunks(root.rows("updated_chunks", ARRAY_UPDATED_CHUNKS)),
+        moved_nodes=_decode_moves(root) if root.has("moved_nodes") else None,
+        extra=root.bytes("extra"),
+    )
+
+
+def _node_ids(root: Table, field_name: str) -> frozenset[NodeId]:
+    raw = root.array(field_name, "V8")
+    assert raw is not None  # required fields
+    ids = frozenset(NodeId(item.tobytes()) for item in raw)
+    if len(ids) != len(raw):
+        root.buffer.fail(f"TransactionLog.{field_name} lists a node twice")
+    return ids
+
+
+def _decode_moves(root: Table) -> tuple[Move, ...]:
+    rows = root.rows("moved_nodes", MOVE_OPERATION)
+    node_type = rows.scalar("node_type")
+    if len(rows) and int(node_type.max()) > max(NodeType):
+        root.buffer.fail(f"MoveOperation.node_type is {int(node_type.max())}, expected 0 or 1")
+    return tuple(
+        Move(source, destination, NodeId(node.tobytes()), NodeType(kind))
+        for source, destination, node, kind in zip(
+            rows.strings("from").to_pylist(),
+            rows.strings("to").to_pylist(),
+            rows.struct("node_id"),
+            node_type.tolist(),
+            strict=True,
+        )
+    )
+
+
+def _decode_chunks(rows: Rows) -> dict[NodeId, Index]:
+    buffer = rows.buffer
+    start, count, _ = rows.vectors("chunks", 4)
+    chunks: dict[NodeId, Index] = {}
+    for node, first, number in zip(
+        rows.struct("node_id"), start.tolist(), count.tolist(), strict=True
+    ):
+        node_id = NodeId(node.tobytes())
+        if node_id in chunks:
+            buffer.fail(f"updated chunks of node {node_id} are listed twice")
+        slots = np.arange(first, first + 4 * number, 4, dtype=np.int64)
+        index = _decode_coordinates(buffer, buffer.targets(slots))
+        # Icechunk 1.1 wrote coordinates split by split, so they need not ascend as a whole.
+        chunks[node_id] = index[sort_rows(index)] if _has_disorder(index) else index
+    return chunks
+
+
+def _has_disorder(index: Index) -> bool:
+    return not SortedIndex(index).is_strictly_ascending()
+
+
+def _decode_coordinates(buffer: FlatBuffer, position: Ints) -> Index:
+    """One matrix from many ChunkIndices tables."""
+    index = EqualVectors(buffer, len(position), "ChunkIndices.coords")
+    for first in range(0, len(position), _SLICE):
+        rows = slice(first, min(first + _SLICE, len(position)))
+        index.read(rows, Rows(buffer, position[rows], CHUNK_INDICES).field("coords")[0])
+    return index.matrix
+
+
+def encode_transaction_log(log: TransactionLog, *, spec_version: int = 2, level: int = 3) -> bytes:
+    """Encode a transaction log; lists are sorted as readers search them."""
+    writer = FlatWriter()
+    fields = ["id", *_NODE_LISTS, "updated_chunks"]
+    fields += ["moved_nodes"] if log.moved_nodes is not None else []
+    fields += ["extra"] if log.extra is not None else []
+    root = writer.table(TRANSACTION_LOG, fields)
+    root.set("id", np.frombuffer(log.id, np.uint8))
+    for name in _NODE_LISTS:
+        raw = np.frombuffer(b"".join(sorted(getattr(log, name))), "V8")
+        root.point(name, writer.vector(raw))
+    root.point("updated_chunks", _add_chunks(writer, log.updated_chunks))
+    if log.moved_nodes is not None:
+        root.point("moved_nodes", _add_moves(writer, log.moved_nodes))
+    if log.extra is not None:
+        root.point("extra", writer.blob(log.extra))
+    return encode_envelope(writer.finish(root), spec_version, FileType.TRANSACTION_LOG, level)
+
+
+def _add_moves(writer: FlatWriter, moves: tuple[Move, ...]) -> int:
+    ordered = sorted(moves, key=lambda move: paths.segments(move.destination))
+    vector = writer.offsets(len(ordered))
+    tables = writer.tables(
+        MOVE_OPERATION,
+        len(ordered),
+        dict.fromkeys(("from", "to", "node_id", "node_type")),
+    )
+    vector.point(tables.position)
+    tables.set("node_id", np.frombuffer(b"".join(move.node_id for move in ordered), np.uint8))
+    tables.set("node_type", [move.node_type for move in ordered])
+    tables.point("from", writer.blobs(pa.array([m.source for m in ordered], pa.string())))
+    tables.point("to", writer.blobs(pa.array([m.destination for m in ordered], pa.string())))
+    return int(vector.position[0])
+
+
+def _add_chunks(writer: FlatWriter, chunks: Mapping[NodeId, Index]) -> int:
+    nodes = sorted(chunks)
+    vector = writer.offsets(len(nodes))
+    tables = writer.tables(ARRAY_UPDATED_CHUNKS, len(nodes), {"node_id": None, "chunks": None})
+    vector.point(tables.position)
+    tables.set("node_id", np.frombuffer(b"".join(nodes), np.uint8))
+    positions = [_add_coordinates(writer, chunks[node]) for node in nodes]
+    tables.point("chunks", np.array(positions, np.int64))
+    return int(vector.position[0])
+
+
+def _add_coordinates(writer: FlatWriter, index: Index) -> int:
+    """A vector of ChunkIndices tables, each with its coordinates right behind it."""
+    count, ndim = index.shape
+    layout, vtable = table_layout(CHUNK_INDICES, ["coords"], index_tail(ndim))
+    words: NDArray[np.uint32] = np.empty(count + 1, "<u4")
+    words[0] = count
+    start = writer.add(words)
+    at_vtable = writer.add(vtable, align=2)
+    records = np.zeros(count, layout)
+    base = writer.add(records)
+    at = base + layout.itemsize * np.arange(count, dtype=np.int64)
+    words[1:] = at - np.arange(start + 4, start + words.nbytes, 4)
+    records["soffset"] = at - at_vtable
+    records["coords"] = 4
+    records["tail"]["count"] = ndim
+    if ndim:
+        records["tail"]["at"] = index
+    return start

@@ -1,0 +1,111 @@
+"""Object ids: random bytes inside files, Crockford base32 text in names and messages.
+
+An id is a `bytes` subclass, so ids sort, hash and compare as the format orders them.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Self
+
+from icefloe.errors import ErrorKind, InvalidInputError
+
+_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_VALUES = {letter: value for value, letter in enumerate(_ALPHABET)}
+# Crockford reads the letters people confuse as the digits they resemble.
+_VALUES |= {"I": 1, "L": 1, "O": 0}
+_VALUES |= {letter.lower(): value for letter, value in _VALUES.items()}
+
+
+def encode_base32(data: bytes) -> str:
+    """Crockford text of `data`: upper case, no padding, zero bits appended on the right."""
+    length = (len(data) * 8 + 4) // 5
+    number = int.from_bytes(data, "big") << (length * 5 - len(data) * 8)
+    return "".join(_ALPHABET[(number >> shift) & 31] for shift in range(5 * length - 5, -1, -5))
+
+
+def decode_base32(text: str, size: int) -> bytes:
+    """The `size` bytes that `text` stands for; non-zero trailing pad bits are dropped.
+
+    Raises:
+        ValueError: a character outside the alphabet, or a length that is not `size` bytes.
+    """
+    length = (size * 8 + 4) // 5
+    if len(text) != length:
+        raise ValueError(f"found {len(text)} characters, expected {length}")
+    number = 0
+    for letter in text:
+        value = _VALUES.get(letter)
+        if value is None:
+            raise ValueError(f"character {letter!r} is not in Crockford's base32 alphabet")
+        number = number << 5 | value
+    return (number >> (length * 5 - size * 8)).to_bytes(size, "big")
+
+
+class ObjectId(bytes):
+    """An id of fixed size; make one from raw bytes, or `parse` its text.
+
+    >>> SnapshotId.parse("1cechnkrepof1rstcmt0")
+    SnapshotId('1CECHNKREP0F1RSTCMT0')
+    >>> SnapshotId(bytes(range(12))).text
+    '000G40R40M30E209185G'
+    """
+
+    size: ClassVar[int] = 12
+    noun: ClassVar[str] = "object id"
+    kind: ClassVar[ErrorKind] = ErrorKind.INVALID_KEY
+
+    def __new__(cls, data: bytes) -> Self:
+        if len(data) != cls.size:
+            raise InvalidInputError(
+                f"{cls.noun} {bytes(data)!r} has {len(data)} bytes, expected {cls.size}", cls.kind
+            )
+        return super().__new__(cls, data)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read the text form leniently: any case, I and L as 1, O as 0."""
+        try:
+            return cls(decode_base32(text, cls.size))
+        except ValueError as error:
+            raise InvalidInputError(f"{cls.noun} {text!r}: {error}", cls.kind) from None
+
+    @property
+    def text(self) -> str:
+        """The canonical text: upper case, as object names use it."""
+        return encode_base32(self)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.text!r})"
+
+
+class SnapshotId(ObjectId):
+    """Names `snapshots/ID` and the transaction log of the same commit."""
+
+    noun = "snapshot id"
+    kind = ErrorKind.INVALID_SNAPSHOT_ID
+
+
+class ManifestId(ObjectId):
+    """Names `manifests/ID`."""
+
+    noun = "manifest id"
+
+
+class ChunkId(ObjectId):
+    """Names `chunks/ID`."""
+
+    noun = "chunk id"
+
+
+class NodeId(ObjectId):
+    """Identifies a group or array for its whole life, through renames and moves."""
+
+    size = 8
+    noun = "node id"
+
+
+FIRST_SNAPSHOT_ID = SnapshotId.parse("1CECHNKREP0F1RSTCMT0")
+"""The first snapshot of every repository made by Icechunk 0.2.17 or later."""

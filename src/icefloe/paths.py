@@ -1,0 +1,73 @@
+"""Node paths: absolute, canonical text such as `/`, `/group` and `/group/array`.
+
+A snapshot orders its nodes by the whole path (`/a` < `/a-b` < `/a/b`), a transaction log
+orders moves segment by segment (`/a` < `/a/b` < `/a-b`). Python compares strings by code
+point, which is the order of their UTF-8 bytes, so a path is its own key for the first.
+"""
+
+from __future__ import annotations
+
+from icefloe.errors import ErrorKind, InvalidInputError
+
+ROOT = "/"
+
+
+def validate(path: str) -> str:
+    """Return `path` if it is absolute and canonical; say what is wrong otherwise."""
+    if path == ROOT:
+        return path
+    if not path.startswith("/"):
+        problem = "it must start with '/'"
+    elif path.endswith("/"):
+        problem = "it must not end with '/'"
+    elif any(segment in ("", ".", "..") for segment in path[1:].split("/")):
+        problem = "empty, '.' and '..' segments are not allowed"
+    else:
+        return path
+    raise InvalidInputError(f"node path {path!r}: {problem}", ErrorKind.INVALID_PATH)
+
+
+def from_key(key: str) -> str:
+    """The node path for a Zarr group or array name: `""` is the root, `a/b` is `/a/b`."""
+    return validate("/" + key)
+
+
+def to_key(path: str) -> str:
+    """The Zarr name of a node: the path without its leading slash."""
+    return path[1:]
+
+
+def segments(path: str) -> tuple[str, ...]:
+    """The names along `path`, root excluded. Also the sort key of moves in a transaction log."""
+    return () if path == ROOT else tuple(path[1:].split("/"))
+
+
+def name(path: str) -> str:
+    """The last segment; empty for the root."""
+    return path.rpartition("/")[2]
+
+
+def parent(path: str) -> str | None:
+    """The path of the containing group, or None for the root."""
+    return None if path == ROOT else path.rpartition("/")[0] or ROOT
+
+
+def ancestors(path: str) -> list[str]:
+    """Every containing group, nearest first, ending with the root."""
+    found = []
+    above = parent(path)
+    while above is not None:
+        found.append(above)
+        above = parent(above)
+    return found
+
+
+def is_within(path: str, group: str) -> bool:
+    """Whether `path` is `group` itself or lies below it."""
+    return path == group or group == ROOT or path.startswith(group + "/")
+
+
+def rebase(path: str, source: str, destination: str) -> str:
+    """`path`, which lies within `source`, as it is called after moving `source` away."""
+    below = segments(path)[len(segments(source)) :]
+    return ROOT + "/".join((*segments(destination), *below))

@@ -1,0 +1,21 @@
+"""What holds for every test: how hard the property tests try.
+
+`HYPOTHESIS_PROFILE` chooses between `default`, `ci` and `nightly`.
+"""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import settings
+
+# No deadlines anywhere: on a shared machine they measure the neighbours, and a real hang is
+# ended by pytest-timeout.
+settings.register_profile("default", max_examples=50, deadline=None)
+# The same inputs on every run, so that a red result always belongs to the change at hand.
+settings.register_profile(
+    "ci", max_examples=200, deadline=None, derandomize=True, database=None, print_blob=True
+)
+# New inputs every night; the blob lets a failure be repeated elsewhere.
+settings.register_profile("nightly", max_examples=5000, deadline=None, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))

@@ -1,0 +1,1 @@
+"""Tests of the repository itself: its files, its commands, its set-up."""

@@ -1,0 +1,200 @@
+"""The rules of the house that no linter checks: files, commands, pins, contracts, set-up."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import icefloe
+from tools import setup_env
+
+ROOT = Path(__file__).parents[2]
+MOST_LINES = 600
+
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def pyproject() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+# --- files -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", SOURCES + TESTS, ids=name_of)
+def test_no_file_is_longer_than_one_topic_needs(path: Path) -> None:
+    lines = len(path.read_text().splitlines())
+    assert lines <= MOST_LINES, f"{name_of(path)} has {lines} lines: which two topics are in it?"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_every_module_says_what_lives_in_it(path: Path) -> None:
+    assert ast.get_docstring(ast.parse(path.read_text())), f"{name_of(path)} has no docstring"
+
+
+def test_the_front_door_lists_names_that_exist_each_once() -> None:
+    assert len(set(icefloe.__all__)) == len(icefloe.__all__)
+    assert [name for name in icefloe.__all__ if not hasattr(icefloe, name)] == []
+
+
+# --- commands --------------------------------------------------------------------------------
+
+
+def make_targets() -> set[str]:
+    return set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def test_readme_commands_are_make_targets() -> None:
+    commands = set(re.findall(r"\bmake ([a-z]+)\b(?=`| +#)", (ROOT / "README.md").read_text()))
+    assert {"demo", "test"} <= commands
+    assert commands - make_targets() == set()
+
+
+def test_every_make_target_is_phony_and_in_make_help() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    phony = re.search(r"^\.PHONY: (.+)$", makefile, re.MULTILINE)
+    assert phony is not None
+    assert set(phony[1].split()) == make_targets()
+    assert set(re.findall(r"^([a-z]+):.*## ", makefile, re.MULTILINE)) == make_targets()
+
+
+# --- pins ------------------------------------------------------------------------------------
+
+
+def normalised(requirement: str) -> str:
+    found = re.match(r"[A-Za-z0-9._-]+", requirement)
+    assert found is not None, requirement
+    return re.sub(r"[-_.]+", "-", found[0]).lower()
+
+
+def pins() -> list[str]:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def test_constraints_are_exact_versions_and_nothing_else() -> None:
+    marker = r'; python_version (<|>=) "3\.\d+"'
+    wrong = [pin for pin in pins() if not re.fullmatch(rf"[\w.-]+==[\w.]+({marker})?", pin)]
+    assert wrong == []
+
+
+def test_everything_the_environment_installs_by_name_is_pinned() -> None:
+    project = pyproject()["project"]
+    wanted = set(map(normalised, project["dependencies"]))
+    for extra in setup_env.EXTRAS.split(","):
+        wanted |= set(map(normalised, project["optional-dependencies"][extra]))
+    assert wanted - set(map(normalised, pins())) == set()
+
+
+def test_official_icechunk_is_only_a_development_dependency() -> None:
+    project = pyproject()["project"]
+    places = {"dependencies": project["dependencies"], **project["optional-dependencies"]}
+    naming = {place for place, names in places.items() if "icechunk" in map(normalised, names)}
+    assert naming == {"dev"}
+
+
+# --- contracts -------------------------------------------------------------------------------
+
+
+def test_every_pure_folder_is_held_to_purity() -> None:
+    contracts = pyproject()["tool"]["importlinter"]["contracts"]
+    [purity] = [c for c in contracts if c["name"] == "format, changes and legacy are pure"]
+    exist = {
+        f"icefloe.{folder}"
+        for folder in ("format", "changes", "legacy")
+        if (ROOT / "src" / "icefloe" / folder).is_dir()
+    }
+    assert set(purity["source_modules"]) == exist
+
+
+def test_a_layer_is_optional_only_until_it_exists() -> None:
+    contracts = pyproject()["tool"]["importlinter"]["contracts"]
+    [layers] = [c["layers"] for c in contracts if c["type"] == "layers"]
+    optional = set(re.findall(r"\((\w+)\)", " ".join(layers)))
+    modules = {path.stem for path in (ROOT / "src" / "icefloe").iterdir()}
+    assert optional & modules == set()
+
+
+# --- set-up ----------------------------------------------------------------------------------
+
+
+def test_set_up_leaves_a_folder_alone_that_it_did_not_make(tmp_path: Path) -> None:
+    (tmp_path / "pyvenv.cfg").write_text("home = elsewhere\n")
+    with pytest.raises(setup_env.SetupError, match="not made by this set-up"):
+        setup_env.remove(tmp_path)
+    assert (tmp_path / "pyvenv.cfg").exists()
+
+
+def test_set_up_removes_an_environment_that_was_cut_short(tmp_path: Path) -> None:
+    venv = tmp_path / "venv"
+    (venv / "bin").mkdir(parents=True)
+    (venv / "lib").mkdir()
+    (venv / "lib64").symlink_to("lib")
+    (venv / setup_env.MARK).touch()
+    setup_env.remove(venv)
+    assert not venv.exists()
+
+
+def test_an_installation_counts_only_once_it_is_stamped(tmp_path: Path) -> None:
+    assert setup_env.read_stamp(tmp_path) == {}
+    (tmp_path / setup_env.STAMP).write_text('{"version": "3.1')
+    assert setup_env.read_stamp(tmp_path) == {}
+    setup_env.write_stamp(tmp_path, "3.13.0")
+    assert setup_env.read_stamp(tmp_path)["key"] == setup_env.key_of(tmp_path, "3.13.0")
+
+
+def test_another_python_or_another_place_is_another_environment(tmp_path: Path) -> None:
+    keys = {
+        setup_env.key_of(tmp_path / place, version)
+        for place in ("a", "b")
+        for version in ("3.12.1", "3.13.0")
+    }
+    assert len(keys) == 4
+
+
+@pytest.mark.parametrize(
+    ("script", "what_is_wrong"),
+    [
+        ("exit 127", "cannot be run"),
+        ('echo \'[[3, 10, 4, "final", 0], "cpython", true, "p"]\'', "3.11 or newer"),
+        ('echo \'[[3, 14, 0, "beta", 1], "cpython", true, "p"]\'', "released"),
+        ('echo \'[[3, 12, 0, "final", 0], "pypy", true, "p"]\'', "CPython"),
+        ('echo \'[[3, 12, 0, "final", 0], "cpython", false, "p"]\'', "python3.12-venv"),
+    ],
+)
+def test_a_python_that_will_not_do_is_refused_with_its_reason(
+    tmp_path: Path, script: str, what_is_wrong: str
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\n{script}\n")
+    python.chmod(0o755)
+    with pytest.raises(setup_env.SetupError, match=re.escape(what_is_wrong)):
+        setup_env.choose_named(str(python))
+
+
+def test_the_newest_python_that_can_make_environments_is_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = {
+        "python3": '[[3, 11, 2, "final", 0], "cpython", true, "eleven"]',
+        "python3.13": '[[3, 13, 1, "final", 0], "cpython", true, "thirteen"]',
+        "python3.14": '[[3, 14, 0, "final", 0], "cpython", false, "no pip"]',
+        "python3.15": "a launcher with nothing behind it",
+        "python3-config": '[[3, 99, 0, "final", 0], "cpython", true, "not a python"]',
+    }
+    for name, answer in answers.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\necho '{answer}'\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path / "none"))
+    assert setup_env.choose_newest().path == "thirteen"

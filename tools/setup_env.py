@@ -1,0 +1,280 @@
+"""Builds the virtual environment the Makefile uses, once, and again when its inputs change.
+
+Runs before anything is installed, so: standard library only, and syntax that Python 3.8 reads.
+The Python that runs this file is not the one that gets used: every Python found is asked for its
+version, and the newest wins.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Iterator, NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+OLDEST = (3, 11)
+EXTRAS = "dev,xarray"
+
+# Lies in every environment made here from its first moment; a folder without it is not ours.
+MARK = ".made-by-icefloe"
+# Lies in an environment whose installation came to its end.
+STAMP = ".installed.json"
+
+# Any Python must be able to run this, even one that is far too old. The last item is the Python
+# behind a virtual environment: building on the environment itself would tie the two together.
+PROBE = """
+import json, sys, sysconfig
+try:
+    import ensurepip, venv
+    has_pip = True
+except ImportError:
+    has_pip = False
+print(json.dumps([
+    list(sys.version_info),
+    sys.implementation.name + ("-nogil" if sysconfig.get_config_var("Py_GIL_DISABLED") else ""),
+    has_pip,
+    getattr(sys, "_base_executable", None) or sys.executable,
+]))
+"""
+
+
+class SetupError(Exception):
+    """Something only the user can put right; the message says what."""
+
+
+class Interpreter(NamedTuple):
+    """A Python that was run and answered."""
+
+    version: tuple[int, int, int]
+    is_final: bool
+    implementation: str
+    has_pip: bool
+    path: str
+
+    @property
+    def text(self) -> str:
+        """The version as people write it."""
+        return ".".join(map(str, self.version))
+
+    @property
+    def is_supported(self) -> bool:
+        """Whether icefloe's dependencies publish packages for it: released, ordinary CPython."""
+        return self.version >= OLDEST and self.is_final and self.implementation == "cpython"
+
+
+def ask(command: str) -> Interpreter | None:
+    """Run `command` to learn what it is; None when it cannot be run or gives no answer."""
+    try:
+        answer = subprocess.run(
+            [command, "-I", "-c", PROBE],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=20,
+            check=True,
+        ).stdout
+        version, implementation, has_pip, path = json.loads(answer)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None
+    major, minor, micro, level, _ = version
+    return Interpreter((major, minor, micro), level == "final", implementation, has_pip, path)
+
+
+def candidates() -> Iterator[str]:
+    """Paths that may be a Python, those on PATH first."""
+    for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
+        if folder and Path(folder).is_dir():
+            for path in sorted(Path(folder).iterdir()):
+                if re.fullmatch(r"python(3(\.\d+)?)?", path.name):
+                    yield str(path)
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    yield from map(str, sorted(pyenv.glob("versions/*/bin/python")))
+
+
+def choose_named(command: str) -> Interpreter:
+    """The Python the user asked for with PYTHON=..., if it will do."""
+    found = ask(command)
+    if found is None:
+        raise SetupError(f"PYTHON={command!r} cannot be run, or is not a Python 3")
+    if not found.is_supported:
+        raise SetupError(
+            f"PYTHON={command!r} is {found.implementation} {found.text}; "
+            "icefloe needs a released CPython 3.11 or newer"
+        )
+    if not found.has_pip:
+        raise SetupError(no_pip_message(found))
+    return found
+
+
+def choose_newest() -> Interpreter:
+    """The newest Python on this machine that will do; of equals, the first on PATH."""
+    seen: dict[tuple[int, int, int], list[Interpreter]] = {}
+    for command in candidates():
+        found = ask(command)
+        if found is not None and found.is_supported:
+            seen.setdefault(found.version, []).append(found)
+    for version in sorted(seen, reverse=True):
+        for found in seen[version]:
+            if found.has_pip:
+                return found
+    if seen:
+        raise SetupError(no_pip_message(seen[max(seen)][0]))
+    raise SetupError(
+        "icefloe needs Python 3.11 or newer (3.12 or newer to run every test) and found none on "
+        "PATH or in pyenv: install it (from your system's packages, pyenv or python.org), or name "
+        "it with PYTHON=..."
+    )
+
+
+def no_pip_message(found: Interpreter) -> str:
+    """What to do about a Python that was packaged without ensurepip."""
+    major, minor, _ = found.version
+    return (
+        f"{found.path} (Python {found.text}) cannot make virtual environments with pip: its "
+        f"ensurepip module is missing. On Debian and Ubuntu: apt install python{major}.{minor}-venv"
+    )
+
+
+def place_of(venv: Path) -> str:
+    """Where environment and repository are; installed scripts hold both, so neither can move."""
+    return f"{venv} for {ROOT}"
+
+
+def key_of(venv: Path, version: str) -> str:
+    """Changes whenever an environment has to be installed again."""
+    digest = hashlib.sha256()
+    for part in (version, EXTRAS, place_of(venv)):
+        digest.update(part.encode() + b"\0")
+    for name in ("pyproject.toml", "constraints.txt"):
+        digest.update((ROOT / name).read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def read_stamp(venv: Path) -> dict[str, str]:
+    """Version, place and key of the last finished installation; empty when there was none."""
+    try:
+        stamp: dict[str, str] = json.loads((venv / STAMP).read_text())
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return {}
+    return stamp
+
+
+def write_stamp(venv: Path, version: str) -> None:
+    """Record that the installation is complete; whole or not at all."""
+    partial = venv / (STAMP + ".partial")
+    stamp = {"version": version, "place": place_of(venv), "key": key_of(venv, version)}
+    partial.write_text(json.dumps(stamp))
+    partial.replace(venv / STAMP)
+
+
+def remove(venv: Path) -> None:
+    """Delete an environment made here. Refuses any other folder: a typo must not cost data."""
+    if not venv.exists():
+        return
+    if not (venv / MARK).exists() and any(venv.iterdir()):
+        raise SetupError(
+            f"{venv} exists and was not made by this set-up, so it is left alone: "
+            "remove it yourself, or choose another folder with ICEFLOE_VENV=..."
+        )
+    # The mark goes last, so that a removal cut short can be finished.
+    for path in venv.iterdir():
+        if path.name != MARK:
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    shutil.rmtree(venv)
+
+
+def run_quietly(command: list[str]) -> None:
+    """Run `command`; its output is shown only when it fails."""
+    done = subprocess.run(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        cwd=str(ROOT),
+        check=False,
+    )
+    if done.returncode:
+        sys.stderr.write(done.stdout.decode(errors="replace"))
+        raise SetupError(f"this command failed, its output is above: {' '.join(command)}")
+
+
+def prepare(venv: Path) -> None:
+    """Make `venv` complete and current; does nothing when it already is."""
+    stamp = read_stamp(venv)
+    wanted = choose_named(os.environ["PYTHON"]) if os.environ.get("PYTHON") else None
+    in_place = stamp.get("place") == place_of(venv)
+    present = ask(str(venv / "bin" / "python")) if in_place else None
+    # Without PYTHON=... an environment keeps the Python it was made with.
+    same_python = (
+        present is not None
+        and present.text == stamp["version"]
+        and (wanted is None or wanted.version == present.version)
+    )
+    if present and same_python and stamp["key"] == key_of(venv, present.text):
+        return
+
+    started = time.monotonic()
+    python = str(venv / "bin" / "python")
+    if present and same_python:
+        say(f"the requirements may have changed: updating {shown(venv)}")
+        version = present.text
+        (venv / STAMP).unlink()
+    else:
+        chosen = wanted or choose_newest()
+        version = chosen.text
+        say(f"Python {version} ({chosen.path}), environment in {shown(venv)}")
+        remove(venv)
+        venv.mkdir(parents=True)
+        (venv / MARK).write_text("Made by tools/setup_env.py, which may delete this folder.\n")
+        run_quietly([chosen.path, "-m", "venv", str(venv)])
+    say("installing what icefloe and its tests need (first time: a minute or two)")
+    install = [python, "-m", "pip", "install", "--quiet", "--no-input"]
+    install += ["--disable-pip-version-check", "-c", "constraints.txt", "-e", f".[{EXTRAS}]"]
+    run_quietly(install)
+    write_stamp(venv, version)
+    say(f"ready after {time.monotonic() - started:.0f} s")
+
+
+def shown(venv: Path) -> str:
+    """The path as short as it can be said from the repository."""
+    return str(venv.relative_to(ROOT)) if ROOT in venv.parents else str(venv)
+
+
+def say(line: str) -> None:
+    """One line of progress, at once."""
+    print(f"set-up: {line}", flush=True)
+
+
+def main() -> int:
+    """Read the command line, and let only one set-up of this repository run at a time."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("venv", type=Path, help="folder of the environment")
+    parser.add_argument("--remove", action="store_true", help="delete it instead")
+    arguments = parser.parse_args()
+    venv = ROOT / arguments.venv
+    with (ROOT / "pyproject.toml").open() as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("waiting for another set-up of this repository to finish")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            if arguments.remove:
+                remove(venv)
+            else:
+                prepare(venv)
+        except SetupError as error:
+            print(f"set-up: {error}", file=sys.stderr)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
