@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import settings
 
 # No deadlines anywhere: on a shared machine they measure the neighbours, and a real hang is
@@ -19,3 +20,13 @@ settings.register_profile(
 # New inputs every night; the blob lets a failure be repeated elsewhere.
 settings.register_profile("nightly", max_examples=5000, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options have to be known before the folder that uses them is looked into."""
+    parser.addoption(
+        "--fuzz-cases",
+        type=int,
+        default=20_000,
+        help="how many damaged files of each type tests/fuzz tries",
+    )

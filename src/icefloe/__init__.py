@@ -21,6 +21,7 @@ from icefloe.errors import (
     SessionStateError,
     SnapshotNotFoundError,
     StorageError,
+    UnknownOutcomeError,
 )
 from icefloe.ids import (
     FIRST_SNAPSHOT_ID,
@@ -51,6 +52,7 @@ __all__ = [
     "InvalidInputError",
     "SessionStateError",
     "StorageError",
+    "UnknownOutcomeError",
     "FormatError",
     "InternalError",
     # ids

@@ -16,6 +16,7 @@ happened. Names, parents and codes are Icechunk's, so handlers carry over::
     ├── InvalidInputError (ValueError)
     ├── SessionStateError
     ├── StorageError                  the network, the bucket or the disk
+    │   └── UnknownOutcomeError       a write may or may not have happened: look before retrying
     ├── FormatError                   bytes on storage that do not follow the format
     └── InternalError                 a bug here; please report it
 """
@@ -121,6 +122,7 @@ class ErrorKind(StrEnum):
     VIRTUAL_CHUNK_FETCH = "virtual-chunk-fetch"
     VIRTUAL_CHUNK_MODIFIED = "virtual-chunk-modified"
     INVALID_OBJECT_SIZE = "invalid-object-size"
+    UNKNOWN_OUTCOME = "unknown-outcome"  # icefloe's own
     # format
     SERIALIZATION = "serialization"
     DESERIALIZATION = "deserialization"
@@ -258,6 +260,12 @@ class StorageError(IcechunkError):
     """The storage failed or is set up wrongly; often worth another try."""
 
     default_kind = ErrorKind.STORAGE_OTHER
+
+
+class UnknownOutcomeError(StorageError):
+    """The answer to a write got lost, and reading back could not tell whether it happened."""
+
+    default_kind = ErrorKind.UNKNOWN_OUTCOME
 
 
 class FormatError(IcechunkError):

@@ -13,6 +13,7 @@ import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from reprlib import repr as shortened
 from types import NoneType
 from typing import Annotated, Any, Self, TypeAlias, get_args, get_origin, get_type_hints
 
@@ -36,7 +37,8 @@ class Integer:
         try:
             number = operator.index(value)  # type: ignore[arg-type]
         except TypeError:
-            raise TypeError(f"{name} must be an integer ({self.form}), found {value!r}") from None
+            found = shortened(value)
+            raise TypeError(f"{name} must be an integer ({self.form}), found {found}") from None
         if not self.lowest <= number <= self.highest:
             raise OutOfRangeError(
                 f"{name} is {number}, expected {self.lowest} to {self.highest} ({self.form})"
@@ -79,7 +81,7 @@ class Option:
         if not isinstance(value, self.type):
             raise TypeError(
                 f"{name} must be {self.type.__name__}{' or None' if self.is_optional else ''}, "
-                f"found {value!r}"
+                f"found {shortened(value)}"
             )
         return value
 

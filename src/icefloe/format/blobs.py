@@ -15,6 +15,7 @@ Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
 
 _COPY_BYTES = 1 << 20
+_FEW = 64  # rows: below this, slicing one by one beats setting up numpy
 
 
 def windows(buffer: Bytes, size: int) -> NDArray[Any]:
@@ -38,6 +39,11 @@ def gather(
         length = np.where(absent, 0, length)
     offsets = np.zeros(len(start) + 1, np.int64)
     np.cumsum(length, out=offsets[1:])
+    if len(start) <= _FEW:
+        source = memoryview(buffer)
+        spans = zip(start.tolist(), length.tolist(), strict=True)
+        joined = b"".join([source[at : at + size] for at, size in spans])
+        return binary_array(offsets, np.frombuffer(joined, np.uint8), absent)
     data = np.empty(int(offsets[-1]), np.uint8)
     scatter(data, offsets[:-1], buffer, start, length)
     return binary_array(offsets, data, absent)
@@ -45,7 +51,9 @@ def gather(
 
 def scatter(target: Bytes, to: Ints, source: Bytes, start: Ints, length: Ints) -> None:
     """Copy `source[start : start + length]` to `target[to:]` for every row."""
-    if len(length) == 0:
+    if len(length) <= _FEW:
+        for at, begin, size in zip(to.tolist(), start.tolist(), length.tolist(), strict=True):
+            target[at : at + size] = source[begin : begin + size]
         return
     first = int(length[0])
     if (length == first).all():

@@ -73,9 +73,6 @@ class SortedIndex:
     def find(self, coordinates: Sequence[int]) -> int:
         """The row of one chunk, or -1."""
         space = self._space
-        if self._cells is None:
-            found = self.find_many(np.array([coordinates], np.uint32))
-            return int(found[0])
         key = 0
         for at, low, high, stride in zip(
             coordinates, space.low, space.high, space.strides, strict=True
@@ -83,6 +80,8 @@ class SortedIndex:
             if not low <= at < high:
                 return -1
             key += (at - low) * stride
+        if self._cells is None:
+            return int(self.find_many(np.array([coordinates], np.uint32))[0])
         # In a dense array the key is the row; elsewhere it is a good place to stop looking.
         if key < self.count and self._cells[key] == key:
             return key

@@ -19,6 +19,14 @@ from numpy.typing import NDArray
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.blobs import Bytes
 from icefloe.format.chunk_index import Index, SortedIndex, box_rows, merge_rows, sort_rows
+from icefloe.format.chunk_input import (
+    check_length,
+    coded_column,
+    index_from_arrow,
+    index_to_arrow,
+    whole_numbers,
+)
+from icefloe.format.coded import Coded
 from icefloe.format.locations import Locations
 from icefloe.ids import ChunkId
 
@@ -42,47 +50,6 @@ class ChunkRef(NamedTuple):
     etag: str | None = None
     last_modified: int | None = None
     inline: bytes | None = None
-
-
-class Coded(NamedTuple):
-    """A text column as numbers into its distinct values; -1 means no value."""
-
-    codes: NDArray[np.int32]
-    values: Locations
-
-    def take(self, rows: Any) -> Coded:
-        return Coded(self.codes[rows], self.values)
-
-    def to_arrow(self) -> pa.Array:
-        codes = pa.array(self.codes, pa.int32(), mask=self.codes < 0)
-        return pa.DictionaryArray.from_arrays(codes, self.values.strings().cast(pa.string()))
-
-    @classmethod
-    def from_arrow(cls, column: pa.Array) -> Coded | None:
-        if len(column) == column.null_count:
-            return None
-        if not pa.types.is_dictionary(column.type):
-            column = column.dictionary_encode()
-        codes = column.indices.fill_null(-1).cast(pa.int32()).to_numpy()
-        return cls(codes, Locations(column.dictionary))
-
-    def compacted(self) -> Coded:
-        """The same column, with each distinct value listed once and no unused ones."""
-        values = self.values.strings()
-        distinct = values.dictionary_encode()
-        codes = _recode(self.codes, distinct.indices.to_numpy())
-        used = np.zeros(len(distinct.dictionary), np.bool_)
-        used[codes[codes >= 0]] = True
-        if used.all():
-            return Coded(codes, Locations(distinct.dictionary))
-        number = np.cumsum(used, dtype=np.int32) - 1
-        return Coded(_recode(codes, number), Locations(distinct.dictionary.filter(pa.array(used))))
-
-
-def _recode(codes: NDArray[np.int32], number: NDArray[np.int32]) -> NDArray[np.int32]:
-    if len(number) == 0:
-        return codes
-    return np.where(codes < 0, np.int32(-1), number.take(codes)).astype(np.int32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,8 +86,9 @@ location='s3://b/f', etag=None, last_modified=None, inline=None)
     def native(cls, index: Any, chunk_id: Any, offset: Any, length: Any) -> ChunkRefs:
         """Chunks in objects of their own, or packed in shared ones; ids are rows of 12 bytes."""
         refs = _plain(cls, index, ChunkKind.NATIVE, offset, length)
-        ids = np.ascontiguousarray(chunk_id, np.uint8).reshape(len(refs), ChunkId.size)
-        return replace(refs, chunk_id=ids)._sorted()
+        ids = np.ascontiguousarray(chunk_id, np.uint8)
+        check_length("chunk ids", ids.size, len(refs) * ChunkId.size)
+        return replace(refs, chunk_id=ids.reshape(len(refs), ChunkId.size))._sorted()
 
     @classmethod
     def virtual(
@@ -134,17 +102,23 @@ location='s3://b/f', etag=None, last_modified=None, inline=None)
     ) -> ChunkRefs:
         """Chunks inside foreign files; locations as a list or an Arrow (dictionary) array."""
         refs = _plain(cls, index, ChunkKind.VIRTUAL, offset, length)
-        changes: dict[str, Any] = {"location": _coded(location)}
+        changes: dict[str, Any] = {"location": coded_column("locations", location, len(refs))}
         if etag is not None:
-            changes["etag"] = _coded(etag)
+            changes["etag"] = coded_column("etags", etag, len(refs))
         if last_modified is not None:
-            changes["last_modified"] = np.asarray(last_modified, np.uint32)
-        return replace(refs, **changes)._sorted()
+            seconds = whole_numbers("last_modified", last_modified, np.uint32)
+            check_length("last_modified", len(seconds), len(refs))
+            changes["last_modified"] = seconds
+        return replace(refs, **changes)._checked()._sorted()
 
     @classmethod
     def inline_chunks(cls, index: Any, data: Any) -> ChunkRefs:
         """Chunks whose bytes are kept in the manifest itself."""
         column = data if isinstance(data, pa.Array) else pa.array(data, pa.binary())
+        column = column.cast(pa.binary())
+        if column.null_count:
+            raise InvalidInputError("inline chunks: a chunk has no bytes (None)")
+        check_length("inline chunks", len(column), len(index))
         length = pc.binary_length(column).to_numpy()
         refs = _plain(cls, index, ChunkKind.INLINE, np.zeros(len(column), np.uint64), length)
         return replace(refs, inline=column)._sorted()
@@ -198,8 +172,8 @@ location='s3://b/f', etag=None, last_modified=None, inline=None)
             kind,
             offset,
             length,
-            location=_coded_value(self.location, row),
-            etag=_coded_value(self.etag, row),
+            location=None if self.location is None else self.location.get(row),
+            etag=None if self.etag is None else self.etag.get(row),
             last_modified=modified or None,
         )
 
@@ -232,8 +206,13 @@ location='s3://b/f', etag=None, last_modified=None, inline=None)
 
         An index in both is kept: the edit came after the deletion.
         """
+        if not len(self):
+            return edits if len(edits) else self
+        if not len(edits) and (deleted is None or not len(deleted)):
+            return self
         none = np.empty((0, self.ndim), np.uint32)
-        kept, order = merge_rows(self.index, edits.index, none if deleted is None else deleted)
+        edited = edits.index if len(edits) else none
+        kept, order = merge_rows(self.index, edited, none if deleted is None else deleted)
         base = self if len(kept) == len(self) else self.take(kept)
         if not len(edits):
             return base
@@ -258,6 +237,18 @@ location='s3://b/f', etag=None, last_modified=None, inline=None)
             _concat_binary(tables, "inline"),
             _concat_binary(tables, "extra"),
         )
+
+    def _checked(self) -> ChunkRefs:
+        is_virtual = self.kind == ChunkKind.VIRTUAL
+        codes = None if self.location is None else self.location.codes
+        lacking = is_virtual if codes is None else is_virtual & (codes < 0)
+        if bool(lacking.any()):
+            row = int(np.flatnonzero(lacking)[0])
+            raise InvalidInputError(
+                f"virtual chunk {tuple(self.index[row].tolist())} has no location",
+                ErrorKind.INVALID_VIRTUAL_REF,
+            )
+        return self
 
     def _sorted(self) -> ChunkRefs:
         if len(self) < 2 or self.lookup.is_strictly_ascending():
@@ -284,7 +275,7 @@ location='s3://b/f', etag=None, last_modified=None, inline=None)
                 [_validity(self.kind == ChunkKind.NATIVE), pa.py_buffer(np.ascontiguousarray(ids))],
             )
         columns = {
-            "index": _index_to_arrow(self.index),
+            "index": index_to_arrow(self.index),
             "kind": pa.array(self.kind),
             "chunk_id": id_column,
             "offset": pa.array(self.offset),
@@ -306,9 +297,7 @@ location='s3://b/f', etag=None, last_modified=None, inline=None)
     def from_arrow(cls, table: pa.Table) -> ChunkRefs:
         """Columns from a table such as `to_arrow` makes; rows may come in any order."""
         column = {name: table[name].combine_chunks() for name in table.column_names}
-        size = column["index"].type.list_size
-        flat = column["index"].flatten().to_numpy().astype(np.uint32, copy=False)
-        index = flat.reshape(table.num_rows, size)
+        index = index_from_arrow(column["index"])
         kind = column["kind"].to_numpy().astype(np.uint8, copy=False)
         ids = None
         if "chunk_id" in column and column["chunk_id"].null_count < table.num_rows:
@@ -318,24 +307,28 @@ location='s3://b/f', etag=None, last_modified=None, inline=None)
         modified = None
         if "last_modified" in column and column["last_modified"].null_count < table.num_rows:
             modified = column["last_modified"].fill_null(0).to_numpy().astype(np.uint32)
-        return cls(
-            index,
-            kind,
-            column["offset"].to_numpy().astype(np.uint64, copy=False),
-            column["length"].to_numpy().astype(np.uint64, copy=False),
-            ids,
-            Coded.from_arrow(column["location"]) if "location" in column else None,
-            Coded.from_arrow(column["etag"]) if "etag" in column else None,
-            modified,
-            _binary_or_none(column.get("inline")),
-            _binary_or_none(column.get("extra")),
-        )._sorted()
+        return (
+            cls(
+                index,
+                kind,
+                column["offset"].to_numpy().astype(np.uint64, copy=False),
+                column["length"].to_numpy().astype(np.uint64, copy=False),
+                ids,
+                Coded.from_arrow(column["location"]) if "location" in column else None,
+                Coded.from_arrow(column["etag"]) if "etag" in column else None,
+                modified,
+                _binary_or_none(column.get("inline")),
+                _binary_or_none(column.get("extra")),
+            )
+            ._checked()
+            ._sorted()
+        )
 
 
 def _plain(
     cls: type[ChunkRefs], index: Any, kind: ChunkKind, offset: Any, length: Any
 ) -> ChunkRefs:
-    matrix = np.asarray(index, np.uint32)
+    matrix = whole_numbers("chunk indices", index, np.uint32)
     if matrix.ndim != 2:
         raise InvalidInputError(
             f"chunk indices have shape {matrix.shape}, expected one row a chunk and one column "
@@ -343,25 +336,15 @@ def _plain(
             ErrorKind.INVALID_CHUNK_INDEX,
         )
     n = len(matrix)
-    return cls(
-        matrix,
-        np.full(n, kind, np.uint8),
-        np.broadcast_to(np.asarray(offset, np.uint64), (n,)),
-        np.broadcast_to(np.asarray(length, np.uint64), (n,)),
-    )
 
+    def column(name: str, values: Any) -> NDArray[np.uint64]:
+        given = whole_numbers(name, values, np.uint64)
+        if given.ndim:
+            check_length(name, len(given), n)
+        return np.broadcast_to(given, (n,))
 
-def _coded(values: Any) -> Coded | None:
-    if isinstance(values, Coded):
-        return values
-    column = values if isinstance(values, pa.Array) else pa.array(values, pa.string())
-    return Coded.from_arrow(column)
-
-
-def _coded_value(column: Coded | None, row: int) -> str | None:
-    if column is None or (code := int(column.codes[row])) < 0:
-        return None
-    return column.values.get(code)
+    kinds = np.full(n, kind, np.uint8)
+    return cls(matrix, kinds, column("offsets", offset), column("lengths", length))
 
 
 def _concat_coded(tables: Sequence[ChunkRefs], name: str) -> Coded | None:
@@ -408,7 +391,7 @@ def _concat_binary(tables: Sequence[ChunkRefs], name: str) -> pa.Array | None:
 def _binary_or_none(column: pa.Array | None) -> pa.Array | None:
     if column is None or column.null_count == len(column):
         return None
-    return column
+    return column.cast(pa.binary())
 
 
 def _text_to_arrow(column: Coded | None, count: int) -> pa.Array:
@@ -416,13 +399,6 @@ def _text_to_arrow(column: Coded | None, count: int) -> pa.Array:
         kind = pa.dictionary(pa.int32(), pa.string())
         return pa.nulls(count, kind)
     return column.to_arrow()
-
-
-def _index_to_arrow(index: Index) -> pa.Array:
-    count, ndim = index.shape
-    flat = pa.array(np.ascontiguousarray(index).reshape(-1), pa.uint32())
-    kind = pa.list_(pa.uint32(), ndim)
-    return pa.FixedSizeListArray.from_buffers(kind, count, [None], children=[flat])
 
 
 def _validity(is_there: NDArray[np.bool_]) -> pa.Buffer | None:

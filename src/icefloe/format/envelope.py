@@ -161,8 +161,8 @@ def _decompress(body: memoryview, name: str) -> tuple[Bytes, int]:
         size = 0
         while size < largest and (count := reader.readinto(memoryview(room)[size:largest])):
             size += count
-        if announced is not None and size != announced:
-            raise ValueError(f"it holds {size:,} bytes, its header announces {announced:,}")
+        if reader.read(1) or (announced is not None and size != announced):
+            raise ValueError(f"it holds other than the {largest:,} bytes its header announces")
     except (zstandard.ZstdError, ValueError) as error:
         raise FormatError(f"{name}: the zstd frame is damaged ({error})") from None
     padded = -(-size // 8) * 8

@@ -6,6 +6,7 @@ hostile file could make a column grow. What fails is a `FormatError` that names 
 
 from __future__ import annotations
 
+from struct import unpack_from
 from typing import Any, NoReturn
 
 import numpy as np
@@ -18,6 +19,11 @@ from icefloe.format.schema import Field, TableSpec
 
 MAX_COLUMN_BYTES = 2**31
 """No decoded column grows beyond this, however often a file refers to the same bytes."""
+
+
+def _vector_align(width: int) -> int:
+    """Structs of 16 and 32 bytes hold 64-bit words; ids of 8 and 12 bytes are plain bytes."""
+    return 8 if width in (16, 32) else 1
 
 
 class FlatBuffer:
@@ -41,6 +47,17 @@ class FlatBuffer:
         if self.size < 8:
             self.fail(f"payload has {self.size} bytes, expected at least 8")
         return Table(self, int(self.u4[0]), spec)
+
+    def unpack(self, form: str, at: int) -> tuple[Any, ...]:
+        """Words at a position that has been checked."""
+        return unpack_from(form, self.u1, at)
+
+    def check_one(self, start: int, size: int, align: int, what: str) -> None:
+        """Like `check`, for a single place."""
+        if start < 4 or start + size > self.size:
+            self.fail(f"{what} reaches byte {start + size:,} of {self.size:,}")
+        if start % align:
+            self.fail(f"{what} is not aligned to {align} bytes")
 
     def check(self, start: Ints, size: int | Ints, align: int, what: str) -> None:
         """`size` bytes at each start lie inside the payload, aligned."""
@@ -70,8 +87,7 @@ class FlatBuffer:
         self.check(start, 4, 4, what)
         count = self.u4.take(start >> 2).astype(np.int64)
         first = start + 4
-        # Structs of 16 and 32 bytes hold 64-bit words; ids of 8 and 12 bytes are plain bytes.
-        self.check(first, count * width, 8 if width in (16, 32) else 1, what)
+        self.check(first, count * width, _vector_align(width), what)
         return first, count
 
     def strings(self, start: Ints, length: Ints, absent: Any, what: str) -> pa.Array:
@@ -94,42 +110,67 @@ class Table:
     __slots__ = ("_offsets", "buffer", "position", "spec")
 
     def __init__(self, buffer: FlatBuffer, position: int, spec: TableSpec) -> None:
-        rows = Rows(buffer, np.array([position], np.int64), spec)
         self.buffer = buffer
         self.position = position
         self.spec = spec
-        self._offsets = rows.field_offsets[0].tolist()
+        what = f"table {spec.name}"
+        buffer.check_one(position, 4, 4, what)
+        vtable = position - buffer.unpack("<i", position)[0]
+        buffer.check_one(vtable, 4, 2, f"vtable of {spec.name}")
+        vtable_size, table_size = buffer.unpack("<HH", vtable)
+        if vtable_size < 4 or vtable_size % 2:
+            buffer.fail(f"vtable of {spec.name} is {vtable_size} bytes long")
+        buffer.check_one(vtable, vtable_size, 2, f"vtable of {spec.name}")
+        buffer.check_one(position, table_size, 4, what)
+        count = min((vtable_size - 4) // 2, len(spec.fields))
+        offsets = buffer.unpack(f"<{count}H", vtable + 4)
+        self._offsets: dict[str, int] = dict(zip(spec.fields, offsets, strict=False))
+        for name, field in spec.fields.items():
+            offset = self._offsets.get(name, 0)
+            if offset == 0:
+                if field.is_required:
+                    buffer.fail(f"{spec.name}.{name} is required and absent")
+            elif offset < 4 or offset + field.size > table_size:
+                buffer.fail(f"{spec.name}.{name} lies outside its table")
+            elif (position + offset) % field.align:
+                buffer.fail(f"{spec.name}.{name} is not aligned to {field.align} bytes")
 
-    def _at(self, field: str) -> int | None:
-        offset = self._offsets[self.spec.slot(field)]
-        return self.position + offset if offset else None
+    def has(self, field: str) -> bool:
+        return self._offsets.get(field, 0) != 0
 
-    def _blob(self, field: str, width: int) -> tuple[int, int] | None:
-        at = self._at(field)
-        if at is None:
+    def _vector(self, field: str, width: int) -> tuple[int, int] | None:
+        """First byte and length of a vector field."""
+        if not self.has(field):
             return None
-        what = f"{self.spec.name}.{field}"
-        start, count = self.buffer.vectors(np.array([at], np.int64), width, what)
-        return int(start[0]), int(count[0])
+        buffer, what = self.buffer, f"{self.spec.name}.{field}"
+        at = self.position + self._offsets[field]
+        start = at + buffer.unpack("<I", at)[0]
+        buffer.check_one(start, 4, 4, what)
+        count = buffer.unpack("<I", start)[0]
+        buffer.check_one(start + 4, count * width, _vector_align(width), what)
+        return start + 4, count
 
     def scalar(self, field: str) -> int:
-        at, spec = self._at(field), self.spec.fields[field]
-        if at is None:
+        spec = self.spec.fields[field]
+        if not self.has(field):
             return spec.default
+        at = self.position + self._offsets[field]
         return int(self.buffer.u1[at : at + spec.size].view(spec.dtype)[0])
 
     def struct(self, field: str) -> bytes | None:
-        at = self._at(field)
-        size = self.spec.fields[field].size
-        return None if at is None else self.buffer.u1[at : at + size].tobytes()
+        if not self.has(field):
+            return None
+        at = self.position + self._offsets[field]
+        return self.buffer.u1[at : at + self.spec.fields[field].size].tobytes()
 
     def id(self, field: str) -> bytes:
+        """A required id."""
         value = self.struct(field)
-        assert value is not None  # Rows has checked required fields
+        assert value is not None
         return value
 
     def bytes(self, field: str) -> bytes | None:
-        found = self._blob(field, 1)
+        found = self._vector(field, 1)
         if found is None:
             return None
         return self.buffer.u1[found[0] : found[0] + found[1]].tobytes()
@@ -143,38 +184,33 @@ class Table:
 
     def text(self, field: str) -> str:
         """A required string."""
-        return self.string(field) or ""
+        value = self.string(field)
+        assert value is not None
+        return value
 
     def array(self, field: str, dtype: Any) -> NDArray[Any] | None:
         """A vector of scalars or structs, viewed in place."""
         kind = np.dtype(dtype)
-        found = self._blob(field, kind.itemsize)
+        found = self._vector(field, kind.itemsize)
         if found is None:
             return None
         start, count = found
         items: NDArray[Any] = self.buffer.u1[start : start + count * kind.itemsize].view(kind)
         return items
 
-    def positions(self, field: str) -> Ints | None:
-        """Positions of the tables (or strings) in a vector of offsets."""
-        found = self._blob(field, 4)
-        if found is None:
-            return None
-        start, count = found
+    def positions(self, field: str) -> Ints:
+        """Where the tables (or strings) in a vector of offsets are; none when it is absent."""
+        start, count = self._vector(field, 4) or (4, 0)
         return self.buffer.targets(np.arange(start, start + 4 * count, 4, dtype=np.int64))
 
     def rows(self, field: str, spec: TableSpec) -> Rows:
         """The tables of a vector; none when the field is absent."""
-        found = self.positions(field)
-        return Rows(self.buffer, np.empty(0, np.int64) if found is None else found, spec)
+        return Rows(self.buffer, self.positions(field), spec)
 
     def table(self, field: str, spec: TableSpec) -> Table:
-        at = self._at(field)
-        assert at is not None  # only used for required fields
-        return Table(self.buffer, at + int(self.buffer.u4[at >> 2]), spec)
-
-    def has(self, field: str) -> bool:
-        return self._at(field) is not None
+        """A required table."""
+        at = self.position + self._offsets[field]
+        return Table(self.buffer, at + self.buffer.unpack("<I", at)[0], spec)
 
 
 class Rows:
@@ -202,11 +238,15 @@ class Rows:
         buffer.check(position, 4, 4, f"table {name}")
         vtable = position - buffer.i4.take(position >> 2)
         # Neighbours mostly share a vtable: look for the distinct ones among the run heads only.
-        run_start = np.flatnonzero(np.diff(vtable, prepend=-1))
-        distinct, run_vtable = np.unique(vtable[run_start], return_inverse=True)
+        run_start = np.flatnonzero(vtable[1:] != vtable[:-1]) + 1
+        if len(run_start):
+            run_start = np.concatenate([np.zeros(1, np.int64), run_start])
+            distinct, run_vtable = np.unique(vtable[run_start], return_inverse=True)
+        else:
+            distinct = vtable[:1]
         buffer.check(distinct, 4, 2, f"vtable of {name}")
         vtable_size = buffer.u2.take(distinct >> 1).astype(np.int64)
-        if int(vtable_size.min()) < 4 or bool((vtable_size & 1).any()):
+        if int(vtable_size.min()) < 4 or int(np.bitwise_or.reduce(vtable_size)) & 1:
             buffer.fail(f"vtable of {name} is {int(vtable_size.min())} bytes long")
         buffer.check(distinct, vtable_size, 2, f"vtable of {name}")
         table_size = buffer.u2.take((distinct >> 1) + 1).astype(np.int64)
@@ -219,17 +259,20 @@ class Rows:
 
     def _field_offsets(self, vtable: Ints, vtable_size: Ints, table_size: Ints) -> Ints:
         """Offset of every field within its table, a row per vtable; 0 where absent."""
-        slot = np.arange(len(self.spec.fields), dtype=np.int64)
-        is_there = 4 + 2 * slot[None, :] < vtable_size[:, None]
-        entry = np.where(is_there, (vtable >> 1)[:, None] + 2 + slot[None, :], 0)
-        offsets = np.where(is_there, self.buffer.u2.take(entry), 0).astype(np.int64)
-        for column, (name, field) in zip(offsets.T, self.spec.fields.items(), strict=True):
-            absent = column == 0
-            outside = (column + field.size > table_size) | (column < 4)
-            if bool((outside & ~absent).any()):
-                self.buffer.fail(f"{self.spec.name}.{name} lies outside its table")
-            if field.is_required and bool(absent.any()):
-                self.buffer.fail(f"{self.spec.name}.{name} is required and absent")
+        spec = self.spec
+        entry = 4 + 2 * np.arange(len(spec.fields), dtype=np.int64)
+        is_there = entry < vtable_size[:, None]
+        at = np.where(is_there, vtable[:, None] + entry, 0) >> 1
+        offsets = np.where(is_there, self.buffer.u2.take(at), 0).astype(np.int64)
+        absent = offsets == 0
+        outside = (offsets + spec.sizes > table_size[:, None]) | (offsets < 4)
+        for wrong, problem in (
+            (outside & ~absent, "lies outside its table"),
+            (absent & spec.required, "is required and absent"),
+        ):
+            if bool(wrong.any()):
+                field = list(spec.fields)[int(np.flatnonzero(wrong.any(axis=0))[0])]
+                self.buffer.fail(f"{spec.name}.{field} {problem}")
         return offsets
 
     def take(self, rows: Any) -> Rows:

@@ -8,6 +8,7 @@ stay ordinary arrays until they are compressed, which is what makes the later fi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -71,12 +72,12 @@ class FlatWriter:
         offsets, data = parts(column)
         length = np.diff(offsets)
         size = (length + 4 + terminator + 3) & ~3
-        start = np.zeros(len(length) + 1, np.int64)
-        np.cumsum(size, out=start[1:])
-        segment = np.zeros(int(start[-1]), np.uint8)
-        segment.view("<u4")[start[:-1] >> 2] = length
-        scatter(segment, start[:-1] + 4, data, offsets[:-1], length)
-        return self.add(segment) + start[:-1]
+        end = np.cumsum(size)
+        start: Ints = end - size
+        segment = np.zeros(int(end[-1]) if len(end) else 0, np.uint8)
+        segment.view("<u4")[start >> 2] = length
+        scatter(segment, start + 4, data, offsets[:-1], length)
+        return self.add(segment) + start
 
     def blob(self, data: bytes, terminator: int = 0) -> int:
         """Place one byte string or, with a terminator, one text."""
@@ -113,8 +114,9 @@ class OffsetVectors:
     """Reserved vectors of offsets; `position` has one entry a vector."""
 
     def __init__(self, writer: FlatWriter, counts: Ints) -> None:
-        start = 4 * (np.cumsum(counts + 1) - counts - 1)
-        self._words = np.zeros(int((counts + 1).sum()), "<u4")
+        end = 4 * np.cumsum(counts + 1)
+        start = end - 4 * (counts + 1)
+        self._words = np.zeros(int(end[-1]) >> 2 if len(end) else 0, "<u4")
         self._words[start >> 2] = counts
         base = writer.add(self._words)
         self.position: Ints = base + start
@@ -140,10 +142,12 @@ class TableWriter:
             at_vtable = writer.add(vtable, align=2)
             records = np.zeros(count if rows is None else len(rows), layout)
             base = writer.add(records, align=8)
-            at = base + layout.itemsize * np.arange(len(records), dtype=np.int64)
+            end = base + layout.itemsize * len(records)
+            at = np.arange(base, end, layout.itemsize, dtype=np.int64)
             records["soffset"] = at - at_vtable
-            self.position[slice(None) if rows is None else rows] = at
-            self._groups.append((slice(None) if rows is None else rows, records))
+            selected = _ALL if rows is None else rows
+            self.position[selected] = at
+            self._groups.append((selected, records))
 
     def set(self, field: str, values: Any) -> None:
         """Write a scalar or struct column; structs are given as rows of bytes."""
@@ -152,20 +156,24 @@ class TableWriter:
             column = np.ascontiguousarray(column).view(f"V{self.spec.fields[field].size}")
             column = column.reshape(-1)
         for rows, records in self._groups:
-            if field in (records.dtype.names or ()):
+            if field in records.dtype.fields:  # type: ignore[operator]
                 records[field] = column[rows]
 
     def point(self, field: str, targets: Ints | int) -> None:
         """Let an offset field lead to `targets`, positions placed later in the buffer."""
-        column = np.broadcast_to(np.asarray(targets, np.int64), self.position.shape)
         for rows, records in self._groups:
-            if field in (records.dtype.names or ()):
-                offset = records.dtype.fields[field][1]  # type: ignore[index]
-                records[field] = column[rows] - (self.position[rows] + offset)
+            place = records.dtype.fields.get(field)  # type: ignore[union-attr]
+            if place is not None:
+                wanted = targets if isinstance(targets, int) else targets[rows]
+                records[field] = wanted - (self.position[rows] + place[1])
 
 
+_ALL = slice(None)
+
+
+@lru_cache(maxsize=1024)
 def table_layout(
-    spec: TableSpec, names: Iterable[str], tail: np.dtype[Any] | None = None
+    spec: TableSpec, names: tuple[str, ...], tail: np.dtype[Any] | None = None
 ) -> tuple[np.dtype[Any], NDArray[np.uint16]]:
     """How a table with these fields is laid out: a record type and its vtable.
 
@@ -202,16 +210,18 @@ def _record_format(field: Field) -> str:
 
 def _groups_by_presence(
     count: int, fields: Mapping[str, Mask | None]
-) -> list[tuple[Ints | None, list[str]]]:
+) -> list[tuple[Ints | None, tuple[str, ...]]]:
     """Rows that carry the same fields: [(rows or None for all, field names)]."""
     if count == 0:
         return []
+    if not any(mask is not None and mask.any() for mask in fields.values()):
+        return [(None, tuple(name for name, mask in fields.items() if mask is None))]
     pattern = np.zeros(count, np.int64)
     for bit, mask in enumerate(fields.values()):
         pattern |= (1 if mask is None else mask.astype(np.int64)) << bit
-    found: list[tuple[Ints | None, list[str]]] = []
+    found: list[tuple[Ints | None, tuple[str, ...]]] = []
     for code in np.unique(pattern).tolist():
-        names = [name for bit, name in enumerate(fields) if code >> bit & 1]
+        names = tuple(name for bit, name in enumerate(fields) if code >> bit & 1)
         rows = np.flatnonzero(pattern == code)
         found.append((None if len(rows) == count else rows, names))
     return found

@@ -74,9 +74,14 @@ class CompressedLocations:
         return self._text(pa.array(texts, pa.binary()))
 
     def _inflate_one(self, frame: bytes) -> bytes:
+        limit = MAX_COMPRESSED_LOCATION_BYTES
         try:
+            # The library heeds its limit only where a frame does not announce a size itself.
+            announced = zstandard.get_frame_parameters(frame).content_size
+            if announced != zstandard.CONTENTSIZE_UNKNOWN and announced > limit:
+                raise self._damaged(f"announces {announced:,} bytes, at most {limit:,} fit")
             return self._decompressor().decompress(
-                frame, max_output_size=MAX_COMPRESSED_LOCATION_BYTES, allow_extra_data=False
+                frame, max_output_size=limit, allow_extra_data=False
             )
         except zstandard.ZstdError as error:
             raise self._damaged(f"cannot be inflated ({error})") from None

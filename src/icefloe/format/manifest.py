@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from icefloe.format.blobs import Bytes, Ints, gather
 from icefloe.format.chunk_index import SortedIndex
-from icefloe.format.chunk_refs import ChunkKind, ChunkRefs, Coded
+from icefloe.format.chunk_refs import ChunkKind, ChunkRefs
+from icefloe.format.coded import Coded
 from icefloe.format.dictionary import encode_dictionary
 from icefloe.format.envelope import FileType, decode_envelope
 from icefloe.format.equal_vectors import EqualVectors

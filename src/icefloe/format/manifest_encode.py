@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, FormatError
 from icefloe.format.blobs import Ints, parts, scatter, windows
-from icefloe.format.chunk_refs import ChunkKind, ChunkRefs, Coded
+from icefloe.format.chunk_refs import ChunkKind, ChunkRefs
+from icefloe.format.coded import Coded
 from icefloe.format.envelope import FileType, encode_envelope
 from icefloe.format.equal_vectors import index_tail
 from icefloe.format.flat_write import FlatWriter, padded, table_layout
@@ -34,12 +35,12 @@ _TEXT_FIELDS = {"location": "location", "checksum_etag": "etag"}
 
 
 def encode_manifest(manifest: Manifest, *, spec_version: int = 2, level: int = 3) -> bytes:
-    """Encode a manifest. Arrays must ascend by node id and refs by chunk index.
+    """Encode a manifest; readers rely on arrays ascending by node id, so they are sorted here.
 
     Raises:
         FormatError: there is nothing to write, or more than one file may hold.
     """
-    arrays = manifest.arrays
+    arrays = sorted(manifest.arrays, key=lambda array: array.node_id)
     if not manifest.num_chunk_refs:
         raise FormatError(
             f"manifest {manifest.id}: has no chunk refs; leave it out of the snapshot instead",
@@ -128,7 +129,7 @@ def _groups(refs: ChunkRefs) -> list[tuple[Ints | None, list[str]]]:
 
 def _add_group(writer: FlatWriter, refs: ChunkRefs, fields: Sequence[str]) -> Ints:
     """Place the tables of rows with the same fields; returns their positions."""
-    layout, vtable = table_layout(CHUNK_REF, fields, index_tail(refs.ndim))
+    layout, vtable = table_layout(CHUNK_REF, tuple(fields), index_tail(refs.ndim))
     blocks = _Blocks(len(refs), layout, vtable)
     near: dict[str, _Copies] = {}
     for name in fields:

@@ -173,10 +173,8 @@ def _decode_refs(rows: Rows, snapshots: SnapshotTable) -> dict[str, SnapshotId]:
 
 
 def _decode_strings(root: Table, field_name: str) -> list[str]:
-    at = root.positions(field_name)
-    assert at is not None  # a required field
     what = f"Repo.{field_name}"
-    start, length = root.buffer.vectors_at(at, 1, what)
+    start, length = root.buffer.vectors_at(root.positions(field_name), 1, what)
     strings: list[str] = root.buffer.strings(start, length, None, what).to_pylist()
     return strings
 

@@ -37,15 +37,20 @@ class Field:
     is_required: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class TableSpec:
     """A table's name and its fields; the n-th field has slot n."""
 
-    name: str
-    fields: dict[str, Field]
+    __slots__ = ("_slots", "fields", "name", "required", "sizes")
+
+    def __init__(self, name: str, fields: dict[str, Field]) -> None:
+        self.name = name
+        self.fields = fields
+        self.sizes = np.array([field.size for field in fields.values()], np.int64)
+        self.required = np.array([field.is_required for field in fields.values()], np.bool_)
+        self._slots = {field: slot for slot, field in enumerate(fields)}
 
     def slot(self, field: str) -> int:
-        return list(self.fields).index(field)
+        return self._slots[field]
 
 
 def _scalar(dtype: str, default: int = 0) -> Field:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, FormatError
 from icefloe.format.blobs import Ints
@@ -113,18 +116,33 @@ def _add_arrays(writer: FlatWriter, nodes: NodeTable, spec_version: int) -> Ints
         shapes = writer.vectors(np.empty(0, DIMENSION_SHAPE), none, align=8)
         tables.point("shape_v2", _add_shapes_v2(writer, nodes))
     else:
-        structs = np.zeros(len(nodes.array_length), DIMENSION_SHAPE)
-        structs["array_length"] = nodes.array_length
-        structs["chunk_length"] = (
-            derived_chunk_lengths(nodes.array_length, nodes.num_chunks)
-            if nodes.chunk_length is None
-            else nodes.chunk_length
-        )
-        shapes = writer.vectors(structs, nodes.num_dimensions, align=8)
+        shapes = writer.vectors(_shapes_v1(nodes), nodes.num_dimensions, align=8)
     tables.point("shape", shapes)
     tables.point("dimension_names", _add_names(writer, nodes))
     tables.point("manifests", _add_manifest_refs(writer, nodes))
     return tables.position
+
+
+def _shapes_v1(nodes: NodeTable) -> NDArray[Any]:
+    """Version 1 stores chunk lengths, from which readers work the numbers of chunks out."""
+    structs = np.zeros(len(nodes.array_length), DIMENSION_SHAPE)
+    chunk = nodes.chunk_length
+    if chunk is None:
+        chunk = derived_chunk_lengths(nodes.array_length, nodes.num_chunks)
+    structs["array_length"] = nodes.array_length
+    structs["chunk_length"] = chunk
+    divisor = np.maximum(chunk, np.uint64(1))
+    counted = nodes.array_length // divisor + (nodes.array_length % divisor > 0)
+    wrong = np.flatnonzero(counted != nodes.num_chunks)
+    if len(wrong):
+        row = int(wrong[0])
+        raise FormatError(
+            f"a dimension of {int(nodes.array_length[row]):,} elements in "
+            f"{int(nodes.num_chunks[row]):,} chunks cannot be written with spec version 1, which "
+            "knows equal chunks only; use version 2",
+            ErrorKind.UNSUPPORTED_OPERATION_FOR_VERSION,
+        )
+    return structs
 
 
 def _add_shapes_v2(writer: FlatWriter, nodes: NodeTable) -> Ints:

@@ -216,7 +216,7 @@ def _add_chunks(writer: FlatWriter, chunks: Mapping[NodeId, Index]) -> int:
 def _add_coordinates(writer: FlatWriter, index: Index) -> int:
     """A vector of ChunkIndices tables, each with its coordinates right behind it."""
     count, ndim = index.shape
-    layout, vtable = table_layout(CHUNK_INDICES, ["coords"], index_tail(ndim))
+    layout, vtable = table_layout(CHUNK_INDICES, ("coords",), index_tail(ndim))
     words: NDArray[np.uint32] = np.empty(count + 1, "<u4")
     words[0] = count
     start = writer.add(words)

@@ -17,8 +17,8 @@ import yaml
 
 from icefloe.errors import ErrorKind, FormatError
 
-MAX_YAML_BYTES = 4 * 1024 * 1024
-"""A config of a thousand virtual chunk containers has a tenth of this."""
+MAX_YAML_BYTES = 2 * 1024 * 1024
+"""A config of a thousand virtual chunk containers has a fifth of this."""
 
 MAX_YAML_DEPTH = 128
 """Sequences and mappings inside each other; the limit of Icechunk's reader."""

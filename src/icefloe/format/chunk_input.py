@@ -1,0 +1,67 @@
+"""Columns that callers hand in: checked before anything is cast, exchanged with Arrow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.format.chunk_index import Index
+from icefloe.format.coded import Coded
+
+
+def whole_numbers(name: str, values: Any, dtype: Any) -> NDArray[Any]:
+    """`values` as unsigned integers; refuses what a cast would quietly change."""
+    largest = int(np.iinfo(dtype).max)
+    given = np.asarray(values)
+    if given.size and given.dtype.kind not in "ui":
+        raise InvalidInputError(f"{name} are {given.dtype}, expected whole numbers to {largest:,}")
+    if given.size and (int(given.min()) < 0 or int(given.max()) > largest):
+        raise InvalidInputError(
+            f"{name} run from {int(given.min()):,} to {int(given.max()):,}, "
+            f"expected 0 to {largest:,}"
+        )
+    return given.astype(dtype, copy=False)
+
+
+def check_length(name: str, found: int, expected: int) -> None:
+    """Refuse a column that has not one value for each chunk."""
+    if found != expected:
+        raise InvalidInputError(f"{name}: {found} given, expected {expected}, one for each chunk")
+
+
+def coded_column(name: str, values: Any, count: int) -> Coded | None:
+    """A text column from a list or an Arrow array; None when it has no value at all."""
+    if isinstance(values, Coded):
+        return values
+    column = values if isinstance(values, pa.Array) else pa.array(values, pa.string())
+    check_length(name, len(column), count)
+    return Coded.from_arrow(column)
+
+
+def index_to_arrow(index: Index) -> pa.Array:
+    """An index matrix as lists of fixed size."""
+    count, ndim = index.shape
+    flat = pa.array(np.ascontiguousarray(index).reshape(-1), pa.uint32())
+    kind = pa.list_(pa.uint32(), ndim)
+    return pa.FixedSizeListArray.from_buffers(kind, count, [None], children=[flat])
+
+
+def index_from_arrow(column: pa.Array) -> Index:
+    """A matrix from lists of equal length, of fixed size or (as Spark makes them) not."""
+    if pa.types.is_fixed_size_list(column.type):
+        ndim = column.type.list_size
+    else:
+        lengths = pc.list_value_length(column).unique().to_pylist()
+        if len(lengths) > 1 or None in lengths:
+            raise InvalidInputError(
+                f"chunk indices have {lengths} dimensions, expected the same number for all",
+                ErrorKind.INVALID_CHUNK_INDEX,
+            )
+        ndim = lengths[0] if lengths else 0
+    flat = whole_numbers("chunk indices", column.flatten().to_numpy(), np.uint32)
+    return flat.reshape(len(column), ndim)

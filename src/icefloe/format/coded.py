@@ -1,0 +1,39 @@
+"""A column of texts as numbers into its distinct values."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from icefloe.format.locations import Locations
+
+
+class Coded(NamedTuple):
+    """A text column as numbers into its distinct values; -1 means no value."""
+
+    codes: NDArray[np.int32]
+    values: Locations
+
+    def take(self, rows: Any) -> Coded:
+        return Coded(self.codes[rows], self.values)
+
+    def to_arrow(self) -> pa.Array:
+        codes = pa.array(self.codes, pa.int32(), mask=self.codes < 0)
+        return pa.DictionaryArray.from_arrays(codes, self.values.strings().cast(pa.string()))
+
+    def get(self, row: int) -> str | None:
+        """The value of one row."""
+        code = int(self.codes[row])
+        return None if code < 0 else self.values.get(code)
+
+    @classmethod
+    def from_arrow(cls, column: pa.Array) -> Coded | None:
+        if len(column) == column.null_count:
+            return None
+        if not pa.types.is_dictionary(column.type):
+            column = column.dictionary_encode()
+        codes = column.indices.cast(pa.int32()).fill_null(-1).to_numpy()
+        return cls(codes, Locations(column.dictionary))

@@ -1,0 +1,122 @@
+"""Object ids: bytes inside files, Crockford base32 in names."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.ids import (
+    FIRST_SNAPSHOT_ID,
+    ChunkId,
+    ManifestId,
+    NodeId,
+    ObjectId,
+    SnapshotId,
+    decode_base32,
+    encode_base32,
+)
+
+ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+KINDS = [SnapshotId, ManifestId, ChunkId, NodeId]
+
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def by_hand(data: bytes) -> str:
+    """Crockford text the slow way: bits as a string, cut into fives."""
+    bits = "".join(f"{byte:08b}" for byte in data)
+    bits += "0" * (-len(bits) % 5)
+    return "".join(ALPHABET[int(bits[at : at + 5], 2)] for at in range(0, len(bits), 5))
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (bytes(range(12)), "000G40R40M30E209185G"),
+        (bytes.fromhex("0b1cc8d6787580f0e33a6534"), "1CECHNKREP0F1RSTCMT0"),
+        (bytes(12), "0" * 20),
+        (b"\xff" * 12, "Z" * 19 + "G"),
+        (bytes(8), "0" * 13),
+        (b"\xff" * 8, "Z" * 12 + "Y"),
+    ],
+)
+def test_text_of_known_ids(data: bytes, text: str) -> None:
+    kind = SnapshotId if len(data) == 12 else NodeId
+    assert kind(data).text == text
+    assert kind.parse(text) == data
+
+
+@given(st.binary(max_size=40))
+def test_base32_is_its_definition_and_comes_back(data: bytes) -> None:
+    text = encode_base32(data)
+    assert text == by_hand(data)
+    assert decode_base32(text, len(data)) == data
+
+
+@every_kind
+def test_text_has_the_length_the_format_gives_it(kind: type[ObjectId]) -> None:
+    assert len(kind(bytes(kind.size)).text) == (13 if kind is NodeId else 20)
+
+
+def test_lower_case_and_letters_that_look_like_digits_are_read() -> None:
+    assert SnapshotId.parse("1cechnkrep0f1rstcmt0") == FIRST_SNAPSHOT_ID
+    assert SnapshotId.parse("lCECHNKREPoFIRSTCMTO") == FIRST_SNAPSHOT_ID
+    assert FIRST_SNAPSHOT_ID.text == "1CECHNKREP0F1RSTCMT0"
+
+
+def test_pad_bits_that_are_not_zero_are_dropped() -> None:
+    assert SnapshotId.parse("1CECHNKREP0F1RSTCMT1") == FIRST_SNAPSHOT_ID
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "1CECHNKREP0F1RSTCMT",
+        "1CECHNKREP0F1RSTCMT00",
+        "UCECHNKREP0F1RSTCMT0",
+        "1CECHNKREP0F1RSTCMT*",
+        "1CECHNKREP0F1RSTCM 0",
+        "1CECHNKREP0F1RSTCMT\u0660",  # an Arabic digit zero
+    ],
+)
+def test_text_that_is_no_id_is_refused_with_the_text_in_the_message(text: str) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        SnapshotId.parse(text)
+    assert caught.value.kind == ErrorKind.INVALID_SNAPSHOT_ID
+    assert repr(text) in str(caught.value)
+    assert "snapshot id" in str(caught.value)
+
+
+@every_kind
+@pytest.mark.parametrize("change", [-1, 1])
+def test_bytes_of_another_length_are_refused(kind: type[ObjectId], change: int) -> None:
+    with pytest.raises(InvalidInputError, match=f"expected {kind.size}"):
+        kind(bytes(kind.size + change))
+
+
+@given(st.lists(st.binary(min_size=12, max_size=12), min_size=2, max_size=8))
+def test_ids_sort_like_their_bytes_and_like_their_text(raw: list[bytes]) -> None:
+    ids = sorted(map(SnapshotId, raw))
+    assert ids == sorted(raw)
+    assert [each.text for each in ids] == sorted(each.text for each in ids)
+
+
+@every_kind
+def test_ids_show_their_text(kind: type[ObjectId]) -> None:
+    each = kind(bytes(range(kind.size)))
+    assert str(each) == f"{each}" == each.text
+    assert repr(each) == f"{kind.__name__}({each.text!r})"
+
+
+@every_kind
+def test_ids_are_bytes_that_survive_pickle(kind: type[ObjectId]) -> None:
+    each = kind(bytes(range(kind.size)))
+    again = pickle.loads(pickle.dumps(each))
+    assert again == each == bytes(range(kind.size))
+    assert type(again) is kind
+    assert {each: 1}[kind(bytes(each))] == 1
