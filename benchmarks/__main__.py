@@ -1,0 +1,112 @@
+"""Official icechunk and icefloe side by side, as one table: `python -m benchmarks`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import importlib.util
+import json
+import platform
+import sys
+import tempfile
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from benchmarks.cases import CASES, Case, ScenarioName
+from benchmarks.data import ROWS_PER_STEP
+from benchmarks.measure import WARM_UP_ROWS, Steps, best, measure, memory_method, run_in_process
+from benchmarks.table import Row, render
+
+NEEDS_OFFICIAL = (
+    "The benchmarks compare with official icechunk, which is not installed here. It needs "
+    "Python 3.12 or newer: build the environment with such a Python (make setup PYTHON=...), "
+    "or add it with: pip install 'icechunk>=2'"
+)
+
+
+def main() -> None:
+    """Make the data, check that both sides agree on it, measure, print."""
+    arguments = _arguments()
+    if importlib.util.find_spec("icechunk") is None:
+        sys.exit(NEEDS_OFFICIAL)
+    cases = [case for case in CASES if arguments.only in case.name]
+    if not cases:
+        names = "\n  ".join(case.name for case in CASES)
+        sys.exit(f"no case has {arguments.only!r} in its name; there are:\n  {names}")
+    with tempfile.TemporaryDirectory(prefix="icefloe-benchmarks-") as folder:
+        measured = run(cases, Path(folder), arguments.rows, arguments.rounds)
+    rows = [Row.of(case, measured) for case in cases]
+    about = {
+        "rows": arguments.rows,
+        "rounds": arguments.rounds,
+        "icechunk": importlib.metadata.version("icechunk"),
+        "icefloe": importlib.metadata.version("icefloe"),
+        "python": platform.python_version(),
+        "machine": platform.platform(),
+        "peak_memory": memory_method(),
+    }
+    print(render(rows, about))
+    arguments.json.write_text(
+        json.dumps(about | {"cases": [row.as_json() for row in rows]}, indent=1) + "\n"
+    )
+
+
+def run(cases: list[Case], folder: Path, rows: int, rounds: int) -> dict[ScenarioName, Steps]:
+    """Measure every scenario that the cases need, in rounds, so that both sides share the noise."""
+    scenarios = list(dict.fromkeys(side.scenario for case in cases for side in case.sides))
+    datasets = list(dict.fromkeys(dataset for _, _, dataset, *_ in scenarios))
+    checks = dict.fromkeys(
+        f"{function}:{dataset}" for module, function, dataset, *_ in scenarios if module == "ours"
+    )
+    _say("making repositories")
+    run_in_process("benchmarks.repositories", str(folder), str(WARM_UP_ROWS), *datasets)
+    _run_each("benchmarks.repositories", folder, rows, datasets)
+    _say("checking that both sides yield the same")
+    _run_each("benchmarks.checks", folder, rows, checks)
+    measured: dict[ScenarioName, list[Steps]] = {scenario: [] for scenario in scenarios}
+    for number in range(rounds):
+        for scenario, steps in measured.items():
+            _say(f"round {number + 1} of {rounds}: {' '.join(scenario)}")
+            steps.append(measure(folder, rows, scenario))
+    _say("")
+    return {scenario: best(steps) for scenario, steps in measured.items()}
+
+
+def _run_each(module: str, folder: Path, rows: int, items: Iterable[str]) -> None:
+    """What is not measured may share the machine, two at a time."""
+    with ThreadPoolExecutor(2) as pool:
+        started = [
+            pool.submit(run_in_process, module, str(folder), str(rows), item) for item in items
+        ]
+        for job in started:
+            job.result()
+
+
+def _say(what: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r\033[K{what}", end="", file=sys.stderr, flush=True)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--rows", type=_rows, default=1_000_000, help="references an array")
+    parser.add_argument("--rounds", type=int, default=3, help="the least of so many is shown")
+    parser.add_argument("--only", default="", metavar="SUBSTRING", help="cases to measure")
+    parser.add_argument(
+        "--json",
+        type=Path,
+        default=Path(__file__).with_name("results.json"),
+        metavar="PATH",
+        help="where to write the figures",
+    )
+    return parser.parse_args()
+
+
+def _rows(text: str) -> int:
+    """At least as many as asked for, in whole steps of the grid."""
+    return max(1, -(-int(text) // ROWS_PER_STEP)) * ROWS_PER_STEP
+
+
+if __name__ == "__main__":
+    main()

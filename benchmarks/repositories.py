@@ -1,0 +1,108 @@
+"""Making the repositories that are measured, by official icechunk.
+
+Two of them then get a manifest that icefloe encoded: `native`, because official could only write
+a million native references by writing a million chunks, and `rewritten`, to see how official
+reads our layout.
+
+Started as `python -m benchmarks.repositories FOLDER ROWS DATASET...`, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks import official
+from benchmarks.data import CHUNK_BYTES, Corpus, committed_file, grid_index
+from icefloe.format.chunk_refs import ChunkRefs
+from icefloe.format.envelope import decode_header
+from icefloe.format.manifest import ArrayManifest, decode_manifest
+from icefloe.format.manifest_encode import encode_manifest
+from icefloe.format.snapshot import ManifestFiles, decode_snapshot
+from icefloe.format.snapshot_encode import encode_snapshot
+
+NODES_PER_GROUP = 100
+
+
+def make_virtual(corpus: Corpus, dataset: str) -> None:
+    """One array of virtual references, in one manifest."""
+    session = official.create(corpus / dataset, corpus.grid)
+    official.hand_in(session, corpus.references(dataset))
+    session.commit("references")
+
+
+def make_native(corpus: Corpus, dataset: str) -> None:
+    """The same with native references, encoded by icefloe."""
+    make_virtual(corpus, dataset)
+    ids = corpus.chunk_ids()
+    refs = ChunkRefs.native(grid_index(corpus.grid), ids, 0, CHUNK_BYTES)
+    substitute(corpus / dataset, refs)
+
+
+def make_rewritten(corpus: Corpus, dataset: str) -> None:
+    """What official wrote, encoded anew by icefloe."""
+    make_virtual(corpus, dataset)
+    manifest = decode_manifest(committed_file(corpus / dataset, "manifests").read_bytes())
+    substitute(corpus / dataset, manifest.arrays[0].refs)
+
+
+def make_nodes(corpus: Corpus, dataset: str) -> None:
+    """A node for every hundred references: groups, and arrays of which one each has a chunk."""
+    session = official.create(corpus / dataset, corpus.grid)
+    groups = max(corpus.rows // 100 // NODES_PER_GROUP, 1)
+    asyncio.run(_add_nodes(session.store, groups))
+    for number in range(groups):
+        official.hand_in_one(session, f"group-{number:03d}/array-000/c/0/0/0", number)
+    session.commit("nodes")
+
+
+async def _add_nodes(store: Any, groups: int) -> None:
+    prototype = official.zarr.core.buffer.default_buffer_prototype()
+    group, array = [await store.get(key, prototype) for key in ("zarr.json", "a/zarr.json")]
+    for number in range(groups):
+        path = f"group-{number:03d}"
+        await store.set(f"{path}/zarr.json", group)
+        for inner in range(NODES_PER_GROUP - 1):
+            await store.set(f"{path}/array-{inner:03d}/zarr.json", array)
+
+
+MAKERS: dict[str, Callable[[Corpus, str], None]] = {
+    "files": make_virtual,
+    "distinct": make_virtual,
+    "rotating": make_virtual,
+    "native": make_native,
+    "rewritten": make_rewritten,
+    "nodes": make_nodes,
+}
+
+
+def substitute(root: Path, refs: ChunkRefs, *, spec_version: int = 2) -> None:
+    """Put `refs` in the place of the manifest, and the size of the new file into the snapshot."""
+    path, snapshot_path = committed_file(root, "manifests"), committed_file(root, "snapshots")
+    manifest = decode_manifest(path.read_bytes())
+    arrays = (ArrayManifest(manifest.arrays[0].node_id, refs),)
+    data = encode_manifest(replace(manifest, arrays=arrays), spec_version=spec_version)
+    path.write_bytes(data)
+    before = snapshot_path.read_bytes()
+    snapshot = decode_snapshot(before)
+    # Official fetches as many bytes as the snapshot says.
+    files = [info._replace(size_bytes=len(data)) for info in snapshot.manifest_files.values()]
+    patched = replace(snapshot, manifest_files=ManifestFiles.from_infos(files))
+    version = decode_header(before, "snapshot").spec_version
+    snapshot_path.write_bytes(encode_snapshot(patched, spec_version=version))
+
+
+def main(folder: str, rows: str, *datasets: str) -> None:
+    """Make the datasets that are not there yet."""
+    corpus = Corpus(Path(folder), int(rows))
+    for dataset in datasets:
+        if not (corpus / dataset).exists():
+            MAKERS[dataset](corpus, dataset)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

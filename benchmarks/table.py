@@ -1,0 +1,178 @@
+"""From measured steps to the rows of the table, and their printed form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from benchmarks.cases import LARGEST_SIZE_RATIO, Case, ScenarioName, Side
+from benchmarks.measure import Steps
+
+_MEGA = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One side of a row; times are for doing the thing once."""
+
+    cpu_seconds: float
+    wall_seconds: float
+    peak_bytes: int
+    file_bytes: int | None
+
+    @classmethod
+    def of(cls, side: Side, measured: Mapping[ScenarioName, Steps]) -> Figures:
+        steps = [measured[side.scenario][name] for name in side.steps]
+        sizes = [step.size_bytes for step in steps if step.size_bytes is not None]
+        return cls(
+            sum(step.cpu_seconds / step.times for step in steps),
+            sum(step.wall_seconds / step.times for step in steps),
+            max(step.memory_peak for step in steps) - steps[0].memory_before,
+            sizes[0] if sizes else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A case with its figures."""
+
+    case: Case
+    official: Figures | None
+    ours: Figures
+    official_file_bytes: int | None
+
+    @classmethod
+    def of(cls, case: Case, measured: Mapping[ScenarioName, Steps]) -> Row:
+        official = None if case.official is None else Figures.of(case.official, measured)
+        size = None
+        if case.official_file is not None:
+            size = Figures.of(case.official_file, measured).file_bytes
+        return cls(case, official, Figures.of(case.ours, measured), size)
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times more CPU official needs."""
+        return None if self.official is None else self.official.cpu_seconds / self.ours.cpu_seconds
+
+    @property
+    def size_ratio(self) -> float | None:
+        """Our file against official's, in cases that write one."""
+        if self.official_file_bytes is None or self.ours.file_bytes is None:
+            return None
+        return self.ours.file_bytes / self.official_file_bytes
+
+    @property
+    def verdicts(self) -> dict[str, bool]:
+        """The targets of this row, and whether they are met."""
+        found: dict[str, bool] = {}
+        if self.case.ratio_target is not None and self.ratio is not None:
+            found[f"{self.case.ratio_target:g}x"] = self.ratio >= self.case.ratio_target
+        if self.case.has_memory_target and self.official is not None:
+            found["memory"] = self.ours.peak_bytes <= self.official.peak_bytes
+        if self.case.has_size_target and self.size_ratio is not None:
+            found["size"] = self.size_ratio <= LARGEST_SIZE_RATIO
+        return found
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything about the row, as plain values."""
+        return {
+            "case": self.case.name,
+            "note": self.case.note,
+            "official": None if self.official is None else asdict(self.official),
+            "icefloe": asdict(self.ours),
+            "official_file_bytes": self.official_file_bytes,
+            "cpu_ratio": self.ratio,
+            "size_ratio": self.size_ratio,
+            "targets_met": self.verdicts,
+        }
+
+    def cells(self) -> list[str]:
+        """The row as text, in the order of `HEADINGS`."""
+        official, ours = self.official, self.ours
+        has_file = self.size_ratio is not None
+        return [
+            self.case.name,
+            "-" if official is None else _duration(official.cpu_seconds),
+            _duration(ours.cpu_seconds),
+            _times(self.ratio, "x"),
+            "-" if official is None else _duration(official.wall_seconds),
+            _duration(ours.wall_seconds),
+            _megabytes(None if official is None else official.peak_bytes, 1),
+            _megabytes(ours.peak_bytes, 1),
+            _megabytes(self.official_file_bytes if has_file else None, 2),
+            _megabytes(ours.file_bytes if has_file else None, 2),
+            _times(self.size_ratio, ""),
+            "  ".join(f"{name} {'ok' if met else 'MISSED'}" for name, met in self.verdicts.items()),
+        ]
+
+
+HEADINGS = [
+    ("", "case"),
+    ("CPU", "official"),
+    ("", "icefloe"),
+    ("", "ratio"),
+    ("wall", "official"),
+    ("", "icefloe"),
+    ("peak MB", "official"),
+    ("", "icefloe"),
+    ("file MB", "official"),
+    ("", "icefloe"),
+    ("", "ratio"),
+    ("", "targets"),
+]
+
+
+def render(rows: list[Row], about: Mapping[str, Any]) -> str:
+    """The table, what it was measured with, and what to know when reading it."""
+    lines = [[top for top, _ in HEADINGS], [below for _, below in HEADINGS]]
+    lines += [row.cells() for row in rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    missed = [
+        f"{row.case.name} ({name})" for row in rows for name, met in row.verdicts.items() if not met
+    ]
+    return "\n".join(
+        [
+            f"icechunk {about['icechunk']} and icefloe {about['icefloe']}, {about['rows']:,} refs",
+            "",
+            *(_line(cells, widths) for cells in lines),
+            "",
+            "CPU is user and system time of all threads, peak is growth over what was in use",
+            f"before ({about['peak_memory']}). Least of {about['rounds']} rounds in new processes.",
+            "Targets, at 1,000,000 refs: the CPU ratio given; memory no higher than official's;",
+            f"manifests at most {LARGEST_SIZE_RATIO:g} times as large.",
+            "",
+            *_notes(rows),
+            "",
+            "missed: " + "; ".join(missed) if missed else "all targets met",
+        ]
+    )
+
+
+def _notes(rows: list[Row]) -> list[str]:
+    """What to know about single rows; said once where several have it in common."""
+    names: dict[str, list[str]] = {}
+    for row in rows:
+        if row.case.note:
+            names.setdefault(row.case.note, []).append(row.case.name)
+    return [f"- {' / '.join(having)}: {note}" for note, having in names.items()]
+
+
+def _line(cells: list[str], widths: list[int]) -> str:
+    first, *rest, last = zip(cells, widths, strict=True)
+    middle = "  ".join(cell.rjust(width) for cell, width in rest)
+    return f"{first[0].ljust(first[1])}  {middle}  {last[0]}".rstrip()
+
+
+def _duration(seconds: float) -> str:
+    if seconds >= 1e-3:
+        return f"{seconds:.3f} s"
+    return f"{seconds * 1e6:.1f} us"
+
+
+def _megabytes(size: int | None, digits: int) -> str:
+    return "-" if size is None else f"{size / _MEGA:.{digits}f}"
+
+
+def _times(ratio: float | None, unit: str) -> str:
+    return "-" if ratio is None else f"{ratio:.2f}{unit}"
