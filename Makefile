@@ -6,7 +6,7 @@
 
 VENV := $(or $(ICEFLOE_VENV),.venv)
 PY := $(VENV)/bin/python
-FUZZ := $(PY) -m pytest tests/fuzz --fuzz-cases=500000
+FUZZ := $(PY) -m pytest -n 2 tests/fuzz --fuzz-cases=500000
 
 # The set-up script chooses the Python of the environment; any Python can run the script. Each
 # name is tried by running it, because a name on PATH may be a launcher with nothing behind it.
@@ -33,10 +33,11 @@ demo: setup ## a tour of what works
 test: setup ## every test
 	$(PY) -m pytest -n 2 $(ARGS) tests
 
-check: setup ## lint, format, types, layers
+check: setup ## lint, format, types, generated code, layers
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
+	$(PY) tools/make_async_twins.py --check
 	$(VENV)/bin/lint-imports --no-logo
 
 format: setup ## put the code in the form that check wants

@@ -1,4 +1,4 @@
-"""What holds for every test: how hard the property tests try.
+"""What holds for every test: how hard the property tests try, and the servers tests share.
 
 `HYPOTHESIS_PROFILE` chooses between `default`, `ci` and `nightly`.
 """
@@ -6,9 +6,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
+
+from tests.servers import S3Server, s3_server_process
 
 # No deadlines anywhere: on a shared machine they measure the neighbours, and a real hang is
 # ended by pytest-timeout.
@@ -30,3 +33,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=20_000,
         help="how many damaged files of each type tests/fuzz tries",
     )
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """An S3 server in a process of its own, one per test process; `storage()` makes a place."""
+    with s3_server_process() as server:
+        yield server

@@ -3,6 +3,47 @@
 Code inside the package never imports from here; it imports the module that defines the name.
 """
 
+from icefloe.api.ancestry_graph import AncestryGraph
+from icefloe.api.repository import Repository
+from icefloe.api.session import Session
+from icefloe.api.values import (
+    ChunkType,
+    ManifestFileInfo,
+    RepoAvailability,
+    RepoStatus,
+    SnapshotInfo,
+    SpecVersion,
+    Update,
+    UpdateType,
+)
+from icefloe.changes.diff import Diff
+from icefloe.config import (
+    CachingConfig,
+    ChecksumAlgorithm,
+    CompressionAlgorithm,
+    CompressionConfig,
+    ManifestConfig,
+    ManifestPreloadCondition,
+    ManifestPreloadConfig,
+    ManifestSplitCondition,
+    ManifestSplitDimCondition,
+    ManifestSplittingConfig,
+    ManifestVirtualChunkLocationCompressionConfig,
+    ObjectStoreConfig,
+    RepositoryConfig,
+    RepoUpdateRetryConfig,
+    S3Options,
+    StorageConcurrencySettings,
+    StorageRetriesSettings,
+    StorageSettings,
+    StorageTimeoutSettings,
+    VirtualChunkContainer,
+    azure_store,
+    gcs_store,
+    http_store,
+    local_filesystem_store,
+    s3_store,
+)
 from icefloe.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -23,19 +64,133 @@ from icefloe.errors import (
     StorageError,
     UnknownOutcomeError,
 )
-from icefloe.ids import (
-    FIRST_SNAPSHOT_ID,
-    ChunkId,
-    ManifestId,
-    NodeId,
-    ObjectId,
-    SnapshotId,
+from icefloe.ids import FIRST_SNAPSHOT_ID, ChunkId, ManifestId, NodeId, ObjectId, SnapshotId
+from icefloe.repo.feature_flags import FeatureFlag
+from icefloe.repo.sessions import SessionMode
+from icefloe.storage.cloud_constructors import azure_storage, gcs_storage
+from icefloe.storage.constructors import (
+    http_storage,
+    in_memory_storage,
+    local_filesystem_storage,
+    redirect_storage,
 )
+from icefloe.storage.container_credentials import Credentials, containers_credentials
+from icefloe.storage.credential_functions import (
+    azure_anonymous_credentials,
+    azure_credentials,
+    azure_from_env_credentials,
+    azure_refreshable_credentials,
+    azure_static_credentials,
+    gcs_anonymous_credentials,
+    gcs_credentials,
+    gcs_from_env_credentials,
+    gcs_refreshable_credentials,
+    gcs_static_credentials,
+    s3_anonymous_credentials,
+    s3_credentials,
+    s3_from_env_credentials,
+    s3_refreshable_credentials,
+    s3_static_credentials,
+)
+from icefloe.storage.credentials import (
+    AzureCredentials,
+    AzureRefreshableCredential,
+    AzureStaticCredentials,
+    GcsBearerCredential,
+    GcsCredentials,
+    GcsStaticCredentials,
+    S3Credentials,
+    S3StaticCredentials,
+)
+from icefloe.storage.s3_constructors import r2_storage, s3_storage, tigris_storage
+from icefloe.storage.spec import Storage
+from icefloe.storage.urls import storage_from_url
+from icefloe.store.zarr_store import IcechunkStore
 
 __version__ = "0.1.0"
 
 __all__ = [
     "__version__",
+    # repositories
+    "Repository",
+    "Session",
+    "IcechunkStore",
+    "ChunkType",
+    "ManifestFileInfo",
+    "RepoAvailability",
+    "RepoStatus",
+    "SnapshotInfo",
+    "SpecVersion",
+    "Update",
+    "UpdateType",
+    "AncestryGraph",
+    "Diff",
+    "FeatureFlag",
+    "SessionMode",
+    # storage
+    "Storage",
+    "http_storage",
+    "in_memory_storage",
+    "local_filesystem_storage",
+    "redirect_storage",
+    "r2_storage",
+    "s3_storage",
+    "tigris_storage",
+    "azure_storage",
+    "gcs_storage",
+    "storage_from_url",
+    # credentials
+    "AzureCredentials",
+    "AzureRefreshableCredential",
+    "AzureStaticCredentials",
+    "GcsBearerCredential",
+    "GcsCredentials",
+    "GcsStaticCredentials",
+    "S3Credentials",
+    "S3StaticCredentials",
+    "Credentials",
+    "containers_credentials",
+    "azure_anonymous_credentials",
+    "azure_credentials",
+    "azure_from_env_credentials",
+    "azure_refreshable_credentials",
+    "azure_static_credentials",
+    "gcs_anonymous_credentials",
+    "gcs_credentials",
+    "gcs_from_env_credentials",
+    "gcs_refreshable_credentials",
+    "gcs_static_credentials",
+    "s3_anonymous_credentials",
+    "s3_credentials",
+    "s3_from_env_credentials",
+    "s3_refreshable_credentials",
+    "s3_static_credentials",
+    # configuration
+    "RepositoryConfig",
+    "CachingConfig",
+    "ChecksumAlgorithm",
+    "CompressionAlgorithm",
+    "CompressionConfig",
+    "ManifestConfig",
+    "ManifestPreloadCondition",
+    "ManifestPreloadConfig",
+    "ManifestSplitCondition",
+    "ManifestSplitDimCondition",
+    "ManifestSplittingConfig",
+    "ManifestVirtualChunkLocationCompressionConfig",
+    "ObjectStoreConfig",
+    "RepoUpdateRetryConfig",
+    "S3Options",
+    "StorageConcurrencySettings",
+    "StorageRetriesSettings",
+    "StorageSettings",
+    "StorageTimeoutSettings",
+    "VirtualChunkContainer",
+    "azure_store",
+    "gcs_store",
+    "http_store",
+    "local_filesystem_store",
+    "s3_store",
     # errors
     "ErrorKind",
     "IcechunkError",

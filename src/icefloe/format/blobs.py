@@ -15,6 +15,13 @@ Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
 
 _COPY_BYTES = 1 << 20
+_TYPES = {
+    (False, False): pa.binary(),
+    (False, True): pa.large_binary(),
+    (True, False): pa.string(),
+    (True, True): pa.large_string(),
+}
+_FEW_LENGTHS = 16
 _FEW = 64  # rows: below this, slicing one by one beats setting up numpy
 
 
@@ -32,9 +39,18 @@ def gather_fixed(buffer: Bytes, start: Ints, size: int) -> Bytes:
 
 
 def gather(
-    buffer: Bytes, start: Ints, length: Ints, absent: NDArray[np.bool_] | None = None
+    buffer: Bytes,
+    start: Ints,
+    length: Ints,
+    absent: NDArray[np.bool_] | None = None,
+    *,
+    is_text: bool = False,
 ) -> pa.Array:
-    """The byte strings at `start`, as a binary Arrow array; rows marked `absent` are null."""
+    """The byte strings at `start`, as an Arrow array; rows marked `absent` are null.
+
+    Raises:
+        pa.ArrowInvalid: `is_text`, and a string is not UTF-8.
+    """
     if absent is not None and absent.any():
         length = np.where(absent, 0, length)
     offsets = np.zeros(len(start) + 1, np.int64)
@@ -43,10 +59,10 @@ def gather(
         source = memoryview(buffer)
         spans = zip(start.tolist(), length.tolist(), strict=True)
         joined = b"".join([source[at : at + size] for at, size in spans])
-        return binary_array(offsets, np.frombuffer(joined, np.uint8), absent)
+        return binary_array(offsets, np.frombuffer(joined, np.uint8), absent, is_text=is_text)
     data = np.empty(int(offsets[-1]), np.uint8)
     scatter(data, offsets[:-1], buffer, start, length)
-    return binary_array(offsets, data, absent)
+    return binary_array(offsets, data, absent, is_text=is_text)
 
 
 def scatter(target: Bytes, to: Ints, source: Bytes, start: Ints, length: Ints) -> None:
@@ -59,10 +75,18 @@ def scatter(target: Bytes, to: Ints, source: Bytes, start: Ints, length: Ints) -
     if (length == first).all():
         _copy_rows(target, to, source, start, first)
         return
-    order = np.argsort(length, kind="stable")
-    cuts = np.flatnonzero(np.diff(length[order])) + 1
-    for rows in np.split(order, cuts):
+    for rows in _rows_by_length(length):
         _copy_rows(target, to[rows], source, start[rows], int(length[rows[0]]))
+
+
+def _rows_by_length(length: Ints) -> list[Ints]:
+    sample = np.unique(length[:: max(1, len(length) // 256)])
+    if len(sample) <= _FEW_LENGTHS and int(length.max()) < 1 << 16:
+        sizes = np.flatnonzero(np.bincount(length))
+        if len(sizes) <= _FEW_LENGTHS:  # a pass for each is cheaper than sorting
+            return [np.flatnonzero(length == size) for size in sizes]
+    order = np.argsort(length, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(length[order])) + 1)
 
 
 def _copy_rows(target: Bytes, to: Ints, source: Bytes, start: Ints, size: int) -> None:
@@ -74,18 +98,27 @@ def _copy_rows(target: Bytes, to: Ints, source: Bytes, start: Ints, size: int) -
         into[to[at : at + step]] = out_of[start[at : at + step]]
 
 
-def binary_array(offsets: Ints, data: Bytes, absent: NDArray[np.bool_] | None = None) -> pa.Array:
-    """An Arrow binary array over these buffers, without copying `data`."""
+def binary_array(
+    offsets: Ints,
+    data: Bytes,
+    absent: NDArray[np.bool_] | None = None,
+    *,
+    is_text: bool = False,
+) -> pa.Array:
+    """An Arrow binary or (checked) string array over these buffers, without copying `data`."""
     validity = None
     if absent is not None and absent.any():
         validity = pa.py_buffer(np.packbits(~absent, bitorder="little"))
     is_large = bool(offsets[-1] > np.iinfo(np.int32).max)
     words = offsets if is_large else offsets.astype(np.int32)
-    return pa.Array.from_buffers(
-        pa.large_binary() if is_large else pa.binary(),
+    array = pa.Array.from_buffers(
+        _TYPES[is_text, is_large],
         len(offsets) - 1,
         [validity, pa.py_buffer(words), pa.py_buffer(data)],
     )
+    if is_text:
+        array.validate(full=True)
+    return array
 
 
 def parts(array: pa.Array) -> tuple[Ints, Bytes]:
@@ -107,3 +140,12 @@ def spread(start: Ints, count: Ints, width: int) -> Ints:
     first = start - width * (ends - count)
     total = int(ends[-1]) if len(ends) else 0
     return np.repeat(first, count) + width * np.arange(total, dtype=np.int64)
+
+
+def find_id(ids: Bytes, key: bytes) -> int:
+    """The row of an id among ascending ids of the same size, or -1."""
+    if not len(ids):
+        return -1
+    keys = np.ascontiguousarray(ids).view(f"S{ids.shape[1]}").reshape(-1)
+    row = int(np.searchsorted(keys, np.bytes_(key)))
+    return row if row < len(ids) and ids[row].tobytes() == key else -1

@@ -18,7 +18,14 @@ from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.blobs import Bytes
-from icefloe.format.chunk_index import Index, SortedIndex, box_rows, merge_rows, sort_rows
+from icefloe.format.chunk_index import (
+    Index,
+    SortedIndex,
+    bounding_box,
+    box_rows,
+    merge_rows,
+    sort_rows,
+)
 from icefloe.format.chunk_input import (
     check_length,
     coded_column,
@@ -141,10 +148,7 @@ location='s3://b/f', etag=None, last_modified=None, inline=None)
 
     def extents(self) -> list[tuple[int, int]]:
         """The tight bounding box of all indices: (from, to) along each dimension."""
-        if not len(self):
-            return [(0, 0)] * self.ndim
-        low, high = self.index.min(axis=0).tolist(), self.index.max(axis=0).tolist()
-        return [(first, last + 1) for first, last in zip(low, high, strict=True)]
+        return bounding_box(self.index) if len(self) else [(0, 0)] * self.ndim
 
     def get(self, coordinates: Sequence[int]) -> ChunkRef | None:
         """The reference of one chunk, or None."""

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from icefloe.format.dictionary import seems_distinct
 from icefloe.format.locations import Locations
 
 
@@ -34,6 +35,8 @@ class Coded(NamedTuple):
         if len(column) == column.null_count:
             return None
         if not pa.types.is_dictionary(column.type):
+            if not column.null_count and seems_distinct(column):
+                return cls(np.arange(len(column), dtype=np.int32), Locations(column))
             column = column.dictionary_encode()
         codes = column.indices.cast(pa.int32()).fill_null(-1).to_numpy()
         return cls(codes, Locations(column.dictionary))

@@ -25,7 +25,7 @@ def encode_dictionary(
     start, length = buffer.vectors_at(address, 1, what)
     buffer.check_total(int(length.sum()), what)
     values = gather(buffer.u1, start, length)
-    if not _seems_distinct(values):
+    if not seems_distinct(values):
         encoded = values.dictionary_encode()
         values = encoded.dictionary
         codes = encoded.indices.to_numpy().take(codes)
@@ -35,13 +35,13 @@ def encode_dictionary(
 
 
 def _distinct_addresses(address: Ints) -> tuple[NDArray[np.int32], Ints]:
-    if _seems_distinct(pa.array(address)):
+    if seems_distinct(pa.array(address)):
         return np.arange(len(address), dtype=np.int32), address
     encoded = pa.array(address).dictionary_encode()
     return encoded.indices.to_numpy(), encoded.dictionary.to_numpy()
 
 
-def _seems_distinct(values: pa.Array) -> bool:
+def seems_distinct(values: pa.Array) -> bool:
     """Whether hashing every value would be wasted: a sample hardly repeats itself.
 
     A wrong guess costs memory or time, never a wrong value.

@@ -32,6 +32,8 @@ MAX_PAYLOAD_BYTES = 2**31
 
 _ZSTD_MAX_BLOCK = 128 * 1024
 _RLE_BLOCK = 1
+_COMPRESSED_BLOCK = 2
+_SMALL_PAYLOAD = 1 << 20  # bytes: joining costs less than starting a stream
 
 Bytes = NDArray[np.uint8]
 
@@ -121,7 +123,7 @@ def encode_header(spec_version: int, file_type: FileType, writer: str = WRITER_N
 def encode_envelope(
     segments: Sequence[NDArray[Any]], spec_version: int, file_type: FileType, level: int
 ) -> bytes:
-    """Header plus one zstd frame over `segments`, which are never joined uncompressed."""
+    """Header plus one zstd frame over `segments`; large ones are never joined uncompressed."""
     size = sum(segment.nbytes for segment in segments)
     if size >= MAX_PAYLOAD_BYTES:
         raise FormatError(
@@ -129,8 +131,12 @@ def encode_envelope(
             f"{MAX_PAYLOAD_BYTES:,}; split it into several files",
             ErrorKind.SERIALIZATION,
         )
-    frame = zstandard.ZstdCompressor(level=level).compressobj(size=size)
-    parts = [encode_header(spec_version, file_type)]
+    header = encode_header(spec_version, file_type)
+    compressor = zstandard.ZstdCompressor(level=level)
+    if size < _SMALL_PAYLOAD:
+        return header + compressor.compress(b"".join(segment.tobytes() for segment in segments))
+    frame = compressor.compressobj(size=size)
+    parts = [header]
     parts.extend(frame.compress(memoryview(part).cast("B")) for part in _contiguous(segments))
     parts.append(frame.flush())
     return b"".join(parts)
@@ -187,7 +193,7 @@ def _measure_frames(body: memoryview) -> tuple[int | None, int]:
                 raise ValueError("the file ends inside it")
             block = int.from_bytes(body[at : at + 3], "little")
             last, kind, length = bool(block & 1), block >> 1 & 3, block >> 3
-            room += min(_ZSTD_MAX_BLOCK, parameters.window_size or _ZSTD_MAX_BLOCK)
+            room += _ZSTD_MAX_BLOCK if kind == _COMPRESSED_BLOCK else length
             at += 3 + (1 if kind == _RLE_BLOCK else length)
         at += 4 if parameters.has_checksum else 0
         if at > len(body):

@@ -26,7 +26,7 @@ class EqualVectors:
         if rows.start == 0:
             length = int(buffer.u4[at[0] >> 2])
             buffer.check(at, 4 + 4 * length, 4, what)
-            buffer.check_total(4 * length * self._count, what)
+            buffer.check_apart(4 * length * self._count, what)
             self.matrix = np.empty((self._count, length), np.uint32)
         length = self.matrix.shape[1]
         buffer.check(at, 4 + 4 * length, 4, what)

@@ -63,6 +63,11 @@ class FlatBuffer:
         """`size` bytes at each start lie inside the payload, aligned."""
         if len(start) == 0:
             return
+        if len(start) == 1:
+            self.check_one(
+                int(start[0]), int(size if isinstance(size, int) else size[0]), align, what
+            )
+            return
         end = int((start + size).max())
         if int(start.min()) < 4 or end > self.size:
             self.fail(f"{what} reaches byte {end:,} of {self.size:,}")
@@ -72,6 +77,11 @@ class FlatBuffer:
     def check_total(self, total: int, what: str) -> None:
         if total > MAX_COLUMN_BYTES:
             self.fail(f"{what} adds up to {total:,} bytes, at most {MAX_COLUMN_BYTES:,} are read")
+
+    def check_apart(self, total: int, what: str) -> None:
+        """Vectors that writers never share cannot add up to more than the file."""
+        if total > self.size:
+            self.fail(f"{what} adds up to {total:,} bytes in a file of {self.size:,}")
 
     def vectors(self, field: Ints, width: int, what: str) -> tuple[Ints, Ints]:
         """First element and length of the vectors that the offsets at `field` lead to."""
@@ -92,10 +102,9 @@ class FlatBuffer:
 
     def strings(self, start: Ints, length: Ints, absent: Any, what: str) -> pa.Array:
         """UTF-8 text as an Arrow string array; null where absent."""
-        data = self.blobs(start, length, absent, what)
-        large = pa.types.is_large_binary(data.type)
+        self.check_total(int(length.sum()), what)
         try:
-            return data.cast(pa.large_string() if large else pa.string())
+            return gather(self.u1, start, length, absent, is_text=True)
         except pa.ArrowInvalid:
             self.fail(f"{what} is not valid UTF-8")
 
@@ -366,14 +375,14 @@ class Rows:
     def nested(self, name: str, spec: TableSpec) -> tuple[Rows, Ints]:
         """Tables in each row's vector, one row's after another's, and how many each row has."""
         start, count, _ = self.vectors(name, 4)
-        self.buffer.check_total(4 * int(count.sum()), f"{self.spec.name}.{name}")
+        self.buffer.check_apart(4 * int(count.sum()), f"{self.spec.name}.{name}")
         at = spread(start, count, 4)
         return Rows(self.buffer, at + self.buffer.u4.take(at >> 2), spec), count
 
     def structs(self, name: str, dtype: np.dtype[Any]) -> tuple[NDArray[Any], Ints]:
         """Structs in each row's vector, one row's after another's, and how many each row has."""
         start, count, _ = self.vectors(name, dtype.itemsize)
-        self.buffer.check_total(dtype.itemsize * int(count.sum()), f"{self.spec.name}.{name}")
+        self.buffer.check_apart(dtype.itemsize * int(count.sum()), f"{self.spec.name}.{name}")
         at = spread(start, count, dtype.itemsize)
         raw = gather_fixed(self.buffer.u1, at, dtype.itemsize)
         return raw.reshape(-1).view(dtype), count

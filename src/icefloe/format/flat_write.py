@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from struct import pack_into
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ from icefloe.format.blobs import Ints, parts, scatter, spread
 from icefloe.format.schema import Field, TableSpec
 
 Mask = NDArray[np.bool_]
+
+_FEW = 16  # texts: below this, placing one by one beats setting up numpy
 
 
 def padded(size: int, align: int) -> int:
@@ -45,23 +48,23 @@ class FlatWriter:
         self.size = position + segment.nbytes
         return position
 
-    def finish(self, root: TableWriter) -> list[NDArray[Any]]:
+    def finish(self, root: SingleTable) -> list[NDArray[Any]]:
         """The segments of the whole buffer, a multiple of eight bytes long."""
-        self._head[0] = int(root.position[0])
+        self._head[0] = root.position
         self.add(np.empty(0, np.uint8), align=8)
         return self._segments
 
-    def table(self, spec: TableSpec, fields: Iterable[str]) -> TableWriter:
+    def table(self, spec: TableSpec, fields: Iterable[str]) -> SingleTable:
         """Reserve a single table with these fields."""
-        return self.tables(spec, 1, dict.fromkeys(fields))
+        return SingleTable(self, spec, tuple(fields))
 
     def tables(self, spec: TableSpec, count: int, fields: Mapping[str, Mask | None]) -> TableWriter:
         """Reserve `count` tables; a mask says which rows carry a field, None means all."""
         return TableWriter(self, spec, count, fields)
 
-    def offsets(self, count: int) -> OffsetVectors:
+    def offsets(self, count: int) -> OffsetVector:
         """Reserve one vector of offsets."""
-        return self.nested_offsets(np.array([count], np.int64))
+        return OffsetVector(self, count)
 
     def nested_offsets(self, counts: Ints) -> OffsetVectors:
         """Reserve one vector of offsets for each row."""
@@ -69,6 +72,14 @@ class FlatWriter:
 
     def blobs(self, column: pa.Array, terminator: int = 1) -> Ints:
         """Place byte strings; returns the position of each. Null rows take one empty blob."""
+        if len(column) <= _FEW:
+            return np.array(
+                [
+                    self.blob(text.encode() if isinstance(text, str) else text or b"", terminator)
+                    for text in column.to_pylist()
+                ],
+                np.int64,
+            )
         offsets, data = parts(column)
         length = np.diff(offsets)
         size = (length + 4 + terminator + 3) & ~3
@@ -81,17 +92,18 @@ class FlatWriter:
 
     def blob(self, data: bytes, terminator: int = 0) -> int:
         """Place one byte string or, with a terminator, one text."""
-        segment = np.zeros(padded(4 + len(data) + terminator, 4), np.uint8)
-        segment[:4].view("<u4")[0] = len(data)
-        segment[4 : 4 + len(data)] = np.frombuffer(data, np.uint8)
-        return self.add(segment)
+        length = len(data)
+        tail = bytes(-(length + terminator) % 4 + terminator)
+        return self.add(np.frombuffer(length.to_bytes(4, "little") + data + tail, np.uint8))
 
     def text(self, text: str) -> int:
         return self.blob(text.encode(), terminator=1)
 
     def vector(self, items: NDArray[Any], align: int = 4) -> int:
         """Place one vector of scalars or structs."""
-        return int(self.vectors(items, np.array([len(items)], np.int64), align)[0])
+        data = items.tobytes()
+        whole = len(items).to_bytes(4, "little") + data + bytes(-len(data) % 4)
+        return self.add(np.frombuffer(whole, np.uint8), align=max(align, 4), shift=4)
 
     def vectors(self, items: NDArray[Any], counts: Ints, align: int = 4) -> Ints:
         """Place one vector for each row, whose items follow each other; returns positions."""
@@ -110,6 +122,20 @@ class FlatWriter:
         return self.add(segment, align=lead) + start[:-1] + lead - 4
 
 
+class OffsetVector:
+    """One reserved vector of offsets."""
+
+    def __init__(self, writer: FlatWriter, count: int) -> None:
+        self._words = np.zeros(count + 1, "<u4")
+        self._words[0] = count
+        self.position = writer.add(self._words)
+
+    def point(self, targets: Ints) -> None:
+        """Let the slots lead to `targets`."""
+        first = self.position + 4
+        self._words[1:] = targets - np.arange(first, first + 4 * len(targets), 4)
+
+
 class OffsetVectors:
     """Reserved vectors of offsets; `position` has one entry a vector."""
 
@@ -126,6 +152,30 @@ class OffsetVectors:
     def point(self, targets: Ints) -> None:
         """Let the slots, one vector's after another's, lead to `targets`."""
         self._words[self._slot >> 2] = targets - (self._base + self._slot)
+
+
+class SingleTable:
+    """One reserved table, whose fields are set one by one."""
+
+    def __init__(self, writer: FlatWriter, spec: TableSpec, names: tuple[str, ...]) -> None:
+        layout, vtable = table_layout(spec, names)
+        at_vtable = writer.add(vtable, align=2)
+        self._spec = spec
+        self._place: dict[str, Any] = dict(layout.fields or {})
+        self._bytes = bytearray(layout.itemsize)
+        self.position = writer.add(np.frombuffer(self._bytes, np.uint8), align=8)
+        pack_into("<i", self._bytes, 0, self.position - at_vtable)
+
+    def set(self, field: str, value: int | bytes) -> None:
+        """Write a scalar or a struct."""
+        at, size = self._place[field][1], self._spec.fields[field].size
+        data = value if isinstance(value, bytes) else value.to_bytes(size, "little")
+        self._bytes[at : at + size] = data
+
+    def point(self, field: str, target: int) -> None:
+        """Let an offset field lead to `target`, a position placed later in the buffer."""
+        at = self._place[field][1]
+        pack_into("<I", self._bytes, at, target - (self.position + at))
 
 
 class TableWriter:
@@ -214,7 +264,7 @@ def _groups_by_presence(
     """Rows that carry the same fields: [(rows or None for all, field names)]."""
     if count == 0:
         return []
-    if not any(mask is not None and mask.any() for mask in fields.values()):
+    if all(mask is None or not mask.any() for mask in fields.values()):
         return [(None, tuple(name for name, mask in fields.items() if mask is None))]
     pattern = np.zeros(count, np.int64)
     for bit, mask in enumerate(fields.values()):

@@ -30,6 +30,7 @@ class CompressedLocations:
     def __init__(self, frames: pa.Array, dictionary: bytes, name: str) -> None:
         self._frames = frames
         self._name = name
+        self._idle: list[zstandard.ZstdDecompressor] = []
         try:
             self._dictionary = zstandard.ZstdCompressionDict(dictionary)
         except zstandard.ZstdError as error:
@@ -66,7 +67,10 @@ class CompressedLocations:
             raise self._damaged(f"cannot be inflated ({error})") from None
         if filled != len(room):
             raise self._damaged(f"inflates to {filled:,} bytes, expected {len(room):,} in all")
-        return self._text(binary_array(ends, room))
+        try:
+            return binary_array(ends, room, is_text=True)
+        except pa.ArrowInvalid:
+            raise self._damaged("is not valid UTF-8") from None
 
     def _strings_one_by_one(self) -> pa.Array:
         # Frames without a content size, or in several blocks: no writer known makes them.
@@ -80,9 +84,11 @@ class CompressedLocations:
             announced = zstandard.get_frame_parameters(frame).content_size
             if announced != zstandard.CONTENTSIZE_UNKNOWN and announced > limit:
                 raise self._damaged(f"announces {announced:,} bytes, at most {limit:,} fit")
-            return self._decompressor().decompress(
-                frame, max_output_size=limit, allow_extra_data=False
-            )
+            # A context costs more than a location: take an idle one, and give it back.
+            context = self._idle.pop() if self._idle else self._decompressor()
+            data = context.decompress(frame, max_output_size=limit, allow_extra_data=False)
+            self._idle.append(context)
+            return data
         except zstandard.ZstdError as error:
             raise self._damaged(f"cannot be inflated ({error})") from None
 

@@ -160,7 +160,7 @@ class _RefsDecoder:
             self.buffer.fail("a ChunkRef has neither chunk id nor location nor inline bytes")
         kind = tables.per_row(kind_of_vtable)
         self.kind[rows] = kind
-        self.offset[rows] = tables.scalar("offset")
+        self.offset[rows] = np.where(kind == ChunkKind.INLINE, 0, tables.scalar("offset"))
         self.length[rows] = tables.scalar("length")
         if bool(has["chunk_id"].any()):
             if self.chunk_id is None:

@@ -50,8 +50,8 @@ def encode_manifest(manifest: Manifest, *, spec_version: int = 2, level: int = 3
     writer = FlatWriter()
     extra = [] if manifest.extra is None else ["extra"]
     root = writer.table(MANIFEST, ["id", "arrays", "compression_algorithm", *extra])
-    root.set("id", np.frombuffer(manifest.id, np.uint8))
-    root.set("compression_algorithm", [0])  # 1, the default, means a location dictionary
+    root.set("id", manifest.id)
+    root.set("compression_algorithm", 0)  # 1, the default, means a location dictionary
     vector = writer.offsets(len(arrays))
     root.point("arrays", vector.position)
     has_extra = np.array([array.extra is not None for array in arrays])
@@ -109,8 +109,9 @@ def _groups(refs: ChunkRefs) -> list[tuple[Ints | None, list[str]]]:
         elif column is not None:
             pattern |= np.where(column.is_valid().to_numpy(zero_copy_only=False), bit, 0)
     found: list[tuple[Ints | None, list[str]]] = []
-    for code in np.unique(pattern).tolist():
-        rows = np.flatnonzero(pattern == code)
+    is_uniform = bool((pattern == pattern[0]).all())
+    for code in pattern[:1].tolist() if is_uniform else np.unique(pattern).tolist():
+        rows = np.arange(len(refs)) if is_uniform else np.flatnonzero(pattern == code)
         kind = ChunkKind(code & 3)
         fields = ["index"]
         if kind == ChunkKind.INLINE:

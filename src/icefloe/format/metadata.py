@@ -62,4 +62,4 @@ def write_item_vector(writer: FlatWriter, items: Mapping[str, bytes]) -> int:
     vector = writer.offsets(len(items))
     names, values = pa.array(list(items), pa.string()), pa.array(items.values(), pa.binary())
     vector.point(write_items(writer, names, values))
-    return int(vector.position[0])
+    return vector.position

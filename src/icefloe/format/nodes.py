@@ -17,9 +17,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, FormatError
-from icefloe.format.blobs import Bytes, Ints
+from icefloe.format.blobs import Bytes, Ints, spread
 from icefloe.ids import ManifestId, NodeId
 
+_FEW = 64  # nodes: below this, values beat columns
 ARRAY = 1
 GROUP = 2
 
@@ -147,6 +148,83 @@ class NodeTable(Sequence[Node]):
             self._starts.append(starts)
         return self._starts[0][what][row]
 
+    def rows_of(self, wanted: Iterable[str]) -> Ints:
+        """Rows of these paths; paths that are not there are left out."""
+        rows = [(bisect_left(self.path, path), path) for path in wanted]
+        found = [row for row, path in rows if row < len(self) and self.path[row] == path]
+        return np.array(found, np.int64)
+
+    def take(self, rows: Ints) -> NodeTable:
+        """Some rows, in the order given."""
+        arrays = (np.cumsum(self.is_array) - 1)[rows][self.is_array[rows]]
+        dimensions = _parts_of(self.num_dimensions, arrays)
+        manifests = _parts_of(self.num_manifests, arrays)
+        extents = _parts_of(self.num_manifests * self.num_dimensions, arrays)
+        return NodeTable(
+            self.id[rows],
+            [self.path[row] for row in rows.tolist()],
+            self.user_data.take(pa.array(rows)),
+            self.is_array[rows],
+            None if self.extra is None else self.extra.take(pa.array(rows)),
+            self.num_dimensions[arrays],
+            self.has_names[arrays],
+            self.num_manifests[arrays],
+            self.array_length[dimensions],
+            self.num_chunks[dimensions],
+            None if self.chunk_length is None else self.chunk_length[dimensions],
+            self.dimension_name.take(pa.array(dimensions)),
+            self.manifest_id[manifests],
+            self.extents[extents],
+        )
+
+    def replace(self, without: Ints, nodes: Sequence[Node]) -> NodeTable:
+        """The table without some rows and with other nodes, in order. Only those cost Python."""
+        stay = np.ones(len(self), np.bool_)
+        stay[without] = False
+        if len(self) <= _FEW:
+            return NodeTable.from_nodes([*map(self.node, np.flatnonzero(stay).tolist()), *nodes])
+        if not nodes:
+            return self if stay.all() else self.take(np.flatnonzero(stay))
+        added = NodeTable.from_nodes(nodes)
+        if not stay.any():
+            return added
+        kept = self if stay.all() else self.take(np.flatnonzero(stay))
+        both = kept._followed_by(added)
+        order = sorted(range(len(both)), key=both.path.__getitem__)
+        return both.take(np.array(order, np.int64))
+
+    def _followed_by(self, other: NodeTable) -> NodeTable:
+        def joined(name: str) -> NDArray[Any]:
+            return np.concatenate([getattr(self, name), getattr(other, name)])
+
+        def joined_arrow(name: str, kind: pa.DataType) -> pa.Array:
+            return pa.concat_arrays([getattr(t, name).cast(kind) for t in (self, other)])
+
+        chunk_length = None
+        if self.chunk_length is not None or other.chunk_length is not None:
+            chunk_length = np.concatenate([_chunk_lengths(self), _chunk_lengths(other)])
+        extra = None
+        if self.extra is not None or other.extra is not None:
+            nulls = (pa.nulls(len(t), pa.binary()) for t in (self, other))
+            parts = zip((self.extra, other.extra), nulls, strict=True)
+            extra = pa.concat_arrays([(x if x is not None else n) for x, n in parts])
+        return NodeTable(
+            joined("id"),
+            self.path + other.path,
+            joined_arrow("user_data", pa.binary()),
+            joined("is_array"),
+            extra,
+            joined("num_dimensions"),
+            joined("has_names"),
+            joined("num_manifests"),
+            joined("array_length"),
+            joined("num_chunks"),
+            chunk_length,
+            joined_arrow("dimension_name", pa.string()),
+            joined("manifest_id"),
+            joined("extents"),
+        )
+
     def equals(self, other: NodeTable) -> bool:
         """Same nodes with the same contents."""
         return self.path == other.path and all(
@@ -206,6 +284,17 @@ def derived_chunk_lengths(
     count = np.maximum(num_chunks, np.uint64(1))
     whole = array_length // count
     return whole + (whole * count < array_length)
+
+
+def _chunk_lengths(table: NodeTable) -> NDArray[np.uint64]:
+    if table.chunk_length is not None:
+        return table.chunk_length
+    return derived_chunk_lengths(table.array_length, table.num_chunks)
+
+
+def _parts_of(counts: Ints, owners: Ints) -> Ints:
+    """Rows of a flat column that belong to these owners."""
+    return spread((np.cumsum(counts) - counts)[owners], counts[owners], 1)
 
 
 def _derived_chunk_length(dimension: Dimension) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -13,10 +13,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, FormatError
-from icefloe.format.blobs import Bytes, Ints
+from icefloe.format.blobs import Bytes, Ints, find_id
 from icefloe.format.envelope import FileType, decode_envelope
 from icefloe.format.flat_read import FlatBuffer, Rows, Table
 from icefloe.format.metadata import decode_metadata, read_items
+from icefloe.format.node_paths import check_paths
 from icefloe.format.nodes import ARRAY, GROUP, NodeTable
 from icefloe.format.schema import (
     ARRAY_NODE_DATA,
@@ -33,10 +34,6 @@ from icefloe.format.schema import (
     SNAPSHOT,
 )
 from icefloe.ids import ManifestId, SnapshotId
-
-# Absolute, no empty segment, no "." or ".." segment (re2 has no look-ahead, hence two patterns).
-_CANONICAL_PATH = r"^/$|^(/[^/]+)+$"
-_DOT_SEGMENT = r"/\.{1,2}(/|$)"
 
 
 class ManifestFileInfo(NamedTuple):
@@ -56,7 +53,6 @@ class ManifestFiles(Mapping[ManifestId, ManifestFileInfo]):
     size_bytes: NDArray[np.uint64]
     num_chunk_refs: NDArray[np.uint32]
     extra: pa.Array | None = None
-    _rows: list[dict[bytes, int]] = field(default_factory=list, repr=False)
 
     def __len__(self) -> int:
         return len(self.id)
@@ -65,13 +61,24 @@ class ManifestFiles(Mapping[ManifestId, ManifestFileInfo]):
         return (ManifestId(row.tobytes()) for row in self.id)
 
     def __getitem__(self, key: ManifestId) -> ManifestFileInfo:
-        if not self._rows:
-            self._rows.append({row.tobytes(): at for at, row in enumerate(self.id)})
-        row = self._rows[0][key]
+        row = find_id(self.id, key)
+        if row < 0:
+            raise KeyError(key)
         extra = None if self.extra is None else self.extra[row].as_py()
         return ManifestFileInfo(
             ManifestId(key), int(self.size_bytes[row]), int(self.num_chunk_refs[row]), extra
         )
+
+    def take(self, rows: Ints) -> ManifestFiles:
+        """Some rows; keep them ascending."""
+        extra = None if self.extra is None else self.extra.take(pa.array(rows))
+        return ManifestFiles(self.id[rows], self.size_bytes[rows], self.num_chunk_refs[rows], extra)
+
+    def used_by(self, manifest_id: Bytes) -> ManifestFiles:
+        """The files that are among these ids."""
+        keys = np.ascontiguousarray(self.id).view("S12").reshape(-1)
+        used = np.unique(np.ascontiguousarray(manifest_id).view("S12").reshape(-1))
+        return self.take(np.flatnonzero(np.isin(keys, used)))
 
     @classmethod
     def from_infos(cls, infos: Any) -> ManifestFiles:
@@ -131,7 +138,7 @@ def decode_snapshot(data: bytes | memoryview, name: str = "snapshot") -> Snapsho
     items = read_items(root.rows("metadata", METADATA_ITEM))
     return Snapshot(
         SnapshotId(root.id("id")),
-        _decode_nodes(root.rows("nodes", NODE_SNAPSHOT)),
+        _decode_nodes(root.rows("nodes", NODE_SNAPSHOT), header.spec_version),
         root.scalar("flushed_at"),
         root.text("message"),
         decode_metadata(items, header.spec_version, name),
@@ -147,9 +154,9 @@ def snapshot_spec_version(data: bytes | memoryview, name: str = "snapshot") -> i
 
 
 def _decode_manifest_files(root: Table) -> ManifestFiles:
+    structs = root.array("manifest_files", MANIFEST_FILE_INFO)
+    assert structs is not None  # a required field
     if not root.has("manifest_files_v2"):
-        structs = root.array("manifest_files", MANIFEST_FILE_INFO)
-        assert structs is not None
         raw = np.ascontiguousarray(structs["id"]).view(np.uint8).reshape(-1, ManifestId.size)
         files = ManifestFiles(
             raw, structs["size_bytes"].astype("u8"), structs["num_chunk_refs"].astype("u4")
@@ -160,12 +167,16 @@ def _decode_manifest_files(root: Table) -> ManifestFiles:
         files = ManifestFiles(
             rows.struct("id"), rows.scalar("size_bytes"), rows.scalar("num_chunk_refs"), extra
         )
-    if len(np.unique(files.id, axis=0)) != len(files):
-        root.buffer.fail("a manifest file is listed twice")
+    keys = np.ascontiguousarray(files.id).view("S12").reshape(-1)
+    if not bool((keys[1:] > keys[:-1]).all()):
+        order = np.argsort(keys, kind="stable")
+        if bool((keys[order][1:] == keys[order][:-1]).any()):
+            root.buffer.fail("a manifest file is listed twice")
+        files = files.take(order)
     return files
 
 
-def _decode_nodes(rows: Rows) -> NodeTable:
+def _decode_nodes(rows: Rows, spec_version: int) -> NodeTable:
     buffer = rows.buffer
     path, order = _sorted_paths(buffer, rows.strings("path"))
     if order is not None:
@@ -176,6 +187,8 @@ def _decode_nodes(rows: Rows) -> NodeTable:
     is_array = kind == ARRAY
     rows.take(np.flatnonzero(~is_array)).children("node_data", GROUP_NODE_DATA)
     arrays = rows.take(np.flatnonzero(is_array)).children("node_data", ARRAY_NODE_DATA)
+    if spec_version == 1 and not arrays.is_absent_everywhere("shape_v2"):
+        buffer.fail("ArrayNodeData.shape_v2 in a file of spec version 1")
     shape = _decode_shapes(arrays)
     num_dimensions = shape.pop("count")
     has_names, names = _decode_names(arrays, num_dimensions)
@@ -203,10 +216,7 @@ def _decode_nodes(rows: Rows) -> NodeTable:
 
 def _sorted_paths(buffer: FlatBuffer, paths: pa.Array) -> tuple[list[str], Ints | None]:
     """Ascending paths, and the order that makes them ascend unless the file has it already."""
-    odd = pc.invert(pc.match_substring_regex(paths, _CANONICAL_PATH))
-    odd = pc.or_(odd, pc.match_substring_regex(paths, _DOT_SEGMENT))
-    if pc.any(odd).as_py():
-        buffer.fail(f"node path {paths.filter(odd)[0].as_py()!r} is not absolute and canonical")
+    check_paths(buffer, paths, "node path")
     listed = paths.to_pylist()
     ascending = sorted(listed)
     for first, second in pairwise(ascending):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from icefloe.errors import ErrorKind, FormatError
 from icefloe.format.blobs import Ints
 from icefloe.format.envelope import FileType, encode_envelope
-from icefloe.format.flat_write import FlatWriter, TableWriter
+from icefloe.format.flat_write import FlatWriter, SingleTable
 from icefloe.format.metadata import encode_metadata, write_item_vector
 from icefloe.format.nodes import ARRAY, GROUP, NodeTable, derived_chunk_lengths
 from icefloe.format.schema import (
@@ -38,10 +38,10 @@ def encode_snapshot(snapshot: Snapshot, *, spec_version: int, level: int = 3) ->
     fields += ["manifest_files_v2"] if spec_version > 1 else []
     fields += ["extra"] if snapshot.extra is not None else []
     root = writer.table(SNAPSHOT, fields)
-    root.set("id", np.frombuffer(snapshot.id, np.uint8))
-    root.set("flushed_at", [snapshot.flushed_at])
+    root.set("id", snapshot.id)
+    root.set("flushed_at", snapshot.flushed_at)
     if snapshot.parent_id is not None:
-        root.set("parent_id", np.frombuffer(snapshot.parent_id, np.uint8))
+        root.set("parent_id", snapshot.parent_id)
     vector = writer.offsets(len(snapshot.nodes))
     root.point("nodes", vector.position)
     vector.point(_add_nodes(writer, snapshot.nodes, spec_version))
@@ -55,7 +55,7 @@ def encode_snapshot(snapshot: Snapshot, *, spec_version: int, level: int = 3) ->
 
 
 def _add_manifest_files(
-    writer: FlatWriter, root: TableWriter, files: ManifestFiles, spec_version: int
+    writer: FlatWriter, root: SingleTable, files: ManifestFiles, spec_version: int
 ) -> None:
     structs = np.zeros(0 if spec_version > 1 else len(files), MANIFEST_FILE_INFO)
     if spec_version == 1 and len(files):
@@ -99,7 +99,7 @@ def _add_nodes(writer: FlatWriter, nodes: NodeTable, spec_version: int) -> Ints:
     data = np.zeros(len(nodes), np.int64)
     if not nodes.is_array.all():
         # Group data has no fields, so one empty table serves every group.
-        data[~nodes.is_array] = writer.table(GROUP_NODE_DATA, []).position[0]
+        data[~nodes.is_array] = writer.table(GROUP_NODE_DATA, []).position
     data[nodes.is_array] = _add_arrays(writer, nodes, spec_version)
     tables.point("node_data", data)
     return tables.position

@@ -7,7 +7,7 @@ flexbuffers, also for snapshots whose own file is of version 1.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, FormatError
-from icefloe.format.blobs import Bytes, Ints, spread
+from icefloe.format.blobs import Bytes, Ints, find_id, spread
 from icefloe.format.flat_read import Rows
 from icefloe.format.flat_write import FlatWriter
 from icefloe.format.metadata import decode_metadata, encode_metadata, write_items
@@ -50,7 +50,6 @@ class SnapshotTable(Mapping[SnapshotId, SnapshotInfo]):
     metadata_value: pa.Array
     num_pruned: Ints
     pruned_id: Bytes
-    _rows: list[dict[bytes, int]] = field(default_factory=list, repr=False)
 
     def __len__(self) -> int:
         return len(self.id)
@@ -61,11 +60,15 @@ class SnapshotTable(Mapping[SnapshotId, SnapshotInfo]):
     def __getitem__(self, key: SnapshotId) -> SnapshotInfo:
         return self.info(self.row(key))
 
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, bytes) and find_id(self.id, key) >= 0
+
     def row(self, key: bytes) -> int:
         """The row of a snapshot; KeyError when it is not listed."""
-        if not self._rows:
-            self._rows.append({row.tobytes(): at for at, row in enumerate(self.id)})
-        return self._rows[0][key]
+        row = find_id(self.id, key)
+        if row < 0:
+            raise KeyError(key)
+        return row
 
     def info(self, row: int) -> SnapshotInfo:
         """One row as a value, metadata decoded."""
@@ -99,20 +102,31 @@ class SnapshotTable(Mapping[SnapshotId, SnapshotInfo]):
             raise FormatError(
                 f"snapshot {info.id} is listed already", ErrorKind.DUPLICATE_SNAPSHOT_ID
             )
+        single = SnapshotTable.from_infos([replace(info, parent_id=None)])
+        if not len(self):
+            return single
+        keys = np.ascontiguousarray(self.id).view("S12").reshape(-1)
+        at = int(np.searchsorted(keys, np.bytes_(info.id)))
+        if info.parent_id is not None and info.parent_id not in self:
+            raise FormatError(
+                f"snapshot {info.id} has a parent that is not listed: {info.parent_id}",
+                ErrorKind.SERIALIZATION,
+            )
         parent = -1 if info.parent_id is None else self.row(info.parent_id)
-        single = SnapshotTable.from_infos([SnapshotInfo(**{**_fields(info), "parent_id": None})])
-        joined = SnapshotTable(
-            np.concatenate([self.id, single.id]),
-            np.append(self.parent, np.int32(parent)),
-            np.concatenate([self.flushed_at, single.flushed_at]),
-            pa.concat_arrays([self.message.cast(pa.string()), single.message]),
-            np.concatenate([self.num_metadata, single.num_metadata]),
-            pa.concat_arrays([self.metadata_name.cast(pa.string()), single.metadata_name]),
-            pa.concat_arrays([self.metadata_value.cast(pa.binary()), single.metadata_value]),
-            np.concatenate([self.num_pruned, single.num_pruned]),
-            np.concatenate([self.pruned_id, single.pruned_id]),
+        parents = np.insert(self.parent, at, parent)
+        parents[parents >= at] += 1  # every row from here on has moved back by one
+        metadata, pruned = int(self.num_metadata[:at].sum()), int(self.num_pruned[:at].sum())
+        return SnapshotTable(
+            np.insert(self.id, at, single.id[0], axis=0),
+            parents,
+            np.insert(self.flushed_at, at, single.flushed_at[0]),
+            _insert(self.message, at, single.message),
+            np.insert(self.num_metadata, at, single.num_metadata[0]),
+            _insert(self.metadata_name, metadata, single.metadata_name),
+            _insert(self.metadata_value, metadata, single.metadata_value),
+            np.insert(self.num_pruned, at, single.num_pruned[0]),
+            np.concatenate([self.pruned_id[:pruned], single.pruned_id, self.pruned_id[pruned:]]),
         )
-        return joined.take(np.argsort(joined.id.view("S12").reshape(-1), kind="stable"))
 
     def take(self, rows: Ints) -> SnapshotTable:
         """Some rows in a new order. Every parent of a row taken has to be among them."""
@@ -208,7 +222,7 @@ def add_snapshot_table(writer: FlatWriter, table: SnapshotTable) -> int:
     if len(table.pruned_id):
         raw = np.ascontiguousarray(table.pruned_id).view("V12").reshape(-1)
         tables.point("pruned_ancestor_tx_logs", writer.vectors(raw, table.num_pruned))
-    return int(vector.position[0])
+    return vector.position
 
 
 def _has_cycle(parent: NDArray[np.int32]) -> bool:
@@ -230,5 +244,5 @@ def _ids(ids: Iterable[bytes]) -> Bytes:
     return np.frombuffer(b"".join(ids), np.uint8).reshape(-1, SnapshotId.size)
 
 
-def _fields(info: SnapshotInfo) -> dict[str, Any]:
-    return {name: getattr(info, name) for name in SnapshotInfo.__slots__}
+def _insert(column: pa.Array, at: int, values: pa.Array) -> pa.Array:
+    return pa.concat_arrays([column[:at].cast(values.type), values, column[at:].cast(values.type)])

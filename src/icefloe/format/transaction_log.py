@@ -17,7 +17,8 @@ from icefloe.format.chunk_index import Index, SortedIndex, sort_rows
 from icefloe.format.envelope import FileType, decode_envelope, encode_envelope
 from icefloe.format.equal_vectors import EqualVectors, index_tail
 from icefloe.format.flat_read import FlatBuffer, Rows, Table
-from icefloe.format.flat_write import FlatWriter, table_layout
+from icefloe.format.flat_write import FlatWriter, padded, table_layout
+from icefloe.format.node_paths import check_paths
 from icefloe.format.schema import (
     ARRAY_UPDATED_CHUNKS,
     CHUNK_INDICES,
@@ -27,6 +28,7 @@ from icefloe.format.schema import (
 from icefloe.ids import NodeId, SnapshotId
 
 _SLICE = 1 << 16
+_BLOCK = 64
 
 
 class NodeType(IntEnum):
@@ -125,11 +127,14 @@ def _decode_moves(root: Table) -> tuple[Move, ...]:
     node_type = rows.scalar("node_type")
     if len(rows) and int(node_type.max()) > max(NodeType):
         root.buffer.fail(f"MoveOperation.node_type is {int(node_type.max())}, expected 0 or 1")
+    sources, destinations = rows.strings("from"), rows.strings("to")
+    check_paths(root.buffer, sources, "MoveOperation.from")
+    check_paths(root.buffer, destinations, "MoveOperation.to")
     return tuple(
         Move(source, destination, NodeId(node.tobytes()), NodeType(kind))
         for source, destination, node, kind in zip(
-            rows.strings("from").to_pylist(),
-            rows.strings("to").to_pylist(),
+            sources.to_pylist(),
+            destinations.to_pylist(),
             rows.struct("node_id"),
             node_type.tolist(),
             strict=True,
@@ -174,7 +179,7 @@ def encode_transaction_log(log: TransactionLog, *, spec_version: int = 2, level:
     fields += ["moved_nodes"] if log.moved_nodes is not None else []
     fields += ["extra"] if log.extra is not None else []
     root = writer.table(TRANSACTION_LOG, fields)
-    root.set("id", np.frombuffer(log.id, np.uint8))
+    root.set("id", log.id)
     for name in _NODE_LISTS:
         raw = np.frombuffer(b"".join(sorted(getattr(log, name))), "V8")
         root.point(name, writer.vector(raw))
@@ -199,7 +204,7 @@ def _add_moves(writer: FlatWriter, moves: tuple[Move, ...]) -> int:
     tables.set("node_type", [move.node_type for move in ordered])
     tables.point("from", writer.blobs(pa.array([m.source for m in ordered], pa.string())))
     tables.point("to", writer.blobs(pa.array([m.destination for m in ordered], pa.string())))
-    return int(vector.position[0])
+    return vector.position
 
 
 def _add_chunks(writer: FlatWriter, chunks: Mapping[NodeId, Index]) -> int:
@@ -210,7 +215,7 @@ def _add_chunks(writer: FlatWriter, chunks: Mapping[NodeId, Index]) -> int:
     tables.set("node_id", np.frombuffer(b"".join(nodes), np.uint8))
     positions = [_add_coordinates(writer, chunks[node]) for node in nodes]
     tables.point("chunks", np.array(positions, np.int64))
-    return int(vector.position[0])
+    return vector.position
 
 
 def _add_coordinates(writer: FlatWriter, index: Index) -> int:
@@ -220,14 +225,29 @@ def _add_coordinates(writer: FlatWriter, index: Index) -> int:
     words: NDArray[np.uint32] = np.empty(count + 1, "<u4")
     words[0] = count
     start = writer.add(words)
-    at_vtable = writer.add(vtable, align=2)
-    records = np.zeros(count, layout)
-    base = writer.add(records)
-    at = base + layout.itemsize * np.arange(count, dtype=np.int64)
+    # Every so many tables have a vtable of their own: what leads there then repeats from block
+    # to block, which the compressor likes.
+    head = padded(vtable.nbytes, 4)
+    block = np.dtype(
+        [
+            ("vtable", f"V{vtable.nbytes}"),
+            ("gap", f"V{head - vtable.nbytes}"),
+            ("rows", layout, (_BLOCK,)),
+        ]
+    )
+    blocks = np.zeros(-(-count // _BLOCK), block)
+    base = writer.add(blocks)
+    row = np.arange(len(blocks) * _BLOCK, dtype=np.int64).reshape(-1, _BLOCK)
+    inside = head + row % _BLOCK * layout.itemsize
+    at = (base + row // _BLOCK * block.itemsize + inside).reshape(-1)[:count]
     words[1:] = at - np.arange(start + 4, start + words.nbytes, 4)
-    records["soffset"] = at - at_vtable
+    records = blocks["rows"]
+    blocks["vtable"] = vtable.view(f"V{vtable.nbytes}")[0]
+    records["soffset"] = inside
     records["coords"] = 4
     records["tail"]["count"] = ndim
     if ndim:
-        records["tail"]["at"] = index
+        padding = np.zeros((row.size - count, ndim), np.uint32)
+        full = np.concatenate([index, padding]).reshape(-1, _BLOCK, ndim)
+        records["tail"]["at"] = full
     return start

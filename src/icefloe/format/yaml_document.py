@@ -65,7 +65,8 @@ def decode_yaml(data: bytes) -> Document:
         raise _refused(f"found {len(data)} bytes, expected at most {MAX_YAML_BYTES}")
     try:
         root = yaml.compose(data.decode(), Loader=_Loader)
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
+    except (ValueError, yaml.YAMLError) as error:
+        # ValueError: not UTF-8, or numbers (of characters, of versions) out of Python's range.
         raise _refused(" ".join(str(error).split())) from None
     return {} if root is None else _document(root)
 
@@ -106,10 +107,17 @@ def _document(node: yaml.Node) -> Document:
 
 
 def _scalar(node: yaml.ScalarNode) -> str | None:
-    text: str = node.value
+    text = _text(node)
     if node.style is not None:
         return text
     return None if text in _PLAIN_NULLS else Plain(text)
+
+
+def _text(node: yaml.ScalarNode) -> str:
+    text: str = node.value
+    if any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise _refused(f"{_line(node)}: {text!r} holds half a character")
+    return text
 
 
 def _mapping(node: Any) -> dict[str, Document]:
@@ -117,7 +125,7 @@ def _mapping(node: Any) -> dict[str, Document]:
     for key, value in node.value:
         if not isinstance(key, yaml.ScalarNode):
             raise _refused(f"{_line(key)}: a key must be text")
-        name = str(key.value)
+        name = _text(key)
         if name in found:
             raise _refused(f"{_line(key)}: key {name!r} occurs twice")
         found[name] = _document(value)

@@ -1,0 +1,334 @@
+"""Asynchronous twins of `Repository`. Made by tools/make_async_twins.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any, Self
+
+from icefloe.api.ancestry_graph import AncestryGraph
+from icefloe.api.handles import Handles, driver_for
+from icefloe.api.session import Session
+from icefloe.api.values import (
+    ManifestFileInfo,
+    RepoStatus,
+    SnapshotInfo,
+    SpecVersion,
+    to_microseconds,
+)
+from icefloe.changes.diff import Diff
+from icefloe.config import RepositoryConfig, StorageSettings
+from icefloe.ids import SnapshotId
+from icefloe.repo import feature_flags, history, lifecycle, queries, refs, sessions, settings
+from icefloe.repo.feature_flags import FeatureFlag
+from icefloe.repo.handle import Clock, RepoHandle
+from icefloe.storage.spec import Storage
+
+
+class RepositoryAsync:
+    """What `Repository` inherits: its methods that touch storage, to be awaited."""
+
+    _handles: Handles
+
+    @property
+    def _handle(self) -> RepoHandle:
+        return self._handles.blocking
+
+    @property
+    def _aio_handle(self) -> RepoHandle:
+        return self._handles.eventloop
+
+    @classmethod
+    def _from_handle(cls, handle: RepoHandle, *, is_blocking: bool) -> Self:
+        raise NotImplementedError
+
+    @classmethod
+    async def create_async(
+        cls,
+        storage: Storage,
+        config: RepositoryConfig | None = None,
+        *,
+        spec_version: SpecVersion | int | None = None,
+        check_clean_root: bool = True,
+    ) -> Self:
+        """Like `create`, inside an event loop: Start a new repository in an empty place."""
+        return cls._from_handle(
+            await lifecycle.create_repository(
+                storage,
+                driver_for(storage, config, blocking=False),
+                config,
+                Clock(),
+                spec_version=int(spec_version or SpecVersion.current()),
+                check_clean_root=check_clean_root,
+            ),
+            is_blocking=False,
+        )
+
+    @classmethod
+    async def open_async(cls, storage: Storage, config: RepositoryConfig | None = None) -> Self:
+        """Like `open`, inside an event loop.
+
+        Open an existing repository; `config` is laid over the saved configuration.
+        """
+        return cls._from_handle(
+            await lifecycle.open_repository(
+                storage, driver_for(storage, config, blocking=False), config, Clock()
+            ),
+            is_blocking=False,
+        )
+
+    @classmethod
+    async def open_or_create_async(
+        cls,
+        storage: Storage,
+        config: RepositoryConfig | None = None,
+        *,
+        create_version: SpecVersion | int | None = None,
+        check_clean_root: bool = True,
+    ) -> Self:
+        """Like `open_or_create`, inside an event loop.
+
+        Open the repository, or create it if there is none; safe when several try at once.
+        """
+        return cls._from_handle(
+            await lifecycle.open_or_create(
+                storage,
+                driver_for(storage, config, blocking=False),
+                config,
+                Clock(),
+                spec_version=int(create_version or SpecVersion.current()),
+                check_clean_root=check_clean_root,
+            ),
+            is_blocking=False,
+        )
+
+    @staticmethod
+    async def exists_async(
+        storage: Storage, storage_settings: StorageSettings | None = None
+    ) -> bool:
+        """Like `exists`, inside an event loop: Whether a repository is stored here."""
+        config = RepositoryConfig(storage=storage_settings)
+        driver = driver_for(storage, config, blocking=False)
+        return await lifecycle.fetch_spec_version(driver) is not None
+
+    @staticmethod
+    async def fetch_spec_version_async(
+        storage: Storage, storage_settings: StorageSettings | None = None
+    ) -> SpecVersion | None:
+        """Like `fetch_spec_version`, inside an event loop.
+
+        The version of the repository stored here, or None if there is none.
+        """
+        config = RepositoryConfig(storage=storage_settings)
+        driver = driver_for(storage, config, blocking=False)
+        version = await lifecycle.fetch_spec_version(driver)
+        return None if version is None else SpecVersion(version)
+
+    @staticmethod
+    async def fetch_config_async(storage: Storage) -> RepositoryConfig | None:
+        """Like `fetch_config`, inside an event loop.
+
+        The saved configuration of the repository stored here, or None if none was saved.
+        """
+        driver = driver_for(storage, None, blocking=False)
+        return await lifecycle.fetch_config(driver)
+
+    async def reopen_async(self, config: RepositoryConfig | None = None) -> Self:
+        """Like `reopen`, inside an event loop.
+
+        The same repository with another configuration laid over the one in force.
+        """
+        storage, merged = (self._handles.storage, self._handles.config)
+        if config is not None:
+            merged = merged.merge(config)
+        driver = driver_for(storage, merged, blocking=False)
+        return self._from_handle(
+            await lifecycle.open_repository(storage, driver, merged, Clock()), is_blocking=False
+        )
+
+    async def save_config_async(self) -> None:
+        """Like `save_config`, inside an event loop.
+
+        Save the configuration in force with the repository.
+        """
+        return await settings.save_config(self._aio_handle)
+
+    async def get_metadata_async(self) -> dict[str, Any]:
+        """Like `get_metadata`, inside an event loop: The metadata of the repository itself."""
+        return await settings.get_metadata(self._aio_handle)
+
+    async def set_metadata_async(self, metadata: dict[str, Any]) -> None:
+        """Like `set_metadata`, inside an event loop: Replace the metadata of the repository."""
+        return await settings.set_metadata(self._aio_handle, metadata)
+
+    async def update_metadata_async(self, metadata: dict[str, Any]) -> dict[str, Any]:
+        """Like `update_metadata`, inside an event loop.
+
+        Set some keys of the repository's metadata; returns all of it.
+        """
+        return await settings.update_metadata(self._aio_handle, metadata)
+
+    async def get_status_async(self) -> RepoStatus:
+        """Like `get_status`, inside an event loop: Whether the repository takes writes."""
+        return RepoStatus.of(await settings.get_status(self._aio_handle))
+
+    async def set_status_async(self, status: RepoStatus) -> None:
+        """Like `set_status`, inside an event loop.
+
+        Make the repository read-only for everyone, or bring it back online.
+        """
+        return await settings.set_status(self._aio_handle, status.stored())
+
+    async def feature_flags_async(self) -> list[FeatureFlag]:
+        """Like `feature_flags`, inside an event loop: Every feature flag."""
+        return await feature_flags.feature_flags(self._aio_handle)
+
+    async def enabled_feature_flags_async(self) -> list[FeatureFlag]:
+        """Like `enabled_feature_flags`, inside an event loop: The flags that are on."""
+        flags = await feature_flags.feature_flags(self._aio_handle)
+        return [flag for flag in flags if flag.enabled]
+
+    async def disabled_feature_flags_async(self) -> list[FeatureFlag]:
+        """Like `disabled_feature_flags`, inside an event loop: The flags that are off."""
+        flags = await feature_flags.feature_flags(self._aio_handle)
+        return [flag for flag in flags if not flag.enabled]
+
+    async def set_feature_flag_async(self, name: str, setting: bool | None) -> None:
+        """Like `set_feature_flag`, inside an event loop.
+
+        Switch a flag on or off, or back to its default with None.
+        """
+        return await feature_flags.set_feature_flag(self._aio_handle, name, setting)
+
+    async def create_branch_async(self, branch: str, snapshot_id: str) -> None:
+        """Like `create_branch`, inside an event loop: Create a branch that points at a snapshot."""
+        return await refs.create_branch(self._aio_handle, branch, SnapshotId.parse(snapshot_id))
+
+    async def list_branches_async(self) -> set[str]:
+        """Like `list_branches`, inside an event loop: Names of all branches."""
+        return await refs.list_branches(self._aio_handle)
+
+    async def lookup_branch_async(self, branch: str) -> str:
+        """Like `lookup_branch`, inside an event loop: The snapshot at the tip of a branch."""
+        return (await refs.lookup_branch(self._aio_handle, branch)).text
+
+    async def reset_branch_async(
+        self, branch: str, snapshot_id: str, *, from_snapshot_id: str | None = None
+    ) -> None:
+        """Like `reset_branch`, inside an event loop.
+
+        Point a branch at another snapshot; what it pointed at stays until it is collected.
+        """
+        expected = None if from_snapshot_id is None else SnapshotId.parse(from_snapshot_id)
+        return await refs.reset_branch(
+            self._aio_handle, branch, SnapshotId.parse(snapshot_id), expected
+        )
+
+    async def delete_branch_async(self, branch: str) -> None:
+        """Like `delete_branch`, inside an event loop: Delete a branch; `main` cannot be deleted."""
+        return await refs.delete_branch(self._aio_handle, branch)
+
+    async def create_tag_async(self, tag: str, snapshot_id: str) -> None:
+        """Like `create_tag`, inside an event loop.
+
+        Create a tag, which points at its snapshot for good.
+        """
+        return await refs.create_tag(self._aio_handle, tag, SnapshotId.parse(snapshot_id))
+
+    async def list_tags_async(self) -> set[str]:
+        """Like `list_tags`, inside an event loop: Names of all tags."""
+        return await refs.list_tags(self._aio_handle)
+
+    async def lookup_tag_async(self, tag: str) -> str:
+        """Like `lookup_tag`, inside an event loop: The snapshot a tag points at."""
+        return (await refs.lookup_tag(self._aio_handle, tag)).text
+
+    async def delete_tag_async(self, tag: str) -> None:
+        """Like `delete_tag`, inside an event loop.
+
+        Delete a tag; its name can never be used again.
+        """
+        return await refs.delete_tag(self._aio_handle, tag)
+
+    async def lookup_snapshot_async(self, snapshot_id: str) -> SnapshotInfo:
+        """Like `lookup_snapshot`, inside an event loop.
+
+        Message, time, metadata and parent of a snapshot.
+        """
+        key = SnapshotId.parse(snapshot_id)
+        return SnapshotInfo.of(await history.lookup_snapshot(self._aio_handle, key))
+
+    async def list_manifest_files_async(self, snapshot_id: str) -> list[ManifestFileInfo]:
+        """Like `list_manifest_files`, inside an event loop: The manifest files a snapshot uses."""
+        key = SnapshotId.parse(snapshot_id)
+        files = await queries.manifest_files(self._aio_handle, key)
+        return [ManifestFileInfo.of(info) for info in files]
+
+    async def ancestry_async(
+        self, *, branch: str | None = None, tag: str | None = None, snapshot_id: str | None = None
+    ) -> Iterator[SnapshotInfo]:
+        """Like `ancestry`, inside an event loop: A snapshot and its ancestors, newest first."""
+        found = await queries.ancestry_of(
+            self._aio_handle, branch=branch, tag=tag, snapshot_id=snapshot_id
+        )
+        return map(SnapshotInfo.of, found)
+
+    async def ancestry_graph_async(
+        self,
+        *,
+        branch: str | None = None,
+        tag: str | None = None,
+        snapshot_id: str | None = None,
+        plain: bool = False,
+    ) -> AncestryGraph:
+        """Like `ancestry_graph`, inside an event loop.
+
+        The history of all branches, or of one ref, as a picture made of text.
+        """
+        lines = await queries.graph_lines(
+            self._aio_handle, branch=branch, tag=tag, snapshot_id=snapshot_id
+        )
+        return AncestryGraph(lines, plain=plain)
+
+    async def diff_async(
+        self,
+        *,
+        from_branch: str | None = None,
+        from_tag: str | None = None,
+        from_snapshot_id: str | None = None,
+        to_branch: str | None = None,
+        to_tag: str | None = None,
+        to_snapshot_id: str | None = None,
+    ) -> Diff:
+        """Like `diff`, inside an event loop.
+
+        What changed between two points of one line of history.
+        """
+        start = {"branch": from_branch, "tag": from_tag, "snapshot_id": from_snapshot_id}
+        end = {"branch": to_branch, "tag": to_tag, "snapshot_id": to_snapshot_id}
+        return await queries.diff_of(self._aio_handle, start, end)
+
+    async def readonly_session_async(
+        self,
+        branch: str | None = None,
+        *,
+        tag: str | None = None,
+        snapshot_id: str | None = None,
+        as_of: datetime | None = None,
+    ) -> Session:
+        """Like `readonly_session`, inside an event loop.
+
+        A session that reads one snapshot: of a branch, a tag, by id, or a branch at a time.
+        """
+        instant = None if as_of is None else to_microseconds(as_of)
+        state = await queries.open_at(
+            self._aio_handle, branch=branch, tag=tag, snapshot_id=snapshot_id, as_of=instant
+        )
+        return Session(self._handles, state)
+
+    async def writable_session_async(self, branch: str) -> Session:
+        """Like `writable_session`, inside an event loop.
+
+        A session whose changes can be committed to a branch.
+        """
+        return Session(self._handles, await sessions.open_writable(self._aio_handle, branch))

@@ -1,0 +1,89 @@
+"""Asynchronous twins of `Session`. Made by tools/make_async_twins.py."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from icefloe.api.handles import Handles
+from icefloe.api.values import ChunkType
+from icefloe.repo import commit
+from icefloe.repo.handle import RepoHandle
+from icefloe.repo.sessions import SessionState
+from icefloe.store import session_queries
+
+
+class SessionAsync:
+    """What `Session` inherits: its methods that touch storage, to be awaited."""
+
+    _handles: Handles
+
+    @property
+    def _handle(self) -> RepoHandle:
+        return self._handles.blocking
+
+    @property
+    def _aio_handle(self) -> RepoHandle:
+        return self._handles.eventloop
+
+    _state: SessionState
+
+    async def commit_async(
+        self, message: str, metadata: dict[str, Any] | None = None, *, allow_empty: bool = False
+    ) -> str:
+        """Like `commit`, inside an event loop.
+
+        Make the changes the new tip of the branch, and return the new snapshot's id.
+        """
+        return (
+            await commit.commit(
+                self._aio_handle, self._state, message, metadata, allow_empty=allow_empty
+            )
+        ).text
+
+    async def amend_async(
+        self, message: str, *, metadata: dict[str, Any] | None = None, allow_empty: bool = False
+    ) -> str:
+        """Like `amend`, inside an event loop.
+
+        Replace the tip of the branch by a snapshot that also has these changes.
+        """
+        return (
+            await commit.amend(
+                self._aio_handle, self._state, message, metadata, allow_empty=allow_empty
+            )
+        ).text
+
+    async def flush_async(self, message: str, *, metadata: dict[str, Any] | None = None) -> str:
+        """Like `flush`, inside an event loop.
+
+        Store the changes as a snapshot that no branch points at, and return its id.
+        """
+        return (await commit.flush(self._aio_handle, self._state, message, metadata)).text
+
+    async def get_node_id_async(self, path: str) -> str:
+        """Like `get_node_id`, inside an event loop.
+
+        The id of a node, which it keeps when it is moved or renamed.
+        """
+        return (await session_queries.node_id(self._aio_handle, self._state, path)).text
+
+    async def chunk_type_async(
+        self, array_path: str, chunk_coordinates: Sequence[int]
+    ) -> ChunkType:
+        """Like `chunk_type`, inside an event loop.
+
+        Where the bytes of a chunk are; uninitialized when it was never written.
+        """
+        return ChunkType(
+            await session_queries.chunk_kind(
+                self._aio_handle, self._state, array_path, chunk_coordinates
+            )
+        )
+
+    async def all_virtual_chunk_locations_async(self) -> list[str]:
+        """Like `all_virtual_chunk_locations`, inside an event loop.
+
+        The location of every virtual chunk, one entry a chunk.
+        """
+        return await session_queries.virtual_locations(self._aio_handle, self._state)

@@ -1,0 +1,86 @@
+"""A repository through both drivers: blocking, and for event loops when first asked for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from icefloe.config import RepositoryConfig
+from icefloe.repo.handle import Clock, RepoHandle
+from icefloe.repo.lifecycle import make_handle
+from icefloe.storage.driver import Driver
+from icefloe.storage.spec import Storage
+
+
+class Handles:
+    """What `Repository`, `Session` and the store share. Pickles; caches stay behind."""
+
+    def __init__(self, first: RepoHandle, *, is_blocking: bool) -> None:
+        self._blocking = first if is_blocking else None
+        self._eventloop = None if is_blocking else first
+
+    @property
+    def blocking(self) -> RepoHandle:
+        """For code that waits."""
+        if self._blocking is None:
+            assert self._eventloop is not None
+            self._blocking = _other(self._eventloop, blocking=True)
+        return self._blocking
+
+    @property
+    def eventloop(self) -> RepoHandle:
+        """For code that runs inside an event loop."""
+        if self._eventloop is None:
+            assert self._blocking is not None
+            self._eventloop = _other(self._blocking, blocking=False)
+        return self._eventloop
+
+    @property
+    def either(self) -> RepoHandle:
+        """Whichever exists: for questions that need no storage."""
+        return self._blocking or self.eventloop
+
+    @property
+    def storage(self) -> Storage:
+        return self.either.storage
+
+    @property
+    def config(self) -> RepositoryConfig:
+        return self.either.config
+
+    @property
+    def spec_version(self) -> int:
+        return self.either.spec_version
+
+    def __getstate__(self) -> dict[str, Any]:
+        handle = self.either
+        return {
+            "storage": handle.storage,
+            "config": handle.config,
+            "spec_version": handle.spec_version,
+            "default_commit_metadata": dict(handle.shared.default_commit_metadata),
+            "config_version": handle.shared.config_version,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        storage: Storage = state["storage"]
+        config: RepositoryConfig = state["config"]
+        driver = driver_for(storage, config, blocking=True)
+        handle = make_handle(storage, driver, state["spec_version"], config, Clock())
+        handle.shared.default_commit_metadata.update(state["default_commit_metadata"])
+        handle.shared.config_version = state["config_version"]
+        self.__init__(handle, is_blocking=True)  # type: ignore[misc]
+
+
+def driver_for(storage: Storage, config: RepositoryConfig | None, *, blocking: bool) -> Driver:
+    """A driver with the storage's own defaults and the configured settings on top."""
+    settings = storage.default_settings()
+    if config is not None and config.storage is not None:
+        settings = settings.merge(config.storage)
+    return storage.driver(settings.resolved(), blocking=blocking)
+
+
+def _other(handle: RepoHandle, *, blocking: bool) -> RepoHandle:
+    """The same repository and caches through the other kind of driver."""
+    driver = driver_for(handle.storage, handle.config, blocking=blocking)
+    return replace(handle, assets=replace(handle.assets, driver=driver))

@@ -1,0 +1,398 @@
+"""`Repository`: the front of a repository. Each method is a docstring and one operation.
+
+The `x_async` twin of every method that touches storage is generated from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, Self
+
+from icefloe.api.ancestry_graph import AncestryGraph
+from icefloe.api.generated.repository_async import RepositoryAsync
+from icefloe.api.handles import Handles, driver_for
+from icefloe.api.session import Session
+from icefloe.api.values import (
+    ManifestFileInfo,
+    RepoStatus,
+    SnapshotInfo,
+    SpecVersion,
+    Update,
+    to_microseconds,
+)
+from icefloe.changes.diff import Diff
+from icefloe.config import RepositoryConfig, StorageSettings
+from icefloe.ids import SnapshotId
+from icefloe.repo import feature_flags, history, lifecycle, queries, refs, sessions, settings
+from icefloe.repo.feature_flags import FeatureFlag
+from icefloe.repo.handle import Clock, RepoHandle
+from icefloe.storage.run import run_blocking
+from icefloe.storage.spec import Storage
+from icefloe.store.zarr_store import IcechunkStore
+
+
+class Repository(RepositoryAsync):
+    """A versioned store of Zarr arrays.
+
+    Make one with `Repository.create`, `open` or `open_or_create`.
+    """
+
+    def __init__(self, handles: Handles) -> None:
+        self._handles = handles
+
+    def __repr__(self) -> str:
+        version = int(self._handles.spec_version)
+        return f"<icefloe.Repository spec_version={version} {self._handles.storage!r}>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"handles": self._handles}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._handles = state["handles"]
+
+    # -- making and finding
+
+    @classmethod
+    def create(
+        cls,
+        storage: Storage,
+        config: RepositoryConfig | None = None,
+        *,
+        spec_version: SpecVersion | int | None = None,
+        check_clean_root: bool = True,
+    ) -> Self:
+        """Start a new repository in an empty place.
+
+        A configuration given here is saved with the repository. `check_clean_root=False` allows
+        a place where other objects lie.
+
+        Raises:
+            AlreadyExistsError: another process created one at the same moment.
+            InvalidInputError: the place is not empty.
+            StorageError: the storage ignores conditional writes, on which commits rely.
+        """
+        return cls._from_handle(
+            run_blocking(
+                lifecycle.create_repository(
+                    storage,
+                    driver_for(storage, config, blocking=True),
+                    config,
+                    Clock(),
+                    spec_version=int(spec_version or SpecVersion.current()),
+                    check_clean_root=check_clean_root,
+                )
+            ),
+            is_blocking=True,
+        )
+
+    @classmethod
+    def open(cls, storage: Storage, config: RepositoryConfig | None = None) -> Self:
+        """Open an existing repository; `config` is laid over the saved configuration.
+
+        Raises:
+            RepositoryNotFoundError: there is none.
+        """
+        return cls._from_handle(
+            run_blocking(
+                lifecycle.open_repository(
+                    storage, driver_for(storage, config, blocking=True), config, Clock()
+                )
+            ),
+            is_blocking=True,
+        )
+
+    @classmethod
+    def open_or_create(
+        cls,
+        storage: Storage,
+        config: RepositoryConfig | None = None,
+        *,
+        create_version: SpecVersion | int | None = None,
+        check_clean_root: bool = True,
+    ) -> Self:
+        """Open the repository, or create it if there is none; safe when several try at once."""
+        return cls._from_handle(
+            run_blocking(
+                lifecycle.open_or_create(
+                    storage,
+                    driver_for(storage, config, blocking=True),
+                    config,
+                    Clock(),
+                    spec_version=int(create_version or SpecVersion.current()),
+                    check_clean_root=check_clean_root,
+                )
+            ),
+            is_blocking=True,
+        )
+
+    @staticmethod
+    def exists(storage: Storage, storage_settings: StorageSettings | None = None) -> bool:
+        """Whether a repository is stored here."""
+        config = RepositoryConfig(storage=storage_settings)
+        driver = driver_for(storage, config, blocking=True)
+        return run_blocking(lifecycle.fetch_spec_version(driver)) is not None
+
+    @staticmethod
+    def fetch_spec_version(
+        storage: Storage, storage_settings: StorageSettings | None = None
+    ) -> SpecVersion | None:
+        """The version of the repository stored here, or None if there is none."""
+        config = RepositoryConfig(storage=storage_settings)
+        driver = driver_for(storage, config, blocking=True)
+        version = run_blocking(lifecycle.fetch_spec_version(driver))
+        return None if version is None else SpecVersion(version)
+
+    @staticmethod
+    def fetch_config(storage: Storage) -> RepositoryConfig | None:
+        """The saved configuration of the repository stored here, or None if none was saved."""
+        driver = driver_for(storage, None, blocking=True)
+        return run_blocking(lifecycle.fetch_config(driver))
+
+    @classmethod
+    def _from_handle(cls, handle: RepoHandle, *, is_blocking: bool) -> Self:
+        return cls(Handles(handle, is_blocking=is_blocking))
+
+    def reopen(self, config: RepositoryConfig | None = None) -> Self:
+        """The same repository with another configuration laid over the one in force."""
+        storage, merged = self._handles.storage, self._handles.config
+        if config is not None:
+            merged = merged.merge(config)
+        driver = driver_for(storage, merged, blocking=True)
+        return self._from_handle(
+            run_blocking(lifecycle.open_repository(storage, driver, merged, Clock())),
+            is_blocking=True,
+        )
+
+    # -- what it is
+
+    @property
+    def storage(self) -> Storage:
+        """Where the repository is."""
+        return self._handles.storage
+
+    @property
+    def config(self) -> RepositoryConfig:
+        """The configuration in force: saved, with what was given at opening on top."""
+        return self._handles.config
+
+    @property
+    def spec_version(self) -> SpecVersion:
+        """The version of the format."""
+        return SpecVersion(self._handles.spec_version)
+
+    def save_config(self) -> None:
+        """Save the configuration in force with the repository."""
+        return run_blocking(settings.save_config(self._handle))
+
+    def set_default_commit_metadata(self, metadata: dict[str, Any]) -> None:
+        """Metadata that goes into every commit made through this object."""
+        self._handles.either.shared.default_commit_metadata = dict(metadata)
+
+    def default_commit_metadata(self) -> dict[str, Any]:
+        """What `set_default_commit_metadata` set."""
+        return dict(self._handles.either.shared.default_commit_metadata)
+
+    def get_metadata(self) -> dict[str, Any]:
+        """The metadata of the repository itself."""
+        return run_blocking(settings.get_metadata(self._handle))
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The metadata of the repository itself."""
+        return self.get_metadata()
+
+    def set_metadata(self, metadata: dict[str, Any]) -> None:
+        """Replace the metadata of the repository."""
+        return run_blocking(settings.set_metadata(self._handle, metadata))
+
+    def update_metadata(self, metadata: dict[str, Any]) -> dict[str, Any]:
+        """Set some keys of the repository's metadata; returns all of it."""
+        return run_blocking(settings.update_metadata(self._handle, metadata))
+
+    def get_status(self) -> RepoStatus:
+        """Whether the repository takes writes."""
+        return RepoStatus.of(run_blocking(settings.get_status(self._handle)))
+
+    @property
+    def status(self) -> RepoStatus:
+        """Whether the repository takes writes."""
+        return self.get_status()
+
+    def set_status(self, status: RepoStatus) -> None:
+        """Make the repository read-only for everyone, or bring it back online."""
+        return run_blocking(settings.set_status(self._handle, status.stored()))
+
+    def feature_flags(self) -> list[FeatureFlag]:
+        """Every feature flag."""
+        return run_blocking(feature_flags.feature_flags(self._handle))
+
+    def enabled_feature_flags(self) -> list[FeatureFlag]:
+        """The flags that are on."""
+        flags = run_blocking(feature_flags.feature_flags(self._handle))
+        return [flag for flag in flags if flag.enabled]
+
+    def disabled_feature_flags(self) -> list[FeatureFlag]:
+        """The flags that are off."""
+        flags = run_blocking(feature_flags.feature_flags(self._handle))
+        return [flag for flag in flags if not flag.enabled]
+
+    def set_feature_flag(self, name: str, setting: bool | None) -> None:
+        """Switch a flag on or off, or back to its default with None."""
+        return run_blocking(feature_flags.set_feature_flag(self._handle, name, setting))
+
+    # -- branches and tags
+
+    def create_branch(self, branch: str, snapshot_id: str) -> None:
+        """Create a branch that points at a snapshot."""
+        return run_blocking(refs.create_branch(self._handle, branch, SnapshotId.parse(snapshot_id)))
+
+    def list_branches(self) -> set[str]:
+        """Names of all branches."""
+        return run_blocking(refs.list_branches(self._handle))
+
+    def lookup_branch(self, branch: str) -> str:
+        """The snapshot at the tip of a branch."""
+        return run_blocking(refs.lookup_branch(self._handle, branch)).text
+
+    def reset_branch(
+        self, branch: str, snapshot_id: str, *, from_snapshot_id: str | None = None
+    ) -> None:
+        """Point a branch at another snapshot; what it pointed at stays until it is collected.
+
+        With `from_snapshot_id` only if the branch still points there.
+        """
+        expected = None if from_snapshot_id is None else SnapshotId.parse(from_snapshot_id)
+        return run_blocking(
+            refs.reset_branch(self._handle, branch, SnapshotId.parse(snapshot_id), expected)
+        )
+
+    def delete_branch(self, branch: str) -> None:
+        """Delete a branch; `main` cannot be deleted."""
+        return run_blocking(refs.delete_branch(self._handle, branch))
+
+    def create_tag(self, tag: str, snapshot_id: str) -> None:
+        """Create a tag, which points at its snapshot for good."""
+        return run_blocking(refs.create_tag(self._handle, tag, SnapshotId.parse(snapshot_id)))
+
+    def list_tags(self) -> set[str]:
+        """Names of all tags."""
+        return run_blocking(refs.list_tags(self._handle))
+
+    def lookup_tag(self, tag: str) -> str:
+        """The snapshot a tag points at."""
+        return run_blocking(refs.lookup_tag(self._handle, tag)).text
+
+    def delete_tag(self, tag: str) -> None:
+        """Delete a tag; its name can never be used again."""
+        return run_blocking(refs.delete_tag(self._handle, tag))
+
+    # -- history
+
+    def lookup_snapshot(self, snapshot_id: str) -> SnapshotInfo:
+        """Message, time, metadata and parent of a snapshot."""
+        key = SnapshotId.parse(snapshot_id)
+        return SnapshotInfo.of(run_blocking(history.lookup_snapshot(self._handle, key)))
+
+    def list_manifest_files(self, snapshot_id: str) -> list[ManifestFileInfo]:
+        """The manifest files a snapshot uses."""
+        key = SnapshotId.parse(snapshot_id)
+        files = run_blocking(queries.manifest_files(self._handle, key))
+        return [ManifestFileInfo.of(info) for info in files]
+
+    def ancestry(
+        self,
+        *,
+        branch: str | None = None,
+        tag: str | None = None,
+        snapshot_id: str | None = None,
+    ) -> Iterator[SnapshotInfo]:
+        """A snapshot and its ancestors, newest first."""
+        found = run_blocking(
+            queries.ancestry_of(self._handle, branch=branch, tag=tag, snapshot_id=snapshot_id)
+        )
+        return map(SnapshotInfo.of, found)
+
+    async def async_ancestry(
+        self,
+        *,
+        branch: str | None = None,
+        tag: str | None = None,
+        snapshot_id: str | None = None,
+    ) -> AsyncIterator[SnapshotInfo]:
+        """Like `ancestry`, inside an event loop."""
+        for info in await queries.ancestry_of(
+            self._aio_handle, branch=branch, tag=tag, snapshot_id=snapshot_id
+        ):
+            yield SnapshotInfo.of(info)
+
+    def ancestry_graph(
+        self,
+        *,
+        branch: str | None = None,
+        tag: str | None = None,
+        snapshot_id: str | None = None,
+        plain: bool = False,
+    ) -> AncestryGraph:
+        """The history of all branches, or of one ref, as a picture made of text."""
+        lines = run_blocking(
+            queries.graph_lines(self._handle, branch=branch, tag=tag, snapshot_id=snapshot_id)
+        )
+        return AncestryGraph(lines, plain=plain)
+
+    def ops_log(self) -> Iterator[Update]:
+        """Every operation on the repository, newest first."""
+        return map(Update.of, run_blocking(queries.all_operations(self._handle)))
+
+    async def ops_log_async(self) -> AsyncIterator[Update]:
+        """Like `ops_log`, inside an event loop."""
+        async for update in history.ops_log(self._aio_handle):
+            yield Update.of(update)
+
+    def diff(
+        self,
+        *,
+        from_branch: str | None = None,
+        from_tag: str | None = None,
+        from_snapshot_id: str | None = None,
+        to_branch: str | None = None,
+        to_tag: str | None = None,
+        to_snapshot_id: str | None = None,
+    ) -> Diff:
+        """What changed between two points of one line of history."""
+        start = {"branch": from_branch, "tag": from_tag, "snapshot_id": from_snapshot_id}
+        end = {"branch": to_branch, "tag": to_tag, "snapshot_id": to_snapshot_id}
+        return run_blocking(queries.diff_of(self._handle, start, end))
+
+    # -- sessions
+
+    def readonly_session(
+        self,
+        branch: str | None = None,
+        *,
+        tag: str | None = None,
+        snapshot_id: str | None = None,
+        as_of: datetime | None = None,
+    ) -> Session:
+        """A session that reads one snapshot: of a branch, a tag, by id, or a branch at a time."""
+        instant = None if as_of is None else to_microseconds(as_of)
+        state = run_blocking(
+            queries.open_at(
+                self._handle, branch=branch, tag=tag, snapshot_id=snapshot_id, as_of=instant
+            )
+        )
+        return Session(self._handles, state)
+
+    def writable_session(self, branch: str) -> Session:
+        """A session whose changes can be committed to a branch."""
+        return Session(self._handles, run_blocking(sessions.open_writable(self._handle, branch)))
+
+    @contextmanager
+    def transaction(
+        self, branch: str, *, message: str, metadata: dict[str, Any] | None = None
+    ) -> Iterator[IcechunkStore]:
+        """A store to write to; everything is committed at the end, or nothing if that fails."""
+        session = self.writable_session(branch)
+        yield session.store
+        session.commit(message, metadata)

@@ -1,0 +1,185 @@
+"""`Session`: reading one snapshot, or changing it and committing the change."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from icefloe import paths
+from icefloe.api.generated.session_async import SessionAsync
+from icefloe.api.handles import Handles
+from icefloe.api.values import ChunkType
+from icefloe.changes.diff import Diff, make_diff, paths_by_id
+from icefloe.config import RepositoryConfig
+from icefloe.ids import FIRST_SNAPSHOT_ID
+from icefloe.repo import commit, sessions
+from icefloe.repo.sessions import SessionMode, SessionState
+from icefloe.storage.run import run_blocking
+from icefloe.store import session_queries
+from icefloe.store.zarr_store import IcechunkStore, LocalIcechunkStore
+
+
+class Session(SessionAsync):
+    """A view of a repository at one snapshot; made by a `Repository`."""
+
+    def __init__(self, handles: Handles, state: SessionState) -> None:
+        self._handles = handles
+        self._state = state
+        self._store: IcechunkStore | None = None
+
+    def __repr__(self) -> str:
+        where = f"branch={self.branch!r} " if self.branch is not None else ""
+        changes = " with uncommitted changes" if self.has_uncommitted_changes else ""
+        return f"<icefloe.Session {self.mode.name} {where}snapshot={self.snapshot_id!r}{changes}>"
+
+    def __eq__(self, value: object) -> bool:
+        if not isinstance(value, Session):
+            return NotImplemented
+        if self._state is value._state:
+            return True
+        # A writable session is only equal to itself: its changes are its own.
+        return (
+            self.read_only
+            and value.read_only
+            and self._handles.storage == value._handles.storage
+            and self.snapshot_id == value.snapshot_id
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __getstate__(self) -> dict[str, Any]:
+        if not self.read_only:
+            raise ValueError(
+                "a writable session cannot be pickled: its changes would be split in two; commit "
+                "it, or fork it to write from several processes"
+            )
+        return {"handles": self._handles, "snapshot_id": self._state.snapshot_id}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        handles: Handles = state["handles"]
+        opened = run_blocking(sessions.open_readonly(handles.blocking, state["snapshot_id"]))
+        self.__init__(handles, opened)  # type: ignore[misc]
+
+    # -- what it is
+
+    @property
+    def read_only(self) -> bool:
+        """Whether the session cannot change anything."""
+        return self._state.is_read_only
+
+    @property
+    def mode(self) -> SessionMode:
+        """What the session may do."""
+        return self._state.mode
+
+    @property
+    def snapshot_id(self) -> str:
+        """The snapshot the session started from."""
+        return self._state.snapshot_id.text
+
+    @property
+    def branch(self) -> str | None:
+        """The branch a commit goes to; None in a read-only session."""
+        return None if self.read_only else self._state.branch
+
+    @property
+    def config(self) -> RepositoryConfig:
+        """The configuration of the repository."""
+        return self._handles.config
+
+    @property
+    def store(self) -> IcechunkStore:
+        """The session as a Zarr store."""
+        if self._store is None or self._store.read_only != self.read_only:
+            self._store = self.make_store(read_only=self.read_only)
+        return self._store
+
+    def make_store(self, *, read_only: bool) -> IcechunkStore:
+        """Another Zarr store on the same session."""
+        handles = self._handles
+        kind = LocalIcechunkStore if handles.blocking.driver.is_local else IcechunkStore
+        return kind(self, self._state, handles.blocking, handles.eventloop, read_only=read_only)
+
+    # -- changes
+
+    @property
+    def has_uncommitted_changes(self) -> bool:
+        """Whether there is anything to commit."""
+        return not self._state.changes.is_empty
+
+    def status(self) -> Diff:
+        """The uncommitted changes."""
+        state = self._state
+        with state.lock:
+            log = state.changes.log(FIRST_SNAPSHOT_ID)
+            known = paths_by_id(state.snapshot.nodes)
+            known.update((node.id, path) for path, node in state.changes.new.items())
+        return make_diff([log], known)
+
+    def discard_changes(self) -> None:
+        """Forget all uncommitted changes."""
+        self._state.discard()
+
+    def commit(
+        self,
+        message: str,
+        metadata: dict[str, Any] | None = None,
+        *,
+        allow_empty: bool = False,
+    ) -> str:
+        """Make the changes the new tip of the branch, and return the new snapshot's id.
+
+        Afterwards the session is read-only, at that snapshot.
+
+        Raises:
+            ConflictError: the branch moved since the session was opened. The session keeps its
+                changes.
+        """
+        return run_blocking(
+            commit.commit(self._handle, self._state, message, metadata, allow_empty=allow_empty)
+        ).text
+
+    def amend(
+        self,
+        message: str,
+        *,
+        metadata: dict[str, Any] | None = None,
+        allow_empty: bool = False,
+    ) -> str:
+        """Replace the tip of the branch by a snapshot that also has these changes."""
+        return run_blocking(
+            commit.amend(self._handle, self._state, message, metadata, allow_empty=allow_empty)
+        ).text
+
+    def flush(self, message: str, *, metadata: dict[str, Any] | None = None) -> str:
+        """Store the changes as a snapshot that no branch points at, and return its id."""
+        return run_blocking(commit.flush(self._handle, self._state, message, metadata)).text
+
+    # -- questions about nodes and chunks
+
+    def get_node_id(self, path: str) -> str:
+        """The id of a node, which it keeps when it is moved or renamed."""
+        return run_blocking(session_queries.node_id(self._handle, self._state, path)).text
+
+    def chunk_type(self, array_path: str, chunk_coordinates: Sequence[int]) -> ChunkType:
+        """Where the bytes of a chunk are; uninitialized when it was never written."""
+        return ChunkType(
+            run_blocking(
+                session_queries.chunk_kind(self._handle, self._state, array_path, chunk_coordinates)
+            )
+        )
+
+    def all_virtual_chunk_locations(self) -> list[str]:
+        """The location of every virtual chunk, one entry a chunk."""
+        return run_blocking(session_queries.virtual_locations(self._handle, self._state))
+
+    async def chunk_coordinates(
+        self, array_path: str, batch_size: int = 1000
+    ) -> AsyncIterator[tuple[int, ...]]:
+        """The index of every chunk of an array that was written, in ascending order."""
+        path = paths.validate("/" + array_path.strip("/"))
+        node, _ = self._state.array(path)
+        refs = await sessions.all_chunks(self._aio_handle, self._state, node)
+        for first in range(0, len(refs), batch_size):
+            for row in refs.index[first : first + batch_size].tolist():
+                yield tuple(row)

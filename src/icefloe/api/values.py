@@ -1,0 +1,176 @@
+"""The values that repositories and sessions hand out: ids as text, times as datetimes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import Enum, IntEnum
+from typing import Any, ClassVar
+
+from icefloe.format import repo_info, snapshot, snapshot_table
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def to_datetime(microseconds: int) -> datetime:
+    """A time as the format stores it."""
+    return _EPOCH + timedelta(microseconds=microseconds)
+
+
+def to_microseconds(instant: datetime) -> int:
+    """A time as the format stores it; without a zone it is taken as local time."""
+    return (instant.astimezone(UTC) - _EPOCH) // timedelta(microseconds=1)
+
+
+class SpecVersion(IntEnum):
+    """Versions of the format that can be written."""
+
+    v1 = 1
+    v2 = 2
+
+    @staticmethod
+    def current() -> SpecVersion:
+        """The version of new repositories."""
+        return SpecVersion.v2
+
+
+class ChunkType(Enum):
+    """Where the bytes of a chunk are."""
+
+    uninitialized = 0
+    native = 1
+    virtual = 2
+    inline = 3
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotInfo:
+    """A snapshot, as history shows it."""
+
+    id: str
+    parent_id: str | None
+    written_at: datetime
+    message: str
+    metadata: dict[str, Any]
+
+    @classmethod
+    def of(cls, info: snapshot_table.SnapshotInfo) -> SnapshotInfo:
+        parent = None if info.parent_id is None else info.parent_id.text
+        written_at = to_datetime(info.flushed_at)
+        return cls(info.id.text, parent, written_at, info.message, dict(info.metadata))
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestFileInfo:
+    """A manifest file of a snapshot."""
+
+    id: str
+    size_bytes: int
+    num_chunk_refs: int
+
+    @classmethod
+    def of(cls, info: snapshot.ManifestFileInfo) -> ManifestFileInfo:
+        return cls(info.id.text, info.size_bytes, info.num_chunk_refs)
+
+
+class RepoAvailability(Enum):
+    """Whether a repository takes writes."""
+
+    online = 0
+    read_only = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RepoStatus:
+    """Availability of a repository; `set_at` is now unless given."""
+
+    availability: RepoAvailability
+    set_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    limited_availability_reason: str | None = None
+
+    @classmethod
+    def of(cls, status: repo_info.RepoStatus) -> RepoStatus:
+        # The third state, offline, was only ever declared; official reads it as online.
+        is_read_only = status.availability == repo_info.RepoAvailability.READ_ONLY
+        availability = RepoAvailability.read_only if is_read_only else RepoAvailability.online
+        reason = status.limited_availability_reason
+        return cls(availability, to_datetime(status.set_at), reason)
+
+    def stored(self) -> repo_info.RepoStatus:
+        return repo_info.RepoStatus(
+            repo_info.RepoAvailability(self.availability.value),
+            to_microseconds(self.set_at),
+            self.limited_availability_reason,
+        )
+
+
+class UpdateType:
+    """What an entry of the operations log records: one of the classes inside."""
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self.__dict__ == other.__dict__
+
+    def __hash__(self) -> int:
+        return hash((type(self), *self.__dict__.items()))
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={value!r}" for name, value in self.__dict__.items())
+        return f"UpdateType.{type(self).__name__}({values})"
+
+    RepoInitialized: ClassVar[type[UpdateType]]
+    RepoMigrated: ClassVar[type[UpdateType]]
+    ConfigChanged: ClassVar[type[UpdateType]]
+    MetadataChanged: ClassVar[type[UpdateType]]
+    TagCreated: ClassVar[type[UpdateType]]
+    TagDeleted: ClassVar[type[UpdateType]]
+    BranchCreated: ClassVar[type[UpdateType]]
+    BranchDeleted: ClassVar[type[UpdateType]]
+    BranchReset: ClassVar[type[UpdateType]]
+    NewCommit: ClassVar[type[UpdateType]]
+    CommitAmended: ClassVar[type[UpdateType]]
+    NewDetachedSnapshot: ClassVar[type[UpdateType]]
+    GCRan: ClassVar[type[UpdateType]]
+    ExpirationRan: ClassVar[type[UpdateType]]
+    FeatureFlagChanged: ClassVar[type[UpdateType]]
+    RepoStatusChanged: ClassVar[type[UpdateType]]
+
+
+def _update_class(kind: repo_info.UpdateKind) -> type[UpdateType]:
+    words = kind.name.split("_")
+    name = "".join("GC" if word == "GC" else word.capitalize() for word in words)
+    made = type(name, (UpdateType,), {"__doc__": f"{kind.name.replace('_', ' ').capitalize()}."})
+    made.__qualname__ = f"UpdateType.{name}"
+    setattr(UpdateType, name, made)
+    return made
+
+
+_UPDATE_CLASSES = {kind: _update_class(kind) for kind in repo_info.UpdateKind}
+
+
+def _update_type(kind: repo_info.UpdateKind, values: Mapping[str, Any]) -> UpdateType:
+    made = _UPDATE_CLASSES[kind]()
+    shown = dict(values)
+    if kind == repo_info.UpdateKind.FEATURE_FLAG_CHANGED and not shown.pop("is_set"):
+        shown["new_value"] = None
+    for name, value in shown.items():
+        if isinstance(value, bytes):
+            value = str(value)  # noqa: PLW2901 - ids are shown as text
+        elif isinstance(value, repo_info.RepoStatus):
+            value = RepoStatus.of(value)  # noqa: PLW2901
+        setattr(made, name, value)
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """One entry of the operations log."""
+
+    kind: UpdateType
+    updated_at: datetime
+    backup_path: str | None
+
+    @classmethod
+    def of(cls, update: repo_info.Update) -> Update:
+        kind = _update_type(update.kind, update.values)
+        return cls(kind, to_datetime(update.updated_at), update.backup_path)

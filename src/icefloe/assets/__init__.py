@@ -1,0 +1,1 @@
+"""Ids in, decoded objects out: the typed side of storage, with its caches."""

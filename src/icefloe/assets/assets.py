@@ -1,0 +1,163 @@
+"""Fetching and storing the files of a repository, decoded and cached."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from icefloe.assets.cache import BoundedCache
+from icefloe.config.resolved import ResolvedConfig
+from icefloe.errors import ErrorKind, FormatError, SnapshotNotFoundError, StorageError
+from icefloe.format import layout
+from icefloe.format.envelope import WRITER_NAME, FileType
+from icefloe.format.manifest import Manifest, decode_manifest
+from icefloe.format.repo_info import RepoInfo, decode_repo_info
+from icefloe.format.snapshot import Snapshot, decode_snapshot
+from icefloe.format.snapshot_encode import encode_snapshot
+from icefloe.format.transaction_log import (
+    TransactionLog,
+    decode_transaction_log,
+    encode_transaction_log,
+)
+from icefloe.ids import ManifestId, SnapshotId
+from icefloe.storage.driver import Driver, Span, Version
+
+_FILE_TYPE_NAMES = {
+    FileType.SNAPSHOT: "snapshot",
+    FileType.MANIFEST: "manifest",
+    FileType.TRANSACTION_LOG: "transaction-log",
+    FileType.REPO_INFO: "repo-info",
+}
+
+
+@dataclass(slots=True)
+class RepoObject:
+    """The `repo` object as last seen: decoded, raw, and with its version."""
+
+    info: RepoInfo
+    data: bytes
+    version: Version
+
+
+class Caches:
+    """Decoded objects, shared by every driver flavour of one repository."""
+
+    def __init__(self, settings: ResolvedConfig) -> None:
+        caching = settings.caching
+        self.snapshots: BoundedCache[Snapshot] = BoundedCache(caching.num_snapshot_nodes)
+        self.manifests: BoundedCache[Manifest] = BoundedCache(caching.num_chunk_refs)
+        self.logs: BoundedCache[TransactionLog] = BoundedCache(caching.num_transaction_changes)
+        self.chunks: BoundedCache[bytes] = BoundedCache(caching.num_bytes_chunks)
+        self.repo: RepoObject | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Assets:
+    """Typed access to one repository's files through one driver."""
+
+    driver: Driver
+    settings: ResolvedConfig
+    caches: Caches
+
+    # -- reading
+
+    async def snapshot(self, snapshot_id: SnapshotId) -> Snapshot:
+        """Decode a snapshot file.
+
+        Raises:
+            SnapshotNotFoundError: there is no such file.
+        """
+        cached = self.caches.snapshots.get(snapshot_id)
+        if cached is not None:
+            return cached
+        key = layout.snapshot_key(snapshot_id)
+        try:
+            data = await self.driver.get(key)
+        except StorageError as error:
+            if error.kind != ErrorKind.OBJECT_NOT_FOUND:
+                raise
+            raise SnapshotNotFoundError(
+                f"no snapshot {snapshot_id} in this repository ({key} does not exist)"
+            ) from None
+        snapshot = decode_snapshot(data, key)
+        _check_id(snapshot.id, snapshot_id, key)
+        self.caches.snapshots.put(snapshot_id, snapshot, max(1, len(snapshot.nodes)))
+        return snapshot
+
+    async def manifest(self, manifest_id: ManifestId, size_bytes: int) -> Manifest:
+        """Decode a manifest file of known size (0 when it is not known)."""
+        (manifest,) = await self.manifests([(manifest_id, size_bytes)])
+        return manifest
+
+    async def manifests(self, wanted: Sequence[tuple[ManifestId, int]]) -> list[Manifest]:
+        """Decode several manifest files, fetched at once."""
+        found = [self.caches.manifests.get(manifest_id) for manifest_id, _ in wanted]
+        missing = [row for row, manifest in enumerate(found) if manifest is None]
+        requests = []
+        for row in missing:
+            manifest_id, size = wanted[row]
+            requests.append((layout.manifest_key(manifest_id), Span(0, size) if size else None))
+        blobs = await self.driver.get_many(requests) if requests else []
+        for row, (key, _), data in zip(missing, requests, blobs, strict=True):
+            manifest = decode_manifest(data, key)
+            _check_id(manifest.id, wanted[row][0], key)
+            self.caches.manifests.put(manifest.id, manifest, max(1, manifest.num_chunk_refs))
+            found[row] = manifest
+        return [manifest for manifest in found if manifest is not None]
+
+    async def transaction_log(self, snapshot_id: SnapshotId) -> TransactionLog:
+        """Decode the log of a commit; `object-not-found` when it has none."""
+        cached = self.caches.logs.get(snapshot_id)
+        if cached is not None:
+            return cached
+        key = layout.transaction_log_key(snapshot_id)
+        log = decode_transaction_log(await self.driver.get(key), key)
+        _check_id(log.id, snapshot_id, key)
+        self.caches.logs.put(snapshot_id, log, max(1, log.num_changes))
+        return log
+
+    async def repo_object(self) -> RepoObject:
+        """The current repo object; not fetched again if it has not changed since last time."""
+        cached = self.caches.repo
+        if cached is None:
+            data, version = await self.driver.get_versioned(layout.REPO)
+        else:
+            changed = await self.driver.get_if_changed(layout.REPO, cached.version)
+            if changed is None:
+                return cached
+            data, version = changed
+        fetched = RepoObject(decode_repo_info(data, layout.REPO), data, version)
+        self.caches.repo = fetched
+        return fetched
+
+    # -- writing
+
+    async def put_metadata_files(self, files: Sequence[tuple[str, bytes]]) -> None:
+        """Write snapshots, manifests and logs, at once; their ids are new, so nothing is lost."""
+        await self.driver.put_many(files)
+
+    def encode_snapshot(self, snapshot: Snapshot, spec_version: int) -> tuple[str, bytes]:
+        level = self.settings.compression.level
+        data = encode_snapshot(snapshot, spec_version=spec_version, level=level)
+        return layout.snapshot_key(snapshot.id), data
+
+    def encode_log(self, log: TransactionLog, spec_version: int) -> tuple[str, bytes]:
+        level = self.settings.compression.level
+        data = encode_transaction_log(log, spec_version=spec_version, level=level)
+        return layout.transaction_log_key(log.id), data
+
+
+def object_metadata(data: bytes) -> dict[str, str]:
+    """The user metadata that goes with a metadata file; no reader relies on it."""
+    return {
+        "icspecver": str(data[36]),
+        "icclient": WRITER_NAME,
+        "icfiletype": _FILE_TYPE_NAMES[FileType(data[37])],
+        "iccompalg": "zstd",
+    }
+
+
+def _check_id(found: Any, expected: Any, key: str) -> None:
+    if found != expected:
+        raise FormatError(f"{key}: the file says it is {found}, expected {expected}")

@@ -1,0 +1,26 @@
+"""Chunk payloads: from a reference to bytes."""
+
+from __future__ import annotations
+
+from icefloe.assets.assets import Assets
+from icefloe.errors import ErrorKind, InternalError, InvalidInputError
+from icefloe.format import layout
+from icefloe.format.chunk_refs import ChunkKind, ChunkRef
+from icefloe.storage.driver import Readable, Span
+
+
+async def fetch_chunk(assets: Assets, ref: ChunkRef, span: Span | None) -> Readable:
+    """The bytes of a chunk, or a span of them; the span lies inside the chunk."""
+    if ref.kind == ChunkKind.INLINE:
+        assert ref.inline is not None
+        return ref.inline if span is None else ref.inline[span.start : span.start + span.length]
+    if ref.kind == ChunkKind.VIRTUAL:
+        raise InvalidInputError(
+            f"the chunk lies in {ref.location!r}, which no container authorises; "
+            "virtual chunks cannot be read by this version",
+            ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER,
+        )
+    if ref.chunk_id is None:
+        raise InternalError("a native chunk has no id")
+    start, length = (0, ref.length) if span is None else span
+    return await assets.driver.get(layout.chunk_key(ref.chunk_id), Span(ref.offset + start, length))

@@ -1,0 +1,1 @@
+"""What a transaction means: edits, splits and new files, decided without touching storage."""

@@ -1,0 +1,155 @@
+"""The uncommitted changes of a session, and the nodes as the session sees them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from icefloe import paths
+from icefloe.changes.chunk_edits import ChunkEdits
+from icefloe.errors import AlreadyExistsError, ErrorKind
+from icefloe.format.nodes import ArrayData, Node, NodeTable
+from icefloe.format.transaction_log import TransactionLog
+from icefloe.ids import NodeId, SnapshotId
+
+
+class NodeUpdate(NamedTuple):
+    """New metadata of a node that the base snapshot has."""
+
+    path: str
+    user_data: bytes
+    array: ArrayData | None
+
+
+class Deleted(NamedTuple):
+    """A node of the base snapshot that is gone."""
+
+    id: NodeId
+    is_array: bool
+
+
+class ChangeSet:
+    """Edits on top of a base snapshot. Methods that look at nodes are given the base."""
+
+    def __init__(self) -> None:
+        self.new: dict[str, Node] = {}
+        self.updated: dict[NodeId, NodeUpdate] = {}
+        self.deleted: dict[str, Deleted] = {}
+        self.chunks: dict[NodeId, ChunkEdits] = {}
+        self._path_of: dict[NodeId, str] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.new or self.updated or self.deleted or self.chunks)
+
+    # -- looking
+
+    def find(self, base: NodeTable, path: str) -> Node | None:
+        """The node at `path` as the session sees it, or None."""
+        node = self.new.get(path)
+        if node is None and path not in self.deleted:
+            node = base.find(path)
+            if node is not None and (update := self.updated.get(node.id)) is not None:
+                return _with_update(node, update)
+        return node
+
+    def paths(self, base: NodeTable, below: str = paths.ROOT) -> list[str]:
+        """Paths of all nodes at or below a path, ascending."""
+        found = [path for path in _within(base.path, below) if path not in self.deleted]
+        added = [path for path in self.new if paths.is_within(path, below)]
+        return sorted(found + added) if added else found
+
+    def touched(self, base: NodeTable) -> Iterator[Node]:
+        """The nodes that differ from the base in any way, as the session sees them."""
+        updated = (update.path for update in self.updated.values())
+        edited = (self._path_of[node_id] for node_id in self.chunks)
+        for path in sorted({*self.new, *updated, *edited}):
+            node = self.find(base, path)
+            assert node is not None
+            yield node
+
+    # -- changing
+
+    def put_node(
+        self, base: NodeTable, path: str, user_data: bytes, array: ArrayData | None, new_id: NodeId
+    ) -> None:
+        """Create a node, or give an existing one of the same kind new metadata."""
+        old = self.find(base, path)
+        if old is None:
+            self.new[path] = Node(new_id, path, user_data, array)
+            return
+        if (old.array is None) != (array is None):
+            kinds = ("a group", "an array") if old.array is None else ("an array", "a group")
+            raise AlreadyExistsError(
+                f"node {path!r} is {kinds[0]} and cannot become {kinds[1]}; delete it first",
+                ErrorKind.NODE_ALREADY_EXISTS,
+            )
+        if old.user_data == user_data:
+            return
+        if path in self.new:
+            self.new[path] = replace(old, user_data=user_data, array=array)
+        else:
+            self.updated[old.id] = NodeUpdate(path, user_data, array)
+
+    def delete_node(self, base: NodeTable, path: str) -> None:
+        """Delete a node and everything below it; nothing happens if it is not there."""
+        for gone in self.paths(base, below=path):
+            node = self.find(base, gone)
+            assert node is not None
+            self.chunks.pop(node.id, None)
+            self.updated.pop(node.id, None)
+            if self.new.pop(gone, None) is None:
+                self.deleted[gone] = Deleted(node.id, node.array is not None)
+
+    def edits(self, node: Node) -> ChunkEdits:
+        """The chunk edits of an array, made on first use."""
+        assert node.array is not None
+        if node.id not in self.chunks:
+            self.chunks[node.id] = ChunkEdits(len(node.array.shape))
+            self._path_of[node.id] = node.path
+        return self.chunks[node.id]
+
+    def clear(self) -> None:
+        for part in (self.new, self.updated, self.deleted, self.chunks):
+            part.clear()
+
+    def log(self, snapshot_id: SnapshotId) -> TransactionLog:
+        """The transaction log of these changes."""
+        is_array = {True: set[NodeId](), False: set[NodeId]()}
+        for gone in self.deleted.values():
+            is_array[gone.is_array].add(gone.id)
+        updated_arrays = {key for key, update in self.updated.items() if update.array is not None}
+        return TransactionLog(
+            snapshot_id,
+            new_groups=frozenset(node.id for node in self.new.values() if node.array is None),
+            new_arrays=frozenset(node.id for node in self.new.values() if node.array is not None),
+            deleted_groups=frozenset(is_array[False]),
+            deleted_arrays=frozenset(is_array[True]),
+            updated_arrays=frozenset(updated_arrays),
+            updated_groups=frozenset(self.updated.keys() - updated_arrays),
+            updated_chunks={
+                key: touched
+                for key, edits in self.chunks.items()
+                if len(touched := edits.touched())
+            },
+        )
+
+
+def _with_update(node: Node, update: NodeUpdate) -> Node:
+    array = update.array
+    if array is not None and node.array is not None:
+        array = replace(array, manifests=node.array.manifests)
+    return replace(node, user_data=update.user_data, array=array)
+
+
+def _within(ordered: list[str], below: str) -> list[str]:
+    """Paths at or below one of them: the path itself, and one contiguous stretch."""
+    if below == paths.ROOT:
+        return ordered
+    at = bisect_left(ordered, below)
+    itself = ordered[at : at + 1] if ordered[at : at + 1] == [below] else []
+    # "0" is the character after "/": every path that starts with below + "/" sorts before it.
+    first, last = bisect_left(ordered, below + "/"), bisect_left(ordered, below + "0")
+    return itself + ordered[first:last]

@@ -1,0 +1,105 @@
+"""Transaction logs as people read them: paths instead of node ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from icefloe.format.chunk_index import Index, sort_rows
+from icefloe.format.nodes import NodeTable
+from icefloe.format.transaction_log import TransactionLog
+from icefloe.ids import NodeId
+
+
+@dataclass(slots=True)
+class Diff:
+    """What changed between two snapshots, or in a session."""
+
+    new_groups: set[str] = field(default_factory=set)
+    new_arrays: set[str] = field(default_factory=set)
+    deleted_groups: set[str] = field(default_factory=set)
+    deleted_arrays: set[str] = field(default_factory=set)
+    updated_groups: set[str] = field(default_factory=set)
+    updated_arrays: set[str] = field(default_factory=set)
+    updated_chunks: dict[str, list[list[int]]] = field(default_factory=dict)
+    moved_nodes: list[tuple[str, str]] = field(default_factory=list)
+
+    def is_empty(self) -> bool:
+        return self == Diff()
+
+    def __repr__(self) -> str:
+        lines = [
+            f"{_TITLES[name]}:\n" + "".join(f"    {path}\n" for path in sorted(found))
+            for name in _NODE_SETS
+            if (found := getattr(self, name))
+        ]
+        if self.updated_chunks:
+            rows = "".join(
+                f"    {path}:\n{_chunk_lines(chunks)}"
+                for path, chunks in sorted(self.updated_chunks.items())
+            )
+            lines.append(f"Chunks updated:\n{rows}")
+        if self.moved_nodes:
+            rows = "".join(f"    {source} -> {target}\n" for source, target in self.moved_nodes)
+            lines.append(f"Nodes moved:\n{rows}")
+        return "\n".join(lines) or "no changes"
+
+
+_NODE_SETS = (
+    "new_groups",
+    "new_arrays",
+    "deleted_groups",
+    "deleted_arrays",
+    "updated_groups",
+    "updated_arrays",
+)
+_TITLES = {
+    "new_groups": "Groups created",
+    "new_arrays": "Arrays created",
+    "deleted_groups": "Groups deleted",
+    "deleted_arrays": "Arrays deleted",
+    "updated_groups": "Group definitions updated",
+    "updated_arrays": "Array definitions updated",
+}
+_SHOWN_CHUNKS = 10
+
+
+def _chunk_lines(chunks: list[list[int]]) -> str:
+    shown = "".join(f"        {chunk}\n" for chunk in chunks[:_SHOWN_CHUNKS])
+    more = len(chunks) - _SHOWN_CHUNKS
+    return shown + (f"        ... {more} more\n" if more > 0 else "")
+
+
+def make_diff(logs: Iterable[TransactionLog], path_of: Mapping[NodeId, str]) -> Diff:
+    """The union of several logs, oldest first; nodes that neither end knows are left out."""
+    diff = Diff()
+    chunks: dict[str, list[Index]] = {}
+    for log in logs:
+        for name in _NODE_SETS:
+            known = (path_of.get(node_id) for node_id in getattr(log, name))
+            getattr(diff, name).update(path for path in known if path is not None)
+        for node_id, index in log.updated_chunks.items():
+            if (path := path_of.get(node_id)) is not None:
+                chunks.setdefault(path, []).append(index)
+        diff.moved_nodes.extend((move.source, move.destination) for move in log.moved_nodes or ())
+    for path, parts in chunks.items():
+        # One array may have changed its number of dimensions along the way.
+        by_rank: dict[int, list[Index]] = {}
+        for part in parts:
+            by_rank.setdefault(part.shape[1], []).append(part)
+        merged = [np.concatenate(same) for same in by_rank.values()]
+        diff.updated_chunks[path] = [
+            row for index in merged for row in index[sort_rows(index)].tolist()
+        ]
+    return diff
+
+
+def paths_by_id(*tables: NodeTable) -> dict[NodeId, str]:
+    """Path of every node; later tables win."""
+    return {
+        NodeId(raw.tobytes()): path
+        for table in tables
+        for raw, path in zip(table.id, table.path, strict=True)
+    }

@@ -1,0 +1,258 @@
+"""The operations log as columns: a repo object carries up to a thousand entries, and every commit
+reads and writes them all.
+
+The kinds of entry have few fields between them, so one row has room for any kind: a text (name or
+branch), two snapshot ids, three small numbers, and for a change of status the status.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from icefloe.format.blobs import Bytes, Ints
+from icefloe.format.flat_read import Rows, Table
+from icefloe.format.flat_write import FlatWriter
+from icefloe.format.schema import REPO_STATUS, UPDATE, UPDATE_TYPES
+from icefloe.ids import SnapshotId
+
+
+class RepoAvailability(IntEnum):
+    """Whether a repository takes writes."""
+
+    ONLINE = 0
+    READ_ONLY = 1
+    OFFLINE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class RepoStatus:
+    """Availability, since when (microseconds), and why it is limited."""
+
+    availability: RepoAvailability
+    set_at: int
+    limited_availability_reason: str | None = None
+
+
+class UpdateKind(IntEnum):
+    """What an entry of the operations log records, with the format's numbers."""
+
+    REPO_INITIALIZED = 1
+    REPO_MIGRATED = 2
+    CONFIG_CHANGED = 3
+    METADATA_CHANGED = 4
+    TAG_CREATED = 5
+    TAG_DELETED = 6
+    BRANCH_CREATED = 7
+    BRANCH_DELETED = 8
+    BRANCH_RESET = 9
+    NEW_COMMIT = 10
+    COMMIT_AMENDED = 11
+    NEW_DETACHED_SNAPSHOT = 12
+    GC_RAN = 13
+    EXPIRATION_RAN = 14
+    FEATURE_FLAG_CHANGED = 15
+    REPO_STATUS_CHANGED = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """One entry of the operations log.
+
+    `values` has exactly the fields the format gives this kind, such as `branch` and
+    `new_snap_id` for a commit. `backup_path` names the file in which this entry is the newest.
+    """
+
+    kind: UpdateKind
+    updated_at: int
+    values: Mapping[str, Any] = field(default_factory=dict)
+    backup_path: str | None = None
+
+
+_IDS = ("previous_snap_id", "new_snap_id")
+_NUMBERS = {"from_version": 0, "id": 0, "to_version": 1, "new_value": 1, "is_set": 2}
+_FLAGS = ("new_value", "is_set")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UpdateTable(Sequence[Update]):
+    """Entries of an operations log, newest first."""
+
+    kind: NDArray[np.uint8]
+    updated_at: NDArray[np.uint64]
+    backup_path: pa.Array
+    text: pa.Array
+    ids: Bytes
+    """One row an entry: the previous snapshot id and the new one, zeros for none."""
+    numbers: NDArray[np.uint16]
+    status: Mapping[int, RepoStatus]
+    """By row; changes of status are rare."""
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    def __getitem__(self, row: Any) -> Any:
+        if isinstance(row, slice):
+            return [self._entry(at) for at in range(*row.indices(len(self)))]
+        return self._entry(range(len(self))[row])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _entry(self, row: int) -> Update:
+        kind = UpdateKind(int(self.kind[row]))
+        values: dict[str, Any] = {}
+        for name in UPDATE_TYPES[kind].fields:
+            if name in _IDS:
+                at = _IDS.index(name) * SnapshotId.size
+                values[name] = SnapshotId(self.ids[row, at : at + SnapshotId.size].tobytes())
+            elif name in _NUMBERS:
+                number = int(self.numbers[row, _NUMBERS[name]])
+                values[name] = bool(number) if name in _FLAGS else number
+            else:
+                values[name] = self.status[row] if name == "status" else self.text[row].as_py()
+        return Update(kind, int(self.updated_at[row]), values, self.backup_path[row].as_py())
+
+    @classmethod
+    def from_updates(cls, updates: Iterable[Update]) -> UpdateTable:
+        """Columns of these entries."""
+        if isinstance(updates, UpdateTable):
+            return updates
+        entries = list(updates)
+        values = [entry.values for entry in entries]
+        none = bytes(SnapshotId.size)
+        raw = b"".join(bytes(row.get(name, none)) for row in values for name in _IDS)
+        numbers = np.zeros((len(entries), 3), np.uint16)
+        for at, row in enumerate(values):
+            for name in row.keys() & _NUMBERS.keys():
+                numbers[at, _NUMBERS[name]] = row[name]
+        return cls(
+            np.array([entry.kind for entry in entries], np.uint8),
+            np.array([entry.updated_at for entry in entries], np.uint64),
+            pa.array([entry.backup_path for entry in entries], pa.string()),
+            pa.array([row.get("name", row.get("branch")) for row in values], pa.string()),
+            np.frombuffer(raw, np.uint8).reshape(-1, 2 * SnapshotId.size),
+            numbers,
+            {at: row["status"] for at, row in enumerate(values) if "status" in row},
+        )
+
+    def with_first(self, entry: Update, backup_path: str, count: int) -> UpdateTable:
+        """A new first entry before `count` old ones; the former first learns its backup."""
+        single = UpdateTable.from_updates([entry])
+        first_two = pa.array([None, backup_path], pa.string())
+        backups = [first_two[: 1 + min(count, 1)], self.backup_path[1 : max(count, 1)]]
+        return UpdateTable(
+            np.concatenate([single.kind, self.kind[:count]]),
+            np.concatenate([single.updated_at, self.updated_at[:count]]),
+            pa.concat_arrays([part.cast(pa.string()) for part in backups]),
+            pa.concat_arrays([single.text, self.text[:count].cast(pa.string())]),
+            np.concatenate([single.ids, self.ids[:count]]),
+            np.concatenate([single.numbers, self.numbers[:count]]),
+            {**single.status, **{row + 1: s for row, s in self.status.items() if row < count}},
+        )
+
+
+# -- reading
+
+
+def decode_status(table: Table) -> RepoStatus:
+    """A RepoStatus table."""
+    availability = table.scalar("availability")
+    if availability > max(RepoAvailability):
+        table.buffer.fail(f"RepoStatus.availability is {availability}, expected 0, 1 or 2")
+    reason = table.string("limited_availability_reason")
+    return RepoStatus(RepoAvailability(availability), table.scalar("set_at"), reason)
+
+
+def decode_updates(rows: Rows) -> UpdateTable:
+    """The operations log of a repo object."""
+    kind = rows.scalar("update_type_type")
+    texts = [pa.nulls(0, pa.string())]
+    text_row = np.full(len(rows), -1, np.int64)
+    ids = np.zeros((len(rows), 2 * SnapshotId.size), np.uint8)
+    numbers = np.zeros((len(rows), 3), np.uint16)
+    status: dict[int, RepoStatus] = {}
+    for tag in np.unique(kind).tolist():
+        if tag not in UPDATE_TYPES:
+            rows.buffer.fail(
+                f"the operations log has an entry of type {tag}, types 1 to {max(UPDATE_TYPES)} "
+                "are known; a newer version may have written it"
+            )
+        which = np.flatnonzero(kind == tag)
+        tables = rows.take(which).children("update_type", UPDATE_TYPES[tag])
+        for name in UPDATE_TYPES[tag].fields:
+            if name in _IDS:
+                at = _IDS.index(name) * SnapshotId.size
+                ids[which, at : at + SnapshotId.size] = tables.struct(name)
+            elif name in _NUMBERS:
+                numbers[which, _NUMBERS[name]] = tables.scalar(name)
+            elif name == "status":
+                places = tables.buffer.targets(tables.field(name)[0]).tolist()
+                for row, place in zip(which.tolist(), places, strict=True):
+                    status[row] = decode_status(Table(tables.buffer, place, REPO_STATUS))
+            else:
+                text_row[which] = sum(map(len, texts)) + np.arange(len(which))
+                texts.append(tables.strings(name).cast(pa.string()))
+    text = pa.concat_arrays(texts).take(pa.array(text_row, mask=text_row < 0))
+    backups = rows.strings("backup_path").cast(pa.string())
+    return UpdateTable(kind, rows.scalar("updated_at"), backups, text, ids, numbers, status)
+
+
+# -- writing
+
+
+def add_statuses(writer: FlatWriter, statuses: Sequence[RepoStatus]) -> Ints:
+    """Place RepoStatus tables; returns their positions."""
+    reasons = pa.array([status.limited_availability_reason for status in statuses], pa.string())
+    tables = writer.tables(
+        REPO_STATUS,
+        len(statuses),
+        {
+            "availability": None,
+            "set_at": None,
+            "limited_availability_reason": reasons.is_valid().to_numpy(zero_copy_only=False),
+        },
+    )
+    tables.set("availability", [status.availability for status in statuses])
+    tables.set("set_at", np.array([status.set_at for status in statuses], np.uint64))
+    tables.point("limited_availability_reason", writer.blobs(reasons))
+    return tables.position
+
+
+def add_updates(writer: FlatWriter, updates: UpdateTable) -> int:
+    """Place the operations log; returns the position of its vector."""
+    vector = writer.offsets(len(updates))
+    required = dict.fromkeys(("update_type_type", "update_type", "updated_at"))
+    has_backup = updates.backup_path.is_valid().to_numpy(zero_copy_only=False)
+    tables = writer.tables(UPDATE, len(updates), {**required, "backup_path": has_backup})
+    vector.point(tables.position)
+    tables.set("update_type_type", updates.kind)
+    tables.set("updated_at", updates.updated_at)
+    tables.point("backup_path", writer.blobs(updates.backup_path))
+    target = np.zeros(len(updates), np.int64)
+    for tag in np.unique(updates.kind).tolist():
+        which = np.flatnonzero(updates.kind == tag)
+        spec = UPDATE_TYPES[tag]
+        fields = writer.tables(spec, len(which), dict.fromkeys(spec.fields))
+        for name in spec.fields:
+            if name in _IDS:
+                at = _IDS.index(name) * SnapshotId.size
+                fields.set(name, updates.ids[which, at : at + SnapshotId.size])
+            elif name in _NUMBERS:
+                fields.set(name, updates.numbers[which, _NUMBERS[name]])
+            elif name == "status":
+                chosen = [updates.status[row] for row in which.tolist()]
+                fields.point(name, add_statuses(writer, chosen))
+            else:
+                fields.point(name, writer.blobs(updates.text.take(pa.array(which))))
+        target[which] = fields.position
+    tables.point("update_type", target)
+    return vector.position

@@ -1,0 +1,1 @@
+"""The operations, each written once as a coroutine that awaits only storage."""

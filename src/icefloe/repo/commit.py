@@ -1,0 +1,280 @@
+"""Commit, amend and flush: build the files, write them, then move the branch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from icefloe.changes.build import (
+    CommitPlan,
+    NewManifest,
+    build_manifest,
+    build_snapshot,
+    plan_commit,
+)
+from icefloe.changes.log_union import union_of_logs
+from icefloe.changes.split_sizes import configured_split_sizes
+from icefloe.errors import ConflictError, ErrorKind, FormatError, SessionStateError
+from icefloe.format import layout
+from icefloe.format.repo_info import RepoInfo, UpdateKind
+from icefloe.format.snapshot import Snapshot
+from icefloe.format.snapshot_table import SnapshotInfo
+from icefloe.format.transaction_log import TransactionLog
+from icefloe.ids import ManifestId, NodeId, SnapshotId
+from icefloe.repo import refs_v1
+from icefloe.repo.handle import RepoHandle
+from icefloe.repo.refs import find_branch
+from icefloe.repo.sessions import SessionMode, SessionState
+from icefloe.repo.update import Changed, update_repo
+
+_MAX_CLOCK_SKEW_S = 600
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A snapshot that is stored, but that no ref points at yet."""
+
+    snapshot: Snapshot
+    log: TransactionLog
+
+
+async def commit(
+    handle: RepoHandle,
+    state: SessionState,
+    message: str,
+    metadata: Mapping[str, Any] | None,
+    *,
+    allow_empty: bool = False,
+) -> SnapshotId:
+    """Make the session's changes the new tip of its branch.
+
+    Raises:
+        ConflictError: the branch has moved since the session was opened; nothing is lost, the
+            session keeps its changes.
+    """
+    branch = _require_branch(state)
+    _require_changes(state, allow_empty=allow_empty)
+    base = state.snapshot_id
+    written = await _write(handle, state, message, metadata, parent_id=base)
+    if handle.spec_version == 1:
+        try:
+            await refs_v1.move_branch(handle, branch, written.snapshot.id, base)
+        except ConflictError as conflict:
+            raise ConflictError(
+                conflict.expected_parent, conflict.actual_parent, kind=ErrorKind.COMMIT_CONFLICT
+            ) from None
+    else:
+
+        def change(info: RepoInfo, _now: int) -> Changed:
+            _require_tip(info, branch, base)
+            values = {"branch": branch, "new_snap_id": written.snapshot.id}
+            return _with_commit(info, branch, written, base), UpdateKind.NEW_COMMIT, values
+
+        await update_repo(handle, change)
+    state.finish(written.snapshot)
+    return written.snapshot.id
+
+
+async def amend(
+    handle: RepoHandle,
+    state: SessionState,
+    message: str,
+    metadata: Mapping[str, Any] | None,
+    *,
+    allow_empty: bool = False,
+) -> SnapshotId:
+    """Replace the tip of the branch by a snapshot that also has the session's changes."""
+    handle.require_version_2("amending a commit")
+    branch = _require_branch(state)
+    _require_changes(state, allow_empty=allow_empty)
+    base = state.snapshot_id
+    replaced = (await handle.assets.repo_object()).info.snapshots[base]
+    if replaced.parent_id is None:
+        raise SessionStateError(
+            "the first snapshot of a repository cannot be amended; commit on top of it",
+            ErrorKind.NO_AMEND_FOR_INITIAL_COMMIT,
+        )
+    parent = replaced.parent_id
+    before = await handle.assets.transaction_log(base)
+    written = await _write(handle, state, message, metadata, parent_id=parent, before=before)
+
+    def change(info: RepoInfo, _now: int) -> Changed:
+        _require_tip(info, branch, base)
+        pruned = info.snapshots[base].pruned_ancestor_tx_logs
+        changed = _with_commit(info, branch, written, info.snapshots[base].parent_id, pruned)
+        values = {"branch": branch, "previous_snap_id": base, "new_snap_id": written.snapshot.id}
+        return changed, UpdateKind.COMMIT_AMENDED, values
+
+    await update_repo(handle, change)
+    state.finish(written.snapshot)
+    return written.snapshot.id
+
+
+async def flush(
+    handle: RepoHandle, state: SessionState, message: str, metadata: Mapping[str, Any] | None
+) -> SnapshotId:
+    """Store the session's changes as a snapshot that no branch points at."""
+    _require_writable(state)
+    base = state.snapshot_id
+    written = await _write(handle, state, message, metadata, parent_id=base)
+    if handle.spec_version > 1:
+
+        def change(info: RepoInfo, _now: int) -> Changed:
+            values = {"new_snap_id": written.snapshot.id}
+            changed = _with_commit(info, None, written, base)
+            return changed, UpdateKind.NEW_DETACHED_SNAPSHOT, values
+
+        await update_repo(handle, change)
+    state.finish(written.snapshot)
+    return written.snapshot.id
+
+
+# -- checks
+
+
+def _require_writable(state: SessionState) -> None:
+    if state.mode == SessionMode.readonly:
+        raise SessionStateError(
+            "a read-only session cannot be committed; open a writable_session",
+            ErrorKind.COMMIT_NOT_ALLOWED,
+        )
+
+
+def _require_branch(state: SessionState) -> str:
+    _require_writable(state)
+    if state.branch is None:
+        raise SessionStateError(
+            "this session is not on a branch and cannot be committed",
+            ErrorKind.COMMIT_NOT_ALLOWED,
+        )
+    return state.branch
+
+
+def _require_changes(state: SessionState, *, allow_empty: bool) -> None:
+    if state.changes.is_empty and not allow_empty:
+        raise SessionStateError(
+            "there is nothing to commit: the session has no changes; pass allow_empty=True to "
+            "commit anyway",
+            ErrorKind.NO_CHANGES_TO_COMMIT,
+        )
+
+
+def _require_tip(info: RepoInfo, branch: str, expected: SnapshotId) -> None:
+    tip = find_branch(info, branch)
+    if tip != expected:
+        raise ConflictError(expected.text, tip.text)
+
+
+# -- writing
+
+
+async def _write(
+    handle: RepoHandle,
+    state: SessionState,
+    message: str,
+    metadata: Mapping[str, Any] | None,
+    *,
+    parent_id: SnapshotId,
+    before: TransactionLog | None = None,
+) -> _Written:
+    """Write manifests, snapshot and log; `before` is the log of a commit being amended."""
+    base = state.snapshot
+    sizes = configured_split_sizes(handle.settings.manifest.splitting)
+    plan = plan_commit(base.nodes, state.changes, sizes)
+    manifests = await _write_manifests(handle, plan, base)
+    snapshot = build_snapshot(
+        plan,
+        manifests,
+        base.manifest_files,
+        snapshot_id=handle.new_id(SnapshotId),
+        parent_id=parent_id if handle.spec_version == 1 else None,
+        flushed_at=_flush_time(handle, base),
+        message=message,
+        metadata={**handle.shared.default_commit_metadata, **(metadata or {})},
+    )
+    log = state.changes.log(snapshot.id)
+    if before is not None:
+        log = union_of_logs(before, log)
+    version = handle.spec_version
+    await handle.assets.put_metadata_files(
+        [handle.assets.encode_snapshot(snapshot, version), handle.assets.encode_log(log, version)]
+    )
+    await _check_clock_skew(handle, snapshot)
+    await handle.driver.sync()
+    weight = max(1, len(snapshot.nodes))
+    handle.assets.caches.snapshots.put(snapshot.id, snapshot, weight)
+    return _Written(snapshot, log)
+
+
+async def _write_manifests(
+    handle: RepoHandle, plan: CommitPlan, base: Snapshot
+) -> dict[NodeId, list[NewManifest]]:
+    files = base.manifest_files
+    needed = plan.needed()
+    old = dict(
+        zip(
+            needed,
+            await handle.assets.manifests([(key, files[key].size_bytes) for key in needed]),
+            strict=True,
+        )
+    )
+    made: dict[NodeId, list[NewManifest]] = {}
+    for node_id, array_plan in plan.arrays.items():
+        for rewrite in array_plan.rewrites:
+            sources = (old[ref.id].find(node_id) for ref in rewrite.sources)
+            manifest = build_manifest(
+                node_id,
+                rewrite,
+                (refs for refs in sources if refs is not None),
+                new_id=handle.new_id(ManifestId),
+                spec_version=handle.spec_version,
+                level=handle.settings.compression.level,
+            )
+            if manifest is not None:
+                made.setdefault(node_id, []).append(manifest)
+    new = [manifest for manifests in made.values() for manifest in manifests]
+    await handle.assets.put_metadata_files(
+        [(layout.manifest_key(manifest.ref.id), manifest.data) for manifest in new]
+    )
+    for item in new:  # the next commit will most likely build on them
+        handle.assets.caches.manifests.put(item.ref.id, item.manifest, item.info.num_chunk_refs)
+    return made
+
+
+def _flush_time(handle: RepoHandle, parent: Snapshot) -> int:
+    now = handle.clock.now_us()
+    if now <= parent.flushed_at:
+        raise FormatError(
+            f"the parent snapshot was written {(parent.flushed_at - now) / 1e6:.3f} s in the "
+            "future of this machine's clock; set the clock right",
+            ErrorKind.SNAPSHOT_TIMESTAMP,
+        )
+    return now
+
+
+async def _check_clock_skew(handle: RepoHandle, snapshot: Snapshot) -> None:
+    """Refuse to publish a time that the storage's own clock contradicts."""
+    stored = await handle.driver.head(layout.snapshot_key(snapshot.id))
+    skew = snapshot.flushed_at / 1e6 - stored.created_at.timestamp()
+    if abs(skew) > _MAX_CLOCK_SKEW_S:
+        raise FormatError(
+            f"this machine's clock is {skew:+.0f} s off the storage's; at most "
+            f"{_MAX_CLOCK_SKEW_S} s are allowed, set the clock right",
+            ErrorKind.SNAPSHOT_TIMESTAMP,
+        )
+
+
+def _with_commit(
+    info: RepoInfo,
+    branch: str | None,
+    written: _Written,
+    parent_id: SnapshotId | None,
+    pruned: tuple[SnapshotId, ...] = (),
+) -> RepoInfo:
+    snapshot = written.snapshot
+    listed = SnapshotInfo(
+        snapshot.id, parent_id, snapshot.flushed_at, snapshot.message, snapshot.metadata, pruned
+    )
+    branches = info.branches if branch is None else {**info.branches, branch: snapshot.id}
+    return replace(info, branches=branches, snapshots=info.snapshots.with_snapshot(listed))

@@ -1,0 +1,139 @@
+"""Looking back: ancestry, snapshots by id, ref or time, differences, the operations log."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+from icefloe.changes.diff import Diff, make_diff, paths_by_id
+from icefloe.errors import (
+    ErrorKind,
+    InvalidInputError,
+    SnapshotNotFoundError,
+    StorageError,
+)
+from icefloe.format import layout
+from icefloe.format.repo_info import Update, decode_repo_info
+from icefloe.format.snapshot import Snapshot
+from icefloe.format.snapshot_table import SnapshotInfo
+from icefloe.format.transaction_log import TransactionLog
+from icefloe.ids import SnapshotId
+from icefloe.repo import refs
+from icefloe.repo.handle import RepoHandle
+
+
+async def resolve(
+    handle: RepoHandle,
+    *,
+    branch: str | None = None,
+    tag: str | None = None,
+    snapshot_id: str | None = None,
+) -> SnapshotId:
+    """The snapshot that exactly one of these names."""
+    given = {"branch": branch, "tag": tag, "snapshot_id": snapshot_id}
+    named = [name for name, value in given.items() if value is not None]
+    if len(named) != 1:
+        raise InvalidInputError(
+            f"give one of branch, tag and snapshot_id; got {' and '.join(named) or 'none'}",
+            ErrorKind.INVALID_REF_TYPE,
+        )
+    if branch is not None:
+        return await refs.lookup_branch(handle, branch)
+    if tag is not None:
+        return await refs.lookup_tag(handle, tag)
+    return SnapshotId.parse(snapshot_id or "")
+
+
+async def lookup_snapshot(handle: RepoHandle, snapshot_id: SnapshotId) -> SnapshotInfo:
+    """What is known of one snapshot."""
+    if handle.spec_version == 1:
+        return _info(await handle.assets.snapshot(snapshot_id))
+    info = (await handle.assets.repo_object()).info
+    refs.require_snapshot(info, snapshot_id)
+    return info.snapshots[snapshot_id]
+
+
+async def ancestry(handle: RepoHandle, tip: SnapshotId) -> list[SnapshotInfo]:
+    """A snapshot and all its ancestors, newest first.
+
+    Version 2 needs the repo object only; version 1 one request for each snapshot.
+    """
+    if handle.spec_version > 1:
+        info = (await handle.assets.repo_object()).info
+        refs.require_snapshot(info, tip)
+        return [info.snapshots[key] for key in info.snapshots.ancestry(tip)]
+    found = []
+    current: SnapshotId | None = tip
+    seen: set[SnapshotId] = set()
+    while current is not None and current not in seen:
+        seen.add(current)
+        snapshot = await handle.assets.snapshot(current)
+        found.append(_info(snapshot))
+        current = snapshot.parent_id
+    return found
+
+
+async def snapshot_as_of(handle: RepoHandle, branch: str, instant_us: int) -> SnapshotId:
+    """The newest snapshot of a branch that was there at that time."""
+    for entry in await ancestry(handle, await refs.lookup_branch(handle, branch)):
+        if entry.flushed_at <= instant_us:
+            return entry.id
+    raise SnapshotNotFoundError(
+        f"branch {branch!r} has no snapshot at or before the time given",
+        ErrorKind.NO_SNAPSHOT_AT_TIME,
+    )
+
+
+async def diff(handle: RepoHandle, start: SnapshotId, end: SnapshotId) -> Diff:
+    """What changed after `start` up to `end`; `start` has to be an ancestor of `end`."""
+    chain = await ancestry(handle, end)
+    ids = [entry.id for entry in chain]
+    if start not in ids or start == end:
+        raise InvalidInputError(
+            f"snapshot {start} is not an ancestor of {end}; a difference runs forward along one "
+            "line of history",
+            ErrorKind.BAD_SNAPSHOT_CHAIN_FOR_DIFF,
+        )
+    logs: list[TransactionLog] = []
+    for entry in reversed(chain[: ids.index(start)]):
+        pruned = [await find_log(handle, key) for key in entry.pruned_ancestor_tx_logs]
+        logs.extend(log for log in pruned if log is not None)
+        logs.append(await handle.assets.transaction_log(entry.id))
+    before, after = await handle.assets.snapshot(start), await handle.assets.snapshot(end)
+    return make_diff(logs, paths_by_id(before.nodes, after.nodes))
+
+
+async def find_log(handle: RepoHandle, snapshot_id: SnapshotId) -> TransactionLog | None:
+    """A log that garbage collection may have taken, or None."""
+    try:
+        return await handle.assets.transaction_log(snapshot_id)
+    except StorageError as error:
+        if error.kind == ErrorKind.OBJECT_NOT_FOUND:
+            return None
+        raise
+
+
+async def ops_log(handle: RepoHandle) -> AsyncIterator[Update]:
+    """Every operation, newest first, over the backups that continue the log."""
+    handle.require_version_2("the operations log")
+    info = (await handle.assets.repo_object()).info
+    for entry in info.latest_updates:
+        yield entry
+    seen = set()
+    while (name := info.repo_before_updates) is not None and name not in seen:
+        seen.add(name)  # a log that leads back to itself ends here
+        key = layout.OVERWRITTEN + name
+        try:
+            info = decode_repo_info(bytes(await handle.driver.get(key)), key)
+        except StorageError as error:
+            if error.kind == ErrorKind.OBJECT_NOT_FOUND:
+                return  # backups may be deleted by hand; the log ends there
+            raise
+        for row, entry in enumerate(info.latest_updates):
+            yield entry if row else replace(entry, backup_path=name)
+
+
+def _info(snapshot: Snapshot) -> SnapshotInfo:
+    return SnapshotInfo(
+        snapshot.id, snapshot.parent_id, snapshot.flushed_at, snapshot.message, snapshot.metadata
+    )

@@ -1,0 +1,243 @@
+"""Creating, opening and recognising repositories."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from icefloe.assets.assets import Assets, Caches, RepoObject, object_metadata
+from icefloe.config import RepositoryConfig
+from icefloe.errors import (
+    AlreadyExistsError,
+    ErrorKind,
+    InvalidInputError,
+    RepositoryNotFoundError,
+    StorageError,
+)
+from icefloe.format import layout
+from icefloe.format.config_file import (
+    decode_config_flexbuffer,
+    decode_config_yaml,
+    encode_config_flexbuffer,
+    encode_config_yaml,
+)
+from icefloe.format.nodes import NodeTable
+from icefloe.format.ref_files import encode_ref_file
+from icefloe.format.repo_info import (
+    RepoAvailability,
+    RepoInfo,
+    RepoStatus,
+    Update,
+    UpdateKind,
+    decode_repo_info,
+    encode_repo_info,
+)
+from icefloe.format.snapshot import ManifestFiles, Snapshot
+from icefloe.format.snapshot_table import SnapshotInfo, SnapshotTable
+from icefloe.format.transaction_log import TransactionLog
+from icefloe.ids import FIRST_SNAPSHOT_ID
+from icefloe.repo.handle import Clock, RepoHandle, Shared
+from icefloe.repo.refs import MAIN
+from icefloe.storage.driver import ConditionFailed, Driver, Version
+from icefloe.storage.probe import check_conditions_are_honoured
+from icefloe.storage.spec import Storage
+
+YAML_CONTENT_TYPE = "application/yaml"
+_FIRST_METADATA = {"__icechunk": {"is_root": True}}
+_FIRST_MESSAGE = "Repository initialized"
+
+
+async def find_object(driver: Driver, key: str) -> tuple[bytes, Version] | None:
+    """An object that may be missing."""
+    try:
+        return await driver.get_versioned(key)
+    except StorageError as error:
+        if error.kind == ErrorKind.OBJECT_NOT_FOUND:
+            return None
+        raise
+
+
+async def fetch_spec_version(driver: Driver) -> int | None:
+    """The version of the repository stored here, or None if there is none."""
+    found = await find_object(driver, layout.REPO)
+    if found is not None:
+        decode_repo_info(found[0], layout.REPO)
+        return 2
+    if await find_object(driver, layout.branch_key(MAIN)) is not None:
+        return 1
+    return None
+
+
+async def fetch_config(driver: Driver) -> RepositoryConfig | None:
+    """The saved configuration, or None if none was saved."""
+    found = await find_object(driver, layout.REPO)
+    if found is not None:
+        config = decode_repo_info(found[0], layout.REPO).config
+        return None if config is None else decode_config_flexbuffer(config)
+    found = await find_object(driver, layout.CONFIG_YAML)
+    return None if found is None else decode_config_yaml(found[0])
+
+
+async def open_repository(
+    storage: Storage, driver: Driver, config: RepositoryConfig | None, clock: Clock
+) -> RepoHandle:
+    """Open what is stored here; one request for a version-2 repository.
+
+    Raises:
+        RepositoryNotFoundError: nothing is.
+    """
+    found = await find_object(driver, layout.REPO)
+    if found is not None:
+        data, version = found
+        info = decode_repo_info(data, layout.REPO)
+        saved = None if info.config is None else decode_config_flexbuffer(info.config)
+        handle = make_handle(storage, driver, 2, _merged(saved, config), clock)
+        handle.assets.caches.repo = RepoObject(info, data, version)
+        return handle
+    if await find_object(driver, layout.branch_key(MAIN)) is None:
+        raise RepositoryNotFoundError(
+            f"no repository in {storage!r}: neither {layout.REPO!r} nor "
+            f"{layout.branch_key(MAIN)!r} exists; create one, or check the path"
+        )
+    found = await find_object(driver, layout.CONFIG_YAML)
+    saved = None if found is None else decode_config_yaml(found[0])
+    handle = make_handle(storage, driver, 1, _merged(saved, config), clock)
+    handle.shared.config_version = None if found is None else found[1]
+    return handle
+
+
+async def create_repository(
+    storage: Storage,
+    driver: Driver,
+    config: RepositoryConfig | None,
+    clock: Clock,
+    *,
+    spec_version: int,
+    check_clean_root: bool,
+) -> RepoHandle:
+    """Start a repository: an empty first snapshot and the branch `main`.
+
+    Raises:
+        AlreadyExistsError: somebody else created one at the same moment.
+        InvalidInputError: the place is not empty, kind `parent-directory-not-clean`.
+    """
+    if spec_version not in (1, 2):
+        raise InvalidInputError(f"spec_version is {spec_version!r}, expected 1 or 2")
+    if config is not None:
+        config.validate()
+    handle = make_handle(storage, driver, spec_version, _merged(None, config), clock)
+    handle.require_writable()
+    if check_clean_root and not await driver.is_empty():
+        raise InvalidInputError(
+            f"{storage!r} is not empty: open the repository that is there, choose another place, "
+            "or pass check_clean_root=False",
+            ErrorKind.PARENT_DIRECTORY_NOT_CLEAN,
+        )
+    await check_conditions_are_honoured(driver)
+    now = clock.now_us()
+    first = Snapshot(
+        FIRST_SNAPSHOT_ID,
+        NodeTable.from_nodes([]),
+        now,
+        _FIRST_MESSAGE,
+        _FIRST_METADATA,
+        ManifestFiles.from_infos([]),
+    )
+    files = [handle.assets.encode_snapshot(first, spec_version)]
+    if spec_version > 1:
+        files.append(handle.assets.encode_log(TransactionLog(FIRST_SNAPSHOT_ID), spec_version))
+    await handle.assets.put_metadata_files(files)
+    await driver.sync()
+    saved = config if config is not None and config != RepositoryConfig() else None
+    try:
+        if spec_version > 1:
+            await _publish_v2(handle, first, saved)
+        else:
+            await _publish_v1(handle, saved)
+    except ConditionFailed:
+        raise AlreadyExistsError(
+            f"{storage!r}: another process created a repository here at the same time; open it",
+            ErrorKind.REPO_INFO_UPDATED,
+        ) from None
+    return handle
+
+
+async def _publish_v2(handle: RepoHandle, first: Snapshot, config: RepositoryConfig | None) -> None:
+    listed = SnapshotInfo(first.id, None, first.flushed_at, first.message, first.metadata)
+    info = RepoInfo(
+        branches={MAIN: first.id},
+        tags={},
+        deleted_tags=frozenset(),
+        snapshots=SnapshotTable.from_infos([listed]),
+        status=RepoStatus(RepoAvailability.ONLINE, first.flushed_at),
+        metadata={},
+        latest_updates=(Update(UpdateKind.REPO_INITIALIZED, first.flushed_at),),
+        config=None if config is None else encode_config_flexbuffer(config),
+    )
+    data = encode_repo_info(info, level=handle.settings.compression.level)
+    version = await handle.driver.put_if(
+        layout.REPO, data, previous=None, metadata=object_metadata(data)
+    )
+    handle.assets.caches.repo = RepoObject(info, data, version)
+
+
+async def _publish_v1(handle: RepoHandle, config: RepositoryConfig | None) -> None:
+    driver = handle.driver
+    ref = encode_ref_file(FIRST_SNAPSHOT_ID)
+    await driver.put_if(
+        layout.branch_key(MAIN), ref, previous=None, content_type="application/json"
+    )
+    if config is not None:
+        handle.shared.config_version = await driver.put_if(
+            layout.CONFIG_YAML,
+            encode_config_yaml(config),
+            previous=None,
+            content_type=YAML_CONTENT_TYPE,
+        )
+
+
+def make_handle(
+    storage: Storage, driver: Driver, spec_version: int, config: RepositoryConfig, clock: Clock
+) -> RepoHandle:
+    """A handle with empty caches; the settings of the driver are those of its storage."""
+    settings = replace(config.resolved(), storage=driver.settings)
+    assets = Assets(driver, settings, Caches(settings))
+    return RepoHandle(storage, assets, spec_version, config, Shared(), clock)
+
+
+def _merged(saved: RepositoryConfig | None, given: RepositoryConfig | None) -> RepositoryConfig:
+    """Saved settings, with those given now on top."""
+    config = saved or RepositoryConfig()
+    return config if given is None else config.merge(given)
+
+
+async def open_or_create(
+    storage: Storage,
+    driver: Driver,
+    config: RepositoryConfig | None,
+    clock: Clock,
+    *,
+    spec_version: int,
+    check_clean_root: bool,
+) -> RepoHandle:
+    """Open what is there, else create it; whoever loses a race opens what the other made."""
+    try:
+        return await open_repository(storage, driver, config, clock)
+    except RepositoryNotFoundError:
+        pass
+    try:
+        return await create_repository(
+            storage,
+            driver,
+            config,
+            clock,
+            spec_version=spec_version,
+            check_clean_root=check_clean_root,
+        )
+    except (AlreadyExistsError, InvalidInputError):
+        # Another process may have been faster, or be in the middle of it: its repository shows
+        # up, or this place really holds something else.
+        try:
+            return await open_repository(storage, driver, config, clock)
+        except RepositoryNotFoundError:
+            pass
+        raise

@@ -1,0 +1,81 @@
+"""Questions that take a ref in any of its forms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from icefloe.changes.diff import Diff
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.format.repo_info import Update
+from icefloe.format.snapshot import ManifestFileInfo
+from icefloe.format.snapshot_table import SnapshotInfo
+from icefloe.ids import SnapshotId
+from icefloe.repo import history, refs
+from icefloe.repo.handle import RepoHandle
+from icefloe.repo.sessions import SessionState, open_readonly
+
+
+async def ancestry_of(
+    handle: RepoHandle, *, branch: str | None, tag: str | None, snapshot_id: str | None
+) -> list[SnapshotInfo]:
+    """The history of a ref, newest first."""
+    tip = await history.resolve(handle, branch=branch, tag=tag, snapshot_id=snapshot_id)
+    return await history.ancestry(handle, tip)
+
+
+async def diff_of(
+    handle: RepoHandle, start: Mapping[str, str | None], end: Mapping[str, str | None]
+) -> Diff:
+    """What changed between two refs."""
+    first = await history.resolve(handle, **start)
+    return await history.diff(handle, first, await history.resolve(handle, **end))
+
+
+async def open_at(
+    handle: RepoHandle,
+    *,
+    branch: str | None,
+    tag: str | None,
+    snapshot_id: str | None,
+    as_of: int | None,
+) -> SessionState:
+    """A read-only session; `as_of` (microseconds) picks from the history of `branch`."""
+    if as_of is None:
+        found = await history.resolve(handle, branch=branch, tag=tag, snapshot_id=snapshot_id)
+    elif branch is None or tag is not None or snapshot_id is not None:
+        raise InvalidInputError(
+            "as_of needs a branch, and neither a tag nor a snapshot_id", ErrorKind.INVALID_REF_TYPE
+        )
+    else:
+        found = await history.snapshot_as_of(handle, branch, as_of)
+    return await open_readonly(handle, found)
+
+
+async def manifest_files(handle: RepoHandle, snapshot_id: SnapshotId) -> list[ManifestFileInfo]:
+    """The manifest files a snapshot uses."""
+    return list((await handle.assets.snapshot(snapshot_id)).manifest_files.values())
+
+
+async def all_operations(handle: RepoHandle) -> list[Update]:
+    """The whole operations log, newest first."""
+    return [entry async for entry in history.ops_log(handle)]
+
+
+async def graph_lines(
+    handle: RepoHandle, *, branch: str | None, tag: str | None, snapshot_id: str | None
+) -> list[tuple[SnapshotInfo, list[str]]]:
+    """Snapshots of one ref's history, or of all branches, newest first, with their ref names."""
+    names: dict[SnapshotId, list[str]] = {}
+    tips = []
+    for name in sorted(await refs.list_branches(handle)):
+        tips.append(await refs.lookup_branch(handle, name))
+        names.setdefault(tips[-1], []).append(name)
+    for name in sorted(await refs.list_tags(handle)):
+        names.setdefault(await refs.lookup_tag(handle, name), []).append(f"tag: {name}")
+    if branch is not None or tag is not None or snapshot_id is not None:
+        tips = [await history.resolve(handle, branch=branch, tag=tag, snapshot_id=snapshot_id)]
+    found: dict[SnapshotId, SnapshotInfo] = {}
+    for tip in tips:
+        found.update((info.id, info) for info in await history.ancestry(handle, tip))
+    newest_first = sorted(found.values(), key=lambda info: -info.flushed_at)
+    return [(info, names.get(info.id, [])) for info in newest_first]

@@ -1,0 +1,172 @@
+"""Sessions: a snapshot to read from and, in writable ones, the changes on top of it."""
+
+from __future__ import annotations
+
+from enum import Enum
+from threading import RLock
+
+from icefloe import paths
+from icefloe.changes.change_set import ChangeSet
+from icefloe.changes.chunk_edits import Coordinates
+from icefloe.errors import (
+    ErrorKind,
+    InvalidInputError,
+    NodeNotFoundError,
+    ReadOnlyError,
+)
+from icefloe.format.chunk_refs import ChunkRef, ChunkRefs
+from icefloe.format.nodes import ArrayData, Node
+from icefloe.format.repo_info import RepoAvailability
+from icefloe.format.snapshot import Snapshot
+from icefloe.ids import SnapshotId
+from icefloe.repo import refs
+from icefloe.repo.handle import RepoHandle
+
+
+class SessionMode(Enum):
+    """What a session may do."""
+
+    readonly = 0
+    writable = 1
+    rearrange = 2
+
+
+class SessionState:
+    """The state behind a `Session` and its store. Operations take it and a handle.
+
+    The lock guards dictionaries only and is never held across an await: Zarr calls from its
+    event-loop thread while the user calls from another one.
+    """
+
+    def __init__(self, snapshot: Snapshot, branch: str | None, mode: SessionMode) -> None:
+        self.snapshot = snapshot
+        self.branch = branch
+        self.mode = mode
+        self.changes = ChangeSet()
+        self.lock = RLock()
+        self._nodes: dict[str, Node | None] = {}
+
+    @property
+    def snapshot_id(self) -> SnapshotId:
+        return self.snapshot.id
+
+    @property
+    def is_read_only(self) -> bool:
+        return self.mode == SessionMode.readonly
+
+    def find_node(self, path: str) -> Node | None:
+        """The node at `path`; remembered until the session changes a node."""
+        try:
+            return self._nodes[path]
+        except KeyError:
+            with self.lock:
+                node = self._nodes[path] = self.changes.find(self.snapshot.nodes, path)
+            return node
+
+    def forget_nodes(self) -> None:
+        self._nodes = {}
+
+    def node(self, path: str) -> Node:
+        """The node at `path`, which has to be there."""
+        node = self.find_node(path)
+        if node is None:
+            raise NodeNotFoundError(f"no node at {path!r} in snapshot {self.snapshot_id}")
+        return node
+
+    def array(self, path: str) -> tuple[Node, ArrayData]:
+        """The array at `path`."""
+        node = self.node(path)
+        if node.array is None:
+            raise InvalidInputError(
+                f"the node at {path!r} is a group, not an array", ErrorKind.NOT_AN_ARRAY
+            )
+        return node, node.array
+
+    def all_paths(self, below: str = paths.ROOT) -> list[str]:
+        with self.lock:
+            return self.changes.paths(self.snapshot.nodes, below)
+
+    def require_writable(self) -> None:
+        if self.mode != SessionMode.writable:
+            what = "only moves nodes" if self.mode == SessionMode.rearrange else "only reads"
+            raise ReadOnlyError(
+                f"this session {what}; open a writable_session to change data",
+                ErrorKind.READ_ONLY_SESSION,
+            )
+
+    def finish(self, snapshot: Snapshot) -> None:
+        """Become a read-only session at the snapshot just written."""
+        with self.lock:
+            self.snapshot = snapshot
+            self.changes = ChangeSet()
+            self.mode = SessionMode.readonly
+            self.forget_nodes()
+
+    def discard(self) -> None:
+        with self.lock:
+            self.changes.clear()
+            self.forget_nodes()
+
+
+async def open_readonly(handle: RepoHandle, snapshot_id: SnapshotId) -> SessionState:
+    """A session that reads one snapshot."""
+    snapshot = await handle.assets.snapshot(snapshot_id)
+    return SessionState(snapshot, None, SessionMode.readonly)
+
+
+async def open_writable(handle: RepoHandle, branch: str) -> SessionState:
+    """A session that can commit to `branch`; refused where nothing can be written."""
+    handle.require_writable()
+    if handle.spec_version > 1:
+        info = (await handle.assets.repo_object()).info
+        if info.status.availability != RepoAvailability.ONLINE:
+            reason = info.status.limited_availability_reason
+            raise ReadOnlyError(
+                "the repository is read-only" + (f": {reason}" if reason else ""),
+                ErrorKind.READ_ONLY_REPOSITORY,
+            )
+        tip = refs.find_branch(info, branch)
+    else:
+        tip = await refs.lookup_branch(handle, branch)
+    return SessionState(await handle.assets.snapshot(tip), branch, SessionMode.writable)
+
+
+# -- chunk references, as a session sees them
+
+
+async def find_chunk(
+    handle: RepoHandle, state: SessionState, node: Node, coordinates: Coordinates
+) -> ChunkRef | None:
+    """The reference of one chunk: the session's own edit, or what a manifest says."""
+    edits = state.changes.chunks.get(node.id)
+    if edits is not None:
+        is_touched, ref = edits.find(coordinates)
+        if is_touched:
+            return ref
+    assert node.array is not None
+    for manifest in node.array.manifests:
+        for at, (start, stop) in zip(coordinates, manifest.extents, strict=True):
+            if not start <= at < stop:
+                break
+        else:
+            size = state.snapshot.manifest_files[manifest.id].size_bytes
+            refs_ = (await handle.assets.manifest(manifest.id, size)).find(node.id)
+            if refs_ is not None and (ref := refs_.get(coordinates)) is not None:
+                return ref
+    return None
+
+
+async def all_chunks(handle: RepoHandle, state: SessionState, node: Node) -> ChunkRefs:
+    """Every reference of an array inside its grid, the session's edits included."""
+    assert node.array is not None
+    grid = [dimension.num_chunks for dimension in node.array.shape]
+    files = state.snapshot.manifest_files
+    wanted = [(ref.id, files[ref.id].size_bytes) for ref in node.array.manifests]
+    merged = ChunkRefs.empty(len(grid))
+    for manifest in await handle.assets.manifests(wanted):
+        if (found := manifest.find(node.id)) is not None:
+            merged = merged.merge(found)
+    edits = state.changes.chunks.get(node.id)
+    if edits is not None:
+        merged = merged.merge(*edits.columns())
+    return merged.select([0] * len(grid), grid)

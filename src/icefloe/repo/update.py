@@ -1,0 +1,103 @@
+"""Replacing the `repo` object of a version-2 repository: read, change, write if unchanged.
+
+This one conditional write is what makes commits, refs and settings atomic.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from icefloe.assets.assets import RepoObject, object_metadata
+from icefloe.changes.ops_log import with_entry
+from icefloe.errors import ConflictError, ErrorKind, FormatError, ReadOnlyError
+from icefloe.format import layout
+from icefloe.format.repo_info import RepoAvailability, RepoInfo, UpdateKind, encode_repo_info
+from icefloe.ids import ChunkId
+from icefloe.repo.handle import RepoHandle
+from icefloe.storage.driver import ConditionFailed
+
+Changed = tuple[RepoInfo, UpdateKind, Mapping[str, Any]]
+Change = Callable[[RepoInfo, int], Changed]
+"""Given the current object and the time, the new one and its entry for the operations log."""
+
+_IMMEDIATE_RETRIES = 5
+_MAX_CLOCK_STEP_US = 1_000_000
+
+
+async def update_repo(
+    handle: RepoHandle, change: Change, *, is_status_change: bool = False
+) -> RepoInfo:
+    """Apply `change` to the newest repo object, again and again until nobody interferes.
+
+    `change` makes its own checks on the object it is given; what it raises ends the update.
+
+    Raises:
+        ReadOnlyError: the repository does not take writes now.
+        ConflictError: others kept changing the object, kind `update-attempts-exhausted`.
+    """
+    handle.require_writable()
+    retries = handle.settings.repo_update_retries.default
+    attempts = max(_IMMEDIATE_RETRIES, retries.max_tries) + 1
+    for attempt in range(attempts):
+        current = await handle.assets.repo_object()
+        status = current.info.status
+        if status.availability == RepoAvailability.READ_ONLY and not is_status_change:
+            reason = status.limited_availability_reason
+            raise ReadOnlyError(
+                "the repository is read-only" + (f": {reason}" if reason else ""),
+                ErrorKind.READ_ONLY_REPOSITORY,
+            )
+        now = _time_of_update(handle, current.info)
+        changed, kind, values = change(current.info, now)
+        replaced = await _replace(handle, current, changed, kind, values, now)
+        if replaced is not None:
+            return replaced
+        if attempt >= _IMMEDIATE_RETRIES:
+            grown = retries.initial_backoff_ms * 2 ** min(attempt - _IMMEDIATE_RETRIES, 30)
+            longest = min(grown, retries.max_backoff_ms) / 1000
+            await handle.driver.sleep(longest * random.uniform(0.5, 1.0))
+    raise ConflictError(
+        message=f"the repo object was changed by others at each of {attempts} attempts; try again "
+        "when fewer writers are active, or raise repo_update_retries",
+        kind=ErrorKind.UPDATE_ATTEMPTS_EXHAUSTED,
+    )
+
+
+def _time_of_update(handle: RepoHandle, info: RepoInfo) -> int:
+    """Now, but later than the newest entry: the log is ordered by time."""
+    now, newest = handle.clock.now_us(), info.latest_updates[0].updated_at
+    if now > newest:
+        return now
+    if newest - now < _MAX_CLOCK_STEP_US:
+        return newest + 1  # another writer's clock is a little ahead
+    raise FormatError(
+        f"the newest operation of the repository is {(newest - now) / 1e6:.0f} s in the future "
+        "of this machine's clock; set the clock right",
+        ErrorKind.SNAPSHOT_TIMESTAMP,
+    )
+
+
+async def _replace(
+    handle: RepoHandle,
+    current: RepoObject,
+    changed: RepoInfo,
+    kind: UpdateKind,
+    values: Mapping[str, Any],
+    now: int,
+) -> RepoInfo | None:
+    """Back the object up and replace it; None when it is not the current one any more."""
+    backup = layout.backup_name(layout.REPO, now // 1000, handle.new_id(ChunkId))
+    page_size = handle.settings.num_updates_per_repo_info_file
+    info = with_entry(changed, kind, values, now=now, backup=backup, page_size=page_size)
+    data = encode_repo_info(info, level=handle.settings.compression.level)
+    await handle.driver.put(layout.OVERWRITTEN + backup, current.data)
+    try:
+        version = await handle.driver.put_if(
+            layout.REPO, data, previous=current.version, metadata=object_metadata(data)
+        )
+    except ConditionFailed:
+        return None
+    handle.assets.caches.repo = RepoObject(info, data, version)
+    return info

@@ -1,0 +1,115 @@
+"""The few calls into obstore that a driver is made of, in a blocking and an event-loop flavour.
+
+The driver's body is written once over these (`remote.py`). This is the blocking flavour, which
+finishes each call before it returns; the other one is in `eventloop.py`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from icefloe.storage.forks import check_obstore_is_ours
+from icefloe.storage.run import run_blocking
+
+if TYPE_CHECKING:
+    from obstore import Bytes, GetOptions, GetResult, ObjectMeta, PutResult
+    from obstore.store import ObjectStore
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+MOST_THREADS = 64
+SEVERAL_KEYS = 50
+"""How many keys are listed at once when only the first are of interest."""
+
+
+class Calls(Protocol):
+    """Requests to an object store. Errors are obstore's."""
+
+    async def start_get(
+        self, store: ObjectStore, key: str, options: GetOptions | None
+    ) -> GetResult:
+        """Headers and attributes of an object; its bytes are still to come."""
+        ...
+
+    async def finish_get(self, result: GetResult) -> Bytes: ...
+
+    async def put(
+        self, store: ObjectStore, key: str, data: Any, options: Mapping[str, Any]
+    ) -> PutResult: ...
+
+    async def head(self, store: ObjectStore, key: str) -> ObjectMeta: ...
+
+    async def list_all(self, store: ObjectStore, prefix: str | None) -> list[ObjectMeta]: ...
+
+    async def list_some(self, store: ObjectStore) -> list[ObjectMeta]:
+        """The first keys, or all if there are few."""
+        ...
+
+    async def delete(self, store: ObjectStore, keys: list[str]) -> None: ...
+
+    async def each(
+        self, function: Callable[[Item], Coroutine[Any, Any, Result]], items: Sequence[Item]
+    ) -> list[Result]:
+        """`function` of every item, several at a time; the first error ends it."""
+        ...
+
+    async def sleep(self, seconds: float) -> None: ...
+
+
+class BlockingCalls:
+    """Never suspends; several things at a time are done by threads."""
+
+    def __init__(self, max_concurrent_requests: int) -> None:
+        self._num_threads = min(max_concurrent_requests, MOST_THREADS)
+        self._lock = threading.Lock()
+        self._pool: ThreadPoolExecutor | None = None
+
+    async def start_get(
+        self, store: ObjectStore, key: str, options: GetOptions | None
+    ) -> GetResult:
+        return store.get(key, options=options)
+
+    async def finish_get(self, result: GetResult) -> Bytes:
+        return result.bytes()
+
+    async def put(
+        self, store: ObjectStore, key: str, data: Any, options: Mapping[str, Any]
+    ) -> PutResult:
+        return store.put(key, data, **options)
+
+    async def head(self, store: ObjectStore, key: str) -> ObjectMeta:
+        return store.head(key)
+
+    async def list_all(self, store: ObjectStore, prefix: str | None) -> list[ObjectMeta]:
+        return list(store.list(prefix).collect())
+
+    async def list_some(self, store: ObjectStore) -> list[ObjectMeta]:
+        return list(next(iter(store.list(chunk_size=SEVERAL_KEYS)), ()))
+
+    async def delete(self, store: ObjectStore, keys: list[str]) -> None:
+        store.delete(keys)
+
+    async def each(
+        self, function: Callable[[Item], Coroutine[Any, Any, Result]], items: Sequence[Item]
+    ) -> list[Result]:
+        if len(items) < 2:
+            return [await function(item) for item in items]
+        check_obstore_is_ours()  # a forked child has the pool, but none of its threads
+        with self._lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(self._num_threads, "icefloe-storage")
+        futures = [self._pool.submit(lambda one: run_blocking(function(one)), it) for it in items]
+        try:
+            return [future.result() for future in futures]
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            raise
+
+    async def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)

@@ -1,0 +1,284 @@
+"""Who we are to a storage service: the credential types, and the functions that make them.
+
+Names and signatures are Icechunk's. Unlike there, everything compares and pickles (a pickle
+carries the secrets, a refreshable credential only its function), and no secret is in a `repr`.
+How a service is given them is in `sign_in.py`.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, ClassVar, Generic, TypeVar
+
+from icefloe.errors import ErrorKind, InvalidInputError
+
+Credential = TypeVar("Credential")
+
+
+@dataclass(frozen=True, slots=True)
+class Refreshable(Generic[Credential]):
+    """A function that returns a credential whenever one is needed or about to expire.
+
+    `get_credentials` must be picklable for the storage to be; Icechunk's form, the pickled
+    function as bytes, is accepted too. `current` is used first, until it expires.
+    """
+
+    get_credentials: Callable[[], Credential] = field(repr=False)
+    current: Credential | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        function: Any = self.get_credentials
+        if isinstance(function, bytes):
+            function = pickle.loads(function)
+            object.__setattr__(self, "get_credentials", function)
+        if not callable(function):
+            raise InvalidInputError(
+                f"get_credentials must be a function, found {type(function).__name__}",
+                ErrorKind.INVALID_CREDENTIALS,
+            )
+
+
+def _check_expiry(expires_after: datetime | None) -> None:
+    if expires_after is not None and expires_after.tzinfo is None:
+        raise InvalidInputError(
+            f"expires_after is {expires_after!r}, expected a time with a time zone "
+            "(datetime.now(UTC) + ...)",
+            ErrorKind.INVALID_CREDENTIALS,
+        )
+
+
+# --- S3 ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class S3StaticCredentials:
+    """A key pair, with a session token if it is a temporary one.
+
+    >>> S3StaticCredentials("AKIA1", "topsecret")
+    S3StaticCredentials(access_key_id='AKIA1', expires_after=None)
+    """
+
+    access_key_id: str
+    secret_access_key: str = field(repr=False)
+    session_token: str | None = field(default=None, repr=False)
+    expires_after: datetime | None = None
+
+    def __post_init__(self) -> None:
+        _check_expiry(self.expires_after)
+
+
+@dataclass(frozen=True, slots=True)
+class S3FromEnv:
+    """Whatever the environment offers: variables, the AWS profile, the role of the machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class S3Anonymous:
+    """Requests are not signed."""
+
+
+@dataclass(frozen=True, slots=True)
+class S3Static:
+    """One key pair for good."""
+
+    credentials: S3StaticCredentials
+
+
+@dataclass(frozen=True, slots=True)
+class S3Refreshable(Refreshable[S3StaticCredentials]):
+    """Key pairs from a function."""
+
+
+class S3Credentials:
+    """The ways to sign in to S3 services; make one of the variants."""
+
+    FromEnv: ClassVar[type[S3FromEnv]] = S3FromEnv
+    Anonymous: ClassVar[type[S3Anonymous]] = S3Anonymous
+    Static: ClassVar[type[S3Static]] = S3Static
+    Refreshable: ClassVar[type[S3Refreshable]] = S3Refreshable
+
+
+AnyS3Credential = S3FromEnv | S3Anonymous | S3Static | S3Refreshable
+
+
+# --- Google ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class GcsBearerCredential:
+    """A bearer token and when it ends."""
+
+    bearer: str = field(repr=False)
+    expires_after: datetime | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        _check_expiry(self.expires_after)
+
+
+@dataclass(frozen=True, slots=True)
+class GcsServiceAccount:
+    """The path of a service account file."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class GcsServiceAccountKey:
+    """The text of a service account file."""
+
+    key: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class GcsApplicationCredentials:
+    """The path of an application credentials file."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class GcsBearerToken:
+    """A token that is never renewed."""
+
+    token: str = field(repr=False)
+
+
+class GcsStaticCredentials:
+    """The kinds of fixed credentials for Google; make one of the variants."""
+
+    ServiceAccount: ClassVar[type[GcsServiceAccount]] = GcsServiceAccount
+    ServiceAccountKey: ClassVar[type[GcsServiceAccountKey]] = GcsServiceAccountKey
+    ApplicationCredentials: ClassVar[type[GcsApplicationCredentials]] = GcsApplicationCredentials
+    BearerToken: ClassVar[type[GcsBearerToken]] = GcsBearerToken
+
+
+AnyGcsStaticCredential = (
+    GcsServiceAccount | GcsServiceAccountKey | GcsApplicationCredentials | GcsBearerToken
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GcsAnonymous:
+    """Requests are not signed."""
+
+
+@dataclass(frozen=True, slots=True)
+class GcsFromEnv:
+    """Application default credentials."""
+
+
+@dataclass(frozen=True, slots=True)
+class GcsStatic:
+    """One credential for good."""
+
+    credentials: AnyGcsStaticCredential
+
+
+@dataclass(frozen=True, slots=True)
+class GcsRefreshable(Refreshable[GcsBearerCredential]):
+    """Bearer tokens from a function."""
+
+
+class GcsCredentials:
+    """The ways to sign in to Google Cloud Storage; make one of the variants."""
+
+    Anonymous: ClassVar[type[GcsAnonymous]] = GcsAnonymous
+    FromEnv: ClassVar[type[GcsFromEnv]] = GcsFromEnv
+    Static: ClassVar[type[GcsStatic]] = GcsStatic
+    Refreshable: ClassVar[type[GcsRefreshable]] = GcsRefreshable
+
+
+AnyGcsCredential = GcsAnonymous | GcsFromEnv | GcsStatic | GcsRefreshable
+
+
+# --- Azure -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class AzureAccessKey:
+    """The key of the storage account."""
+
+    key: str = field(repr=False)
+    expires_after: datetime | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        _check_expiry(self.expires_after)
+
+
+@dataclass(frozen=True, slots=True)
+class AzureSasToken:
+    """A shared access signature."""
+
+    token: str = field(repr=False)
+    expires_after: datetime | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        _check_expiry(self.expires_after)
+
+
+@dataclass(frozen=True, slots=True)
+class AzureBearerToken:
+    """An access token of Entra ID."""
+
+    bearer: str = field(repr=False)
+    expires_after: datetime | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        _check_expiry(self.expires_after)
+
+
+class AzureStaticCredentials:
+    """The kinds of fixed credentials for Azure; make one of the variants."""
+
+    AccessKey: ClassVar[type[AzureAccessKey]] = AzureAccessKey
+    SasToken: ClassVar[type[AzureSasToken]] = AzureSasToken
+    BearerToken: ClassVar[type[AzureBearerToken]] = AzureBearerToken
+
+
+class AzureRefreshableCredential(AzureStaticCredentials):
+    """The same kinds, returned by a function and with an end."""
+
+
+AnyAzureStaticCredential = AzureAccessKey | AzureSasToken | AzureBearerToken
+
+
+@dataclass(frozen=True, slots=True)
+class AzureAnonymous:
+    """Requests are not signed."""
+
+
+@dataclass(frozen=True, slots=True)
+class AzureFromEnv:
+    """Whatever the environment offers."""
+
+
+@dataclass(frozen=True, slots=True)
+class AzureStatic:
+    """One credential for good."""
+
+    credentials: AnyAzureStaticCredential
+
+
+@dataclass(frozen=True, slots=True)
+class AzureRefreshable(Refreshable[AnyAzureStaticCredential]):
+    """Credentials from a function."""
+
+
+class AzureCredentials:
+    """The ways to sign in to Azure; make one of the variants."""
+
+    Anonymous: ClassVar[type[AzureAnonymous]] = AzureAnonymous
+    FromEnv: ClassVar[type[AzureFromEnv]] = AzureFromEnv
+    Static: ClassVar[type[AzureStatic]] = AzureStatic
+    Refreshable: ClassVar[type[AzureRefreshable]] = AzureRefreshable
+
+
+AnyAzureCredential = AzureAnonymous | AzureFromEnv | AzureStatic | AzureRefreshable
+
+
+def has_expired(expires_after: datetime | None) -> bool:
+    """Whether a credential with this end is of no use any more."""
+    return expires_after is not None and expires_after <= datetime.now(UTC)

@@ -1,0 +1,292 @@
+"""One directory as all drivers of this process see it: unfinished files, locks, what to fsync.
+
+Plain files and `fcntl`; nothing here knows about keys. Below the root there is
+
+- `.icefloe/tmp/`: files being written; one that is older than a day belonged to a process that
+  died, and is removed when the next process starts to write;
+- `.icefloe/locks/`: empty files to put `flock`s on. They are never removed, because a lock on a
+  removed file excludes nobody.
+"""
+
+# ruff: noqa: PTH102, PTH104, PTH108, PTH120 - no Path objects on the way of every write
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import os
+import random
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
+from zlib import crc32
+
+from icefloe.errors import ErrorKind, StorageError
+from icefloe.storage.forks import repair_after_fork
+from icefloe.storage.keys import OWN_DIRECTORY
+
+NUM_LOCKS = 64
+LOCK_TIMEOUT_SECONDS = 120.0
+SWEEP_AFTER_SECONDS = 24 * 3600
+MOST_PENDING = 4096  # files; more of them are synced early, so that memory stays bounded
+MOST_THREADS = 8
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class Directory:
+    """The root of a directory storage; one object per process and path."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self._temporary = f"{root}/{OWN_DIRECTORY}/tmp"
+        self._locks = f"{root}/{OWN_DIRECTORY}/locks"
+        self._names = itertools.count()
+        self._is_swept = False
+        self._pending_files: dict[str, None] = {}
+        self._pending_directories: dict[str, None] = {}
+        self._not_durable: dict[str, str] = {}
+        self._held_locks: set[int] = set()
+        self.after_fork_in_child()
+        repair_after_fork(self)
+
+    def after_fork_in_child(self) -> None:
+        self._mutex = threading.Lock()
+        self._sync_mutex = threading.Lock()
+        self._pools: dict[str, ThreadPoolExecutor] = {}
+        # Names of unfinished files must differ from those of the parent.
+        self._run = secrets.token_hex(8)
+        # A lock is held until every copy of its descriptor is closed, ours included.
+        for descriptor in getattr(self, "_held_locks", ()):
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+        self._held_locks = set()
+
+    # --- writing ------------------------------------------------------------------------------
+
+    def write_temporary(self, data: Any, *, is_synced: bool) -> str:
+        """Write `data` to a new file outside everybody's sight; returns its path."""
+        if not self._is_swept:
+            self._sweep()
+        path = f"{self._temporary}/{self._run}-{next(self._names)}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        try:
+            descriptor = os.open(path, flags, 0o666)
+        except FileNotFoundError:
+            self.make_directory(self._temporary)
+            descriptor = os.open(path, flags, 0o666)
+        try:
+            rest = memoryview(data).cast("B")
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+            if is_synced:
+                os.fsync(descriptor)
+        except BaseException:
+            os.close(descriptor)
+            os.unlink(path)
+            raise
+        os.close(descriptor)
+        return path
+
+    def make_directory(self, path: str) -> None:
+        """Create `path` and its parents; the next `sync` makes the new entries durable."""
+        missing = []
+        while not Path(path).is_dir():
+            missing.append(path)
+            path = os.path.dirname(path)
+        for created in reversed(missing):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(created, 0o777)
+            with self._mutex:
+                self._pending_directories[os.path.dirname(created)] = None
+
+    def move_into_place(self, temporary: str, path: str, *, may_replace: bool) -> None:
+        """Give a finished file its name, in one step that readers see as a whole.
+
+        Raises:
+            FileExistsError: there is a file already, and `may_replace` is False.
+        """
+        move: Callable[[str, str], None] = os.rename if may_replace else _link
+        try:
+            try:
+                move(temporary, path)
+            except FileNotFoundError:
+                self.make_directory(os.path.dirname(path))
+                move(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+
+    def _sweep(self) -> None:
+        self._is_swept = True
+        oldest = time.time() - SWEEP_AFTER_SECONDS
+        try:
+            entries = list(os.scandir(self._temporary))
+        except FileNotFoundError:
+            return
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):
+                if entry.stat().st_mtime < oldest:
+                    os.unlink(entry.path)
+
+    # --- durability ---------------------------------------------------------------------------
+
+    def remember(self, path: str) -> None:
+        """Have the next `sync` make this file, and its name, survive a power failure."""
+        with self._mutex:
+            self._pending_files[path] = None
+            self._not_durable.pop(path, None)
+            is_many = len(self._pending_files) >= MOST_PENDING
+        if is_many:
+            self.sync()
+
+    def forget(self, path: str) -> None:
+        """The file was deleted: only that has to be made durable."""
+        with self._mutex:
+            self._pending_files.pop(path, None)
+            self._not_durable.pop(path, None)
+            self._pending_directories[os.path.dirname(path)] = None
+
+    def sync(self) -> None:
+        """fsync every remembered file, then the directories they are in.
+
+        A file whose fsync failed is reported by every sync from then on, until it is written
+        again: the kernel tells about lost pages only once, and a second fsync would succeed.
+        """
+        # Whoever comes second has to wait for the first, who may be syncing files of the second.
+        with self._sync_mutex:
+            with self._mutex:
+                files, self._pending_files = self._pending_files, {}
+                directories, self._pending_directories = self._pending_directories, {}
+            directories.update(dict.fromkeys(os.path.dirname(path) for path in files))
+            for paths in (files, directories):
+                for path, error in zip(paths, self.each(_fsync, paths, "fsync"), strict=True):
+                    if error is not None:
+                        self._not_durable[path] = str(error)
+        for path, reason in self._not_durable.items():
+            raise StorageError(
+                f"fsync of {path!r} failed ({reason}): what was written may be lost; check the "
+                "disk, then write again in a new process",
+                ErrorKind.IO,
+            )
+
+    def sync_name(self, path: str) -> None:
+        """Make the name of one file durable, and every directory made for it."""
+        with self._mutex:
+            directories, self._pending_directories = self._pending_directories, {}
+        directories[os.path.dirname(path)] = None
+        for directory in directories:
+            error = _fsync(directory)
+            if error is not None:
+                raise error
+
+    def each(
+        self, function: Callable[[Item], Result], items: Iterable[Item], task: str = "io"
+    ) -> list[Result]:
+        """`function` of every item, on a few threads when there are several.
+
+        Each `task` has threads of its own: a write may wait for a sync, and would wait for
+        ever if writes like it kept the sync from starting.
+        """
+        listed = list(items)
+        if len(listed) < 3:
+            return list(map(function, listed))
+        with self._mutex:
+            pool = self._pools.get(task)
+            if pool is None:
+                pool = self._pools[task] = ThreadPoolExecutor(MOST_THREADS, f"icefloe-{task}")
+        return list(pool.map(function, listed))
+
+    # --- locks --------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def locked(self, name: str) -> Iterator[None]:
+        """Exclude every other thread and process that locks `name` below this root."""
+        path = f"{self._locks}/{crc32(name.encode()) % NUM_LOCKS:02x}"
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        try:
+            descriptor = os.open(path, flags, 0o666)
+        except FileNotFoundError:
+            self.make_directory(self._locks)
+            descriptor = os.open(path, flags, 0o666)
+        self._held_locks.add(descriptor)
+        try:
+            self._wait_for_lock(descriptor, name, path)
+            yield
+        finally:
+            # Unlocked by name, not by closing: a process forked meanwhile has a copy.
+            with contextlib.suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+            self._held_locks.discard(descriptor)
+            os.close(descriptor)
+
+    def _wait_for_lock(self, descriptor: int, name: str, path: str) -> None:
+        deadline = time.monotonic() + LOCK_TIMEOUT_SECONDS
+        pause = 0.0002
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise StorageError(
+                        f"waited {LOCK_TIMEOUT_SECONDS:.0f} s to write {name!r} in {self.root!r}: "
+                        f"another process holds the lock {path!r}; find it with 'fuser' or 'lsof'",
+                        ErrorKind.IO,
+                    ) from None
+            time.sleep(pause * random.uniform(0.5, 1.5))
+            pause = min(pause * 1.5, 0.005)
+
+
+def _link(temporary: str, path: str) -> None:
+    """Name a file unless the name is taken; callers hold the lock of that name.
+
+    A hard link is exclusive even against writers that do not know our locks. Some file systems
+    have none (FAT, some network mounts); there the lock alone has to do.
+    """
+    try:
+        os.link(temporary, path)
+    except (FileExistsError, FileNotFoundError):
+        raise
+    except OSError:
+        if Path(path).exists():
+            raise FileExistsError(path) from None
+        os.rename(temporary, path)
+    else:
+        os.unlink(temporary)
+
+
+def _fsync(path: str) -> OSError | None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None  # deleted meanwhile: nothing left to be kept
+    except OSError as error:
+        return error
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        return error
+    finally:
+        os.close(descriptor)
+    return None
+
+
+_directories: WeakValueDictionary[str, Directory] = WeakValueDictionary()
+_directories_lock = threading.Lock()
+
+
+def directory_at(root: str) -> Directory:
+    """The one `Directory` of this process for `root`."""
+    path = os.path.realpath(root)
+    with _directories_lock:
+        found = _directories.get(path)
+        if found is None:
+            found = _directories[path] = Directory(path)
+        return found

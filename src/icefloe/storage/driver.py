@@ -1,0 +1,129 @@
+"""What every storage can do, as the operations above see it.
+
+An operation is a coroutine that awaits nothing but these methods. A blocking driver finishes
+each call before it returns, so such an operation runs without an event loop; an event-loop
+driver really suspends. Which of the two it is, the operation cannot tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple, Protocol
+
+from icefloe.config.resolved import ResolvedStorage
+
+Readable = bytes | memoryview
+"""What a read returns: anything that offers its bytes without a copy."""
+
+
+class Version(NamedTuple):
+    """The state of one object, as its storage names it. Compare only for equality."""
+
+    etag: str | None
+    generation: str | None = None
+
+
+class ObjectInfo(NamedTuple):
+    """One object of a listing; `key` is relative to the repository's root."""
+
+    key: str
+    size_bytes: int
+    created_at: datetime
+
+
+class Span(NamedTuple):
+    """Part of an object: `length` bytes from `start`."""
+
+    start: int
+    length: int
+
+
+class ConditionFailed(Exception):  # noqa: N818 - an answer, not an error: callers always handle it
+    """A conditional write did not happen: the object is not in the state it was said to be in."""
+
+
+class Driver(Protocol):
+    """One storage location. Keys never start with a slash.
+
+    Missing objects raise `StorageError` of kind `object-not-found`; anything else that goes
+    wrong raises `StorageError` too, after the retries the settings allow.
+    """
+
+    settings: ResolvedStorage
+    is_local: bool
+    """Reads are cheap enough to be made without suspending (memory, a directory)."""
+    can_write: bool
+
+    async def get(self, key: str, span: Span | None = None) -> Readable:
+        """The object's bytes; a span that is not wholly inside raises `invalid-object-size`."""
+        ...
+
+    async def get_many(self, wanted: Sequence[tuple[str, Span | None]]) -> list[Readable]:
+        """Several reads at once, as many in flight as the settings allow; the first error wins."""
+        ...
+
+    async def get_versioned(self, key: str) -> tuple[bytes, Version]:
+        """An object that may be overwritten, and the version to condition that on."""
+        ...
+
+    async def get_if_changed(self, key: str, version: Version) -> tuple[bytes, Version] | None:
+        """Like `get_versioned`, or None when the object still has `version`."""
+        ...
+
+    async def put(
+        self,
+        key: str,
+        data: Any,
+        *,
+        metadata: Mapping[str, str] | None = None,
+        content_type: str | None = None,
+        storage_class: str | None = None,
+    ) -> None:
+        """Write an object that nobody else writes (ids are random). Never seen half written."""
+        ...
+
+    async def put_many(self, objects: Sequence[tuple[str, Any]]) -> None:
+        """Several plain puts at once."""
+        ...
+
+    async def put_if(
+        self,
+        key: str,
+        data: bytes,
+        *,
+        previous: Version | None,
+        metadata: Mapping[str, str] | None = None,
+        content_type: str | None = None,
+    ) -> Version:
+        """Create (`previous` None) or replace an object if it is still in that state.
+
+        Raises:
+            ConditionFailed: it is not; nothing was written.
+            UnknownOutcomeError: the answer got lost and reading back could not decide.
+        """
+        ...
+
+    async def list(self, prefix: str) -> list[ObjectInfo]:
+        """Every object whose key starts with `prefix`, sorted by key."""
+        ...
+
+    async def is_empty(self) -> bool:
+        """Whether nothing at all is stored here."""
+        ...
+
+    async def delete_many(self, keys: Sequence[str]) -> None:
+        """Delete objects; those that are missing already do not matter."""
+        ...
+
+    async def head(self, key: str) -> ObjectInfo:
+        """Size and time of one object, without its bytes."""
+        ...
+
+    async def sync(self) -> None:
+        """Make every put so far survive a power failure; nothing to do on object stores."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait, the way this driver waits."""
+        ...

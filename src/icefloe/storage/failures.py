@@ -1,0 +1,91 @@
+"""Errors of the object store client, told in our words: which object, which storage, no secrets."""
+
+from __future__ import annotations
+
+import re
+
+from obstore import exceptions as obstore
+
+from icefloe.errors import ErrorKind, StorageError
+from icefloe.storage.driver import ConditionFailed
+from icefloe.storage.keys import object_not_found
+
+ClientError = (obstore.BaseError, OSError, ValueError)
+"""What obstore raises: its own tree, FileNotFoundError, and ValueError for paths and ranges."""
+
+_SIGNED = re.compile(r"\?[^\s\"'<>]*")
+_ANSWER = re.compile(r"<Code>([^<]*)</Code>(?:.*?<Message>([^<]*)</Message>)?", re.DOTALL)
+_THROTTLED = re.compile(r"status code: (429|503)|SlowDown|TooManyRequests|ServerBusy")
+_UNSATISFIABLE = re.compile(r"status code: 416|InvalidRange")
+_NOT_SENT = re.compile(r"kind: Connect\b")
+_NO_BUCKET = re.compile("NoSuchBucket|ContainerNotFound|bucket does not exist")
+
+DEFINITE = (
+    obstore.PermissionDeniedError,
+    obstore.UnauthenticatedError,
+    obstore.NotSupportedError,
+    obstore.InvalidPathError,
+    obstore.UnknownConfigurationKeyError,
+    ValueError,
+)
+"""After these the request has certainly not been carried out."""
+
+
+class RequestRefused(StorageError):  # noqa: N818 - a StorageError to callers; the name tells us more
+    """A StorageError after which nothing can have been written."""
+
+
+class RequestNotSent(StorageError):  # noqa: N818 - see above
+    """There was no connection: the server has not seen the request."""
+
+
+class RangeNotSatisfiable(StorageError):  # noqa: N818 - see above
+    """The object ends before the wanted range starts."""
+
+
+def condition_failed(error: Exception) -> bool:
+    """Whether a conditional request was answered with no."""
+    return isinstance(
+        error, obstore.AlreadyExistsError | obstore.PreconditionError | obstore.NotModifiedError
+    )
+
+
+def is_not_modified(error: Exception) -> bool:
+    """Whether a read was answered with "you have it already"."""
+    return isinstance(error, obstore.NotModifiedError)
+
+
+def lacks_ranges(error: Exception) -> bool:
+    """Whether a server has answered a request for part of an object with all of it."""
+    return isinstance(error, obstore.NotSupportedError)
+
+
+def translated(
+    error: Exception, action: str, key: str, location: str
+) -> StorageError | ConditionFailed:
+    """The exception to raise instead of `error`."""
+    text = summary(error)
+    if condition_failed(error):
+        return ConditionFailed(key)
+    if isinstance(error, FileNotFoundError) and not _NO_BUCKET.search(str(error)):
+        return object_not_found(key, location)
+    message = f"cannot {action} {key!r} in {location}: {text}"
+    if _UNSATISFIABLE.search(str(error)):
+        return RangeNotSatisfiable(message, ErrorKind.INVALID_OBJECT_SIZE)
+    if _THROTTLED.search(str(error)):
+        return StorageError(message, ErrorKind.THROTTLED)
+    if isinstance(error, DEFINITE) or _NO_BUCKET.search(str(error)):
+        return RequestRefused(message, ErrorKind.OBJECT_STORE)
+    if _NOT_SENT.search(str(error)):
+        return RequestNotSent(message, ErrorKind.OBJECT_STORE)
+    return StorageError(message, ErrorKind.OBJECT_STORE)
+
+
+def summary(error: Exception) -> str:
+    """What went wrong in one line, without the query strings that may hold signatures."""
+    text = str(error).partition("\n\nDebug source")[0]
+    answer = _ANSWER.search(text)
+    first_line = _SIGNED.sub("", text.partition("<?xml")[0].partition("\n")[0]).strip(" :")
+    if answer:
+        return f"{first_line} ({': '.join(filter(None, answer.groups()))})"
+    return first_line or type(error).__name__

@@ -1,0 +1,66 @@
+"""What a forked child may still use of its parent's storage.
+
+obstore runs its own threads, and a fork copies none of them: a child that calls into an obstore
+its parent has used waits for ever. Such a child is told so instead. Memory and directories go on
+working; whoever keeps a lock or a thread pool for them registers it here to get a fresh one.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Protocol
+from weakref import WeakSet
+
+from icefloe.errors import ErrorKind, StorageError
+
+
+class ForkAware(Protocol):
+    """Something that has to be repaired in a forked child."""
+
+    def after_fork_in_child(self) -> None: ...
+
+
+class _ObstoreUse:
+    """Whether this process may call obstore: not if a parent that it was forked from did."""
+
+    def __init__(self) -> None:
+        self.has_been_used = False
+        self.is_inherited = False
+
+
+_use = _ObstoreUse()
+_aware: WeakSet[ForkAware] = WeakSet()
+
+
+def repair_after_fork(thing: ForkAware) -> None:
+    """Have `thing.after_fork_in_child` called in every forked child, as long as it lives."""
+    _aware.add(thing)
+
+
+def note_obstore_use() -> None:
+    """Say that obstore is about to be used in this process."""
+    check_obstore_is_ours()
+    _use.has_been_used = True
+
+
+def check_obstore_is_ours() -> None:
+    """Raise StorageError in a child forked from a process that had used obstore."""
+    if _use.is_inherited:
+        raise StorageError(
+            f"process {os.getpid()} was forked from a process that had already used a remote "
+            "storage, whose connections do not survive a fork; start worker processes with the "
+            "'spawn' or 'forkserver' start method (multiprocessing.get_context('spawn')), or "
+            "fork before the first use",
+            ErrorKind.STORAGE_OTHER,
+        )
+
+
+def _in_child() -> None:
+    if _use.has_been_used:
+        _use.is_inherited = True
+    for thing in list(_aware):
+        thing.after_fork_in_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)

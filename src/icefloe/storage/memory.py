@@ -1,0 +1,166 @@
+"""Objects in the memory of this process.
+
+Nothing here ever suspends, and a conditional write is exact: one lock around compare and set.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
+
+from icefloe.config.resolved import ResolvedStorage
+from icefloe.storage.driver import ConditionFailed, ObjectInfo, Readable, Span, Version
+from icefloe.storage.forks import repair_after_fork
+from icefloe.storage.keys import check_key, check_span, object_not_found
+
+
+class StoredObject(NamedTuple):
+    """One object and the state it is in."""
+
+    data: bytes
+    version: Version
+    created_at: datetime
+
+
+class MemoryObjects:
+    """What one in-memory storage holds; freed with its last `Storage` and driver.
+
+    Made by `memory_objects`.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.objects: dict[str, StoredObject] = {}
+        self.lock = threading.Lock()
+        self._versions = itertools.count(1)
+        repair_after_fork(self)
+
+    def after_fork_in_child(self) -> None:
+        # Another thread of the parent may have held it; no change spans several statements.
+        self.lock = threading.Lock()
+
+    def replace(self, key: str, data: Any) -> Version:
+        """Store a copy of `data`; the caller holds the lock."""
+        version = Version(str(next(self._versions)))
+        self.objects[key] = StoredObject(bytes(data), version, datetime.now(UTC))
+        return version
+
+
+_registry: WeakValueDictionary[str, MemoryObjects] = WeakValueDictionary()
+_registry_lock = threading.Lock()
+
+
+def memory_objects(name: str) -> MemoryObjects:
+    """The objects of the in-memory storage `name`; none at first."""
+    with _registry_lock:
+        found = _registry.get(name)
+        if found is None:
+            found = _registry[name] = MemoryObjects(name)
+        return found
+
+
+def find_memory_objects(name: str) -> MemoryObjects | None:
+    """The objects of the in-memory storage `name`, if they live in this process."""
+    with _registry_lock:
+        return _registry.get(name)
+
+
+class MemoryDriver:
+    """See `icefloe.storage.driver.Driver`. User metadata and storage classes are not kept."""
+
+    is_local = True
+    can_write = True
+
+    def __init__(self, objects: MemoryObjects, settings: ResolvedStorage) -> None:
+        self.settings = settings
+        self._held = objects
+        self._location = f"memory://{objects.name}"
+
+    def _lookup(self, key: str) -> StoredObject:
+        found = self._held.objects.get(key)
+        if found is None:
+            check_key(key)
+            raise object_not_found(key, self._location)
+        return found
+
+    async def get(self, key: str, span: Span | None = None) -> Readable:
+        return self._read(key, span)
+
+    def _read(self, key: str, span: Span | None) -> Readable:
+        data = self._lookup(key).data
+        if span is None:
+            return data
+        check_span(key, span, len(data), self._location)
+        return memoryview(data)[span.start : span.start + span.length]
+
+    async def get_many(self, wanted: Sequence[tuple[str, Span | None]]) -> list[Readable]:
+        return [self._read(key, span) for key, span in wanted]
+
+    async def get_versioned(self, key: str) -> tuple[bytes, Version]:
+        found = self._lookup(key)
+        return found.data, found.version
+
+    async def get_if_changed(self, key: str, version: Version) -> tuple[bytes, Version] | None:
+        found = self._lookup(key)
+        return None if found.version == version else (found.data, found.version)
+
+    async def put(
+        self,
+        key: str,
+        data: Any,
+        *,
+        metadata: Mapping[str, str] | None = None,
+        content_type: str | None = None,
+        storage_class: str | None = None,
+    ) -> None:
+        check_key(key)
+        with self._held.lock:
+            self._held.replace(key, data)
+
+    async def put_many(self, objects: Sequence[tuple[str, Any]]) -> None:
+        for key, data in objects:
+            await self.put(key, data)
+
+    async def put_if(
+        self,
+        key: str,
+        data: bytes,
+        *,
+        previous: Version | None,
+        metadata: Mapping[str, str] | None = None,
+        content_type: str | None = None,
+    ) -> Version:
+        check_key(key)
+        with self._held.lock:
+            found = self._held.objects.get(key)
+            if (found.version if found else None) != previous:
+                raise ConditionFailed(key)
+            return self._held.replace(key, data)
+
+    async def list(self, prefix: str) -> list[ObjectInfo]:
+        with self._held.lock:
+            found = [item for item in self._held.objects.items() if item[0].startswith(prefix)]
+        return sorted(ObjectInfo(key, len(it.data), it.created_at) for key, it in found)
+
+    async def is_empty(self) -> bool:
+        return not self._held.objects
+
+    async def delete_many(self, keys: Sequence[str]) -> None:
+        with self._held.lock:
+            for key in keys:
+                self._held.objects.pop(key, None)
+
+    async def head(self, key: str) -> ObjectInfo:
+        found = self._lookup(key)
+        return ObjectInfo(key, len(found.data), found.created_at)
+
+    async def sync(self) -> None:
+        """Nothing to do: memory does not survive anything."""
+
+    async def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)

@@ -1,0 +1,133 @@
+"""`Storage`: where a repository is, in a form that can be compared, printed and pickled.
+
+It holds no connection. Drivers are made when they are asked for, once per process, flavour and
+settings; the functions that make a `Storage` are in `constructors.py`.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+from weakref import WeakValueDictionary
+
+from icefloe.config.resolved import ResolvedStorage
+from icefloe.config.storage import StorageSettings
+from icefloe.storage.calls import BlockingCalls, Calls
+from icefloe.storage.connect import connect
+from icefloe.storage.driver import Driver, ObjectInfo
+from icefloe.storage.eventloop import EventLoopCalls
+from icefloe.storage.local import LocalDriver
+from icefloe.storage.locations import (
+    LocalLocation,
+    Location,
+    MemoryLocation,
+    RedirectLocation,
+)
+from icefloe.storage.memory import MemoryDriver
+from icefloe.storage.redirect import resolve_redirect
+from icefloe.storage.remote import ObstoreDriver
+from icefloe.storage.run import run_blocking
+
+MAX_CONCURRENT_REQUESTS = 256
+
+_Key = tuple[Location, ResolvedStorage, bool, int]
+_drivers: WeakValueDictionary[_Key, Any] = WeakValueDictionary()
+_drivers_lock = threading.Lock()
+
+
+class Storage:
+    """One place where a repository is or can be. Made by the `..._storage` functions.
+
+    Two objects for the same place are equal and share their connections. A pickle carries the
+    credentials, unless they come from the environment or from a function.
+    """
+
+    __slots__ = ("_drivers", "_location")
+
+    def __init__(self, location: Location) -> None:
+        self._location = location
+        self._drivers: dict[_Key, Driver] = {}
+
+    @property
+    def location(self) -> Location:
+        """The description this storage is made of."""
+        return self._location
+
+    @property
+    def kind(self) -> str:
+        """The kind of storage, such as `S3` or `local filesystem`."""
+        return self._location.kind
+
+    @property
+    def url(self) -> str:
+        """Where it is, for people and messages; without credentials."""
+        return self._location.url
+
+    def default_settings(self) -> StorageSettings:
+        """What this kind of storage sets; a repository's config goes on top of it."""
+        return self._location.default_settings()
+
+    def list_objects_metadata(
+        self, settings: StorageSettings | None = None, prefix: str | None = None
+    ) -> list[ObjectInfo]:
+        """Every object whose key starts with `prefix`, sorted by key."""
+        defaults = self.default_settings()
+        in_force = defaults.merge(settings) if settings else defaults
+        return run_blocking(self.driver(in_force.resolved(), blocking=True).list(prefix or ""))
+
+    def list_objects(
+        self, settings: StorageSettings | None = None, prefix: str | None = None
+    ) -> list[tuple[str, int]]:
+        """Key and size of every object whose key starts with `prefix`, sorted by key."""
+        found = self.list_objects_metadata(settings, prefix)
+        return [(info.key, info.size_bytes) for info in found]
+
+    def driver(
+        self,
+        settings: ResolvedStorage | None = None,
+        *,
+        blocking: bool,
+        max_concurrent_requests: int = MAX_CONCURRENT_REQUESTS,
+    ) -> Driver:
+        """Something to read and write with; the same one for the same arguments.
+
+        A redirect is followed here, which makes requests; nothing else does.
+        """
+        in_force = settings or self.default_settings().resolved()
+        key = (self._location, in_force, blocking, max_concurrent_requests)
+        found = self._drivers.get(key)
+        if found is None:
+            with _drivers_lock:
+                found = _drivers.get(key)
+            if found is None:
+                made = self._make_driver(in_force, blocking, max_concurrent_requests)
+                with _drivers_lock:
+                    found = _drivers.setdefault(key, made)
+            self._drivers[key] = found
+        return found
+
+    def _make_driver(
+        self, settings: ResolvedStorage, blocking: bool, max_concurrent_requests: int
+    ) -> Driver:
+        location = self._location
+        if isinstance(location, MemoryLocation):
+            return MemoryDriver(location.objects, settings)
+        if isinstance(location, LocalLocation):
+            return LocalDriver(location.path, settings, is_durable=location.is_durable)
+        if isinstance(location, RedirectLocation):
+            location = resolve_redirect(location.base_url)
+        flavour = BlockingCalls if blocking else EventLoopCalls
+        calls: Calls = flavour(max_concurrent_requests)
+        return ObstoreDriver(connect(location, settings), settings, calls)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Storage) and self._location == other._location
+
+    def __hash__(self) -> int:
+        return hash(self._location)
+
+    def __repr__(self) -> str:
+        return f"<icefloe.Storage {self.kind}: {self.url}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Storage, (self._location,)

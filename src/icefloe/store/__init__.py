@@ -1,0 +1,1 @@
+"""The Zarr store over a session."""

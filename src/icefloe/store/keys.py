@@ -1,0 +1,72 @@
+"""Zarr keys: which node they are about, and whether they mean its metadata or a chunk."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from icefloe import paths
+from icefloe.changes.chunk_edits import Coordinates
+from icefloe.errors import ErrorKind, InvalidInputError
+
+METADATA = "zarr.json"
+_CHUNK = re.compile(r"(?:(.*)/)?c((?:/[0-9]+)*)\Z", re.DOTALL)
+_V2_DOCUMENTS = (".zgroup", ".zarray", ".zattrs", ".zmetadata")
+_MAX_INDEX = 2**32 - 1
+
+
+class MetadataKey(NamedTuple):
+    """`zarr.json` of the node at `path`."""
+
+    path: str
+
+
+class ChunkKey(NamedTuple):
+    """One chunk of the array at `path`."""
+
+    path: str
+    coordinates: Coordinates
+
+
+class V2Key(NamedTuple):
+    """A document of Zarr version 2: never there, and cannot be written."""
+
+    key: str
+
+
+Key = MetadataKey | ChunkKey | V2Key
+
+
+def parse_key(key: str) -> Key:
+    """Understand a key.
+
+    The chunk separator is the last segment `c` that only numbers follow, so nodes may be called
+    `c` as well.
+
+    Raises:
+        InvalidInputError: it is neither metadata nor a chunk, kind `invalid-key`.
+    """
+    chunk = _CHUNK.match(key)
+    if chunk is not None:
+        coordinates = tuple(map(int, chunk[2].split("/")[1:]))
+        if all(at <= _MAX_INDEX for at in coordinates):
+            return ChunkKey(paths.from_key(chunk[1] or ""), coordinates)
+    folder, _, name = key.rpartition("/")
+    if name == METADATA:
+        return MetadataKey(paths.from_key(folder))
+    if name in _V2_DOCUMENTS:
+        return V2Key(key)
+    raise InvalidInputError(
+        f"key {key!r}: expected 'zarr.json', 'c', or 'c/' and chunk numbers below a node's path",
+        ErrorKind.INVALID_KEY,
+    )
+
+
+def metadata_key(path: str) -> str:
+    """The key of a node's zarr.json."""
+    return METADATA if path == paths.ROOT else f"{paths.to_key(path)}/{METADATA}"
+
+
+def chunk_prefix(path: str) -> str:
+    """What every chunk key of an array starts with; alone it is the chunk of a 0-d array."""
+    return "c" if path == paths.ROOT else f"{paths.to_key(path)}/c"

@@ -1,0 +1,328 @@
+"""What the Zarr store does, written once for its blocking and its asynchronous face."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from icefloe import paths
+from icefloe.assets.chunks import fetch_chunk
+from icefloe.changes.chunk_edits import Coordinates
+from icefloe.changes.zarr_metadata import parse_zarr_json
+from icefloe.errors import (
+    ErrorKind,
+    InvalidInputError,
+    NodeNotFoundError,
+    ReadOnlyError,
+    SessionStateError,
+)
+from icefloe.format import layout
+from icefloe.format.chunk_refs import ChunkKind, ChunkRef
+from icefloe.format.nodes import ArrayData, Node
+from icefloe.ids import ChunkId, NodeId
+from icefloe.repo.handle import RepoHandle
+from icefloe.repo.sessions import SessionMode, SessionState, all_chunks, find_chunk
+from icefloe.storage.driver import Readable, Span
+from icefloe.store.keys import (
+    METADATA,
+    ChunkKey,
+    MetadataKey,
+    V2Key,
+    chunk_prefix,
+    metadata_key,
+    parse_key,
+)
+
+ByteRange = tuple[int | None, int | None]
+"""(start, end) from the front, (start, None) to the end, or (None, n) for the last n bytes."""
+
+
+# -- reading
+
+
+async def get(
+    handle: RepoHandle, state: SessionState, key: str, byte_range: ByteRange | None = None
+) -> Readable | None:
+    """The value of a key or part of it; None when there is no such node or chunk."""
+    parsed = parse_key(key)
+    if isinstance(parsed, V2Key):
+        return None
+    node = state.find_node(parsed.path)
+    if node is None:
+        return None
+    if isinstance(parsed, MetadataKey):
+        span = _span(byte_range, len(node.user_data))
+        if span is None:
+            return node.user_data
+        return node.user_data[span.start : span.start + span.length]
+    ref = await _find(handle, state, node, parsed.coordinates)
+    if ref is None:
+        return None
+    span = _span(byte_range, ref.length)
+    if span is not None and span.length == 0:
+        return b""
+    return await fetch_chunk(handle.assets, ref, span)
+
+
+async def find_ref(handle: RepoHandle, state: SessionState, key: ChunkKey) -> ChunkRef | None:
+    """The reference behind a chunk key, or None."""
+    node = state.find_node(key.path)
+    return None if node is None else await _find(handle, state, node, key.coordinates)
+
+
+async def _find(
+    handle: RepoHandle, state: SessionState, node: Node, coordinates: Coordinates
+) -> ChunkRef | None:
+    if node.array is None or not _is_in_grid(node.array, coordinates):
+        return None
+    return await find_chunk(handle, state, node, coordinates)
+
+
+async def exists(handle: RepoHandle, state: SessionState, key: str) -> bool:
+    """Whether a node or chunk is stored under a key."""
+    parsed = parse_key(key)
+    if isinstance(parsed, V2Key):
+        raise _no_key(key)
+    node = state.find_node(parsed.path)
+    if node is None or isinstance(parsed, MetadataKey):
+        return node is not None
+    state.array(parsed.path)
+    return await _find(handle, state, node, parsed.coordinates) is not None
+
+
+async def getsize(handle: RepoHandle, state: SessionState, key: str) -> int:
+    """Bytes stored under a key; 0 for a chunk that was never written."""
+    parsed = parse_key(key)
+    if isinstance(parsed, V2Key) or (node := state.find_node(parsed.path)) is None:
+        raise _no_key(key)
+    if isinstance(parsed, MetadataKey):
+        return len(node.user_data)
+    state.array(parsed.path)
+    ref = await _find(handle, state, node, parsed.coordinates)
+    return 0 if ref is None else ref.length
+
+
+async def getsize_prefix(handle: RepoHandle, state: SessionState, prefix: str) -> int:
+    """Bytes of metadata and chunks at and below a node."""
+    total = 0
+    for path in state.all_paths(_node_prefix(state, prefix)):
+        node = state.node(path)
+        total += len(node.user_data)
+        if node.array is not None:
+            total += int((await all_chunks(handle, state, node)).length.sum())
+    return total
+
+
+# -- listing
+
+
+async def list_prefix(handle: RepoHandle, state: SessionState, prefix: str) -> list[str]:
+    """Every key at or below a node: all metadata first, then chunks."""
+    if prefix.startswith("/") and prefix != "/":
+        return []
+    below = state.all_paths(_node_prefix(state, prefix))
+    keys = [metadata_key(path) for path in below]
+    for path in below:
+        node = state.node(path)
+        if node.array is not None:
+            keys.extend(await chunk_keys(handle, state, node))
+    return keys
+
+
+async def chunk_keys(handle: RepoHandle, state: SessionState, node: Node) -> list[str]:
+    """The keys of all chunks of an array."""
+    index = (await all_chunks(handle, state, node)).index
+    prefix = chunk_prefix(node.path)
+    if index.shape[1] == 0:
+        return [prefix] * len(index)
+    texts = [list(map(str, column)) for column in index.T.tolist()]
+    return [f"{prefix}/{'/'.join(row)}" for row in zip(*texts, strict=True)]
+
+
+async def list_dir(handle: RepoHandle, state: SessionState, prefix: str) -> list[str]:
+    """Names directly below a node, or below part of a chunk key."""
+    if prefix.startswith("/") and prefix != "/":
+        return []
+    path = paths.ROOT + prefix.strip("/")
+    node = state.find_node(path)
+    if node is not None and node.array is not None:
+        return [METADATA, "c"]
+    if node is None and (array := _owning_array(state, path)) is not None:
+        return await _next_chunk_segments(handle, state, array, path)
+    depth = len(paths.segments(path))
+    children = {
+        paths.segments(below)[depth]
+        for below in state.all_paths(path)
+        if len(paths.segments(below)) == depth + 1
+    }
+    return ([METADATA] if node is not None else []) + sorted(children)
+
+
+def _owning_array(state: SessionState, path: str) -> Node | None:
+    """The array in whose chunk keys `path` lies, if there is one."""
+    for above in paths.ancestors(path):
+        node = state.find_node(above)
+        if node is not None:
+            return node if node.array is not None else None
+    return None
+
+
+async def _next_chunk_segments(
+    handle: RepoHandle, state: SessionState, node: Node, path: str
+) -> list[str]:
+    below = paths.segments(path)[len(paths.segments(node.path)) :]
+    assert node.array is not None
+    numbers = below[1:]
+    if below[0] != "c" or len(numbers) >= len(node.array.shape):
+        return []
+    if not all(number.isdecimal() for number in numbers):
+        return []
+    index = (await all_chunks(handle, state, node)).index
+    for axis, number in enumerate(numbers):
+        index = index[index[:, axis] == int(number)]
+    return list(map(str, np.unique(index[:, len(numbers)]).tolist()))
+
+
+def _node_prefix(state: SessionState, prefix: str) -> str:
+    path = paths.ROOT + prefix.strip("/")
+    if path != paths.ROOT and state.find_node(path) is None:
+        raise InvalidInputError(
+            f"prefix {prefix!r} is not the path of a group or array", ErrorKind.BAD_KEY_PREFIX
+        )
+    return path
+
+
+# -- writing
+
+
+async def set_key(handle: RepoHandle, state: SessionState, key: str, value: Any) -> None:
+    """Write metadata or a chunk. `value` is bytes or anything with their buffer."""
+    _require_writable(state)
+    parsed = parse_key(key)
+    if isinstance(parsed, V2Key):
+        raise SessionStateError(
+            f"key {key!r} belongs to Zarr version 2, repositories hold version 3",
+            ErrorKind.UNIMPLEMENTED,
+        )
+    if isinstance(parsed, MetadataKey):
+        document = bytes(value)
+        array = parse_zarr_json(document, parsed.path, spec_version=handle.spec_version)
+        with state.lock:
+            base, new_id = state.snapshot.nodes, handle.new_id(NodeId)
+            state.changes.put_node(base, parsed.path, document, array, new_id)
+            state.forget_nodes()
+        return
+    node, array = state.array(parsed.path)
+    view = memoryview(value)
+    size = view.nbytes
+    _check_chunk(key, array, parsed.coordinates, size)
+    if size <= handle.settings.inline_chunk_threshold_bytes:
+        ref = ChunkRef(ChunkKind.INLINE, 0, size, inline=bytes(view))
+    else:
+        chunk_id = handle.new_id(ChunkId)
+        storage_class = handle.settings.storage.chunks_storage_class
+        await handle.driver.put(layout.chunk_key(chunk_id), view, storage_class=storage_class)
+        ref = ChunkRef(ChunkKind.NATIVE, 0, size, chunk_id)
+    with state.lock:
+        state.changes.edits(node).set(parsed.coordinates, ref)
+
+
+async def set_if_not_exists(handle: RepoHandle, state: SessionState, key: str, value: Any) -> None:
+    """Write a key unless something is stored there."""
+    _require_writable(state)
+    if not await exists(handle, state, key):
+        await set_key(handle, state, key, value)
+
+
+async def delete(handle: RepoHandle, state: SessionState, key: str) -> None:
+    """Delete a node with everything below it, or a chunk; what is not there does not matter."""
+    _require_writable(state)
+    parsed = parse_key(key)
+    if isinstance(parsed, V2Key):
+        return
+    with state.lock:
+        if isinstance(parsed, MetadataKey):
+            state.changes.delete_node(state.snapshot.nodes, parsed.path)
+            state.forget_nodes()
+            return
+        node = state.find_node(parsed.path)
+        if node is None or node.array is None:
+            return
+        if _is_in_grid(node.array, parsed.coordinates):
+            state.changes.edits(node).set(parsed.coordinates, None)
+
+
+async def delete_dir(handle: RepoHandle, state: SessionState, prefix: str) -> None:
+    """Delete a node, or the chunks of an array whose keys start with `prefix`."""
+    _require_writable(state)
+    path = paths.ROOT + prefix.strip("/")
+    if path == paths.ROOT or state.find_node(path) is not None:
+        with state.lock:
+            state.changes.delete_node(state.snapshot.nodes, path)
+            state.forget_nodes()
+        return
+    node = _owning_array(state, path)
+    if node is None:
+        return
+    below = paths.segments(path)[len(paths.segments(node.path)) :]
+    if below[0] != "c" or not all(number.isdecimal() for number in below[1:]):
+        return
+    index = (await all_chunks(handle, state, node)).index
+    for axis, number in enumerate(below[1:]):
+        if axis >= index.shape[1]:
+            return
+        index = index[index[:, axis] == int(number)]
+    with state.lock:
+        edits = state.changes.edits(node)
+        for row in index.tolist():
+            edits.set(tuple(row), None)
+
+
+def _require_writable(state: SessionState) -> None:
+    if state.mode == SessionMode.readonly:
+        raise ReadOnlyError(
+            "the store is read-only; open a writable_session to change data",
+            ErrorKind.READ_ONLY_STORE,
+        )
+    state.require_writable()
+
+
+def _check_chunk(key: str, array: ArrayData, coordinates: Coordinates, size: int) -> None:
+    if size == 0:
+        raise InvalidInputError(
+            f"chunk {key!r} has no bytes; delete the chunk instead", ErrorKind.ZERO_LENGTH_CHUNK
+        )
+    grid = [dimension.num_chunks for dimension in array.shape]
+    # A dimension without chunks still has a place 0, because writers touch it before resizing.
+    if len(coordinates) != len(grid) or any(
+        at > max(count, 1) - 1 for at, count in zip(coordinates, grid, strict=False)
+    ):
+        raise InvalidInputError(
+            f"chunk {key!r} is not in the array's grid of {tuple(grid)} chunks",
+            ErrorKind.INVALID_CHUNK_INDEX,
+        )
+
+
+def _is_in_grid(array: ArrayData, coordinates: Sequence[int]) -> bool:
+    return len(coordinates) == len(array.shape) and all(
+        at < max(dimension.num_chunks, 1)
+        for at, dimension in zip(coordinates, array.shape, strict=True)
+    )
+
+
+def _span(byte_range: ByteRange | None, size: int) -> Span | None:
+    """The bytes that are asked for and there: ends are clamped, as Zarr's stores do."""
+    if byte_range is None:
+        return None
+    start, end = byte_range
+    if start is None:
+        length = min(end or 0, size)
+        return Span(size - length, length)
+    start = min(start, size)
+    return Span(start, max(0, min(size if end is None else end, size) - start))
+
+
+def _no_key(key: str) -> NodeNotFoundError:
+    return NodeNotFoundError(f"nothing is stored under key {key!r}", ErrorKind.KEY_NOT_FOUND)

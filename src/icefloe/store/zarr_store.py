@@ -1,0 +1,279 @@
+"""`IcechunkStore`: a session as a Zarr store.
+
+Every method asks `operations` for the work. Where reads are local, the store also offers Zarr's
+synchronous protocol, which spares the event loop; remote reads never do, because a few
+synchronous workers would be slower than many requests in flight.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from typing import Any, Literal
+
+from zarr.abc.store import (
+    ByteRequest,
+    OffsetByteRequest,
+    RangeByteRequest,
+    Store,
+    SuffixByteRequest,
+)
+from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
+from zarr.core.sync import SyncMixin
+
+from icefloe.errors import ErrorKind, ReadOnlyError, SessionStateError
+from icefloe.repo.handle import RepoHandle
+from icefloe.repo.sessions import SessionState
+from icefloe.storage.driver import Readable
+from icefloe.storage.run import run_blocking
+from icefloe.store import operations
+from icefloe.store.keys import ChunkKey, parse_key
+
+# From this size on a local read is worth a thread of its own, so that decoding goes on beside it.
+_LARGE_READ_BYTES = 1 << 20
+
+
+class IcechunkStore(Store, SyncMixin):
+    """A Zarr store that reads from a session's snapshot and collects its changes."""
+
+    def __init__(
+        self,
+        session: Any,
+        state: SessionState,
+        blocking: RepoHandle,
+        eventloop: RepoHandle,
+        *,
+        read_only: bool,
+    ) -> None:
+        super().__init__(read_only=read_only)
+        self._session = session
+        self._state = state
+        self._blocking = blocking
+        self._eventloop = eventloop
+        self._is_open = True
+
+    @property
+    def session(self) -> Any:
+        """The session this store belongs to."""
+        return self._session
+
+    def __eq__(self, value: object) -> bool:
+        return isinstance(value, IcechunkStore) and self._session == value._session
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<icefloe.IcechunkStore read_only={self.read_only} of {self._session!r}>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"session": self._session, "read_only": self.read_only}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        twin = state["session"].make_store(read_only=state["read_only"])
+        self.__dict__.update(twin.__dict__)
+
+    def with_read_only(self, read_only: bool = False) -> Store:
+        # docstring inherited
+        if not read_only and self._state.is_read_only:
+            raise ReadOnlyError(
+                "the session is read-only, so its store cannot be made writable",
+                ErrorKind.READ_ONLY_SESSION,
+            )
+        store: Store = self._session.make_store(read_only=read_only)
+        return store
+
+    # -- what a store can do
+
+    @property
+    def supports_writes(self) -> bool:
+        return True
+
+    @property
+    def supports_deletes(self) -> bool:
+        return True
+
+    @property
+    def supports_listing(self) -> bool:
+        return True
+
+    @property
+    def supports_partial_writes(self) -> Literal[False]:
+        return False
+
+    @property
+    def supports_consolidated_metadata(self) -> bool:
+        """False: one request opens a snapshot with all its metadata, so none is consolidated."""
+        return False
+
+    # -- reading
+
+    async def get(
+        self,
+        key: str,
+        prototype: BufferPrototype | None = None,
+        byte_range: ByteRequest | None = None,
+    ) -> Buffer | None:
+        # docstring inherited
+        handle = self._eventloop
+        wanted = _byte_range(byte_range)
+        if handle.driver.is_local and await self._is_large(key):
+            data = await asyncio.to_thread(
+                run_blocking, operations.get(self._blocking, self._state, key, wanted)
+            )
+        else:
+            data = await operations.get(handle, self._state, key, wanted)
+        return _buffer(data, prototype)
+
+    async def _is_large(self, key: str) -> bool:
+        parsed = parse_key(key)
+        if not isinstance(parsed, ChunkKey):
+            return False
+        ref = await operations.find_ref(self._eventloop, self._state, parsed)
+        return ref is not None and ref.length >= _LARGE_READ_BYTES
+
+    async def get_partial_values(
+        self,
+        prototype: BufferPrototype,
+        key_ranges: Iterable[tuple[str, ByteRequest | None]],
+    ) -> list[Buffer | None]:
+        # docstring inherited
+        limit = asyncio.Semaphore(self._eventloop.settings.get_partial_values_concurrency)
+
+        async def one(key: str, byte_range: ByteRequest | None) -> Buffer | None:
+            async with limit:
+                return await self.get(key, prototype, byte_range)
+
+        return list(await asyncio.gather(*(one(key, span) for key, span in key_ranges)))
+
+    async def exists(self, key: str) -> bool:
+        # docstring inherited
+        return await operations.exists(self._eventloop, self._state, key)
+
+    async def getsize(self, key: str) -> int:
+        # docstring inherited
+        return await operations.getsize(self._eventloop, self._state, key)
+
+    async def getsize_prefix(self, prefix: str) -> int:
+        # docstring inherited
+        return await operations.getsize_prefix(self._eventloop, self._state, prefix)
+
+    async def is_empty(self, prefix: str) -> bool:
+        # docstring inherited
+        return not await operations.list_dir(self._eventloop, self._state, prefix)
+
+    # -- listing
+
+    async def list(self) -> AsyncIterator[str]:
+        # docstring inherited
+        for key in await operations.list_prefix(self._eventloop, self._state, ""):
+            yield key
+
+    async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
+        # docstring inherited
+        for key in await operations.list_prefix(self._eventloop, self._state, prefix):
+            yield key
+
+    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
+        # docstring inherited
+        for name in await operations.list_dir(self._eventloop, self._state, prefix):
+            yield name
+
+    # -- writing
+
+    async def set(self, key: str, value: Buffer) -> None:
+        # docstring inherited
+        self._check_writable()
+        await operations.set_key(self._eventloop, self._state, key, _bytes_of(value))
+
+    async def set_if_not_exists(self, key: str, value: Buffer) -> None:
+        # docstring inherited
+        self._check_writable()
+        await operations.set_if_not_exists(self._eventloop, self._state, key, _bytes_of(value))
+
+    async def set_partial_values(self, key_start_values: Iterable[tuple[str, int, Any]]) -> None:
+        """Not possible: chunks are immutable objects."""
+        raise SessionStateError(
+            "parts of a chunk cannot be written, chunks are immutable objects",
+            ErrorKind.UNIMPLEMENTED,
+        )
+
+    async def delete(self, key: str) -> None:
+        # docstring inherited
+        self._check_writable()
+        await operations.delete(self._eventloop, self._state, key)
+
+    async def delete_dir(self, prefix: str) -> None:
+        # docstring inherited
+        self._check_writable()
+        await operations.delete_dir(self._eventloop, self._state, prefix)
+
+    async def clear(self) -> None:
+        # docstring inherited
+        self._check_writable()
+        await operations.delete_dir(self._eventloop, self._state, "")
+
+    def sync_clear(self) -> None:
+        """Delete every node of the session, from code that has no event loop."""
+        self._check_writable()
+        run_blocking(operations.delete_dir(self._blocking, self._state, ""))
+
+    def _check_writable(self) -> None:
+        # Zarr has its own read-only error, a ValueError; ours says what to do.
+        if self.read_only:
+            raise ReadOnlyError(
+                "the store is read-only; open a writable_session to change data",
+                ErrorKind.READ_ONLY_STORE,
+            )
+
+
+class LocalIcechunkStore(IcechunkStore):
+    """A store whose reads and writes stay on this machine: Zarr may call it synchronously."""
+
+    def get_sync(
+        self,
+        key: str,
+        *,
+        prototype: BufferPrototype | None = None,
+        byte_range: ByteRequest | None = None,
+    ) -> Buffer | None:
+        """Read a key without an event loop."""
+        wanted = _byte_range(byte_range)
+        data = run_blocking(operations.get(self._blocking, self._state, key, wanted))
+        return _buffer(data, prototype)
+
+    def set_sync(self, key: str, value: Buffer) -> None:
+        """Write a key without an event loop."""
+        self._check_writable()
+        run_blocking(operations.set_key(self._blocking, self._state, key, _bytes_of(value)))
+
+    def delete_sync(self, key: str) -> None:
+        """Delete a key without an event loop."""
+        self._check_writable()
+        run_blocking(operations.delete(self._blocking, self._state, key))
+
+
+def _buffer(data: Readable | None, prototype: BufferPrototype | None) -> Buffer | None:
+    if data is None:
+        return None
+    kind = (prototype or default_buffer_prototype()).buffer
+    return kind.from_bytes(data)
+
+
+def _bytes_of(value: Buffer) -> Any:
+    if not isinstance(value, Buffer):
+        raise TypeError(
+            f"IcechunkStore.set(): `value` must be a Buffer instance, found {type(value)}"
+        )
+    return value.as_numpy_array()
+
+
+def _byte_range(request: ByteRequest | None) -> operations.ByteRange | None:
+    if request is None:
+        return None
+    if isinstance(request, RangeByteRequest):
+        return request.start, request.end
+    if isinstance(request, OffsetByteRequest):
+        return request.offset, None
+    if isinstance(request, SuffixByteRequest):
+        return None, request.suffix
+    raise TypeError(f"byte range is {request!r}, expected one of Zarr's ByteRequest kinds")
