@@ -1,4 +1,4 @@
-"""A tour of what works: chunk references as tables, and a repository written file by file.
+"""A tour of what works: a versioned repository in a plain directory, seen from several sides.
 
 Run it with `make demo`. Where official icechunk is installed, it is asked to read the result.
 """
@@ -10,186 +10,132 @@ import importlib.util
 import os
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import zarr
 
-from icefloe import FIRST_SNAPSHOT_ID, FormatError, ManifestId, NodeId, SnapshotId
-from icefloe.format import layout
+import icefloe
 from icefloe.format.chunk_refs import ChunkRefs
 from icefloe.format.manifest import ArrayManifest, Manifest, decode_manifest
 from icefloe.format.manifest_encode import encode_manifest
-from icefloe.format.nodes import ArrayData, Dimension, ManifestRef, Node, NodeTable
-from icefloe.format.repo_info import (
-    RepoAvailability,
-    RepoInfo,
-    RepoStatus,
-    Update,
-    UpdateKind,
-    decode_repo_info,
-    encode_repo_info,
-)
-from icefloe.format.snapshot import ManifestFileInfo, ManifestFiles, Snapshot, decode_snapshot
-from icefloe.format.snapshot_encode import encode_snapshot
-from icefloe.format.snapshot_table import SnapshotInfo, SnapshotTable
-from icefloe.format.transaction_log import TransactionLog, encode_transaction_log
 
 DAYS, ROWS, COLUMNS = 1000, 50, 20
-CHUNK = (1, 20, 50)
-ZARR_JSON = (
-    b'{"zarr_format":3,"node_type":"array","shape":[1000,1000,1000],"data_type":"float32",'
-    b'"chunk_grid":{"name":"regular","configuration":{"chunk_shape":[1,20,50]}},'
-    b'"chunk_key_encoding":{"name":"default","configuration":{"separator":"/"}},'
-    b'"fill_value":0.0,"codecs":[{"name":"bytes","configuration":{"endian":"little"}}],'
-    b'"attributes":{"units":"K"},"dimension_names":["time","lat","lon"]}'
-)
 
 
-def million_refs() -> ChunkRefs:
-    """One float32 array of 1000 x 1000 x 1000 values that lies in a thousand foreign files."""
+def heading(text: str) -> None:
+    """Print the title of a stop on the tour."""
+    print(f"\n{text}\n{'-' * len(text)}")
+
+
+@contextmanager
+def timed(label: str) -> Iterator[None]:
+    """Print how long the block took."""
+    start = time.perf_counter()
+    yield
+    print(f"{label:<52}{time.perf_counter() - start:6.2f} s")
+
+
+def write_history(repo: icefloe.Repository) -> str:
+    """Three commits, a tag and a branch; returns the first commit."""
+    session = repo.writable_session("main")
+    root = zarr.create_group(session.store, attributes={"title": "two weeks of temperature"})
+    t2m = root.create_array("t2m", shape=(7, 40, 80), chunks=(1, 40, 80), dtype="f4")
+    t2m[:] = 273.15 + np.arange(7, dtype="f4")[:, None, None]
+    first = session.commit("a first week", {"source": "tour"})
+    with repo.transaction("main", message="a second week") as store:
+        t2m = zarr.open_array(store, path="t2m")
+        t2m.resize((14, 40, 80))
+        t2m[7:] = 290
+    repo.create_tag("two-weeks", repo.lookup_branch("main"))
+    repo.create_branch("experiment", first)
+    with repo.transaction("experiment", message="colder, to see") as store:
+        zarr.open_array(store, path="t2m")[0] = 200
+    return first
+
+
+def show_history(repo: icefloe.Repository, first: str) -> None:
+    """The graph, a difference, and the same cell at three points of history."""
+    print(repo.ancestry_graph(plain=True))
+    print("\nwhat the second week changed:")
+    print(repo.diff(from_snapshot_id=first, to_tag="two-weeks"), end="")
+    for name, session in {
+        "main": repo.readonly_session("main"),
+        "experiment": repo.readonly_session("experiment"),
+        "first commit": repo.readonly_session(snapshot_id=first),
+    }.items():
+        t2m = zarr.open_array(session.store, path="t2m", mode="r")
+        print(f"{name:>14}: shape {t2m.shape}, first cell {np.asarray(t2m[0, 0, 0]).item():.2f}")
+
+
+def collide(repo: icefloe.Repository) -> None:
+    """Two sessions from one snapshot: the second commit is told, not lost."""
+    early, late = repo.writable_session("main"), repo.writable_session("main")
+    for session, value in ((early, 1), (late, 2)):
+        zarr.open_array(session.store, path="t2m")[0] = value
+    early.commit("first at the door")
+    try:
+        late.commit("second at the door")
+    except icefloe.ConflictError as error:
+        print(f"ConflictError ({error.kind}): {error}")
+
+
+def ask_official(folder: str) -> None:
+    """Let official icechunk open the directory and read it."""
+    if importlib.util.find_spec("icechunk") is None:
+        print("(official icechunk is not installed, it needs Python 3.12: left out)")
+        return
+    icechunk = importlib.import_module("icechunk")
+    icechunk.set_logs_filter("error")
+    repository = icechunk.Repository.open(icechunk.local_filesystem_storage(folder))
+    for entry in repository.ancestry(branch="main"):
+        print(f"{entry.id}  {entry.message}")
+    store = repository.readonly_session(tag="two-weeks").store
+    t2m = zarr.open_array(store, path="t2m", mode="r")
+    print("last cell:", np.asarray(t2m[-1, -1, -1]).item())
+
+
+def million_references() -> None:
+    """An array of a million chunks that lies in a thousand foreign files, as a table."""
     row = np.arange(DAYS * ROWS * COLUMNS)
     index = np.stack([row // 1000, row // 20 % 50, row % 20], axis=1)
     files = pa.array([f"s3://weather-archive/t2m/{day:04d}.nc" for day in range(DAYS)])
     location = pa.DictionaryArray.from_arrays(pa.array(row // 1000, pa.int32()), files)
-    return ChunkRefs.virtual(index, location, 400 + row % 1000 * 4000, 4000)
-
-
-def timed(label: str, start: float) -> None:
-    """Print how long something took that began at `start`."""
-    print(f"  {label:<48}{time.perf_counter() - start:6.2f} s")
-
-
-def write_repository(root: Path, refs: ChunkRefs) -> None:
-    """Two snapshots: the empty first one, and one with the array."""
-    now = time.time_ns() // 1000
-    array_id, root_id = NodeId(os.urandom(8)), NodeId(os.urandom(8))
-    manifest_id, commit_id = ManifestId(os.urandom(12)), SnapshotId(os.urandom(12))
-
-    def put(key: str, data: bytes) -> int:
-        path = root / key
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-        return len(data)
-
-    manifest = Manifest(manifest_id, (ArrayManifest(array_id, refs),))
-    size = put(layout.manifest_key(manifest_id), encode_manifest(manifest))
-    manifests = (ManifestRef(manifest_id, tuple(refs.extents())),)
-    shape = tuple(Dimension(1000, 1000 // chunk) for chunk in CHUNK)
-    array = ArrayData(shape, ("time", "lat", "lon"), manifests)
-    nodes = [
-        Node(root_id, "/", b'{"zarr_format":3,"node_type":"group","attributes":{}}'),
-        Node(array_id, "/t2m", ZARR_JSON, array),
-    ]
-    first = Snapshot(
-        FIRST_SNAPSHOT_ID,
-        NodeTable.from_nodes([]),
-        now,
-        "Repository initialized",
-        {"__icechunk": {"is_root": True}},
-        ManifestFiles.from_infos([]),
-    )
-    second = Snapshot(
-        commit_id,
-        NodeTable.from_nodes(nodes),
-        now + 1,
-        "reference a thousand days",
-        {"source": "weather-archive"},
-        ManifestFiles.from_infos([ManifestFileInfo(manifest_id, size, len(refs))]),
-    )
-    logs = [
-        TransactionLog(FIRST_SNAPSHOT_ID),
-        TransactionLog(
-            commit_id,
-            new_groups=frozenset([root_id]),
-            new_arrays=frozenset([array_id]),
-            updated_chunks={array_id: refs.index},
-        ),
-    ]
-    for snapshot, log in zip((first, second), logs, strict=True):
-        put(layout.snapshot_key(snapshot.id), encode_snapshot(snapshot, spec_version=2))
-        put(layout.transaction_log_key(log.id), encode_transaction_log(log))
-    listed = [
-        SnapshotInfo(first.id, None, first.flushed_at, first.message, first.metadata),
-        SnapshotInfo(second.id, first.id, second.flushed_at, second.message, second.metadata),
-    ]
-    commit = {"branch": "main", "new_snap_id": commit_id}
-    info = RepoInfo(
-        branches={"main": commit_id},
-        tags={},
-        deleted_tags=frozenset(),
-        snapshots=SnapshotTable.from_infos(listed),
-        status=RepoStatus(RepoAvailability.ONLINE, now),
-        metadata={},
-        latest_updates=[
-            Update(UpdateKind.NEW_COMMIT, now + 1, commit),
-            Update(UpdateKind.REPO_INITIALIZED, now),
-        ],
-    )
-    put(layout.REPO, encode_repo_info(info))
-
-
-def show_repository(root: Path) -> None:
-    """Print history and nodes, decoded from the files."""
-    info = decode_repo_info((root / layout.REPO).read_bytes())
-    tip = info.branches["main"]
-    for snapshot_id in info.snapshots.ancestry(tip):
-        entry = info.snapshots[snapshot_id]
-        print(f"  {snapshot_id}  {entry.message}")
-    data = (root / layout.snapshot_key(tip)).read_bytes()
-    for node in decode_snapshot(data).nodes:
-        chunks = [dimension.num_chunks for dimension in node.array.shape] if node.array else ""
-        print(f"  {node.id}  {node.path:<6} {'array' if node.array else 'group'} {chunks}")
-
-
-def ask_official(root: Path) -> None:
-    """Let official icechunk open the folder and read every reference."""
-    if importlib.util.find_spec("icechunk") is None:
-        print("  (official icechunk is not installed, it needs Python 3.12: left out)")
-        return
-    icechunk = importlib.import_module("icechunk")
-    icechunk.set_logs_filter("error")
-    repository = icechunk.Repository.open(icechunk.local_filesystem_storage(str(root)))
-    for entry in repository.ancestry(branch="main"):
-        print(f"  {entry.id}  {entry.message}")
-    session = repository.readonly_session("main")
-    start = time.perf_counter()
-    batches = session.store.array_chunk_iterator("/t2m")
-    count = sum(len(coordinates) for coordinates, *_ in batches)
-    timed(f"it reads all {count:,} references in", start)
+    with timed("a million references from Arrow columns"):
+        refs = ChunkRefs.virtual(index, location, 400 + row % 1000 * 4000, 4000)
+    array = ArrayManifest(icefloe.NodeId(bytes(8)), refs)
+    with timed("encoded as a manifest file"):
+        data = encode_manifest(Manifest(icefloe.ManifestId(os.urandom(12)), (array,)))
+    with timed(f"decoded again, from {len(data) / 1e6:.1f} MB"):
+        decoded = decode_manifest(data).arrays[0].refs
+    chunk = decoded.get((500, 25, 7))
+    assert chunk is not None
+    print(f"chunk (500, 25, 7): {chunk.length} bytes at {chunk.offset:,} of {chunk.location}")
+    try:
+        decode_manifest(data[:-1], "manifests/EXAMPLE")
+    except icefloe.FormatError as error:
+        print(f"with its last byte missing: {error}")
 
 
 def main() -> None:
     """The tour."""
-    print("1. A million chunk references are a table")
-    start = time.perf_counter()
-    refs = million_refs()
-    timed("made from Arrow columns", start)
-    manifest = Manifest(ManifestId(os.urandom(12)), (ArrayManifest(NodeId(bytes(8)), refs),))
-    start = time.perf_counter()
-    data = encode_manifest(manifest)
-    timed(f"encoded to {len(data) / 1e6:.1f} MB", start)
-    start = time.perf_counter()
-    decoded = decode_manifest(data).arrays[0].refs
-    timed("decoded to columns", start)
-    start = time.perf_counter()
-    chunk = decoded.get((500, 25, 7))
-    timed("one looked up", start)
-    print(f"  {chunk}\n")
-    print(decoded.to_arrow().slice(7, 3).select(["index", "location", "offset"]).to_pydict(), "\n")
-
-    print("2. Damage is found and named")
-    try:
-        decode_manifest(data[:-1], "manifests/EXAMPLE")
-    except FormatError as error:
-        print(f"  FormatError: {error}\n")
-
     with tempfile.TemporaryDirectory() as folder:
-        print("3. A repository, written file by file")
-        write_repository(Path(folder), refs)
-        show_repository(Path(folder))
-        print("\n4. The same repository, read by official icechunk")
-        ask_official(Path(folder))
+        storage = icefloe.local_filesystem_storage(folder)
+        repo = icefloe.Repository.create(storage)
+        first = write_history(repo)
+        heading("A versioned repository in a plain directory")
+        show_history(repo, first)
+        heading("Two writers, one branch")
+        collide(repo)
+        heading("The same directory, read by official icechunk")
+        ask_official(folder)
+        objects = [path for path in Path(folder).rglob("*") if path.is_file()]
+        print(f"({len(objects)} objects, {sum(p.stat().st_size for p in objects):,} bytes)")
+    heading("A manifest is a table")
+    million_references()
 
 
 if __name__ == "__main__":

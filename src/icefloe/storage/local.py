@@ -40,8 +40,8 @@ from icefloe.storage.keys import (
     object_not_found,
 )
 
-THREADS_FROM_BYTES = 4 * 1024 * 1024
-"""Below this much data the hand-over to a thread costs more than it saves (page cache: 2 times)."""
+THREADS_FROM_BYTES = 256 * 1024
+"""Per object. Below that the hand-over to a thread takes longer than reading from memory."""
 
 # Icechunk writes `name#1`, `name#2`, ... and renames; '#' is encoded in finished names.
 _UNFINISHED = re.compile(r"#\d+$")
@@ -112,7 +112,7 @@ class LocalDriver:
     def _each(
         self, function: Callable[[Item], Result], items: Sequence[Item], num_bytes: int
     ) -> list[Result]:
-        if num_bytes < THREADS_FROM_BYTES:
+        if num_bytes < THREADS_FROM_BYTES * len(items):
             return [function(item) for item in items]
         return self._directory.each(function, items)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,7 +27,6 @@ from icefloe.repo.sessions import SessionMode, SessionState, all_chunks, find_ch
 from icefloe.storage.driver import Readable, Span
 from icefloe.store.keys import (
     METADATA,
-    ChunkKey,
     MetadataKey,
     V2Key,
     chunk_prefix,
@@ -42,10 +41,25 @@ ByteRange = tuple[int | None, int | None]
 # -- reading
 
 
+class Located(NamedTuple):
+    """A chunk that is there, and which bytes of it are wanted."""
+
+    ref: ChunkRef
+    span: Span | None
+
+
 async def get(
     handle: RepoHandle, state: SessionState, key: str, byte_range: ByteRange | None = None
 ) -> Readable | None:
     """The value of a key or part of it; None when there is no such node or chunk."""
+    found = await locate(handle, state, key, byte_range)
+    return await fetch(handle, found) if isinstance(found, Located) else found
+
+
+async def locate(
+    handle: RepoHandle, state: SessionState, key: str, byte_range: ByteRange | None
+) -> Located | Readable | None:
+    """Metadata at once; for a chunk its reference, so that a caller can choose how to read it."""
     parsed = parse_key(key)
     if isinstance(parsed, V2Key):
         return None
@@ -61,15 +75,12 @@ async def get(
     if ref is None:
         return None
     span = _span(byte_range, ref.length)
-    if span is not None and span.length == 0:
-        return b""
-    return await fetch_chunk(handle.assets, ref, span)
+    return b"" if span is not None and span.length == 0 else Located(ref, span)
 
 
-async def find_ref(handle: RepoHandle, state: SessionState, key: ChunkKey) -> ChunkRef | None:
-    """The reference behind a chunk key, or None."""
-    node = state.find_node(key.path)
-    return None if node is None else await _find(handle, state, node, key.coordinates)
+async def fetch(handle: RepoHandle, found: Located) -> Readable:
+    """The bytes of a located chunk."""
+    return await fetch_chunk(handle.assets, found.ref, found.span)
 
 
 async def _find(

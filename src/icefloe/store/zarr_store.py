@@ -27,7 +27,6 @@ from icefloe.repo.sessions import SessionState
 from icefloe.storage.driver import Readable
 from icefloe.storage.run import run_blocking
 from icefloe.store import operations
-from icefloe.store.keys import ChunkKey, parse_key
 
 # From this size on a local read is worth a thread of its own, so that decoding goes on beside it.
 _LARGE_READ_BYTES = 1 << 20
@@ -64,6 +63,10 @@ class IcechunkStore(Store, SyncMixin):
 
     def __repr__(self) -> str:
         return f"<icefloe.IcechunkStore read_only={self.read_only} of {self._session!r}>"
+
+    def __str__(self) -> str:
+        # Zarr puts this into every path it makes, so it has to be cheap.
+        return "icechunk"
 
     def __getstate__(self) -> dict[str, Any]:
         return {"session": self._session, "read_only": self.read_only}
@@ -115,21 +118,13 @@ class IcechunkStore(Store, SyncMixin):
     ) -> Buffer | None:
         # docstring inherited
         handle = self._eventloop
-        wanted = _byte_range(byte_range)
-        if handle.driver.is_local and await self._is_large(key):
-            data = await asyncio.to_thread(
-                run_blocking, operations.get(self._blocking, self._state, key, wanted)
-            )
-        else:
-            data = await operations.get(handle, self._state, key, wanted)
-        return _buffer(data, prototype)
-
-    async def _is_large(self, key: str) -> bool:
-        parsed = parse_key(key)
-        if not isinstance(parsed, ChunkKey):
-            return False
-        ref = await operations.find_ref(self._eventloop, self._state, parsed)
-        return ref is not None and ref.length >= _LARGE_READ_BYTES
+        found = await operations.locate(handle, self._state, key, _byte_range(byte_range))
+        if isinstance(found, operations.Located):
+            if handle.driver.is_local and found.ref.length >= _LARGE_READ_BYTES:
+                reading = operations.fetch(self._blocking, found)
+                return _buffer(await asyncio.to_thread(run_blocking, reading), prototype)
+            return _buffer(await operations.fetch(handle, found), prototype)
+        return _buffer(found, prototype)
 
     async def get_partial_values(
         self,
