@@ -16,10 +16,12 @@ TARGETS = [("repository.py", "Repository"), ("session.py", "Session")]
 
 
 _HEAD = '''
+from icefloe.api.arguments import check_arguments
 from icefloe.api.handles import Handles
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.sessions import SessionState
 
+@check_arguments
 class {name}Async:
     """What `{name}` inherits: its methods that touch storage, to be awaited."""
 

@@ -179,7 +179,7 @@ class ConflictError(IcechunkError):
         super().__init__(
             message
             or f"the branch moved while this session was open: expected parent "
-            f"{expected_parent}, found {actual_parent}; open a new session and make the change again",
+            f"{expected_parent}, found {actual_parent}; make the change again in a new session",
             kind,
         )
         self.expected_parent = expected_parent

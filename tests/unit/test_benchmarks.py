@@ -97,5 +97,6 @@ def test_a_row_that_misses_its_targets_says_so() -> None:
 
 
 def test_the_best_of_several_rounds_is_the_least_of_each_figure() -> None:
-    rounds = [{"a": step(2.0, 10, 30)}, {"a": step(1.0, 50, 90)}]
-    assert best(rounds) == {"a": step(1.0, 10, 30)}
+    rounds = [{"a": step(2.0, 10, 30, 7), "b": step(1.0, 0, 0)} for _ in range(2)]
+    rounds[1]["a"] = step(1.0, 50, 90, 6)
+    assert best(rounds) == {"a": step(1.0, 10, 30, 6), "b": step(1.0, 0, 0)}

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any, Self
 
 from icefloe.api.ancestry_graph import AncestryGraph
+from icefloe.api.arguments import check_arguments
 from icefloe.api.generated.repository_async import RepositoryAsync
 from icefloe.api.handles import Handles, driver_for
 from icefloe.api.session import Session
@@ -21,6 +22,7 @@ from icefloe.api.values import (
     SpecVersion,
     Update,
     to_microseconds,
+    version_number,
 )
 from icefloe.changes.diff import Diff
 from icefloe.config import RepositoryConfig, StorageSettings
@@ -33,6 +35,7 @@ from icefloe.storage.spec import Storage
 from icefloe.store.zarr_store import IcechunkStore
 
 
+@check_arguments
 class Repository(RepositoryAsync):
     """A versioned store of Zarr arrays.
 
@@ -80,7 +83,7 @@ class Repository(RepositoryAsync):
                     driver_for(storage, config, blocking=True),
                     config,
                     Clock(),
-                    spec_version=int(spec_version or SpecVersion.current()),
+                    spec_version=version_number(spec_version),
                     check_clean_root=check_clean_root,
                 )
             ),
@@ -120,7 +123,7 @@ class Repository(RepositoryAsync):
                     driver_for(storage, config, blocking=True),
                     config,
                     Clock(),
-                    spec_version=int(create_version or SpecVersion.current()),
+                    spec_version=version_number(create_version),
                     check_clean_root=check_clean_root,
                 )
             ),

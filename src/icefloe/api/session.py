@@ -6,11 +6,13 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from icefloe import paths
+from icefloe.api.arguments import check_arguments
 from icefloe.api.generated.session_async import SessionAsync
 from icefloe.api.handles import Handles
 from icefloe.api.values import ChunkType
 from icefloe.changes.diff import Diff, make_diff, paths_by_id
 from icefloe.config import RepositoryConfig
+from icefloe.errors import InvalidInputError, ReadOnlyError
 from icefloe.ids import FIRST_SNAPSHOT_ID
 from icefloe.repo import commit, sessions
 from icefloe.repo.sessions import SessionMode, SessionState
@@ -19,6 +21,7 @@ from icefloe.store import session_queries
 from icefloe.store.zarr_store import IcechunkStore, LocalIcechunkStore
 
 
+@check_arguments
 class Session(SessionAsync):
     """A view of a repository at one snapshot; made by a `Repository`."""
 
@@ -118,6 +121,8 @@ class Session(SessionAsync):
 
     def discard_changes(self) -> None:
         """Forget all uncommitted changes."""
+        if self.read_only:
+            raise ReadOnlyError("a read-only session has no changes to discard")
         self._state.discard()
 
     def commit(
@@ -177,8 +182,9 @@ class Session(SessionAsync):
         self, array_path: str, batch_size: int = 1000
     ) -> AsyncIterator[tuple[int, ...]]:
         """The index of every chunk of an array that was written, in ascending order."""
-        path = paths.validate("/" + array_path.strip("/"))
-        node, _ = self._state.array(path)
+        if batch_size < 1:
+            raise InvalidInputError(f"batch_size is {batch_size}, expected at least 1")
+        node, _ = self._state.array(paths.validate(array_path))
         refs = await sessions.all_chunks(self._aio_handle, self._state, node)
         for first in range(0, len(refs), batch_size):
             for row in refs.index[first : first + batch_size].tolist():

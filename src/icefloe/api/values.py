@@ -35,6 +35,11 @@ class SpecVersion(IntEnum):
         return SpecVersion.v2
 
 
+def version_number(version: SpecVersion | int | None) -> int:
+    """The version to create, the current one unless it is given."""
+    return int(SpecVersion.current() if version is None else version)
+
+
 class ChunkType(Enum):
     """Where the bytes of a chunk are."""
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from icefloe.errors import FormatError
+from icefloe.errors import FormatError, InvalidInputError
 from icefloe.format.blobs import Ints
 from icefloe.format.flat_read import Rows
 from icefloe.format.flat_write import FlatWriter
@@ -37,7 +37,16 @@ def decode_metadata(items: Mapping[str, bytes], spec_version: int, name: str) ->
 def encode_metadata(values: Metadata, spec_version: int) -> dict[str, bytes]:
     """Encoded values, sorted by name as files hold them."""
     encode = encode_msgpack if spec_version == 1 else encode_flexbuffer
-    return {key: encode(values[key]) for key in sorted(values)}
+    for key in values:
+        if not isinstance(key, str):
+            raise TypeError(f"metadata key {key!r} is not text")
+    encoded = {}
+    for key in sorted(values):
+        try:
+            encoded[key] = encode(values[key])
+        except InvalidInputError as error:
+            raise InvalidInputError(f"metadata key {key!r}: {error.message}", error.kind) from None
+    return encoded
 
 
 def read_items(items: Rows) -> dict[str, bytes]:

@@ -17,6 +17,7 @@ from icefloe.changes.log_union import union_of_logs
 from icefloe.changes.split_sizes import configured_split_sizes
 from icefloe.errors import ConflictError, ErrorKind, FormatError, SessionStateError
 from icefloe.format import layout
+from icefloe.format.metadata import encode_metadata
 from icefloe.format.repo_info import RepoInfo, UpdateKind
 from icefloe.format.snapshot import Snapshot
 from icefloe.format.snapshot_table import SnapshotInfo
@@ -180,6 +181,8 @@ async def _write(
 ) -> _Written:
     """Write manifests, snapshot and log; `before` is the log of a commit being amended."""
     base = state.snapshot
+    properties = {**handle.shared.default_commit_metadata, **(metadata or {})}
+    encode_metadata(properties, handle.spec_version)  # refused before anything is uploaded
     sizes = configured_split_sizes(handle.settings.manifest.splitting)
     plan = plan_commit(base.nodes, state.changes, sizes)
     manifests = await _write_manifests(handle, plan, base)
@@ -191,7 +194,7 @@ async def _write(
         parent_id=parent_id if handle.spec_version == 1 else None,
         flushed_at=_flush_time(handle, base),
         message=message,
-        metadata={**handle.shared.default_commit_metadata, **(metadata or {})},
+        metadata=properties,
     )
     log = state.changes.log(snapshot.id)
     if before is not None:

@@ -9,6 +9,7 @@ from icefloe.changes.diff import Diff, make_diff, paths_by_id
 from icefloe.errors import (
     ErrorKind,
     InvalidInputError,
+    RefNotFoundError,
     SnapshotNotFoundError,
     StorageError,
 )
@@ -75,7 +76,13 @@ async def ancestry(handle: RepoHandle, tip: SnapshotId) -> list[SnapshotInfo]:
 
 async def snapshot_as_of(handle: RepoHandle, branch: str, instant_us: int) -> SnapshotId:
     """The newest snapshot of a branch that was there at that time."""
-    for entry in await ancestry(handle, await refs.lookup_branch(handle, branch)):
+    try:
+        tip = await refs.lookup_branch(handle, branch)
+    except RefNotFoundError as error:
+        if handle.spec_version == 1:
+            raise
+        raise RefNotFoundError(error.message, ErrorKind.BRANCH_NOT_FOUND) from None
+    for entry in await ancestry(handle, tip):
         if entry.flushed_at <= instant_us:
             return entry.id
     raise SnapshotNotFoundError(

@@ -9,8 +9,8 @@ from typing import Any
 from icefloe.errors import ConflictError, ErrorKind
 from icefloe.format import layout
 from icefloe.format.config_file import encode_config_flexbuffer, encode_config_yaml
+from icefloe.format.metadata import encode_metadata
 from icefloe.format.repo_info import RepoInfo, RepoStatus, UpdateKind
-from icefloe.format.values import encode_flexbuffer
 from icefloe.ids import ChunkId
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.lifecycle import YAML_CONTENT_TYPE, find_object
@@ -60,7 +60,7 @@ async def get_metadata(handle: RepoHandle) -> dict[str, Any]:
 async def set_metadata(handle: RepoHandle, metadata: Mapping[str, Any]) -> None:
     """Replace all metadata of the repository."""
     handle.require_version_2("repository metadata")
-    encode_flexbuffer(dict(metadata))  # refuse what cannot be stored before anything is read
+    encode_metadata(metadata, handle.spec_version)  # refused before anything is read
 
     def change(info: RepoInfo, _now: int) -> Changed:
         return replace(info, metadata=dict(metadata)), UpdateKind.METADATA_CHANGED, {}
@@ -71,7 +71,7 @@ async def set_metadata(handle: RepoHandle, metadata: Mapping[str, Any]) -> None:
 async def update_metadata(handle: RepoHandle, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Set some keys and keep the others; returns all of it."""
     handle.require_version_2("repository metadata")
-    encode_flexbuffer(dict(metadata))
+    encode_metadata(metadata, handle.spec_version)
 
     def change(info: RepoInfo, _now: int) -> Changed:
         merged = {**info.metadata, **metadata}

@@ -9,6 +9,8 @@ import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -32,8 +34,6 @@ from icefloe.storage.sign_in import azure_sign_in, gcs_sign_in, s3_sign_in
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore, RetryConfig
-
-USER_AGENT = "icefloe"
 
 REQUEST_TIMEOUT = timedelta(minutes=10)
 """For one try including its body. The client's own 30 s are short for 100 MB on a slow line."""
@@ -190,7 +190,7 @@ def _client_options(
     location: RemoteLocation, settings: ResolvedStorage, headers: Headers
 ) -> ClientConfig:
     timeouts = settings.timeouts
-    options: dict[str, Any] = {"user_agent": USER_AGENT, "timeout": REQUEST_TIMEOUT}
+    options: dict[str, Any] = {"user_agent": _user_agent(), "timeout": REQUEST_TIMEOUT}
     if isinstance(location, S3Location):
         options["allow_http"] = location.allow_http
         if location.stream_timeout_seconds:
@@ -208,6 +208,14 @@ def _client_options(
     if headers:
         options["default_headers"] = dict(headers)
     return options  # type: ignore[return-value]  # a TypedDict filled by name
+
+
+@cache
+def _user_agent() -> str:
+    try:
+        return f"icefloe/{version('icefloe')}"
+    except PackageNotFoundError:  # used from a source tree that is not installed
+        return "icefloe"
 
 
 def _retries(settings: ResolvedStorage, *, is_once: bool = False) -> RetryConfig:

@@ -50,11 +50,6 @@ def condition_failed(error: Exception) -> bool:
     )
 
 
-def is_not_modified(error: Exception) -> bool:
-    """Whether a read was answered with "you have it already"."""
-    return isinstance(error, obstore.NotModifiedError)
-
-
 def lacks_ranges(error: Exception) -> bool:
     """Whether a server has answered a request for part of an object with all of it."""
     return isinstance(error, obstore.NotSupportedError)

@@ -50,16 +50,26 @@ def parse_key(key: str) -> Key:
     if chunk is not None:
         coordinates = tuple(map(int, chunk[2].split("/")[1:]))
         if all(at <= _MAX_INDEX for at in coordinates):
-            return ChunkKey(paths.from_key(chunk[1] or ""), coordinates)
+            return ChunkKey(_path(chunk[1] or "", key), coordinates)
     folder, _, name = key.rpartition("/")
     if name == METADATA:
-        return MetadataKey(paths.from_key(folder))
+        return MetadataKey(_path(folder, key))
     if name in _V2_DOCUMENTS:
         return V2Key(key)
     raise InvalidInputError(
         f"key {key!r}: expected 'zarr.json', 'c', or 'c/' and chunk numbers below a node's path",
         ErrorKind.INVALID_KEY,
     )
+
+
+def _path(name: str, key: str) -> str:
+    """The path of the node called `name` in a key; Zarr's names have no leading slash."""
+    if name == "" and not key.startswith("/"):
+        return paths.ROOT
+    try:
+        return paths.validate("/" + name)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"key {key!r}: {error.message}", ErrorKind.INVALID_KEY) from None
 
 
 def metadata_key(path: str) -> str:

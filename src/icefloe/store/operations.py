@@ -71,6 +71,7 @@ async def locate(
         if span is None:
             return node.user_data
         return node.user_data[span.start : span.start + span.length]
+    state.array(parsed.path)
     ref = await _find(handle, state, node, parsed.coordinates)
     if ref is None:
         return None
@@ -106,8 +107,9 @@ async def exists(handle: RepoHandle, state: SessionState, key: str) -> bool:
 async def getsize(handle: RepoHandle, state: SessionState, key: str) -> int:
     """Bytes stored under a key; 0 for a chunk that was never written."""
     parsed = parse_key(key)
-    if isinstance(parsed, V2Key) or (node := state.find_node(parsed.path)) is None:
+    if isinstance(parsed, V2Key):
         raise _no_key(key)
+    node = state.node(parsed.path)
     if isinstance(parsed, MetadataKey):
         return len(node.user_data)
     state.array(parsed.path)
@@ -160,8 +162,9 @@ async def list_dir(handle: RepoHandle, state: SessionState, prefix: str) -> list
     node = state.find_node(path)
     if node is not None and node.array is not None:
         return [METADATA, "c"]
-    if node is None and (array := _owning_array(state, path)) is not None:
-        return await _next_chunk_segments(handle, state, array, path)
+    if node is None and path != paths.ROOT:
+        array = _owning_array(state, path)
+        return [] if array is None else await _next_chunk_segments(handle, state, array, path)
     depth = len(paths.segments(path))
     children = {
         paths.segments(below)[depth]
@@ -249,7 +252,7 @@ async def set_if_not_exists(handle: RepoHandle, state: SessionState, key: str, v
 
 async def delete(handle: RepoHandle, state: SessionState, key: str) -> None:
     """Delete a node with everything below it, or a chunk; what is not there does not matter."""
-    _require_writable(state)
+    state.require_writable()
     parsed = parse_key(key)
     if isinstance(parsed, V2Key):
         return
@@ -267,7 +270,7 @@ async def delete(handle: RepoHandle, state: SessionState, key: str) -> None:
 
 async def delete_dir(handle: RepoHandle, state: SessionState, prefix: str) -> None:
     """Delete a node, or the chunks of an array whose keys start with `prefix`."""
-    _require_writable(state)
+    state.require_writable()
     path = paths.ROOT + prefix.strip("/")
     if path == paths.ROOT or state.find_node(path) is not None:
         with state.lock:

@@ -30,6 +30,11 @@ async def chunk_kind(
             f"has {len(array.shape)}",
             ErrorKind.INVALID_CHUNK_INDEX,
         )
+    if not all(0 <= at < 2**32 for at in coordinates):
+        raise InvalidInputError(
+            f"chunk index {tuple(coordinates)}: numbers run from 0 to {2**32 - 1:,}",
+            ErrorKind.INVALID_CHUNK_INDEX,
+        )
     ref = await find_chunk(handle, state, node, tuple(coordinates))
     return 0 if ref is None else int(ref.kind)
 
@@ -49,4 +54,4 @@ async def virtual_locations(handle: RepoHandle, state: SessionState) -> list[str
 
 
 def _node_path(path: str) -> str:
-    return paths.validate("/" + path.strip("/"))
+    return paths.validate(path)

@@ -194,7 +194,7 @@ class IcechunkStore(Store, SyncMixin):
 
     async def delete(self, key: str) -> None:
         # docstring inherited
-        self._check_writable()
+        self._check_writable(is_delete=True)
         await operations.delete(self._eventloop, self._state, key)
 
     async def delete_dir(self, prefix: str) -> None:
@@ -204,20 +204,22 @@ class IcechunkStore(Store, SyncMixin):
 
     async def clear(self) -> None:
         # docstring inherited
-        self._check_writable()
+        self._check_writable(is_delete=True)
         await operations.delete_dir(self._eventloop, self._state, "")
 
     def sync_clear(self) -> None:
         """Delete every node of the session, from code that has no event loop."""
-        self._check_writable()
+        self._check_writable(is_delete=True)
         run_blocking(operations.delete_dir(self._blocking, self._state, ""))
 
-    def _check_writable(self) -> None:
-        # Zarr has its own read-only error, a ValueError; ours says what to do.
+    def _check_writable(self, *, is_delete: bool = False) -> None:
+        # Zarr has its own read-only error, a ValueError; ours says what to do. Official blames
+        # the session for deletes, the store for the rest.
         if self.read_only:
+            of_session = is_delete and self._state.is_read_only
+            kind = ErrorKind.READ_ONLY_SESSION if of_session else ErrorKind.READ_ONLY_STORE
             raise ReadOnlyError(
-                "the store is read-only; open a writable_session to change data",
-                ErrorKind.READ_ONLY_STORE,
+                "the store is read-only; open a writable_session to change data", kind
             )
 
 
@@ -243,7 +245,7 @@ class LocalIcechunkStore(IcechunkStore):
 
     def delete_sync(self, key: str) -> None:
         """Delete a key without an event loop."""
-        self._check_writable()
+        self._check_writable(is_delete=True)
         run_blocking(operations.delete(self._blocking, self._state, key))
 
 
@@ -271,4 +273,6 @@ def _byte_range(request: ByteRequest | None) -> operations.ByteRange | None:
         return request.offset, None
     if isinstance(request, SuffixByteRequest):
         return None, request.suffix
-    raise TypeError(f"byte range is {request!r}, expected one of Zarr's ByteRequest kinds")
+    raise TypeError(
+        f"Unexpected byte_range, got {request!r}, expected one of Zarr's ByteRequest kinds"
+    )

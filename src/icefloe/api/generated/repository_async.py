@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, Self
 
 from icefloe.api.ancestry_graph import AncestryGraph
+from icefloe.api.arguments import check_arguments
 from icefloe.api.handles import Handles, driver_for
 from icefloe.api.session import Session
 from icefloe.api.values import (
@@ -15,6 +16,7 @@ from icefloe.api.values import (
     SnapshotInfo,
     SpecVersion,
     to_microseconds,
+    version_number,
 )
 from icefloe.changes.diff import Diff
 from icefloe.config import RepositoryConfig, StorageSettings
@@ -25,6 +27,7 @@ from icefloe.repo.handle import Clock, RepoHandle
 from icefloe.storage.spec import Storage
 
 
+@check_arguments
 class RepositoryAsync:
     """What `Repository` inherits: its methods that touch storage, to be awaited."""
 
@@ -58,7 +61,7 @@ class RepositoryAsync:
                 driver_for(storage, config, blocking=False),
                 config,
                 Clock(),
-                spec_version=int(spec_version or SpecVersion.current()),
+                spec_version=version_number(spec_version),
                 check_clean_root=check_clean_root,
             ),
             is_blocking=False,
@@ -96,7 +99,7 @@ class RepositoryAsync:
                 driver_for(storage, config, blocking=False),
                 config,
                 Clock(),
-                spec_version=int(create_version or SpecVersion.current()),
+                spec_version=version_number(create_version),
                 check_clean_root=check_clean_root,
             ),
             is_blocking=False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from icefloe.api.arguments import check_arguments
 from icefloe.api.handles import Handles
 from icefloe.api.values import ChunkType
 from icefloe.repo import commit
@@ -13,6 +14,7 @@ from icefloe.repo.sessions import SessionState
 from icefloe.store import session_queries
 
 
+@check_arguments
 class SessionAsync:
     """What `Session` inherits: its methods that touch storage, to be awaited."""
 

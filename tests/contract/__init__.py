@@ -1,0 +1,1 @@
+"""What every storage must do, on every kind of storage."""

@@ -1,0 +1,107 @@
+"""Processes forked after a storage was used: they go on, or are told why they cannot."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+from icefloe.storage.constructors import local_filesystem_storage
+from icefloe.storage.run import run_blocking
+from tests.servers import S3Server
+
+ROOT = Path(__file__).parents[2]
+
+# The child must end by itself: a call into an inherited obstore would wait for ever.
+PROGRAM = """
+import os, pickle, signal, sys
+from icefloe.errors import StorageError
+from icefloe.storage.run import run_blocking
+from icefloe.storage.urls import storage_from_url
+
+storages = pickle.load(sys.stdin.buffer)
+first = storages[0].driver(blocking=True)
+objects = [(f"chunks/{number}", b"x" * 2_000_000) for number in range(4)]
+run_blocking(first.put_many(objects))
+run_blocking(first.put_if("repo", b"1", previous=None))
+run_blocking(first.sync())
+child = os.fork()
+if child == 0:
+    signal.alarm(30)
+    for storage in storages:
+        try:
+            driver = storage.driver(blocking=True)
+            run_blocking(driver.put_many(objects))
+            _, version = run_blocking(driver.get_versioned("repo"))
+            run_blocking(driver.put_if("repo", b"2", previous=version))
+            run_blocking(driver.sync())
+            print("child wrote", flush=True)
+        except StorageError as error:
+            print("child was told:", error, flush=True)
+    os._exit(0)
+print("child ended with", os.waitpid(child, 0)[1], flush=True)
+print("parent still reads", bytes(run_blocking(first.get("repo"))), flush=True)
+"""
+
+UNUSED_PROGRAM = """
+import os, pickle, signal, sys
+from icefloe.storage.run import run_blocking
+
+storage = pickle.load(sys.stdin.buffer)
+child = os.fork()
+if child == 0:
+    signal.alarm(30)
+    print("child reads", bytes(run_blocking(storage.driver(blocking=True).get("repo"))), flush=True)
+    os._exit(0)
+print("child ended with", os.waitpid(child, 0)[1], flush=True)
+"""
+
+MEMORY_PROGRAM = PROGRAM.replace(
+    "pickle.load(sys.stdin.buffer)",
+    "[storage_from_url('memory://shelf')]",
+)
+
+
+def run(program: str, sent: object) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program],
+        input=pickle.dumps(sent),
+        cwd=ROOT,
+        capture_output=True,
+        timeout=90,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode()
+
+
+def test_a_directory_goes_on_working_after_a_fork(tmp_path: Path) -> None:
+    said = run(PROGRAM, [local_filesystem_storage(tmp_path / "repo")])
+    assert "child wrote" in said
+    assert "child ended with 0" in said
+    assert "parent still reads b'2'" in said
+
+
+def test_memory_goes_on_working_after_a_fork() -> None:
+    said = run(MEMORY_PROGRAM, None)
+    assert "child wrote" in said
+    assert "child ended with 0" in said
+    assert "parent still reads b'1'" in said  # the child has a copy
+
+
+def test_a_child_that_inherited_connections_is_told_to_be_spawned(s3_server: S3Server) -> None:
+    said = run(PROGRAM, [s3_server.storage(), s3_server.storage()])
+    # Both the storage that was used and another one.
+    assert said.count("child was told: process ") == 2
+    assert "'spawn'" in said
+    assert "child ended with 0" in said
+    assert "parent still reads b'1'" in said
+
+
+def test_a_fork_before_the_first_use_does_no_harm(s3_server: S3Server) -> None:
+    storage = s3_server.storage()
+    run_blocking(storage.driver(blocking=True).put("repo", b"0"))
+    said = run(UNUSED_PROGRAM, storage)
+    assert "child reads b'0'" in said
+    assert "child ended with 0" in said

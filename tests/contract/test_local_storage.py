@@ -1,0 +1,282 @@
+"""A directory as a storage: what lies on the disk, and what the promises in `local.py` rest on."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from icefloe.errors import ErrorKind, InvalidInputError, StorageError, UnknownOutcomeError
+from icefloe.storage import directory
+from icefloe.storage.constructors import local_filesystem_storage
+from icefloe.storage.driver import ConditionFailed, Driver
+from icefloe.storage.run import run_blocking
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "not" / "yet" / "there"
+
+
+@pytest.fixture
+def driver(root: Path) -> Driver:
+    return local_filesystem_storage(root).driver(blocking=True)
+
+
+def files(root: Path) -> list[str]:
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+
+
+def test_looking_does_not_create_the_directory(driver: Driver, root: Path) -> None:
+    assert run_blocking(driver.is_empty())
+    assert run_blocking(driver.list("refs/")) == []
+    run_blocking(driver.delete_many(["a"]))
+    run_blocking(driver.sync())
+    with pytest.raises(StorageError) as caught:
+        run_blocking(driver.get("repo"))
+    assert caught.value.kind == ErrorKind.OBJECT_NOT_FOUND
+    assert not root.parent.parent.exists()
+
+
+def test_objects_are_plain_files_and_nothing_else_is_left(driver: Driver, root: Path) -> None:
+    run_blocking(driver.put("chunks/A", b"1"))
+    version = run_blocking(driver.put_if("repo", b"2", previous=None))
+    run_blocking(driver.put_if("repo", b"3", previous=version))
+    with pytest.raises(ConditionFailed):
+        run_blocking(driver.put_if("repo", b"4", previous=version))
+    found = files(root)
+    assert [name for name in found if not name.startswith(".icefloe/locks/")] == [
+        "chunks/A",
+        "repo",
+    ]
+    assert (root / "repo").read_bytes() == b"3"
+
+
+def test_its_own_files_are_out_of_reach(driver: Driver) -> None:
+    run_blocking(driver.put_if("repo", b"1", previous=None))
+    assert [info.key for info in run_blocking(driver.list(""))] == ["repo"]
+    assert run_blocking(driver.list(".icefloe/locks/")) == []
+    with pytest.raises(InvalidInputError, match=r"its own files"):
+        run_blocking(driver.put(".icefloe/locks/x", b"1"))
+
+
+def test_a_file_that_official_icechunk_is_still_writing_is_not_listed(
+    driver: Driver, root: Path
+) -> None:
+    run_blocking(driver.put("chunks/A", b"1"))
+    (root / "chunks" / "B#1").write_bytes(b"half")
+    assert [info.key for info in run_blocking(driver.list(""))] == ["chunks/A"]
+
+
+def test_unfinished_files_of_the_dead_are_removed_after_a_day(driver: Driver, root: Path) -> None:
+    temporary = root / ".icefloe" / "tmp"
+    temporary.mkdir(parents=True)
+    for name, age_hours in (("old", 25), ("young", 23)):
+        (temporary / name).write_bytes(b"half")
+        os.utime(temporary / name, (time.time() - age_hours * 3600,) * 2)
+    run_blocking(driver.put("chunks/A", b"1"))
+    assert files(temporary) == ["young"]
+
+
+def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    driver = local_filesystem_storage(tmp_path / "file" / "repo").driver(blocking=True)
+    for attempt in (
+        driver.put("chunks/A", b"1"),
+        driver.put_if("repo", b"1", previous=None),
+    ):
+        with pytest.raises(StorageError, match=r"file/repo") as caught:
+            run_blocking(attempt)
+        assert caught.value.kind == ErrorKind.IO
+    assert run_blocking(driver.is_empty())
+
+
+def test_a_full_disk_leaves_the_old_file(
+    driver: Driver, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = run_blocking(driver.put_if("repo", b"old", previous=None))
+
+    def full(descriptor: int, data: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "write", full)
+    for attempt in (driver.put("repo", b"new"), driver.put_if("repo", b"new", previous=version)):
+        with pytest.raises(StorageError, match="No space left") as caught:
+            run_blocking(attempt)
+        assert caught.value.kind == ErrorKind.IO
+    monkeypatch.undo()
+    assert run_blocking(driver.get_versioned("repo")) == (b"old", version)
+    assert files(root / ".icefloe" / "tmp") == []
+
+
+# --- durability --------------------------------------------------------------------------------
+
+
+def path_of(descriptor: int) -> str:
+    return str(Path(f"/proc/self/fd/{descriptor}").readlink())
+
+
+@pytest.fixture
+def fsynced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths that were made durable, in order."""
+    seen: list[str] = []
+    fsync = os.fsync
+
+    def record(descriptor: int) -> None:
+        seen.append(path_of(descriptor))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", record)
+    return seen
+
+
+def test_sync_makes_files_durable_and_then_their_names(
+    driver: Driver, root: Path, fsynced: list[str]
+) -> None:
+    run_blocking(driver.put_many([(f"chunks/{number}", b"1") for number in range(5)]))
+    assert fsynced == []
+    run_blocking(driver.sync())
+    expected = {f"{root}/chunks/{number}" for number in range(5)}
+    assert set(fsynced[:5]) == expected
+    # Every directory that got a new entry, up to the one that was there before.
+    ancestors = {str(root / "chunks"), str(root), str(root.parent), str(root.parent.parent)}
+    assert ancestors | {str(root.parent.parent.parent)} <= set(fsynced[5:])
+    del fsynced[:]
+    run_blocking(driver.sync())
+    assert fsynced == []
+
+
+def test_a_conditional_write_is_durable_when_it_returns(
+    driver: Driver, root: Path, fsynced: list[str]
+) -> None:
+    version = run_blocking(driver.put_if("refs/branch.main/ref.json", b"1", previous=None))
+    assert fsynced[0].startswith(f"{root}/.icefloe/tmp/")
+    folder = root / "refs" / "branch.main"
+    assert {str(folder), str(folder.parent), str(root), str(root.parent)} <= set(fsynced[1:])
+    del fsynced[:]
+    run_blocking(driver.put_if("refs/branch.main/ref.json", b"2", previous=version))
+    assert fsynced[0].startswith(f"{root}/.icefloe/tmp/")
+    assert fsynced[1:] == [str(folder)]
+
+
+def test_storage_that_is_not_durable_never_waits_for_the_disk(
+    root: Path, fsynced: list[str]
+) -> None:
+    driver = local_filesystem_storage(root, durable=False).driver(blocking=True)
+    run_blocking(driver.put("chunks/A", b"1"))
+    run_blocking(driver.put_if("repo", b"1", previous=None))
+    run_blocking(driver.sync())
+    assert fsynced == []
+
+
+def test_many_unsynced_files_are_synced_early(
+    driver: Driver, fsynced: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory, "MOST_PENDING", 10)
+    run_blocking(driver.put_many([(f"chunks/{number}", b"1") for number in range(25)]))
+    early = {path for path in fsynced if "/chunks/" in path}
+    assert len(early) == 20
+    run_blocking(driver.sync())
+    assert len({path for path in fsynced if "/chunks/" in path}) == 25
+
+
+def failing_fsync(suffix: str) -> Callable[[int], None]:
+    fsync = os.fsync
+
+    def fail(descriptor: int) -> None:
+        if path_of(descriptor).endswith(suffix):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        fsync(descriptor)
+
+    return fail
+
+
+def test_a_file_the_disk_has_lost_is_reported_until_it_is_written_again(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_blocking(driver.put("chunks/A", b"1"))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", failing_fsync("chunks/A"))
+        with pytest.raises(StorageError, match="chunks/A"):
+            run_blocking(driver.sync())
+    # The kernel has forgotten by now; a sync that trusted it would lose data.
+    with pytest.raises(StorageError, match="chunks/A") as caught:
+        run_blocking(driver.sync())
+    assert caught.value.kind == ErrorKind.IO
+    run_blocking(driver.put("chunks/A", b"1"))
+    run_blocking(driver.sync())
+
+
+def test_a_commit_whose_name_may_not_last_is_unknown(
+    driver: Driver, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = run_blocking(driver.put_if("repo", b"1", previous=None))
+    monkeypatch.setattr(os, "fsync", failing_fsync(root.name))
+    with pytest.raises(UnknownOutcomeError, match="'repo'"):
+        run_blocking(driver.put_if("repo", b"2", previous=version))
+
+
+def test_a_sync_waits_for_the_files_that_another_thread_is_syncing(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two sessions of a process: the second must not commit on files still in the first's hands."""
+    run_blocking(driver.put("chunks/A", b"1"))
+    is_syncing, may_go_on = threading.Event(), threading.Event()
+    fsync = os.fsync
+
+    def slow(descriptor: int) -> None:
+        is_syncing.set()
+        assert may_go_on.wait(10)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    done: list[str] = []
+
+    def sync(name: str) -> None:
+        run_blocking(driver.sync())
+        done.append(name)
+
+    first = threading.Thread(target=sync, args=("first",))
+    first.start()
+    assert is_syncing.wait(10)
+    second = threading.Thread(target=sync, args=("second",))
+    second.start()
+    second.join(0.2)
+    assert done == []
+    may_go_on.set()
+    first.join(10)
+    second.join(10)
+    assert sorted(done) == ["first", "second"]
+
+
+# --- locks -------------------------------------------------------------------------------------
+
+
+def test_a_lock_that_is_never_released_ends_in_an_error(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory, "LOCK_TIMEOUT_SECONDS", 0.2)
+    run_blocking(driver.put_if("repo", b"1", previous=None))
+    held = driver._directory.locked("repo")  # type: ignore[attr-defined]
+    with held, pytest.raises(StorageError, match=r"holds the lock") as caught:
+        run_blocking(driver.put_if("repo", b"2", previous=None))
+    assert caught.value.kind == ErrorKind.IO
+
+
+def test_a_file_system_without_hard_links_is_good_enough(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(source: str, target: str) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", refuse)
+    run_blocking(driver.put_if("refs/tag.a/ref.json", b"1", previous=None))
+    with pytest.raises(ConditionFailed):
+        run_blocking(driver.put_if("refs/tag.a/ref.json", b"2", previous=None))
+    assert bytes(run_blocking(driver.get("refs/tag.a/ref.json"))) == b"1"
