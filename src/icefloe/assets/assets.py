@@ -135,7 +135,8 @@ class Assets:
 
     async def put_metadata_files(self, files: Sequence[tuple[str, bytes]]) -> None:
         """Write snapshots, manifests and logs, at once; their ids are new, so nothing is lost."""
-        await self.driver.put_many(files)
+        storage_class = self.settings.storage.metadata_storage_class
+        await self.driver.put_many(files, describe=object_metadata, storage_class=storage_class)
 
     def encode_snapshot(self, snapshot: Snapshot, spec_version: int) -> tuple[str, bytes]:
         level = self.settings.compression.level

@@ -7,12 +7,13 @@ driver really suspends. Which of the two it is, the operation cannot tell.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, Protocol
 
 from icefloe.config.resolved import ResolvedStorage
 
+Describe = Callable[[Any], Mapping[str, str]]
 Readable = bytes | memoryview
 """What a read returns: anything that offers its bytes without a copy."""
 
@@ -83,8 +84,14 @@ class Driver(Protocol):
         """Write an object that nobody else writes (ids are random). Never seen half written."""
         ...
 
-    async def put_many(self, objects: Sequence[tuple[str, Any]]) -> None:
-        """Several plain puts at once."""
+    async def put_many(
+        self,
+        objects: Sequence[tuple[str, Any]],
+        *,
+        describe: Describe | None = None,
+        storage_class: str | None = None,
+    ) -> None:
+        """Several plain puts at once; `describe` makes the user metadata from an object's bytes."""
         ...
 
     async def put_if(

@@ -29,7 +29,7 @@ from typing import Any, TypeVar
 from icefloe.config.resolved import ResolvedStorage
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError, UnknownOutcomeError
 from icefloe.storage.directory import directory_at
-from icefloe.storage.driver import ConditionFailed, ObjectInfo, Readable, Span, Version
+from icefloe.storage.driver import ConditionFailed, Describe, ObjectInfo, Readable, Span, Version
 from icefloe.storage.keys import (
     OWN_DIRECTORY,
     check_key,
@@ -189,7 +189,13 @@ class LocalDriver:
                 ErrorKind.IO,
             ) from error
 
-    async def put_many(self, objects: Sequence[tuple[str, Any]]) -> None:
+    async def put_many(
+        self,
+        objects: Sequence[tuple[str, Any]],
+        *,
+        describe: Describe | None = None,
+        storage_class: str | None = None,
+    ) -> None:
         num_bytes = sum(memoryview(data).nbytes for _, data in objects)
         self._each(lambda one: self._write(*one), objects, num_bytes)
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from icefloe.config.resolved import ResolvedStorage
-from icefloe.storage.driver import ConditionFailed, ObjectInfo, Readable, Span, Version
+from icefloe.storage.driver import ConditionFailed, Describe, ObjectInfo, Readable, Span, Version
 from icefloe.storage.forks import repair_after_fork
 from icefloe.storage.keys import check_key, check_span, object_not_found
 
@@ -122,7 +122,13 @@ class MemoryDriver:
         with self._held.lock:
             self._held.replace(key, data)
 
-    async def put_many(self, objects: Sequence[tuple[str, Any]]) -> None:
+    async def put_many(
+        self,
+        objects: Sequence[tuple[str, Any]],
+        *,
+        describe: Describe | None = None,
+        storage_class: str | None = None,
+    ) -> None:
         for key, data in objects:
             await self.put(key, data)
 

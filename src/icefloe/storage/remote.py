@@ -12,7 +12,7 @@ from icefloe.storage import conditional, failures
 from icefloe.storage.backoff import pauses
 from icefloe.storage.calls import Calls
 from icefloe.storage.connect import Connection
-from icefloe.storage.driver import ConditionFailed, ObjectInfo, Readable, Span, Version
+from icefloe.storage.driver import ConditionFailed, Describe, ObjectInfo, Readable, Span, Version
 from icefloe.storage.keys import PROBE_DIRECTORY, check_key, check_span, decode_key, encode_key
 
 if TYPE_CHECKING:
@@ -214,11 +214,19 @@ class ObstoreDriver:
         except failures.ClientError as error:
             raise failures.translated(error, "write", key, self.location) from error
 
-    async def put_many(self, objects: Sequence[tuple[str, Any]]) -> None:
-        await self._calls.each(self._put_pair, objects)
+    async def put_many(
+        self,
+        objects: Sequence[tuple[str, Any]],
+        *,
+        describe: Describe | None = None,
+        storage_class: str | None = None,
+    ) -> None:
+        async def put(one: tuple[str, Any]) -> None:
+            key, data = one
+            metadata = None if describe is None else describe(data)
+            await self.put(key, data, metadata=metadata, storage_class=storage_class)
 
-    async def _put_pair(self, pair: tuple[str, Any]) -> None:
-        await self.put(*pair)
+        await self._calls.each(put, objects)
 
     async def put_if(
         self,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from icefloe.config.resolved import ResolvedStorage
-from icefloe.storage.driver import Driver, ObjectInfo, Readable, Span, Version
+from icefloe.storage.driver import Describe, Driver, ObjectInfo, Readable, Span, Version
 
 
 class WrappingDriver:
@@ -67,9 +67,16 @@ class WrappingDriver:
         )
         await self.after("put", key)
 
-    async def put_many(self, objects: Sequence[tuple[str, Any]]) -> None:
+    async def put_many(
+        self,
+        objects: Sequence[tuple[str, Any]],
+        *,
+        describe: Describe | None = None,
+        storage_class: str | None = None,
+    ) -> None:
         for key, data in objects:
-            await self.put(key, data)
+            metadata = None if describe is None else describe(data)
+            await self.put(key, data, metadata=metadata, storage_class=storage_class)
 
     async def put_if(
         self,
