@@ -99,9 +99,9 @@ def make_twins(source: str, class_name: str) -> str:
         _HEAD.format(name=class_name),
         _EXTRA[class_name],
     ]
-    for waits in methods:
-        ast.fix_missing_locations(waits)
-        lines.append("    " + ast.unparse(waits).replace("\n", "\n    "))
+    for method in methods:
+        ast.fix_missing_locations(method)
+        lines.append("    " + ast.unparse(method).replace("\n", "\n    "))
     return _formatted("\n".join(lines) + "\n")
 
 

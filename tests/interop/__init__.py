@@ -1,0 +1,1 @@
+"""Official Icechunk and icefloe at work on one repository."""

@@ -1,0 +1,1 @@
+"""No acknowledged commit is ever lost: races, kills, crashes, lost answers, every schedule."""
