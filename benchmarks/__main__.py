@@ -11,12 +11,18 @@ import sys
 import tempfile
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks.cases import CASES, Case, ScenarioName
+from benchmarks.cases import FILE_CASES, Case, ScenarioName
 from benchmarks.data import ROWS_PER_STEP
 from benchmarks.measure import WARM_UP_ROWS, Steps, best, measure, memory_method, run_in_process
+from benchmarks.places import S3, announce_endpoint
+from benchmarks.store_cases import STORE_CASES
 from benchmarks.table import Row, render
+from tests.servers import s3_server_process
+
+CASES = [*FILE_CASES, *STORE_CASES]
 
 NEEDS_OFFICIAL = (
     "The benchmarks compare with official icechunk, which is not installed here. It needs "
@@ -30,12 +36,16 @@ def main() -> None:
     arguments = _arguments()
     if importlib.util.find_spec("icechunk") is None:
         sys.exit(NEEDS_OFFICIAL)
-    cases = [case for case in CASES if arguments.only in case.name]
+    cases = [case for case in CASES if case.is_about(arguments.only)]
     if not cases:
         names = "\n  ".join(case.name for case in CASES)
         sys.exit(f"no case has {arguments.only!r} in its name; there are:\n  {names}")
-    with tempfile.TemporaryDirectory(prefix="icefloe-benchmarks-") as folder:
-        measured = run(cases, Path(folder), arguments.rows, arguments.rounds)
+    with tempfile.TemporaryDirectory(prefix="icefloe-benchmarks-") as name, ExitStack() as stack:
+        folder = Path(name)
+        if any(S3 in side.scenario for case in cases for side in case.sides):
+            server = stack.enter_context(s3_server_process())
+            announce_endpoint(folder, server.endpoint_url)
+        measured = run(cases, folder, arguments.rows, arguments.rounds)
     rows = [Row.of(case, measured) for case in cases]
     about = {
         "rows": arguments.rows,
@@ -55,22 +65,42 @@ def main() -> None:
 def run(cases: list[Case], folder: Path, rows: int, rounds: int) -> dict[ScenarioName, Steps]:
     """Measure every scenario that the cases need, in rounds, so that both sides share the noise."""
     scenarios = list(dict.fromkeys(side.scenario for case in cases for side in case.sides))
-    datasets = list(dict.fromkeys(dataset for _, _, dataset, *_ in scenarios))
-    checks = dict.fromkeys(
-        f"{function}:{dataset}" for module, function, dataset, *_ in scenarios if module == "ours"
-    )
-    _say("making repositories")
-    run_in_process("benchmarks.repositories", str(folder), str(WARM_UP_ROWS), *datasets)
-    _run_each("benchmarks.repositories", folder, rows, datasets)
+    most_rounds = {side.scenario: case.most_rounds for case in cases for side in case.sides}
+    _prepare(scenarios, folder, rows)
     _say("checking that both sides yield the same")
-    _run_each("benchmarks.checks", folder, rows, checks)
+    _check(scenarios, folder, rows)
     measured: dict[ScenarioName, list[Steps]] = {scenario: [] for scenario in scenarios}
     for number in range(rounds):
         for scenario, steps in measured.items():
+            if number >= (most_rounds[scenario] or rounds):
+                continue
             _say(f"round {number + 1} of {rounds}: {' '.join(scenario)}")
             steps.append(measure(folder, rows, scenario))
     _say("")
     return {scenario: best(steps) for scenario, steps in measured.items()}
+
+
+def _prepare(scenarios: list[ScenarioName], folder: Path, rows: int) -> None:
+    """Make the repositories that are only read, and copies of them where S3 is to be measured."""
+    _say("making repositories")
+    datasets = dict.fromkeys(dataset for _, _, dataset, *_ in scenarios)
+    run_in_process("benchmarks.repositories", str(folder), str(WARM_UP_ROWS), *datasets)
+    _run_each("benchmarks.repositories", folder, rows, datasets)
+    copied = dict.fromkeys(dataset for _, _, dataset, *more in scenarios if S3 in more)
+    if copied:
+        for size in {WARM_UP_ROWS, rows}:
+            run_in_process("benchmarks.s3_copies", str(folder), str(size), *copied)
+
+
+def _check(scenarios: list[ScenarioName], folder: Path, rows: int) -> None:
+    files, stores = dict[str, None](), dict[str, None]()
+    for module, function, dataset, *more in scenarios:
+        if module == "ours":
+            files[f"{function}:{dataset}"] = None
+        elif module == "stores" and "ours" in more:
+            stores[":".join([function, dataset, more[-1]])] = None
+    _run_each("benchmarks.checks", folder, rows, files)
+    _run_each("benchmarks.store_checks", folder, rows, stores)
 
 
 def _run_each(module: str, folder: Path, rows: int, items: Iterable[str]) -> None:
@@ -92,7 +122,12 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--rows", type=_rows, default=1_000_000, help="references an array")
     parser.add_argument("--rounds", type=int, default=3, help="the least of so many is shown")
-    parser.add_argument("--only", default="", metavar="SUBSTRING", help="cases to measure")
+    parser.add_argument(
+        "--only",
+        default="",
+        metavar="SUBSTRING",
+        help="cases to measure, or a group: files, repositories",
+    )
     parser.add_argument(
         "--json",
         type=Path,

@@ -1,6 +1,7 @@
-"""The rows of the table: which steps of which scenario are set side by side, and the targets.
+"""What a row of the table is, and the rows about single files: scenarios, steps and targets.
 
-Scenarios are functions of `official` and `ours`; this file only names them.
+Scenarios are functions of `official` and `ours`; this file only names them. The rows about whole
+repositories are in `store_cases`.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from dataclasses import dataclass
 
 ScenarioName = tuple[str, ...]
 """Module, function, dataset, further arguments."""
+
+FILES_GROUP, REPOSITORIES_GROUP = "files", "repositories"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,15 @@ class Case:
     official_file: Side | None = None
     """Where to find the file of official's that ours is to be compared with."""
     has_size_target: bool = False
+    wall_target: float | None = None
+    """How many times less wall time than official icefloe is to need."""
+    group: str = FILES_GROUP
+    most_rounds: int | None = None
+    """How many rounds have to do, where more would take too long."""
+
+    def is_about(self, text: str) -> bool:
+        """Whether the case is meant by what a user typed."""
+        return text in self.name or text == self.group
 
     @property
     def sides(self) -> list[Side]:
@@ -105,7 +117,7 @@ def _hand_in(title: str, dataset: str) -> list[Case]:
 
 FILES, DISTINCT = "1000 files", "distinct URLs"
 
-CASES = [
+FILE_CASES = [
     _decode(FILES, "files", 4.0),
     _decode(DISTINCT, "distinct", 2.0),
     _decode("1000 files in rotation", "rotating"),

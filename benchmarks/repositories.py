@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import official
+from benchmarks.arrays import listed, num_members
 from benchmarks.data import CHUNK_BYTES, Corpus, committed_file, grid_index
 from icefloe.format.chunk_refs import ChunkRefs
 from icefloe.format.envelope import decode_header
@@ -60,6 +61,36 @@ def make_nodes(corpus: Corpus, dataset: str) -> None:
     session.commit("nodes")
 
 
+def make_listed(corpus: Corpus, dataset: str) -> None:
+    """Arrays with inline chunks."""
+    arrays, chunks = listed(dataset, corpus.rows)
+    _make_arrays(corpus / dataset, (chunks, 1, 1), arrays, chunks)
+
+
+def make_members(corpus: Corpus, dataset: str) -> None:
+    """Many arrays in one group."""
+    _make_arrays(corpus / dataset, (1, 1, 1), num_members(corpus.rows), 0)
+
+
+def _make_arrays(root: Path, grid: tuple[int, ...], arrays: int, chunks: int) -> None:
+    """Copies of array `a`, which is then deleted, with some chunks along the first dimension."""
+    session = official.create(root, grid)
+
+    async def add() -> None:
+        prototype = official.zarr.core.buffer.default_buffer_prototype()
+        array = await session.store.get("a/zarr.json", prototype)
+        chunk = prototype.buffer.from_bytes(bytes(16))
+        await session.store.delete_dir("a")
+        for number in range(arrays):
+            path = f"array-{number:04d}"
+            await session.store.set(f"{path}/zarr.json", array)
+            for at in range(chunks):
+                await session.store.set(f"{path}/c/{at}/0/0", chunk)
+
+    asyncio.run(add())
+    session.commit("arrays")
+
+
 async def _add_nodes(store: Any, groups: int) -> None:
     prototype = official.zarr.core.buffer.default_buffer_prototype()
     group, array = [await store.get(key, prototype) for key in ("zarr.json", "a/zarr.json")]
@@ -77,6 +108,9 @@ MAKERS: dict[str, Callable[[Corpus, str], None]] = {
     "native": make_native,
     "rewritten": make_rewritten,
     "nodes": make_nodes,
+    "few arrays": make_listed,
+    "many arrays": make_listed,
+    "members": make_members,
 }
 
 
@@ -97,10 +131,10 @@ def substitute(root: Path, refs: ChunkRefs, *, spec_version: int = 2) -> None:
 
 
 def main(folder: str, rows: str, *datasets: str) -> None:
-    """Make the datasets that are not there yet."""
+    """Make the datasets that are repositories and not there yet."""
     corpus = Corpus(Path(folder), int(rows))
     for dataset in datasets:
-        if not (corpus / dataset).exists():
+        if dataset in MAKERS and not (corpus / dataset).exists():
             MAKERS[dataset](corpus, dataset)
 
 

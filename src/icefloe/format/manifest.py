@@ -51,7 +51,10 @@ class Manifest:
 
     def find(self, node_id: NodeId) -> ChunkRefs | None:
         """The references of one array, or None if this manifest does not hold it."""
-        return next((array.refs for array in self.arrays if array.node_id == node_id), None)
+        for array in self.arrays:
+            if array.node_id == node_id:
+                return array.refs
+        return None
 
     @property
     def num_chunk_refs(self) -> int:

@@ -27,7 +27,7 @@ from icefloe.repo import refs_v1
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.refs import find_branch
 from icefloe.repo.sessions import SessionMode, SessionState
-from icefloe.repo.update import Changed, update_repo
+from icefloe.repo.update import Change, Changed, update_repo
 
 _MAX_CLOCK_SKEW_S = 600
 
@@ -68,11 +68,12 @@ async def commit(
     else:
 
         def change(info: RepoInfo, _now: int) -> Changed:
+            _require_news(info, written)
             _require_tip(info, branch, base)
             values = {"branch": branch, "new_snap_id": written.snapshot.id}
             return _with_commit(info, branch, written, base), UpdateKind.NEW_COMMIT, values
 
-        await update_repo(handle, change)
+        await _publish(handle, change)
     state.finish(written.snapshot)
     return written.snapshot.id
 
@@ -101,13 +102,14 @@ async def amend(
     written = await _write(handle, state, message, metadata, parent_id=parent, before=before)
 
     def change(info: RepoInfo, _now: int) -> Changed:
+        _require_news(info, written)
         _require_tip(info, branch, base)
         pruned = info.snapshots[base].pruned_ancestor_tx_logs
         changed = _with_commit(info, branch, written, info.snapshots[base].parent_id, pruned)
         values = {"branch": branch, "previous_snap_id": base, "new_snap_id": written.snapshot.id}
         return changed, UpdateKind.COMMIT_AMENDED, values
 
-    await update_repo(handle, change)
+    await _publish(handle, change)
     state.finish(written.snapshot)
     return written.snapshot.id
 
@@ -122,11 +124,12 @@ async def flush(
     if handle.spec_version > 1:
 
         def change(info: RepoInfo, _now: int) -> Changed:
+            _require_news(info, written)
             values = {"new_snap_id": written.snapshot.id}
             changed = _with_commit(info, None, written, base)
             return changed, UpdateKind.NEW_DETACHED_SNAPSHOT, values
 
-        await update_repo(handle, change)
+        await _publish(handle, change)
     state.finish(written.snapshot)
     return written.snapshot.id
 
@@ -165,6 +168,27 @@ def _require_tip(info: RepoInfo, branch: str, expected: SnapshotId) -> None:
     tip = find_branch(info, branch)
     if tip != expected:
         raise ConflictError(expected.text, tip.text)
+
+
+# -- publishing
+
+
+class _Landed(Exception):  # noqa: N818 - good news, not an error
+    """An earlier try of this very update happened after all."""
+
+
+def _require_news(info: RepoInfo, written: _Written) -> None:
+    """Stop when the snapshot is listed: something between us and the storage repeated a request
+    that had succeeded, and what came back looked like another writer's doing."""
+    if written.snapshot.id in info.snapshots:
+        raise _Landed
+
+
+async def _publish(handle: RepoHandle, change: Change) -> None:
+    try:
+        await update_repo(handle, change)
+    except _Landed:
+        return
 
 
 # -- writing

@@ -38,10 +38,12 @@ from icefloe.ids import FIRST_SNAPSHOT_ID
 from icefloe.repo.handle import Clock, RepoHandle, Shared
 from icefloe.repo.refs import MAIN
 from icefloe.storage.driver import ConditionFailed, Driver, Version
+from icefloe.storage.keys import PROBE_DIRECTORY
 from icefloe.storage.probe import check_conditions_are_honoured
 from icefloe.storage.spec import Storage
 
 YAML_CONTENT_TYPE = "application/yaml"
+_PAUSES_S = (0.05, 0.1, 0.2, 0.4)
 _FIRST_METADATA = {"__icechunk": {"is_root": True}}
 _FIRST_MESSAGE = "Repository initialized"
 
@@ -126,27 +128,19 @@ async def create_repository(
         config.validate()
     handle = make_handle(storage, driver, spec_version, _merged(None, config), clock)
     handle.require_writable()
-    if check_clean_root and not await driver.is_empty():
+    if check_clean_root and not await driver.is_empty() and not await _is_unfinished(driver):
         raise InvalidInputError(
             f"{storage!r} is not empty: open the repository that is there, choose another place, "
             "or pass check_clean_root=False",
             ErrorKind.PARENT_DIRECTORY_NOT_CLEAN,
         )
+    if (found := await fetch_spec_version(driver)) is not None:
+        raise AlreadyExistsError(
+            f"{storage!r} holds a repository of spec version {found} already; open it",
+            ErrorKind.REPO_INFO_UPDATED,
+        )
     await check_conditions_are_honoured(driver)
-    now = clock.now_us()
-    first = Snapshot(
-        FIRST_SNAPSHOT_ID,
-        NodeTable.from_nodes([]),
-        now,
-        _FIRST_MESSAGE,
-        _FIRST_METADATA,
-        ManifestFiles.from_infos([]),
-    )
-    files = [handle.assets.encode_snapshot(first, spec_version)]
-    if spec_version > 1:
-        files.append(handle.assets.encode_log(TransactionLog(FIRST_SNAPSHOT_ID), spec_version))
-    await handle.assets.put_metadata_files(files)
-    await driver.sync()
+    first = await _put_first_snapshot(handle)
     saved = config if config is not None and config != RepositoryConfig() else None
     try:
         if spec_version > 1:
@@ -159,6 +153,45 @@ async def create_repository(
             ErrorKind.REPO_INFO_UPDATED,
         ) from None
     return handle
+
+
+async def _is_unfinished(driver: Driver) -> bool:
+    """Whether all that is here was left by a creation that broke off before it was published."""
+    leftovers = {
+        layout.snapshot_key(FIRST_SNAPSHOT_ID),
+        layout.transaction_log_key(FIRST_SNAPSHOT_ID),
+        layout.CONFIG_YAML,
+    }
+    if await find_object(driver, layout.snapshot_key(FIRST_SNAPSHOT_ID)) is None:
+        return False
+    listed = {entry.key for entry in await driver.list("")}
+    return all(key in leftovers or key.startswith(PROBE_DIRECTORY) for key in listed)
+
+
+async def _put_first_snapshot(handle: RepoHandle) -> Snapshot:
+    """Write the first snapshot, or take the one that another creator has written.
+
+    Its id is the same in every repository, so unlike all others it must not be overwritten.
+    """
+    first = Snapshot(
+        FIRST_SNAPSHOT_ID,
+        NodeTable.from_nodes([]),
+        handle.clock.now_us(),
+        _FIRST_MESSAGE,
+        _FIRST_METADATA,
+        ManifestFiles.from_infos([]),
+    )
+    version = handle.spec_version
+    files = [handle.assets.encode_snapshot(first, version)]
+    if version > 1:
+        files.append(handle.assets.encode_log(TransactionLog(FIRST_SNAPSHOT_ID), version))
+    for key, data in files:
+        try:
+            await handle.driver.put_if(key, data, previous=None, metadata=object_metadata(data))
+        except ConditionFailed:
+            if key == files[0][0]:
+                first = await handle.assets.snapshot(FIRST_SNAPSHOT_ID)
+    return first
 
 
 async def _publish_v2(handle: RepoHandle, first: Snapshot, config: RepositoryConfig | None) -> None:
@@ -181,18 +214,28 @@ async def _publish_v2(handle: RepoHandle, first: Snapshot, config: RepositoryCon
 
 
 async def _publish_v1(handle: RepoHandle, config: RepositoryConfig | None) -> None:
+    """The branch comes last: it is what makes a repository, and then it has its configuration."""
     driver = handle.driver
+    if config is not None:
+        data = encode_config_yaml(config)
+        found = await find_object(driver, layout.CONFIG_YAML)
+        if found is None:
+            handle.shared.config_version = await driver.put_if(
+                layout.CONFIG_YAML, data, previous=None, content_type=YAML_CONTENT_TYPE
+            )
+        elif found[0] == data:
+            handle.shared.config_version = found[1]
+        else:
+            raise AlreadyExistsError(
+                f"{handle.storage!r} has a {layout.CONFIG_YAML} with other settings: another "
+                "process is creating a repository here, or broke off while it did; open the "
+                "repository when it is there, or delete that file",
+                ErrorKind.REPO_INFO_UPDATED,
+            )
     ref = encode_ref_file(FIRST_SNAPSHOT_ID)
     await driver.put_if(
         layout.branch_key(MAIN), ref, previous=None, content_type="application/json"
     )
-    if config is not None:
-        handle.shared.config_version = await driver.put_if(
-            layout.CONFIG_YAML,
-            encode_config_yaml(config),
-            previous=None,
-            content_type=YAML_CONTENT_TYPE,
-        )
 
 
 def make_handle(
@@ -233,11 +276,12 @@ async def open_or_create(
             spec_version=spec_version,
             check_clean_root=check_clean_root,
         )
-    except (AlreadyExistsError, InvalidInputError):
-        # Another process may have been faster, or be in the middle of it: its repository shows
-        # up, or this place really holds something else.
-        try:
-            return await open_repository(storage, driver, config, clock)
-        except RepositoryNotFoundError:
-            pass
-        raise
+    except (AlreadyExistsError, InvalidInputError) as problem:
+        # Another process was faster, or is in the middle of it: then its repository shows up
+        # soon. If none does, this place really holds something else.
+        for pause in _PAUSES_S:
+            try:
+                return await open_repository(storage, driver, config, clock)
+            except RepositoryNotFoundError:
+                await driver.sleep(pause)
+        raise problem from None

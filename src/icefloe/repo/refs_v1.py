@@ -120,6 +120,8 @@ async def move_branch(
             return
         except ConditionFailed:
             tip, _ = await _branch(handle, name)
+            if tip == snapshot_id:
+                return  # a repeated request of ours had succeeded before
     kind = ErrorKind.BRANCH_UPDATE_CONFLICT
     raise ConflictError(None if expected is None else expected.text, tip.text, kind=kind)
 

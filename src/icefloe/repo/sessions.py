@@ -149,8 +149,11 @@ async def find_chunk(
             if not start <= at < stop:
                 break
         else:
-            size = state.snapshot.manifest_files[manifest.id].size_bytes
-            refs_ = (await handle.assets.manifest(manifest.id, size)).find(node.id)
+            loaded = handle.assets.caches.manifests.get(manifest.id)
+            if loaded is None:
+                size = state.snapshot.manifest_files[manifest.id].size_bytes
+                loaded = await handle.assets.manifest(manifest.id, size)
+            refs_ = loaded.find(node.id)
             if refs_ is not None and (ref := refs_.get(coordinates)) is not None:
                 return ref
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 from icefloe import paths
@@ -62,12 +63,17 @@ def parse_key(key: str) -> Key:
     )
 
 
+@lru_cache(maxsize=4096)
+def _valid_path(name: str) -> str:
+    return paths.validate("/" + name)
+
+
 def _path(name: str, key: str) -> str:
     """The path of the node called `name` in a key; Zarr's names have no leading slash."""
     if name == "" and not key.startswith("/"):
         return paths.ROOT
     try:
-        return paths.validate("/" + name)
+        return _valid_path(name)
     except InvalidInputError as error:
         raise InvalidInputError(f"key {key!r}: {error.message}", ErrorKind.INVALID_KEY) from None
 

@@ -71,7 +71,8 @@ async def locate(
         if span is None:
             return node.user_data
         return node.user_data[span.start : span.start + span.length]
-    state.array(parsed.path)
+    if node.array is None:
+        state.array(parsed.path)  # says what is wrong
     ref = await _find(handle, state, node, parsed.coordinates)
     if ref is None:
         return None

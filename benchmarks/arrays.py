@@ -1,0 +1,67 @@
+"""The arrays that are written and read through Zarr, and how many of everything there are.
+
+All numbers follow from the size of the corpus, so that a small one is a small run. Both sides
+start from here, so nothing here may import either of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunks:
+    """How large chunks are, how many there are, and whether Zarr compresses them.
+
+    Compressing takes a thread of Zarr's for each chunk, which costs as much as all that a store
+    does for a small one. Rows that compare stores leave it out.
+    """
+
+    num_bytes: int
+    rows_per_chunk: int
+    is_compressed: bool
+
+
+_KINDS = {
+    "small": _Chunks(8 * 1024, 250, is_compressed=False),
+    "small zstd": _Chunks(8 * 1024, 250, is_compressed=True),
+    "large": _Chunks(16 * 1024**2, 15_625, is_compressed=True),
+    "inline": _Chunks(256, 50, is_compressed=False),
+}
+
+
+def compressors(dataset: str) -> Literal["auto"] | None:
+    """What to tell Zarr about compression: to choose, or to do none."""
+    return "auto" if _KINDS[dataset].is_compressed else None
+
+
+def chunk_values(dataset: str, rows: int) -> NDArray[np.uint64]:
+    """A matrix of which every row is to be one chunk: all different, none gets smaller.
+
+    The rows overlap in memory, so that a gigabyte of chunks takes one chunk of memory.
+    """
+    count = max(rows // _KINDS[dataset].rows_per_chunk, 1)
+    width = _KINDS[dataset].num_bytes // 8
+    numbers = np.random.default_rng(2).integers(0, 2**64, width + count - 1, np.uint64)
+    values: NDArray[np.uint64] = sliding_window_view(numbers, width)
+    return values
+
+
+def num_commits(rows: int) -> int:
+    """Small commits in a row: 200 at a million references."""
+    return max(rows // 5000, 1)
+
+
+def num_members(rows: int) -> int:
+    """Arrays in one group: 5000 at a million references."""
+    return rows // 200
+
+
+def listed(dataset: str, rows: int) -> tuple[int, int]:
+    """Arrays, and chunks of each: 13,000 keys and a few at a million references."""
+    return (13, rows // 1000) if dataset == "few arrays" else (rows // 1000, 12)
