@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 from threading import RLock
 
@@ -21,6 +22,8 @@ from icefloe.format.snapshot import Snapshot
 from icefloe.ids import SnapshotId
 from icefloe.repo import refs
 from icefloe.repo.handle import RepoHandle
+
+_MANIFESTS_AT_ONCE = 128
 
 
 class SessionMode(Enum):
@@ -157,6 +160,19 @@ async def find_chunk(
             if refs_ is not None and (ref := refs_.get(coordinates)) is not None:
                 return ref
     return None
+
+
+async def load_manifests(handle: RepoHandle, state: SessionState, nodes: Iterable[Node]) -> None:
+    """Fetch the manifests of many arrays ahead, many requests at once, into the cache."""
+    files = state.snapshot.manifest_files
+    wanted = [
+        (ref.id, files[ref.id].size_bytes)
+        for node in nodes
+        if node.array is not None
+        for ref in node.array.manifests
+    ]
+    for first in range(0, len(wanted), _MANIFESTS_AT_ONCE):
+        await handle.assets.manifests(wanted[first : first + _MANIFESTS_AT_ONCE])
 
 
 async def all_chunks(handle: RepoHandle, state: SessionState, node: Node) -> ChunkRefs:

@@ -23,7 +23,13 @@ from icefloe.format.chunk_refs import ChunkKind, ChunkRef
 from icefloe.format.nodes import ArrayData, Node
 from icefloe.ids import ChunkId, NodeId
 from icefloe.repo.handle import RepoHandle
-from icefloe.repo.sessions import SessionMode, SessionState, all_chunks, find_chunk
+from icefloe.repo.sessions import (
+    SessionMode,
+    SessionState,
+    all_chunks,
+    find_chunk,
+    load_manifests,
+)
 from icefloe.storage.driver import Readable, Span
 from icefloe.store.keys import (
     METADATA,
@@ -121,8 +127,9 @@ async def getsize(handle: RepoHandle, state: SessionState, key: str) -> int:
 async def getsize_prefix(handle: RepoHandle, state: SessionState, prefix: str) -> int:
     """Bytes of metadata and chunks at and below a node."""
     total = 0
-    for path in state.all_paths(_node_prefix(state, prefix)):
-        node = state.node(path)
+    nodes = [state.node(path) for path in state.all_paths(_node_prefix(state, prefix))]
+    await load_manifests(handle, state, nodes)
+    for node in nodes:
         total += len(node.user_data)
         if node.array is not None:
             total += int((await all_chunks(handle, state, node)).length.sum())
@@ -138,8 +145,9 @@ async def list_prefix(handle: RepoHandle, state: SessionState, prefix: str) -> l
         return []
     below = state.all_paths(_node_prefix(state, prefix))
     keys = [metadata_key(path) for path in below]
-    for path in below:
-        node = state.node(path)
+    nodes = [state.node(path) for path in below]
+    await load_manifests(handle, state, nodes)
+    for node in nodes:
         if node.array is not None:
             keys.extend(await chunk_keys(handle, state, node))
     return keys

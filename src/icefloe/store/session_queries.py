@@ -11,7 +11,7 @@ from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.chunk_refs import ChunkKind
 from icefloe.ids import NodeId
 from icefloe.repo.handle import RepoHandle
-from icefloe.repo.sessions import SessionState, all_chunks, find_chunk
+from icefloe.repo.sessions import SessionState, all_chunks, find_chunk, load_manifests
 
 
 async def node_id(_handle: RepoHandle, state: SessionState, path: str) -> NodeId:
@@ -42,8 +42,9 @@ async def chunk_kind(
 async def virtual_locations(handle: RepoHandle, state: SessionState) -> list[str]:
     """The location of every virtual chunk of every array."""
     found: list[str] = []
-    for path in state.all_paths():
-        node = state.node(path)
+    nodes = [state.node(path) for path in state.all_paths()]
+    await load_manifests(handle, state, nodes)
+    for node in nodes:
         if node.array is None:
             continue
         refs = await all_chunks(handle, state, node)
