@@ -7,17 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from icefloe.format.chunk_index import Index, sort_rows
-from icefloe.format.transaction_log import Move, TransactionLog
+from icefloe.format.transaction_log import NODE_LISTS, Move, TransactionLog
 from icefloe.ids import NodeId
-
-_NODE_LISTS = (
-    "new_groups",
-    "new_arrays",
-    "deleted_groups",
-    "deleted_arrays",
-    "updated_arrays",
-    "updated_groups",
-)
 
 
 def union_of_logs(earlier: TransactionLog, later: TransactionLog) -> TransactionLog:
@@ -28,7 +19,7 @@ def union_of_logs(earlier: TransactionLog, later: TransactionLog) -> Transaction
             joined = np.concatenate([chunks[node_id], index])
             index = joined[sort_rows(joined)]  # noqa: PLW2901
         chunks[node_id] = index
-    lists = {name: getattr(earlier, name) | getattr(later, name) for name in _NODE_LISTS}
+    lists = {name: getattr(earlier, name) | getattr(later, name) for name in NODE_LISTS}
     moves = _composed_moves(earlier.moved_nodes or (), later.moved_nodes or ())
     return replace(later, **lists, updated_chunks=chunks, moved_nodes=moves)
 

@@ -148,11 +148,6 @@ def decode_snapshot(data: bytes | memoryview, name: str = "snapshot") -> Snapsho
     )
 
 
-def snapshot_spec_version(data: bytes | memoryview, name: str = "snapshot") -> int:
-    """The version a snapshot file was written with, to write it again the same way."""
-    return decode_envelope(data, FileType.SNAPSHOT, name)[0].spec_version
-
-
 def _decode_manifest_files(root: Table) -> ManifestFiles:
     structs = root.array("manifest_files", MANIFEST_FILE_INFO)
     assert structs is not None  # a required field

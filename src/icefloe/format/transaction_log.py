@@ -67,12 +67,12 @@ class TransactionLog:
 
     @property
     def num_changes(self) -> int:
-        nodes = sum(len(getattr(self, name)) for name in _NODE_LISTS)
+        nodes = sum(len(getattr(self, name)) for name in NODE_LISTS)
         return nodes + sum(map(len, self.updated_chunks.values())) + len(self.moved_nodes or ())
 
     def equals(self, other: TransactionLog) -> bool:
         """Same changes."""
-        plain = ("id", "moved_nodes", "extra", *_NODE_LISTS)
+        plain = ("id", "moved_nodes", "extra", *NODE_LISTS)
         return (
             all(getattr(self, name) == getattr(other, name) for name in plain)
             and self.updated_chunks.keys() == other.updated_chunks.keys()
@@ -83,7 +83,7 @@ class TransactionLog:
         )
 
 
-_NODE_LISTS = (
+NODE_LISTS = (
     "new_groups",
     "new_arrays",
     "deleted_groups",
@@ -106,7 +106,7 @@ def decode_transaction_log(
     root = buffer.root(TRANSACTION_LOG)
     return TransactionLog(
         SnapshotId(root.id("id")),
-        **{field_name: _node_ids(root, field_name) for field_name in _NODE_LISTS},
+        **{field_name: _node_ids(root, field_name) for field_name in NODE_LISTS},
         updated_chunks=_decode_chunks(root.rows("updated_chunks", ARRAY_UPDATED_CHUNKS)),
         moved_nodes=_decode_moves(root) if root.has("moved_nodes") else None,
         extra=root.bytes("extra"),
@@ -175,12 +175,12 @@ def _decode_coordinates(buffer: FlatBuffer, position: Ints) -> Index:
 def encode_transaction_log(log: TransactionLog, *, spec_version: int = 2, level: int = 3) -> bytes:
     """Encode a transaction log; lists are sorted as readers search them."""
     writer = FlatWriter()
-    fields = ["id", *_NODE_LISTS, "updated_chunks"]
+    fields = ["id", *NODE_LISTS, "updated_chunks"]
     fields += ["moved_nodes"] if log.moved_nodes is not None else []
     fields += ["extra"] if log.extra is not None else []
     root = writer.table(TRANSACTION_LOG, fields)
     root.set("id", log.id)
-    for name in _NODE_LISTS:
+    for name in NODE_LISTS:
         raw = np.frombuffer(b"".join(sorted(getattr(log, name))), "V8")
         root.point(name, writer.vector(raw))
     root.point("updated_chunks", _add_chunks(writer, log.updated_chunks))
