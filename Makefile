@@ -31,7 +31,7 @@ demo: setup ## a tour of what works
 	@$(PY) examples/tour.py
 
 test: setup ## every test
-	$(PY) -m pytest -n 2 $(ARGS) tests
+	$(PY) -m pytest -n 2 --dist worksteal $(ARGS) tests
 
 check: setup ## lint, format, types, generated code, layers
 	$(PY) -m ruff check .

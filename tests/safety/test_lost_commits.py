@@ -126,6 +126,12 @@ def kill_at_random(storage: Storage, folder: Path, seed: int, num_waves: int) ->
             jobs += mine
             for worker, job in zip(workers, mine, strict=True):
                 worker.start(job)
+            deadline = time.monotonic() + 30
+            while number == 0 and time.monotonic() < deadline:
+                # On a slow machine all might die before anything was written, every time.
+                if any(job.acknowledged() for job in mine):
+                    break
+                time.sleep(0.02)
             for worker in drawn.sample(workers, len(workers)):
                 time.sleep(drawn.uniform(0.05, 0.5))
                 worker.kill()

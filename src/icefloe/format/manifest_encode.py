@@ -102,6 +102,8 @@ def _add_refs(writer: FlatWriter, array: ArrayManifest) -> int:
 
 def _groups(refs: ChunkRefs) -> list[tuple[Ints | None, list[str]]]:
     """Rows that need the same fields: [(rows or None for all, field names)]."""
+    if not len(refs):
+        return []
     pattern = refs.kind.astype(np.int64)
     for bit, column in ((4, refs.etag), (8, refs.extra)):
         if isinstance(column, Coded):
