@@ -47,7 +47,7 @@ NAME = "damaged/file"
 """What decoders are told the file is called; their errors have to say it."""
 
 _SPEC_VERSION_BYTE = 36
-_CHECK_ENCODING_EVERY = 8
+_CHECK_ENCODING_EVERY = 32
 
 
 @dataclass(frozen=True)
