@@ -6,13 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from icefloe.changes.build import (
-    CommitPlan,
-    NewManifest,
-    build_manifest,
-    build_snapshot,
-    plan_commit,
-)
+from icefloe.changes.build import build_snapshot, plan_commit
 from icefloe.changes.log_union import union_of_logs
 from icefloe.changes.split_sizes import configured_split_sizes
 from icefloe.errors import ConflictError, ErrorKind, FormatError, SessionStateError
@@ -22,12 +16,13 @@ from icefloe.format.repo_info import RepoInfo, UpdateKind
 from icefloe.format.snapshot import Snapshot
 from icefloe.format.snapshot_table import SnapshotInfo
 from icefloe.format.transaction_log import TransactionLog
-from icefloe.ids import ManifestId, NodeId, SnapshotId
+from icefloe.ids import SnapshotId
 from icefloe.repo import refs_v1
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.refs import find_branch
 from icefloe.repo.sessions import SessionMode, SessionState
 from icefloe.repo.update import Change, Changed, update_repo
+from icefloe.repo.write_manifests import write_manifests
 
 _MAX_CLOCK_SKEW_S = 600
 
@@ -209,7 +204,7 @@ async def _write(
     encode_metadata(properties, handle.spec_version)  # refused before anything is uploaded
     sizes = configured_split_sizes(handle.settings.manifest.splitting)
     plan = plan_commit(base.nodes, state.changes, sizes)
-    manifests = await _write_manifests(handle, plan, base)
+    manifests = await write_manifests(handle, plan, base)
     snapshot = build_snapshot(
         plan,
         manifests,
@@ -232,41 +227,6 @@ async def _write(
     weight = max(1, len(snapshot.nodes))
     handle.assets.caches.snapshots.put(snapshot.id, snapshot, weight)
     return _Written(snapshot, log)
-
-
-async def _write_manifests(
-    handle: RepoHandle, plan: CommitPlan, base: Snapshot
-) -> dict[NodeId, list[NewManifest]]:
-    files = base.manifest_files
-    needed = plan.needed()
-    old = dict(
-        zip(
-            needed,
-            await handle.assets.manifests([(key, files[key].size_bytes) for key in needed]),
-            strict=True,
-        )
-    )
-    made: dict[NodeId, list[NewManifest]] = {}
-    for node_id, array_plan in plan.arrays.items():
-        for rewrite in array_plan.rewrites:
-            sources = (old[ref.id].find(node_id) for ref in rewrite.sources)
-            manifest = build_manifest(
-                node_id,
-                rewrite,
-                (refs for refs in sources if refs is not None),
-                new_id=handle.new_id(ManifestId),
-                spec_version=handle.spec_version,
-                level=handle.settings.compression.level,
-            )
-            if manifest is not None:
-                made.setdefault(node_id, []).append(manifest)
-    new = [manifest for manifests in made.values() for manifest in manifests]
-    await handle.assets.put_metadata_files(
-        [(layout.manifest_key(manifest.ref.id), manifest.data) for manifest in new]
-    )
-    for item in new:  # the next commit will most likely build on them
-        handle.assets.caches.manifests.put(item.ref.id, item.manifest, item.info.num_chunk_refs)
-    return made
 
 
 def _flush_time(handle: RepoHandle, parent: Snapshot) -> int:
