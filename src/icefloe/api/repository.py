@@ -27,7 +27,16 @@ from icefloe.api.values import (
 from icefloe.changes.diff import Diff
 from icefloe.config import RepositoryConfig, StorageSettings
 from icefloe.ids import SnapshotId
-from icefloe.repo import feature_flags, history, lifecycle, queries, refs, sessions, settings
+from icefloe.repo import (
+    feature_flags,
+    history,
+    lifecycle,
+    queries,
+    rearrange,
+    refs,
+    sessions,
+    settings,
+)
 from icefloe.repo.feature_flags import FeatureFlag
 from icefloe.repo.handle import Clock, RepoHandle
 from icefloe.storage.run import run_blocking
@@ -390,6 +399,10 @@ class Repository(RepositoryAsync):
     def writable_session(self, branch: str) -> Session:
         """A session whose changes can be committed to a branch."""
         return Session(self._handles, run_blocking(sessions.open_writable(self._handle, branch)))
+
+    def rearrange_session(self, branch: str) -> Session:
+        """A session that moves nodes, and can commit that to a branch. Needs spec version 2."""
+        return Session(self._handles, run_blocking(rearrange.open_rearrange(self._handle, branch)))
 
     @contextmanager
     def transaction(

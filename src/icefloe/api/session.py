@@ -14,7 +14,7 @@ from icefloe.changes.diff import Diff, make_diff, paths_by_id
 from icefloe.config import RepositoryConfig
 from icefloe.errors import InvalidInputError, ReadOnlyError
 from icefloe.ids import FIRST_SNAPSHOT_ID
-from icefloe.repo import commit, sessions
+from icefloe.repo import commit, rearrange, sessions
 from icefloe.repo.sessions import SessionMode, SessionState
 from icefloe.storage.run import run_blocking
 from icefloe.store import session_queries
@@ -159,6 +159,21 @@ class Session(SessionAsync):
     def flush(self, message: str, *, metadata: dict[str, Any] | None = None) -> str:
         """Store the changes as a snapshot that no branch points at, and return its id."""
         return run_blocking(commit.flush(self._handle, self._state, message, metadata)).text
+
+    # -- rearranging
+
+    def move(self, from_path: str, to_path: str) -> None:
+        """Move or rename a group or an array, with everything below it.
+
+        Needs a session made by `Repository.rearrange_session`. Nothing is copied, and moves
+        happen in order: two nodes swap places by way of a third name.
+
+        Raises:
+            NodeNotFoundError: there is no node at `from_path`.
+            AlreadyExistsError: there is one at `to_path`.
+            SessionStateError: `to_path` lies inside `from_path`, or not in an existing group.
+        """
+        return run_blocking(rearrange.move_node(self._handle, self._state, from_path, to_path))
 
     # -- questions about nodes and chunks
 

@@ -30,6 +30,7 @@ class CommitPlan:
 
     base: NodeTable
     gone: list[str]
+    moved: list[Node]
     changed: list[Node]
     arrays: dict[NodeId, ArrayPlan]
 
@@ -69,7 +70,8 @@ def plan_commit(
         sizes = split_sizes(node.path, node.array)
         plan = plan_array(node.array, edited, deleted, sizes, rewrite_all=rewrite_all)
         arrays[node.id] = plan
-    return CommitPlan(base, list(changes.deleted), changed, arrays)
+    gone = [*changes.deleted, *changes.moves.origins()]
+    return CommitPlan(base, gone, changes.moves.moved(base), changed, arrays)
 
 
 def build_manifest(
@@ -103,7 +105,7 @@ def build_snapshot(
     metadata: Mapping[str, Any],
 ) -> Snapshot:
     """The new snapshot; `manifests` has what was made for each changed array."""
-    nodes = []
+    nodes = list(plan.moved)  # they keep their manifests
     made = []
     for node in plan.changed:
         if node.array is None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
 from icefloe import paths
 from icefloe.changes.chunk_edits import ChunkEdits
+from icefloe.changes.moves import Moves
 from icefloe.errors import AlreadyExistsError, ErrorKind
 from icefloe.format.nodes import ArrayData, Node, NodeTable
 from icefloe.format.transaction_log import TransactionLog
@@ -31,18 +31,24 @@ class Deleted(NamedTuple):
 
 
 class ChangeSet:
-    """Edits on top of a base snapshot. Methods that look at nodes are given the base."""
+    """Edits on top of a base snapshot. Methods that look at nodes are given the base.
+
+    A session either moves nodes or edits them, so `moves` or everything else is empty.
+    """
 
     def __init__(self) -> None:
         self.new: dict[str, Node] = {}
         self.updated: dict[NodeId, NodeUpdate] = {}
         self.deleted: dict[str, Deleted] = {}
         self.chunks: dict[NodeId, ChunkEdits] = {}
+        self.moves = Moves()
         self._path_of: dict[NodeId, str] = {}
 
     @property
     def is_empty(self) -> bool:
-        return not (self.new or self.updated or self.deleted or self.chunks)
+        """Whether nothing was done; a node moved away and back was."""
+        edits = self.new or self.updated or self.deleted or self.chunks
+        return not (edits or self.moves.steps)
 
     # -- looking
 
@@ -50,19 +56,19 @@ class ChangeSet:
         """The node at `path` as the session sees it, or None."""
         node = self.new.get(path)
         if node is None and path not in self.deleted:
-            node = base.find(path)
+            node = self.moves.find(base, path)
             if node is not None and (update := self.updated.get(node.id)) is not None:
                 return _with_update(node, update)
         return node
 
     def paths(self, base: NodeTable, below: str = paths.ROOT) -> list[str]:
         """Paths of all nodes at or below a path, ascending."""
-        found = [path for path in _within(base.path, below) if path not in self.deleted]
+        found = [path for path in self.moves.paths(base, below) if path not in self.deleted]
         added = [path for path in self.new if paths.is_within(path, below)]
         return sorted(found + added) if added else found
 
     def touched(self, base: NodeTable) -> Iterator[Node]:
-        """The nodes that differ from the base in any way, as the session sees them."""
+        """The nodes whose metadata or chunks differ from the base, as the session sees them."""
         updated = (update.path for update in self.updated.values())
         edited = (self._path_of[node_id] for node_id in self.chunks)
         for path in sorted({*self.new, *updated, *edited}):
@@ -114,6 +120,7 @@ class ChangeSet:
     def clear(self) -> None:
         for part in (self.new, self.updated, self.deleted, self.chunks):
             part.clear()
+        self.moves = Moves()
 
     def log(self, snapshot_id: SnapshotId) -> TransactionLog:
         """The transaction log of these changes."""
@@ -134,6 +141,7 @@ class ChangeSet:
                 for key, edits in self.chunks.items()
                 if len(touched := edits.touched())
             },
+            moved_nodes=self.moves.log(),
         )
 
 
@@ -142,14 +150,3 @@ def _with_update(node: Node, update: NodeUpdate) -> Node:
     if array is not None and node.array is not None:
         array = replace(array, manifests=node.array.manifests)
     return replace(node, user_data=update.user_data, array=array)
-
-
-def _within(ordered: list[str], below: str) -> list[str]:
-    """Paths at or below one of them: the path itself, and one contiguous stretch."""
-    if below == paths.ROOT:
-        return ordered
-    at = bisect_left(ordered, below)
-    itself = ordered[at : at + 1] if ordered[at : at + 1] == [below] else []
-    # "0" is the character after "/": every path that starts with below + "/" sorts before it.
-    first, last = bisect_left(ordered, below + "/"), bisect_left(ordered, below + "0")
-    return itself + ordered[first:last]

@@ -43,7 +43,7 @@ class Diff:
             lines.append(f"Chunks updated:\n{rows}")
         if self.moved_nodes:
             rows = "".join(f"    {source} -> {target}\n" for source, target in self.moved_nodes)
-            lines.append(f"Nodes moved:\n{rows}")
+            lines.append(f"Nodes moved or renamed:\n{rows}")
         return "\n".join(lines) or "no changes"
 
 
@@ -83,7 +83,8 @@ def make_diff(logs: Iterable[TransactionLog], path_of: Mapping[NodeId, str]) -> 
         for node_id, index in log.updated_chunks.items():
             if (path := path_of.get(node_id)) is not None:
                 chunks.setdefault(path, []).append(index)
-        diff.moved_nodes.extend((move.source, move.destination) for move in log.moved_nodes or ())
+        moves = [(move.source, move.destination) for move in log.moved_nodes or ()]
+        diff.moved_nodes[:0] = moves  # official lists the newest commit first
     for path, parts in chunks.items():
         # One array may have changed its number of dimensions along the way.
         by_rank: dict[int, list[Index]] = {}

@@ -18,6 +18,7 @@ from icefloe.format.snapshot_table import SnapshotInfo
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import SnapshotId
 from icefloe.repo import refs_v1
+from icefloe.repo.feature_flags import require_flag
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.refs import find_branch
 from icefloe.repo.sessions import SessionMode, SessionState
@@ -64,6 +65,7 @@ async def commit(
 
         def change(info: RepoInfo, _now: int) -> Changed:
             _require_news(info, written)
+            _require_moves_allowed(info, state)
             _require_tip(info, branch, base)
             values = {"branch": branch, "new_snap_id": written.snapshot.id}
             return _with_commit(info, branch, written, base), UpdateKind.NEW_COMMIT, values
@@ -94,10 +96,12 @@ async def amend(
         )
     parent = replaced.parent_id
     before = await handle.assets.transaction_log(base)
+    _require_amendable(state, before)
     written = await _write(handle, state, message, metadata, parent_id=parent, before=before)
 
     def change(info: RepoInfo, _now: int) -> Changed:
         _require_news(info, written)
+        _require_moves_allowed(info, state)
         _require_tip(info, branch, base)
         pruned = info.snapshots[base].pruned_ancestor_tx_logs
         changed = _with_commit(info, branch, written, info.snapshots[base].parent_id, pruned)
@@ -120,6 +124,7 @@ async def flush(
 
         def change(info: RepoInfo, _now: int) -> Changed:
             _require_news(info, written)
+            _require_moves_allowed(info, state)
             values = {"new_snap_id": written.snapshot.id}
             changed = _with_commit(info, None, written, base)
             return changed, UpdateKind.NEW_DETACHED_SNAPSHOT, values
@@ -157,6 +162,21 @@ def _require_changes(state: SessionState, *, allow_empty: bool) -> None:
             "commit anyway",
             ErrorKind.NO_CHANGES_TO_COMMIT,
         )
+
+
+def _require_amendable(state: SessionState, before: TransactionLog) -> None:
+    """A log says either where nodes went or what happened inside them; readers count on it."""
+    if before.moved_nodes and state.mode != SessionMode.rearrange:
+        raise SessionStateError(
+            "the commit to be amended moved nodes, only a rearrange_session can amend it; commit "
+            "on top of it instead",
+            ErrorKind.REARRANGE_SESSION_ONLY,
+        )
+
+
+def _require_moves_allowed(info: RepoInfo, state: SessionState) -> None:
+    if state.mode == SessionMode.rearrange:
+        require_flag(info, "move_node")
 
 
 def _require_tip(info: RepoInfo, branch: str, expected: SnapshotId) -> None:

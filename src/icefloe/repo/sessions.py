@@ -14,10 +14,11 @@ from icefloe.errors import (
     InvalidInputError,
     NodeNotFoundError,
     ReadOnlyError,
+    SessionStateError,
 )
 from icefloe.format.chunk_refs import ChunkRef, ChunkRefs
 from icefloe.format.nodes import ArrayData, Node
-from icefloe.format.repo_info import RepoAvailability
+from icefloe.format.repo_info import RepoAvailability, RepoInfo
 from icefloe.format.snapshot import Snapshot
 from icefloe.ids import SnapshotId
 from icefloe.repo import refs
@@ -90,12 +91,13 @@ class SessionState:
             return self.changes.paths(self.snapshot.nodes, below)
 
     def require_writable(self) -> None:
-        if self.mode != SessionMode.writable:
-            what = "only moves nodes" if self.mode == SessionMode.rearrange else "only reads"
-            raise ReadOnlyError(
-                f"this session {what}; open a writable_session to change data",
-                ErrorKind.READ_ONLY_SESSION,
+        if self.mode == SessionMode.rearrange:
+            raise SessionStateError(
+                "this session only moves nodes; open a writable_session to change data",
+                ErrorKind.REARRANGE_SESSION_ONLY,
             )
+        if self.mode == SessionMode.readonly:
+            raise ReadOnlyError("this session only reads; open a writable_session to change data")
 
     def finish(self, snapshot: Snapshot) -> None:
         """Become a read-only session at the snapshot just written."""
@@ -121,17 +123,23 @@ async def open_writable(handle: RepoHandle, branch: str) -> SessionState:
     """A session that can commit to `branch`; refused where nothing can be written."""
     handle.require_writable()
     if handle.spec_version > 1:
-        info = (await handle.assets.repo_object()).info
-        if info.status.availability != RepoAvailability.ONLINE:
-            reason = info.status.limited_availability_reason
-            raise ReadOnlyError(
-                "the repository is read-only" + (f": {reason}" if reason else ""),
-                ErrorKind.READ_ONLY_REPOSITORY,
-            )
+        info = await online_info(handle)
         tip = refs.find_branch(info, branch)
     else:
         tip = await refs.lookup_branch(handle, branch)
     return SessionState(await handle.assets.snapshot(tip), branch, SessionMode.writable)
+
+
+async def online_info(handle: RepoHandle) -> RepoInfo:
+    """The repo object of a version-2 repository that takes writes."""
+    info = (await handle.assets.repo_object()).info
+    if info.status.availability != RepoAvailability.ONLINE:
+        reason = info.status.limited_availability_reason
+        raise ReadOnlyError(
+            "the repository is read-only" + (f": {reason}" if reason else ""),
+            ErrorKind.READ_ONLY_REPOSITORY,
+        )
+    return info
 
 
 # -- chunk references, as a session sees them

@@ -21,7 +21,16 @@ from icefloe.api.values import (
 from icefloe.changes.diff import Diff
 from icefloe.config import RepositoryConfig, StorageSettings
 from icefloe.ids import SnapshotId
-from icefloe.repo import feature_flags, history, lifecycle, queries, refs, sessions, settings
+from icefloe.repo import (
+    feature_flags,
+    history,
+    lifecycle,
+    queries,
+    rearrange,
+    refs,
+    sessions,
+    settings,
+)
 from icefloe.repo.feature_flags import FeatureFlag
 from icefloe.repo.handle import Clock, RepoHandle
 from icefloe.storage.spec import Storage
@@ -335,3 +344,10 @@ class RepositoryAsync:
         A session whose changes can be committed to a branch.
         """
         return Session(self._handles, await sessions.open_writable(self._aio_handle, branch))
+
+    async def rearrange_session_async(self, branch: str) -> Session:
+        """Like `rearrange_session`, inside an event loop.
+
+        A session that moves nodes, and can commit that to a branch. Needs spec version 2.
+        """
+        return Session(self._handles, await rearrange.open_rearrange(self._aio_handle, branch))

@@ -8,7 +8,7 @@ from typing import Any
 from icefloe.api.arguments import check_arguments
 from icefloe.api.handles import Handles
 from icefloe.api.values import ChunkType
-from icefloe.repo import commit
+from icefloe.repo import commit, rearrange
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.sessions import SessionState
 from icefloe.store import session_queries
@@ -62,6 +62,13 @@ class SessionAsync:
         Store the changes as a snapshot that no branch points at, and return its id.
         """
         return (await commit.flush(self._aio_handle, self._state, message, metadata)).text
+
+    async def move_async(self, from_path: str, to_path: str) -> None:
+        """Like `move`, inside an event loop.
+
+        Move or rename a group or an array, with everything below it.
+        """
+        return await rearrange.move_node(self._aio_handle, self._state, from_path, to_path)
 
     async def get_node_id_async(self, path: str) -> str:
         """Like `get_node_id`, inside an event loop.

@@ -1,0 +1,161 @@
+"""Where the nodes of a base snapshot have been moved to.
+
+A move changes paths and nothing else: ids, metadata and manifests of the nodes stay. Only the
+nodes that are somewhere else than in the base are kept here, so that a rename in a large
+hierarchy costs what it touches.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import NamedTuple
+
+from icefloe import paths
+from icefloe.errors import (
+    AlreadyExistsError,
+    ErrorKind,
+    NodeNotFoundError,
+    SessionStateError,
+)
+from icefloe.format.nodes import Node, NodeTable
+from icefloe.format.transaction_log import Move, NodeType
+from icefloe.ids import NodeId
+
+
+class Moved(NamedTuple):
+    """A node that is not where the base snapshot has it."""
+
+    origin: str
+    id: NodeId
+    is_array: bool
+
+
+class Moves:
+    """Moves on top of a base snapshot, in order. Methods that look at nodes are given the base."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[str, str]] = []
+        """(from, to) of every move as it was asked for: what has to be repeated on another base."""
+        self._at: dict[str, Moved] = {}
+        self._left: set[str] = set()
+        self._order: list[str] = []  # the keys of _at, ascending
+
+    def find(self, base: NodeTable, path: str) -> Node | None:
+        """The node that is at `path` now, or None."""
+        moved = self._at.get(path)
+        if moved is None:
+            return None if path in self._left else base.find(path)
+        node = base.find(moved.origin)
+        assert node is not None
+        return replace(node, path=path)
+
+    def paths(self, base: NodeTable, below: str = paths.ROOT) -> list[str]:
+        """Paths of all nodes that are at or below a path now, ascending."""
+        found = paths_within(base.path, below)
+        if not self._at:
+            return found
+        found = [path for path in found if path not in self._left]
+        return sorted([*found, *paths_within(self._order, below)])
+
+    def origins(self) -> Iterable[str]:
+        """Paths in the base from which a node has moved away."""
+        return self._left
+
+    def moved(self, base: NodeTable) -> list[Node]:
+        """Every node that is not where the base has it, at its new path."""
+        nodes = (self.find(base, path) for path in self._order)
+        return [node for node in nodes if node is not None]
+
+    def log(self) -> tuple[Move, ...]:
+        """The net moves as a transaction log lists them: every node by itself, none that came
+        back, ordered by the segments of the new path."""
+        return tuple(
+            Move(moved.origin, path, moved.id, NodeType.ARRAY if moved.is_array else NodeType.GROUP)
+            for path, moved in sorted(self._at.items(), key=lambda item: paths.segments(item[0]))
+        )
+
+    def move(self, base: NodeTable, source: str, destination: str) -> None:
+        """Move a node, and everything below it, to a path where nothing is.
+
+        Raises:
+            NodeNotFoundError: there is no node at `source`.
+            AlreadyExistsError: there is one at `destination`.
+            SessionStateError: the destination lies within the source, or not in a group.
+        """
+        self._check(base, source, destination)
+        riders = self.paths(base, source)
+        goals = {path: paths.rebase(path, source, destination) for path in riders}
+        self._check_free(base, destination, goals)
+        taken = {path: self._take(base, path) for path in riders}
+        for path, moved in taken.items():
+            goal = goals[path]
+            if goal == moved.origin:
+                self._left.discard(goal)
+                continue
+            self._left.add(moved.origin)
+            self._at[goal] = moved
+            insort(self._order, goal)
+        self.steps.append((source, destination))
+
+    def _take(self, base: NodeTable, path: str) -> Moved:
+        moved = self._at.pop(path, None)
+        if moved is not None:
+            del self._order[bisect_left(self._order, path)]
+            return moved
+        node = base.find(path)
+        assert node is not None
+        return Moved(path, node.id, node.array is not None)
+
+    def _check_free(self, base: NodeTable, destination: str, goals: dict[str, str]) -> None:
+        """Nodes can exist without a group above them, also below a path where none is."""
+        there = set(self.paths(base, destination)) - goals.keys()
+        blocked = sorted(there & set(goals.values()))
+        if blocked:
+            raise AlreadyExistsError(
+                f"nothing can be moved to {destination!r}: there is a node at {blocked[0]!r}; "
+                "move that one away first",
+                ErrorKind.MOVE_WONT_OVERWRITE,
+            )
+
+    def _check(self, base: NodeTable, source: str, destination: str) -> None:
+        if self.find(base, source) is None:
+            raise NodeNotFoundError(f"no node at {source!r} to move")
+        if paths.is_within(destination, source):
+            raise SessionStateError(
+                f"{source!r} cannot be moved to {destination!r}, which is itself or lies inside it",
+                ErrorKind.MOVE_INTO_SELF_OR_DESCENDANT,
+            )
+        if self.find(base, destination) is not None:
+            raise AlreadyExistsError(
+                f"{source!r} cannot be moved to {destination!r}: there is a node already; move "
+                "that one away first",
+                ErrorKind.MOVE_WONT_OVERWRITE,
+            )
+        above = paths.parent(destination)
+        assert above is not None  # the root lies within nothing, and contains every source
+        group = self.find(base, above)
+        if group is None:
+            raise SessionStateError(
+                f"{source!r} cannot be moved to {destination!r}: there is no group at {above!r}; "
+                "create it in a writable_session first",
+                ErrorKind.MOVE_DESTINATION_PARENT_MISSING,
+            )
+        if group.array is not None:
+            raise SessionStateError(
+                f"{source!r} cannot be moved to {destination!r}: {above!r} is an array, not a "
+                "group",
+                ErrorKind.MOVE_DESTINATION_PARENT_NOT_GROUP,
+            )
+
+
+def paths_within(ordered: list[str], below: str) -> list[str]:
+    """Paths at or below one of them: the path itself, and one contiguous stretch."""
+    if below == paths.ROOT:
+        return ordered
+    at = bisect_left(ordered, below)
+    itself = ordered[at : at + 1] if ordered[at : at + 1] == [below] else []
+    # "0" is the character after "/": every path that starts with below + "/" sorts before it.
+    first, last = bisect_left(ordered, below + "/"), bisect_left(ordered, below + "0")
+    return itself + ordered[first:last]

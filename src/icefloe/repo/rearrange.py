@@ -1,0 +1,40 @@
+"""Rearrange sessions: nodes get other paths, and nothing else happens."""
+
+from __future__ import annotations
+
+from icefloe import paths
+from icefloe.errors import ErrorKind, SessionStateError
+from icefloe.repo import refs
+from icefloe.repo.feature_flags import require_flag
+from icefloe.repo.handle import RepoHandle
+from icefloe.repo.sessions import SessionMode, SessionState, online_info
+
+
+async def open_rearrange(handle: RepoHandle, branch: str) -> SessionState:
+    """A session that moves nodes and can commit that to `branch`."""
+    handle.require_version_2("moving nodes")
+    handle.require_writable()
+    info = await online_info(handle)
+    tip = refs.find_branch(info, branch)
+    require_flag(info, "move_node")
+    return SessionState(await handle.assets.snapshot(tip), branch, SessionMode.rearrange)
+
+
+async def move_node(handle: RepoHandle, state: SessionState, source: str, destination: str) -> None:
+    """Move a node and everything below it."""
+    handle.require_version_2("moving nodes")
+    if state.mode == SessionMode.readonly:
+        state.require_writable()
+    if state.mode != SessionMode.rearrange:
+        raise SessionStateError(
+            "nodes are moved in a session of their own; open a rearrange_session",
+            ErrorKind.NON_REARRANGE_SESSION,
+        )
+    start, end = (_node_path(path) for path in (source, destination))
+    with state.lock:
+        state.changes.moves.move(state.snapshot.nodes, start, end)
+        state.forget_nodes()
+
+
+def _node_path(path: str) -> str:
+    return paths.validate(path.removesuffix("/") if path != paths.ROOT else path)
