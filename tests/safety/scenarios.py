@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from icefloe.config import RepositoryConfig
+from icefloe.config.resolved import ResolvedPacking
 from icefloe.format.repo_info import RepoAvailability, RepoStatus
 from icefloe.ids import SnapshotId
 from icefloe.repo import commit, feature_flags, history, refs, sessions, settings
@@ -76,6 +77,24 @@ async def _flush(handle: RepoHandle, state: SessionState) -> SnapshotId:
     return await commit.flush(handle, state, "edited", {"by": "us"})
 
 
+def with_packing(handle: RepoHandle) -> RepoHandle:
+    """Two of the chunks of array `native` fill a pack."""
+    size = 8 * NATIVE_CHUNK
+    packing = ResolvedPacking(target_size_bytes=2 * size, max_chunk_size_bytes=size)
+    changed = replace(handle.assets.settings, packing=packing)
+    return replace(handle, assets=replace(handle.assets, settings=changed))
+
+
+async def _commit_packs(handle: RepoHandle, state: SessionState) -> SnapshotId:
+    """One pack is stored when it is full, the other one by the commit."""
+    handle = with_packing(handle)
+    for at in (2, 0):
+        chunk = at.to_bytes(8, "big") * NATIVE_CHUNK
+        await operations.set_key(handle, state, f"native/c/{at}", chunk)
+    await edit(handle, state)
+    return await commit.commit(handle, state, "edited", {"by": "us"})
+
+
 # -- refs
 
 
@@ -136,9 +155,11 @@ async def _set_flag(handle: RepoHandle, _prepared: Any) -> None:
 
 COMMIT = Operation("commit", _commit, open_main)
 AMEND = Operation("amend", _amend, open_main, specs=(2,))
+COMMIT_PACKS = Operation("commit packs", _commit_packs, open_main)
 FLUSH = Operation("flush", _flush, open_main, is_visible=False)
 OPERATIONS = [
     COMMIT,
+    COMMIT_PACKS,
     AMEND,
     FLUSH,
     Operation("create tag", _create_tag, tip_and_first),

@@ -13,7 +13,7 @@ from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 from zarr.core.buffer import Buffer, cpu, default_buffer_prototype
 from zarr.testing.stateful import SyncStoreWrapper, ZarrHierarchyStateMachine, ZarrStoreStateMachine
 
-from icefloe import Repository, Session, Storage
+from icefloe import PackingConfig, Repository, RepositoryConfig, Session, Storage
 from tests.places import fresh_storage
 from tests.servers import S3Server
 from tests.store.scripts import GROUP, array
@@ -28,6 +28,12 @@ KINDS = [
     ),
     pytest.param("s3", 2, id="s3 v2"),
 ]
+# So small that packs fill up in the middle of things, and some chunks are inline or alone.
+PACKING = RepositoryConfig(
+    inline_chunk_threshold_bytes=16,
+    packing=PackingConfig(target_size_bytes=900, max_chunk_size_bytes=500),
+)
+CONFIGS = [pytest.param(None, id="plain"), pytest.param(PACKING, id="packing")]
 
 
 @pytest.fixture
@@ -65,8 +71,10 @@ class Committing:
     repository: Repository
     session: Session
 
-    def open_session(self, storage: Storage, spec_version: int) -> Any:
-        self.repository = Repository.create(storage, spec_version=spec_version)
+    def open_session(
+        self, storage: Storage, spec_version: int, config: RepositoryConfig | None
+    ) -> Any:
+        self.repository = Repository.create(storage, config, spec_version=spec_version)
         self.session = self.repository.writable_session("main")
         return self.session.store
 
@@ -87,8 +95,10 @@ class Committing:
 
 
 class Hierarchy(Committing, ZarrHierarchyStateMachine):
-    def __init__(self, storage: Storage, spec_version: int) -> None:
-        super().__init__(self.open_session(storage, spec_version))
+    def __init__(
+        self, storage: Storage, spec_version: int, config: RepositoryConfig | None
+    ) -> None:
+        super().__init__(self.open_session(storage, spec_version, config))
 
     @rule(is_reopened=st.booleans())
     def commit(self, is_reopened: bool) -> None:
@@ -115,10 +125,16 @@ class Hierarchy(Committing, ZarrHierarchyStateMachine):
         assert set(self._sync_iter(self.store.list_dir(path))) == expected
 
 
+@pytest.mark.parametrize("config", CONFIGS)
 @pytest.mark.parametrize(("kind", "spec_version"), KINDS)
 @pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
-def test_hierarchies(kind: str, spec_version: int, make_storage: Callable[[str], Storage]) -> None:
-    play(lambda: Hierarchy(make_storage(kind), spec_version), kind)
+def test_hierarchies(
+    kind: str,
+    spec_version: int,
+    config: RepositoryConfig | None,
+    make_storage: Callable[[str], Storage],
+) -> None:
+    play(lambda: Hierarchy(make_storage(kind), spec_version, config), kind)
 
 
 # -- single keys
@@ -141,8 +157,10 @@ KEYS = st.sampled_from(sorted([*DOCUMENTS, *CHUNKS]))
 class Keys(Committing, ZarrStoreStateMachine):
     """Keys and values are drawn from a small hierarchy, because others mean nothing here."""
 
-    def __init__(self, storage: Storage, spec_version: int) -> None:
-        super().__init__(self.open_session(storage, spec_version))
+    def __init__(
+        self, storage: Storage, spec_version: int, config: RepositoryConfig | None
+    ) -> None:
+        super().__init__(self.open_session(storage, spec_version, config))
 
     @rule(is_reopened=st.booleans())
     def commit(self, is_reopened: bool) -> None:
@@ -195,6 +213,12 @@ class Keys(Committing, ZarrStoreStateMachine):
     model: dict[str, Buffer]
 
 
+@pytest.mark.parametrize("config", CONFIGS)
 @pytest.mark.parametrize(("kind", "spec_version"), KINDS)
-def test_keys(kind: str, spec_version: int, make_storage: Callable[[str], Storage]) -> None:
-    play(lambda: Keys(make_storage(kind), spec_version), kind)
+def test_keys(
+    kind: str,
+    spec_version: int,
+    config: RepositoryConfig | None,
+    make_storage: Callable[[str], Storage],
+) -> None:
+    play(lambda: Keys(make_storage(kind), spec_version, config), kind)

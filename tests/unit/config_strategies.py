@@ -19,6 +19,7 @@ from icefloe.config import (
     ManifestSplittingConfig,
     ManifestVirtualChunkLocationCompressionConfig,
     ObjectStoreConfig,
+    PackingConfig,
     RepositoryConfig,
     RepoUpdateRetryConfig,
     S3Options,
@@ -194,4 +195,7 @@ CONFIGS: st.SearchStrategy[RepositoryConfig] = section(
     num_updates_per_repo_info_file=unsigned(16),
     max_concurrent_decodes=unsigned(16),
     previous_file=TEXT,
+    packing=section(
+        PackingConfig, target_size_bytes=unsigned(64), max_chunk_size_bytes=unsigned(64)
+    ),
 )

@@ -24,6 +24,7 @@ from icefloe.config import (
     ManifestSplittingConfig,
     ManifestVirtualChunkLocationCompressionConfig,
     ObjectStoreConfig,
+    PackingConfig,
     RepositoryConfig,
     RepoUpdateRetryConfig,
     S3Options,
@@ -72,6 +73,8 @@ INTEGER_OPTIONS = [
     (StorageConcurrencySettings, "max_concurrent_requests_for_object", 1, 2**16 - 1),
     (StorageConcurrencySettings, "ideal_concurrent_request_size", 1, 2**64 - 1),
     (StorageSettings, "minimum_size_for_multipart_upload", 0, 2**64 - 1),
+    (PackingConfig, "target_size_bytes", 0, 2**64 - 1),
+    (PackingConfig, "max_chunk_size_bytes", 0, 2**64 - 1),
     (S3Options, "network_stream_timeout_seconds", 0, 2**32 - 1),
 ]
 

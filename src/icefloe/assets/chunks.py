@@ -11,8 +11,7 @@ from icefloe.storage.driver import Readable, Span
 
 async def fetch_chunk(assets: Assets, ref: ChunkRef, span: Span | None) -> Readable:
     """The bytes of a chunk, or a span of them; the span lies inside the chunk."""
-    if ref.kind == ChunkKind.INLINE:
-        assert ref.inline is not None
+    if ref.inline is not None:  # also of native chunks that are still to be stored
         return ref.inline if span is None else ref.inline[span.start : span.start + span.length]
     if ref.kind == ChunkKind.VIRTUAL:
         raise InvalidInputError(

@@ -23,6 +23,7 @@ from icefloe.config.repository import (
     CachingConfig,
     CompressionAlgorithm,
     CompressionConfig,
+    PackingConfig,
     RepositoryConfig,
     RepoUpdateRetryConfig,
 )
@@ -52,6 +53,7 @@ __all__ = [
     "CachingConfig",
     "CompressionAlgorithm",
     "CompressionConfig",
+    "PackingConfig",
     "RepoUpdateRetryConfig",
     # manifests
     "ManifestConfig",

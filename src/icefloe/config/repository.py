@@ -9,7 +9,7 @@ from enum import IntEnum
 
 from icefloe.config.containers import VirtualChunkContainer
 from icefloe.config.manifest import ManifestConfig
-from icefloe.config.resolved import ResolvedConfig, resolve
+from icefloe.config.resolved import NO_PACKING, ResolvedConfig, ResolvedPacking, resolve
 from icefloe.config.section import OptionalU8, OptionalU16, OptionalU64, Section
 from icefloe.config.storage import StorageRetriesSettings, StorageSettings
 
@@ -57,6 +57,20 @@ class RepoUpdateRetryConfig(Section):
 
 
 @dataclass(slots=True)
+class PackingConfig(Section):
+    """Small chunks stored together, many to an object; a repository without this stores each alone.
+
+    For chunks that are too large to be kept inline and not larger than `max_chunk_size_bytes`; 0
+    switches packing off again. They wait in memory until there are `target_size_bytes` of them, or
+    the session is committed; one session keeps at most about ten objects' worth. Official Icechunk
+    reads packed chunks, but drops this section when it saves a configuration.
+    """
+
+    target_size_bytes: OptionalU64 = None
+    max_chunk_size_bytes: OptionalU64 = None
+
+
+@dataclass(slots=True)
 class RepositoryConfig(Section):
     """The settings of a repository; an option left at None takes its default.
 
@@ -82,6 +96,7 @@ class RepositoryConfig(Section):
     max_concurrent_decodes: OptionalU16 = None
     previous_file: str | None = field(default=None, kw_only=True)
     """Part of the format, carried along; no release gives it a meaning."""
+    packing: PackingConfig | None = field(default=None, kw_only=True)
 
     def __setattr__(self, name: str, value: object) -> None:
         if name == "virtual_chunk_containers" and value is not None:
@@ -95,7 +110,8 @@ class RepositoryConfig(Section):
 
     def resolved(self) -> ResolvedConfig:
         """The values in force, with a default for each option that is not set."""
-        return resolve(ResolvedConfig(), self)
+        packing = NO_PACKING if self.packing is None else ResolvedPacking()
+        return resolve(ResolvedConfig(packing=packing), self)
 
     def validate(self) -> None:
         """Raise InvalidInputError if a container could not be used.

@@ -170,6 +170,18 @@ class ResolvedRepoUpdateRetries:
 
 
 @dataclass(frozen=True, slots=True)
+class ResolvedPacking:
+    """See `PackingConfig`."""
+
+    target_size_bytes: int = 8 * 1024 * 1024
+    max_chunk_size_bytes: int = 256 * 1024
+
+
+NO_PACKING = ResolvedPacking(max_chunk_size_bytes=0)
+"""In force unless the configuration has a section about packing."""
+
+
+@dataclass(frozen=True, slots=True)
 class ResolvedConfig:
     """See `RepositoryConfig`. Limits that would let nothing through at 0 are at least 1."""
 
@@ -185,6 +197,7 @@ class ResolvedConfig:
     manifest: ResolvedManifest = ResolvedManifest()
     repo_update_retries: ResolvedRepoUpdateRetries = ResolvedRepoUpdateRetries()
     num_updates_per_repo_info_file: int = 1000
+    packing: ResolvedPacking = NO_PACKING
 
     def __post_init__(self) -> None:
         _raise_to_one(

@@ -1,6 +1,7 @@
 """A `RepositoryConfig` as the document both encodings of it hold, and the names used there.
 
-The order of keys is that of Icechunk's files. Reading is in `config_read.py`.
+The order of keys is that of Icechunk's files. Options that only icefloe has come behind them and
+are left out when not set; Icechunk skips what it does not know. Reading is in `config_read.py`.
 """
 
 from __future__ import annotations
@@ -114,7 +115,11 @@ def config_document(config: RepositoryConfig) -> dict[str, Document]:
 
 def _section_document(section: Section) -> dict[str, Document]:
     names = _KEY_ORDER.get(type(section)) or tuple(options(type(section)))
-    return {name: _value_document(getattr(section, name)) for name in names}
+    document = {name: _value_document(getattr(section, name)) for name in names}
+    for name in options(type(section)):
+        if name not in document and getattr(section, name) is not None:
+            document[name] = _value_document(getattr(section, name))
+    return document
 
 
 def _value_document(value: Any) -> Document:

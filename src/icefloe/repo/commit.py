@@ -20,6 +20,7 @@ from icefloe.ids import SnapshotId
 from icefloe.repo import refs_v1
 from icefloe.repo.feature_flags import require_flag
 from icefloe.repo.handle import RepoHandle
+from icefloe.repo.packing import store_packs
 from icefloe.repo.refs import find_branch
 from icefloe.repo.sessions import SessionMode, SessionState
 from icefloe.repo.update import Change, Changed, update_repo
@@ -223,7 +224,10 @@ async def _write(
     properties = {**handle.shared.default_commit_metadata, **(metadata or {})}
     encode_metadata(properties, handle.spec_version)  # refused before anything is uploaded
     sizes = configured_split_sizes(handle.settings.manifest.splitting)
-    plan = plan_commit(base.nodes, state.changes, sizes)
+    with state.lock:  # every chunk in the plan has its place in a pack, and is stored below
+        state.packs.close(state.changes)
+        plan = plan_commit(base.nodes, state.changes, sizes)
+    await store_packs(handle, state)
     manifests = await write_manifests(handle, plan, base)
     snapshot = build_snapshot(
         plan,

@@ -9,6 +9,7 @@ from threading import RLock
 from icefloe import paths
 from icefloe.changes.change_set import ChangeSet
 from icefloe.changes.chunk_edits import Coordinates
+from icefloe.changes.packs import Packs
 from icefloe.errors import (
     ErrorKind,
     InvalidInputError,
@@ -47,6 +48,7 @@ class SessionState:
         self.branch = branch
         self.mode = mode
         self.changes = ChangeSet()
+        self.packs = Packs()
         self.lock = RLock()
         self._nodes: dict[str, Node | None] = {}
 
@@ -86,6 +88,11 @@ class SessionState:
             )
         return node, node.array
 
+    def has_array(self, node: Node) -> bool:
+        """Whether the array, found a moment ago, is still there."""
+        found = self.find_node(node.path)
+        return found is not None and found.id == node.id
+
     def all_paths(self, below: str = paths.ROOT) -> list[str]:
         with self.lock:
             return self.changes.paths(self.snapshot.nodes, below)
@@ -104,12 +111,14 @@ class SessionState:
         with self.lock:
             self.snapshot = snapshot
             self.changes = ChangeSet()
+            self.packs.clear()
             self.mode = SessionMode.readonly
             self.forget_nodes()
 
     def discard(self) -> None:
         with self.lock:
             self.changes.clear()
+            self.packs.clear()
             self.forget_nodes()
 
 
@@ -151,9 +160,10 @@ async def find_chunk(
     """The reference of one chunk: the session's own edit, or what a manifest says."""
     edits = state.changes.chunks.get(node.id)
     if edits is not None:
-        is_touched, ref = edits.find(coordinates)
-        if is_touched:
-            return ref
+        with state.lock:  # a reference and the pack it is in belong together
+            is_touched, ref = edits.find(coordinates)
+            if is_touched:
+                return ref if ref is None else state.packs.filled(ref, node.id, coordinates)
     assert node.array is not None
     for manifest in node.array.manifests:
         for at, (start, stop) in zip(coordinates, manifest.extents, strict=True):

@@ -58,6 +58,20 @@ class Calls(Protocol):
         """`function` of every item, several at a time; the first error ends it."""
         ...
 
+    async def together(
+        self,
+        function: Callable[
+            [str, Sequence[Item]], Coroutine[Any, Any, Sequence[Result | Exception]]
+        ],
+        key: str,
+        item: Item,
+    ) -> Result:
+        """`function` of this item and of others that are asked for `key` at the same moment.
+
+        It returns an outcome for every item; an exception goes to whoever asked for that item.
+        """
+        ...
+
     async def sleep(self, seconds: float) -> None: ...
 
 
@@ -110,6 +124,19 @@ class BlockingCalls:
             for future in futures:
                 future.cancel()
             raise
+
+    async def together(
+        self,
+        function: Callable[
+            [str, Sequence[Item]], Coroutine[Any, Any, Sequence[Result | Exception]]
+        ],
+        key: str,
+        item: Item,
+    ) -> Result:
+        [outcome] = await function(key, [item])
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)

@@ -25,6 +25,8 @@ class EventLoopCalls:
 
     def __init__(self, max_concurrent_requests: int) -> None:
         self._num_workers = max_concurrent_requests
+        self._asked: dict[tuple[asyncio.AbstractEventLoop, str], list[tuple[Any, Any]]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def start_get(
         self, store: ObjectStore, key: str, options: GetOptions | None
@@ -76,5 +78,52 @@ class EventLoopCalls:
             raise
         return [results[number] for number in range(len(items))]
 
+    async def together(
+        self,
+        function: Callable[
+            [str, Sequence[Item]], Coroutine[Any, Any, Sequence[Result | Exception]]
+        ],
+        key: str,
+        item: Item,
+    ) -> Result:
+        """Whatever is asked for until the loop has been through everything that is ready now."""
+        loop = asyncio.get_running_loop()
+        asked = self._asked.get((loop, key))
+        if asked is None:
+            asked = self._asked[loop, key] = []
+            loop.call_soon(self._answer_together, function, loop, key)
+        answer: asyncio.Future[Result] = loop.create_future()
+        asked.append((item, answer))
+        return await answer
+
+    def _answer_together(
+        self, function: Callable[..., Any], loop: asyncio.AbstractEventLoop, key: str
+    ) -> None:
+        task = loop.create_task(_answer(function, key, self._asked.pop((loop, key))))
+        self._tasks.add(task)  # the loop itself would forget it
+        task.add_done_callback(self._tasks.discard)
+
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+
+
+async def _answer(
+    function: Callable[..., Any], key: str, asked: Sequence[tuple[Any, asyncio.Future[Any]]]
+) -> None:
+    try:
+        outcomes = await function(key, [item for item, _ in asked])
+    except BaseException as error:
+        is_over = isinstance(error, asyncio.CancelledError)
+        for _, answer in asked:
+            if not answer.done():
+                answer.cancel() if is_over else answer.set_exception(error)
+        if is_over:
+            raise
+        return
+    for (_, answer), outcome in zip(asked, outcomes, strict=True):
+        if answer.done():  # whoever asked was cancelled
+            continue
+        if isinstance(outcome, Exception):
+            answer.set_exception(outcome)
+        else:
+            answer.set_result(outcome)

@@ -14,6 +14,7 @@ from icefloe.storage.calls import Calls
 from icefloe.storage.connect import Connection
 from icefloe.storage.driver import ConditionFailed, Describe, ObjectInfo, Readable, Span, Version
 from icefloe.storage.keys import PROBE_DIRECTORY, check_key, check_span, decode_key, encode_key
+from icefloe.storage.shared_requests import SharedRequest, can_share, share_requests
 
 if TYPE_CHECKING:
     from obstore import GetOptions, ObjectMeta
@@ -61,6 +62,8 @@ class ObstoreDriver:
     # --- reading ------------------------------------------------------------------------------
 
     async def get(self, key: str, span: Span | None = None) -> Readable:
+        if span is not None and can_share(span):
+            return await self._calls.together(self._fetch_spans, key, span)
         [data] = await self.get_many([(key, span)])
         return data
 
@@ -102,6 +105,29 @@ class ObstoreDriver:
             return whole.data[span.start : span.start + span.length]
         check_span(key, span, got.size_bytes, self.location)
         return got.data
+
+    async def _fetch_spans(self, key: str, spans: Sequence[Span]) -> list[Readable | Exception]:
+        """Small spans of one object; neighbours share a request, but not each other's errors."""
+
+        async def fetch(request: SharedRequest) -> list[Readable | Exception]:
+            try:
+                data = await self._fetch(Part(key, request.span))
+            except StorageError as error:
+                if len(request.members) == 1:
+                    return [error]
+                alone = [SharedRequest(spans[number], [number]) for number in request.members]
+                return [outcome for [outcome] in await self._calls.each(fetch, alone)]
+            places = [spans[number].start - request.span.start for number in request.members]
+            return [
+                data[place : place + spans[number].length]
+                for place, number in zip(places, request.members, strict=True)
+            ]
+
+        requests = share_requests(spans)
+        outcomes: dict[int, Readable | Exception] = {}
+        for request, found in zip(requests, await self._calls.each(fetch, requests), strict=True):
+            outcomes.update(zip(request.members, found, strict=True))
+        return [outcomes[number] for number in range(len(spans))]
 
     async def _request(self, key: str, options: GetOptions | None) -> Got:
         """One read, started anew when the connection breaks while the bytes come in.

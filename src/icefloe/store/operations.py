@@ -23,6 +23,7 @@ from icefloe.format.chunk_refs import ChunkKind, ChunkRef
 from icefloe.format.nodes import ArrayData, Node
 from icefloe.ids import ChunkId, NodeId
 from icefloe.repo.handle import RepoHandle
+from icefloe.repo.packing import add_chunk, is_packed
 from icefloe.repo.sessions import (
     SessionMode,
     SessionState,
@@ -243,13 +244,17 @@ async def set_key(handle: RepoHandle, state: SessionState, key: str, value: Any)
     _check_chunk(key, array, parsed.coordinates, size)
     if size <= handle.settings.inline_chunk_threshold_bytes:
         ref = ChunkRef(ChunkKind.INLINE, 0, size, inline=bytes(view))
+    elif is_packed(handle, size):
+        await add_chunk(handle, state, node, parsed.coordinates, bytes(view))
+        return
     else:
         chunk_id = handle.new_id(ChunkId)
         storage_class = handle.settings.storage.chunks_storage_class
         await handle.driver.put(layout.chunk_key(chunk_id), view, storage_class=storage_class)
         ref = ChunkRef(ChunkKind.NATIVE, 0, size, chunk_id)
     with state.lock:
-        state.changes.edits(node).set(parsed.coordinates, ref)
+        if state.has_array(node):  # else it was deleted meanwhile, and its chunks with it
+            state.changes.edits(node).set(parsed.coordinates, ref)
 
 
 async def set_if_not_exists(handle: RepoHandle, state: SessionState, key: str, value: Any) -> None:

@@ -1,0 +1,128 @@
+"""Packs: small chunks of a session that wait to be stored together, in one object.
+
+A chunk belongs to the session from the moment it is added. Its reference names the pack, but has
+no place in it (`PENDING`) until the pack is closed: then the chunks are laid out in the order of
+their coordinates, so that neighbours can be read with one request, and those that were deleted
+or written again meanwhile are left out. A closed pack never changes, so storing it twice does no
+harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from icefloe.changes.change_set import ChangeSet
+from icefloe.changes.chunk_edits import ChunkEdits, Coordinates
+from icefloe.format.chunk_refs import ChunkKind, ChunkRef
+from icefloe.ids import ChunkId, NodeId
+
+PENDING = 2**64 - 1
+"""The offset of a chunk that has no place in its pack yet."""
+
+
+class Pack:
+    """One object to be. While it is open it has `chunks`, once it is closed it has `data`."""
+
+    __slots__ = ("chunks", "data", "id", "is_taken", "num_bytes")
+
+    def __init__(self, pack_id: ChunkId) -> None:
+        self.id = pack_id
+        self.chunks: dict[tuple[NodeId, Coordinates], bytes] = {}
+        self.num_bytes = 0
+        self.data = b""
+        self.is_taken = False
+        """Somebody is storing it."""
+
+
+class Packs:
+    """The packs of one session that are not stored yet. Callers hold the lock of the session."""
+
+    __slots__ = ("_open", "_packs")
+
+    def __init__(self) -> None:
+        self._packs: dict[ChunkId, Pack] = {}
+        self._open: Pack | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        """What is kept in memory."""
+        return sum(pack.num_bytes for pack in self._packs.values())
+
+    @property
+    def num_taken(self) -> int:
+        """How many packs are being stored."""
+        return sum(pack.is_taken for pack in self._packs.values())
+
+    def add(
+        self,
+        edits: ChunkEdits,
+        node_id: NodeId,
+        coordinates: Coordinates,
+        data: bytes,
+        new_id: Callable[[], ChunkId],
+    ) -> int:
+        """Put a chunk into the open pack and into `edits`; returns how full the pack is now."""
+        pack = self._open
+        if pack is None:
+            pack = self._open = Pack(new_id())
+            self._packs[pack.id] = pack
+        key = (node_id, coordinates)
+        pack.num_bytes += len(data) - len(pack.chunks.get(key, b""))
+        pack.chunks[key] = data
+        edits.set(coordinates, ChunkRef(ChunkKind.NATIVE, PENDING, len(data), pack.id))
+        return pack.num_bytes
+
+    def close(self, changes: ChangeSet) -> None:
+        """Give every chunk of the open pack its place; chunks to come go into a new pack."""
+        pack, self._open = self._open, None
+        if pack is None:
+            return
+        parts: list[bytes] = []
+        size = 0
+        for (node_id, coordinates), data in sorted(pack.chunks.items()):
+            edits = changes.chunks.get(node_id)
+            ref = None if edits is None else edits.find(coordinates)[1]
+            if edits is None or ref is None or ref.chunk_id != pack.id:
+                continue  # not in the session any more
+            edits.set(coordinates, ref._replace(offset=size))
+            parts.append(data)
+            size += len(data)
+        pack.chunks = {}
+        pack.data, pack.num_bytes = b"".join(parts), size
+        if not parts:
+            del self._packs[pack.id]
+
+    def take(self, *, all_closed: bool = False) -> list[Pack]:
+        """Closed packs for the caller to store: those nobody is storing yet, or really all."""
+        packs = [
+            pack
+            for pack in self._packs.values()
+            if pack is not self._open and (all_closed or not pack.is_taken)
+        ]
+        for pack in packs:
+            pack.is_taken = True
+        return packs
+
+    def give_back(self, packs: Iterable[Pack]) -> None:
+        """They could not be stored; somebody has to try again."""
+        for pack in packs:
+            pack.is_taken = False
+
+    def drop(self, packs: Iterable[Pack]) -> None:
+        """They are stored."""
+        for pack in packs:
+            self._packs.pop(pack.id, None)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._packs = {}
+        self._open = None
+
+    def filled(self, ref: ChunkRef, node_id: NodeId, coordinates: Coordinates) -> ChunkRef:
+        """A current reference; if its chunk is not stored yet, together with the bytes."""
+        pack = self._packs.get(ref.chunk_id) if ref.chunk_id is not None else None
+        if pack is None:
+            return ref
+        if ref.offset == PENDING:
+            return ref._replace(inline=pack.chunks[node_id, coordinates])
+        return ref._replace(inline=pack.data[ref.offset : ref.offset + ref.length])

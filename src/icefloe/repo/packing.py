@@ -1,0 +1,83 @@
+"""Storing small chunks in packs: when one is full, and before a commit refers to it."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from icefloe.changes.chunk_edits import Coordinates
+from icefloe.changes.packs import Pack
+from icefloe.format import layout
+from icefloe.format.nodes import Node
+from icefloe.ids import ChunkId
+from icefloe.repo.handle import RepoHandle
+from icefloe.repo.sessions import SessionState
+
+_MOST_PACKS_IN_FLIGHT = 8
+_PAUSE_S = 0.005
+_MOST_PAUSES = 12_000
+
+
+def is_packed(handle: RepoHandle, size: int) -> bool:
+    """Whether a chunk of this size, which is too large to be kept inline, goes into a pack."""
+    return size <= handle.settings.packing.max_chunk_size_bytes
+
+
+async def add_chunk(
+    handle: RepoHandle, state: SessionState, node: Node, coordinates: Coordinates, data: bytes
+) -> None:
+    """Make a chunk part of the session; whoever fills a pack waits until it is stored.
+
+    Raises:
+        StorageError: a pack could not be stored. Its chunks stay in the session, and it is tried
+            again by the next chunk and by the commit.
+    """
+    await _make_room(handle, state)
+    with state.lock:
+        if not state.has_array(node):
+            return  # it was deleted meanwhile, and its chunks with it
+        edits, new_id = state.changes.edits(node), partial(handle.new_id, ChunkId)
+        num_bytes = state.packs.add(edits, node.id, coordinates, data, new_id)
+        if num_bytes < handle.settings.packing.target_size_bytes:
+            return
+        state.packs.close(state.changes)
+        packs = state.packs.take()
+    await _store(handle, state, packs)
+
+
+async def store_packs(handle: RepoHandle, state: SessionState) -> None:
+    """Store every chunk of the session that only memory has.
+
+    Packs that another thread is storing are stored again: that is rare, does no harm, and waits
+    for nobody.
+    """
+    with state.lock:
+        state.packs.close(state.changes)
+        packs = state.packs.take(all_closed=True)
+    await _store(handle, state, packs)
+
+
+async def _make_room(handle: RepoHandle, state: SessionState) -> None:
+    """Bound what is kept in memory: failed packs come first, and not too many are in flight."""
+    with state.lock:
+        failed = state.packs.take()
+    await _store(handle, state, failed)
+    for _ in range(_MOST_PAUSES):
+        with state.lock:
+            if state.packs.num_taken < _MOST_PACKS_IN_FLIGHT:
+                return
+        await handle.driver.sleep(_PAUSE_S)
+
+
+async def _store(handle: RepoHandle, state: SessionState, packs: list[Pack]) -> None:
+    if not packs:
+        return
+    objects = [(layout.chunk_key(pack.id), pack.data) for pack in packs]
+    storage_class = handle.settings.storage.chunks_storage_class
+    try:
+        await handle.driver.put_many(objects, storage_class=storage_class)
+    except BaseException:
+        with state.lock:
+            state.packs.give_back(packs)
+        raise
+    with state.lock:
+        state.packs.drop(packs)
