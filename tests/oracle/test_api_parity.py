@@ -39,8 +39,6 @@ LATER_MEMBERS: dict[str, dict[str, int | None]] = {
         "fork": 4,
         "merge": 4,
         "rebase": 4,
-        "reindex_array": 4,
-        "shift_array": 4,
     },
     "IcechunkStore": {
         "array_chunk_iterator": 4,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any
 
 from icefloe import paths
@@ -14,7 +14,7 @@ from icefloe.changes.diff import Diff, make_diff, paths_by_id
 from icefloe.config import RepositoryConfig
 from icefloe.errors import InvalidInputError, ReadOnlyError
 from icefloe.ids import FIRST_SNAPSHOT_ID
-from icefloe.repo import commit, rearrange, sessions
+from icefloe.repo import commit, rearrange, relabel, sessions
 from icefloe.repo.sessions import SessionMode, SessionState
 from icefloe.storage.run import run_blocking
 from icefloe.store import session_queries
@@ -174,6 +174,34 @@ class Session(SessionAsync):
             SessionStateError: `to_path` lies inside `from_path`, or not in an existing group.
         """
         return run_blocking(rearrange.move_node(self._handle, self._state, from_path, to_path))
+
+    def shift_array(self, array_path: str, chunk_offset: Iterable[int]) -> None:
+        """Move all chunks of an array by a number of chunks along each dimension.
+
+        No bytes are copied. Chunks that leave the array are gone: resize it first to keep them.
+        Where they came from the array has its fill value. Only regular chunk grids can do this.
+        """
+        return run_blocking(
+            relabel.shift_array(self._handle, self._state, array_path, chunk_offset)
+        )
+
+    def reindex_array(
+        self,
+        array_path: str,
+        forward: Callable[[Iterable[int]], Iterable[int] | None],
+        backward: Callable[[Iterable[int]], Iterable[int] | None] | None = None,
+    ) -> None:
+        """Give the chunks of an array other indices; no bytes are copied.
+
+        `forward` is called with the index of every chunk that was written, and returns its new
+        one, or None to leave the chunk in place. A chunk nobody replaces stays where it was,
+        unless `backward`, the inverse of `forward`, returns None for it, or an index that has
+        no chunk: then it is cleared. Exceptions of the functions come through, and nothing
+        has changed.
+        """
+        return run_blocking(
+            relabel.reindex_array(self._handle, self._state, array_path, forward, backward)
+        )
 
     # -- questions about nodes and chunks
 

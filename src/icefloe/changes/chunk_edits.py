@@ -34,12 +34,11 @@ class ChunkEdits:
         self._single[coordinates] = ref
         self._columns = None
 
-    def set_table(self, refs: ChunkRefs) -> None:
-        """Set many chunks at once."""
-        if self._single:
-            self._layers.append(_columns(self._single, self.ndim))
-            self._single = {}
-        self._layers.append((refs, np.empty((0, self.ndim), np.uint32)))
+    def set_table(self, refs: ChunkRefs, deleted: Index | None = None) -> None:
+        """Set many chunks at once, after deleting others."""
+        none = np.empty((0, self.ndim), np.uint32)
+        self._layers = [*self.layers(), (refs, none if deleted is None else deleted)]
+        self._single = {}
         self._columns = None
 
     def find(self, coordinates: Coordinates) -> tuple[bool, ChunkRef | None]:
@@ -53,6 +52,12 @@ class ChunkEdits:
                 return True, None
         return False, None
 
+    def layers(self) -> list[tuple[ChunkRefs, Index]]:
+        """Everything in the order it came: references set, and indices deleted before that."""
+        if not self._single:
+            return list(self._layers)
+        return [*self._layers, _columns(self._single, self.ndim)]
+
     def columns(self) -> tuple[ChunkRefs, Index]:
         """All references set, and the indices deleted, both ascending and disjoint."""
         if self._columns is None:
@@ -60,9 +65,7 @@ class ChunkEdits:
         return self._columns
 
     def _make_columns(self) -> tuple[ChunkRefs, Index]:
-        layers = [*self._layers]
-        if self._single or not layers:
-            layers.append(_columns(self._single, self.ndim))
+        layers = self.layers() or [_columns({}, self.ndim)]
         refs, deleted = layers[0]
         for newer, gone in layers[1:]:
             refs = refs.merge(newer, gone)

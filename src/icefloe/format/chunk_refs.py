@@ -205,6 +205,10 @@ location='s3://b/f', etag=None, last_modified=None, inline=None)
             None if self.extra is None else self.extra.take(arrow_rows),
         )
 
+    def relabelled(self, index: Index) -> ChunkRefs:
+        """The same references under other indices; of equal ones the last counts."""
+        return replace(self, index=index, _lookup=[])._sorted()
+
     def merge(self, edits: ChunkRefs, deleted: Index | None = None) -> ChunkRefs:
         """This table with `edits` laid over it and the `deleted` indices gone.
 

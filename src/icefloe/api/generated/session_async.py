@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from icefloe.api.arguments import check_arguments
 from icefloe.api.handles import Handles
 from icefloe.api.values import ChunkType
-from icefloe.repo import commit, rearrange
+from icefloe.repo import commit, rearrange, relabel
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.sessions import SessionState
 from icefloe.store import session_queries
@@ -69,6 +69,27 @@ class SessionAsync:
         Move or rename a group or an array, with everything below it.
         """
         return await rearrange.move_node(self._aio_handle, self._state, from_path, to_path)
+
+    async def shift_array_async(self, array_path: str, chunk_offset: Iterable[int]) -> None:
+        """Like `shift_array`, inside an event loop.
+
+        Move all chunks of an array by a number of chunks along each dimension.
+        """
+        return await relabel.shift_array(self._aio_handle, self._state, array_path, chunk_offset)
+
+    async def reindex_array_async(
+        self,
+        array_path: str,
+        forward: Callable[[Iterable[int]], Iterable[int] | None],
+        backward: Callable[[Iterable[int]], Iterable[int] | None] | None = None,
+    ) -> None:
+        """Like `reindex_array`, inside an event loop.
+
+        Give the chunks of an array other indices; no bytes are copied.
+        """
+        return await relabel.reindex_array(
+            self._aio_handle, self._state, array_path, forward, backward
+        )
 
     async def get_node_id_async(self, path: str) -> str:
         """Like `get_node_id`, inside an event loop.
