@@ -16,7 +16,14 @@ from icefloe.api.values import (
     Update,
     UpdateType,
 )
+from icefloe.changes.conflicts import Conflict, ConflictType
 from icefloe.changes.diff import Diff
+from icefloe.changes.solvers import (
+    BasicConflictSolver,
+    ConflictDetector,
+    ConflictSolver,
+    VersionSelection,
+)
 from icefloe.config import (
     CachingConfig,
     ChecksumAlgorithm,
@@ -111,6 +118,12 @@ from icefloe.store.zarr_store import IcechunkStore
 __version__ = "0.1.0"
 
 __all__ = [
+    "VersionSelection",
+    "ConflictType",
+    "ConflictSolver",
+    "ConflictDetector",
+    "Conflict",
+    "BasicConflictSolver",
     "__version__",
     # repositories
     "Repository",

@@ -179,7 +179,8 @@ class ConflictError(IcechunkError):
         super().__init__(
             message
             or f"the branch moved while this session was open: expected parent "
-            f"{expected_parent}, found {actual_parent}; make the change again in a new session",
+            f"{expected_parent}, found {actual_parent}; rebase the session and commit again, or "
+            "commit with rebase_with=ConflictDetector()",
             kind,
         )
         self.expected_parent = expected_parent
@@ -195,9 +196,12 @@ class RebaseFailedError(ConflictError):
     default_kind = ErrorKind.REBASE_FAILED
 
     def __init__(self, snapshot: str, conflicts: Sequence[Any]) -> None:
+        shown = ", ".join(f"{each!r:.200}" for each in conflicts[:3])
+        more = f" and {len(conflicts) - 3} more" if len(conflicts) > 3 else ""
         super().__init__(
-            message=f"rebase stopped at snapshot {snapshot}: {len(conflicts)} conflict(s) "
-            "could not be settled; see .conflicts"
+            message=f"rebase stopped at snapshot {snapshot}: {len(conflicts)} conflict(s) with the "
+            f"changes of this session, {shown}{more}; rebase with another solver, or "
+            "make the changes again in a new session (all of them are in .conflicts)"
         )
         self.snapshot = snapshot
         self.conflicts = list(conflicts)

@@ -18,6 +18,7 @@ CLASSES = ("Repository", "Session", "IcechunkStore")
 VALUES = (
     *("SnapshotInfo", "Diff", "FeatureFlag", "RepoStatus", "RepoAvailability", "Update"),
     *("UpdateType", "ManifestFileInfo", "ChunkType", "SessionMode", "SpecVersion"),
+    *("Conflict", "ConflictType", "VersionSelection"),
 )
 
 # Names that come later, with the issue they belong to; None: with maintenance and tools.
@@ -38,7 +39,6 @@ LATER_MEMBERS: dict[str, dict[str, int | None]] = {
     "Session": {
         "fork": 4,
         "merge": 4,
-        "rebase": 4,
     },
     "IcechunkStore": {
         "array_chunk_iterator": 4,
@@ -49,18 +49,10 @@ LATER_MEMBERS: dict[str, dict[str, int | None]] = {
 }
 LATER_PARAMETERS: dict[str, int | None] = {
     "authorize_virtual_chunk_access": 4,
-    "rebase_with": 4,
-    "rebase_tries": 4,
     "attribution": None,
 }
 LATER_NAMES: dict[str, int | None] = {
-    "BasicConflictSolver": 4,
-    "Conflict": 4,
-    "ConflictDetector": 4,
-    "ConflictSolver": 4,
-    "ConflictType": 4,
     "ForkSession": 4,
-    "VersionSelection": 4,
     "VirtualChunkSpec": 4,
     "CommitMethod": 4,
     "GCSummary": None,

@@ -25,6 +25,7 @@ from icefloe.api.values import (
     version_number,
 )
 from icefloe.changes.diff import Diff
+from icefloe.changes.solvers import ConflictSolver
 from icefloe.config import RepositoryConfig, StorageSettings
 from icefloe.ids import SnapshotId
 from icefloe.repo import (
@@ -406,9 +407,18 @@ class Repository(RepositoryAsync):
 
     @contextmanager
     def transaction(
-        self, branch: str, *, message: str, metadata: dict[str, Any] | None = None
+        self,
+        branch: str,
+        *,
+        message: str,
+        metadata: dict[str, Any] | None = None,
+        rebase_with: ConflictSolver | None = None,
+        rebase_tries: int = 1_000,
     ) -> Iterator[IcechunkStore]:
-        """A store to write to; everything is committed at the end, or nothing if that fails."""
+        """A store to write to; everything is committed at the end, or nothing if that fails.
+
+        `rebase_with` and `rebase_tries` are those of `Session.commit`.
+        """
         session = self.writable_session(branch)
         yield session.store
-        session.commit(message, metadata)
+        session.commit(message, metadata, rebase_with=rebase_with, rebase_tries=rebase_tries)

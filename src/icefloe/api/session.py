@@ -11,10 +11,11 @@ from icefloe.api.generated.session_async import SessionAsync
 from icefloe.api.handles import Handles
 from icefloe.api.values import ChunkType
 from icefloe.changes.diff import Diff, make_diff, paths_by_id
+from icefloe.changes.solvers import ConflictSolver
 from icefloe.config import RepositoryConfig
-from icefloe.errors import InvalidInputError, ReadOnlyError
+from icefloe.errors import ErrorKind, InvalidInputError, ReadOnlyError
 from icefloe.ids import FIRST_SNAPSHOT_ID
-from icefloe.repo import commit, rearrange, relabel, sessions
+from icefloe.repo import commit, rearrange, rebase, relabel, sessions
 from icefloe.repo.sessions import SessionMode, SessionState
 from icefloe.storage.run import run_blocking
 from icefloe.store import session_queries
@@ -130,19 +131,48 @@ class Session(SessionAsync):
         message: str,
         metadata: dict[str, Any] | None = None,
         *,
+        rebase_with: ConflictSolver | None = None,
+        rebase_tries: int = 1_000,
         allow_empty: bool = False,
     ) -> str:
         """Make the changes the new tip of the branch, and return the new snapshot's id.
 
-        Afterwards the session is read-only, at that snapshot.
+        Afterwards the session is read-only, at that snapshot. With `rebase_with`, a session that
+        others have overtaken is rebased with this solver, up to `rebase_tries` times.
 
         Raises:
             ConflictError: the branch moved since the session was opened. The session keeps its
                 changes.
+            RebaseFailedError: others have made changes that contradict those of the session.
         """
+        if rebase_tries < 0:
+            raise InvalidInputError(
+                f"rebase_tries is {rebase_tries}, expected at least 0",
+                ErrorKind.INVALID_COMMIT_CONFIGURATION,
+            )
         return run_blocking(
-            commit.commit(self._handle, self._state, message, metadata, allow_empty=allow_empty)
+            commit.commit(
+                self._handle,
+                self._state,
+                message,
+                metadata,
+                allow_empty=allow_empty,
+                rebase_with=rebase_with,
+                rebase_tries=rebase_tries,
+            )
         ).text
+
+    def rebase(self, solver: ConflictSolver) -> None:
+        """Bring the session up to the tip of its branch, keeping its changes.
+
+        Commits that others have made are gone through one by one; the solver decides about
+        what both have changed.
+
+        Raises:
+            RebaseFailedError: a conflict was not settled. The session is at the last commit
+                before it, and can be rebased again with another solver.
+        """
+        run_blocking(rebase.rebase(self._handle, self._state, solver))
 
     def amend(
         self,

@@ -21,7 +21,7 @@ from icefloe.format.transaction_log import (
     encode_transaction_log,
 )
 from icefloe.ids import ManifestId, SnapshotId
-from icefloe.storage.driver import Driver, Span, Version
+from icefloe.storage.driver import Driver, Readable, Span, Version
 
 _FILE_TYPE_NAMES = {
     FileType.SNAPSHOT: "snapshot",
@@ -80,10 +80,7 @@ class Assets:
             raise SnapshotNotFoundError(
                 f"no snapshot {snapshot_id} in this repository ({key} does not exist)"
             ) from None
-        snapshot = decode_snapshot(data, key)
-        _check_id(snapshot.id, snapshot_id, key)
-        self.caches.snapshots.put(snapshot_id, snapshot, max(1, len(snapshot.nodes)))
-        return snapshot
+        return self._arrived_snapshot(snapshot_id, key, data)
 
     async def manifest(self, manifest_id: ManifestId, size_bytes: int) -> Manifest:
         """Decode a manifest file of known size (0 when it is not known)."""
@@ -112,7 +109,37 @@ class Assets:
         if cached is not None:
             return cached
         key = layout.transaction_log_key(snapshot_id)
-        log = decode_transaction_log(await self.driver.get(key), key)
+        return self._arrived_log(snapshot_id, key, await self.driver.get(key))
+
+    async def snapshots_and_logs(
+        self, snapshot_ids: Sequence[SnapshotId], log_ids: Sequence[SnapshotId]
+    ) -> tuple[list[Snapshot], list[TransactionLog]]:
+        """Decode several of both, fetched at once; `object-not-found` when any is missing."""
+        snapshots = {key: self.caches.snapshots.get(key) for key in snapshot_ids}
+        logs = {key: self.caches.logs.get(key) for key in log_ids}
+        wanted = [layout.snapshot_key(key) for key, found in snapshots.items() if found is None]
+        wanted += [layout.transaction_log_key(key) for key, found in logs.items() if found is None]
+        blobs = await self.driver.get_many([(key, None) for key in wanted]) if wanted else []
+        arrived = dict(zip(wanted, blobs, strict=True))
+        for at in snapshots:
+            if (data := arrived.get(key := layout.snapshot_key(at))) is not None:
+                snapshots[at] = self._arrived_snapshot(at, key, data)
+        for at in logs:
+            if (data := arrived.get(key := layout.transaction_log_key(at))) is not None:
+                logs[at] = self._arrived_log(at, key, data)
+        return (
+            [found for at in snapshot_ids if (found := snapshots[at]) is not None],
+            [log for at in log_ids if (log := logs[at]) is not None],
+        )
+
+    def _arrived_snapshot(self, snapshot_id: SnapshotId, key: str, data: Readable) -> Snapshot:
+        snapshot = decode_snapshot(data, key)
+        _check_id(snapshot.id, snapshot_id, key)
+        self.caches.snapshots.put(snapshot_id, snapshot, max(1, len(snapshot.nodes)))
+        return snapshot
+
+    def _arrived_log(self, snapshot_id: SnapshotId, key: str, data: Readable) -> TransactionLog:
+        log = decode_transaction_log(data, key)
         _check_id(log.id, snapshot_id, key)
         self.caches.logs.put(snapshot_id, log, max(1, log.num_changes))
         return log

@@ -117,6 +117,10 @@ class ChangeSet:
             self._path_of[node.id] = node.path
         return self.chunks[node.id]
 
+    def chunk_path(self, node_id: NodeId) -> str:
+        """The path of an array whose chunks were edited."""
+        return self._path_of[node_id]
+
     def clear(self) -> None:
         for part in (self.new, self.updated, self.deleted, self.chunks):
             part.clear()

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from icefloe.format.chunk_index import Index, sort_rows
+from icefloe.format.chunk_index import Index, SortedIndex, sort_rows
 from icefloe.format.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
 from icefloe.ids import ChunkId
 
@@ -82,6 +82,15 @@ class ChunkEdits:
             return refs.index
         both = np.concatenate([refs.index, deleted])
         return both[sort_rows(both)]
+
+    def without(self, index: Index) -> ChunkEdits:
+        """The edits apart from those of some chunks."""
+        refs, deleted = self.columns()
+        dropped = SortedIndex(index[sort_rows(index)])
+        twin = ChunkEdits(self.ndim)
+        stays = np.flatnonzero(dropped.find_many(refs.index) < 0)
+        twin._layers = [(refs.take(stays), deleted[dropped.find_many(deleted) < 0])]
+        return twin
 
     def copy(self) -> ChunkEdits:
         twin = ChunkEdits(self.ndim)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from icefloe.changes.build import build_snapshot, plan_commit
 from icefloe.changes.log_union import union_of_logs
+from icefloe.changes.solvers import ConflictSolver
 from icefloe.changes.split_sizes import configured_split_sizes
 from icefloe.errors import ConflictError, ErrorKind, FormatError, SessionStateError
 from icefloe.format import layout
@@ -18,15 +20,17 @@ from icefloe.format.snapshot_table import SnapshotInfo
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import SnapshotId
 from icefloe.repo import refs_v1
+from icefloe.repo.commit_work import CommitWork, pause_before_retry, with_rebase_attempts
 from icefloe.repo.feature_flags import require_flag
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.packing import store_packs
+from icefloe.repo.rebase import rebase
 from icefloe.repo.refs import find_branch
 from icefloe.repo.sessions import SessionMode, SessionState
 from icefloe.repo.update import Change, Changed, update_repo
-from icefloe.repo.write_manifests import write_manifests
 
 _MAX_CLOCK_SKEW_S = 600
+_MAX_CLOCK_STEP_US = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +48,46 @@ async def commit(
     metadata: Mapping[str, Any] | None,
     *,
     allow_empty: bool = False,
+    rebase_with: ConflictSolver | None = None,
+    rebase_tries: int = 1000,
 ) -> SnapshotId:
     """Make the session's changes the new tip of its branch.
 
     Raises:
-        ConflictError: the branch has moved since the session was opened; nothing is lost, the
-            session keeps its changes.
+        ConflictError: the branch has moved since the session was opened, and goes on moving if
+            there is a solver; nothing is lost, the session keeps its changes.
+        RebaseFailedError: the solver could not settle a conflict.
     """
-    branch = _require_branch(state)
+    _require_branch(state)
     _require_changes(state, allow_empty=allow_empty)
-    base = state.snapshot_id
-    written = await _write(handle, state, message, metadata, parent_id=base)
+    work = CommitWork()
+    if rebase_with is None:
+        return await _try_commit(handle, state, message, metadata, work)
+    # Whoever is behind already need not upload anything to find that out.
+    rebases = 1 if rebase_tries > 0 and await rebase(handle, state, rebase_with) else 0
+    while True:
+        started = handle.clock.now_us()
+        noted = with_rebase_attempts(metadata, rebases)
+        try:
+            return await _try_commit(handle, state, message, noted, work)
+        except ConflictError as conflict:
+            if conflict.kind != ErrorKind.COMMIT_CONFLICT or rebases >= rebase_tries:
+                raise
+        rebases += 1
+        seconds = (handle.clock.now_us() - started) / 1e6
+        await handle.driver.sleep(pause_before_retry(rebases, seconds, random.random()))
+        await rebase(handle, state, rebase_with)
+
+
+async def _try_commit(
+    handle: RepoHandle,
+    state: SessionState,
+    message: str,
+    metadata: Mapping[str, Any] | None,
+    work: CommitWork,
+) -> SnapshotId:
+    branch, base = _require_branch(state), state.snapshot_id
+    written = await _write(handle, state, message, metadata, parent_id=base, work=work)
     if handle.spec_version == 1:
         try:
             await refs_v1.move_branch(handle, branch, written.snapshot.id, base)
@@ -218,8 +251,11 @@ async def _write(
     *,
     parent_id: SnapshotId,
     before: TransactionLog | None = None,
+    work: CommitWork | None = None,
 ) -> _Written:
-    """Write manifests, snapshot and log; `before` is the log of a commit being amended."""
+    """Write manifests, snapshot and log; `before` is the log of a commit being amended, `work`
+    what earlier tries of the same commit have done already."""
+    work = work or CommitWork()
     base = state.snapshot
     properties = {**handle.shared.default_commit_metadata, **(metadata or {})}
     encode_metadata(properties, handle.spec_version)  # refused before anything is uploaded
@@ -228,7 +264,7 @@ async def _write(
         state.packs.close(state.changes)
         plan = plan_commit(base.nodes, state.changes, sizes)
     await store_packs(handle, state)
-    manifests = await write_manifests(handle, plan, base)
+    manifests = await work.write_manifests(handle, plan, base, state.changes)
     snapshot = build_snapshot(
         plan,
         manifests,
@@ -246,7 +282,9 @@ async def _write(
     await handle.assets.put_metadata_files(
         [handle.assets.encode_snapshot(snapshot, version), handle.assets.encode_log(log, version)]
     )
-    await _check_clock_skew(handle, snapshot)
+    if not work.is_clock_checked:
+        await _check_clock_skew(handle, snapshot)
+        work.is_clock_checked = True
     await handle.driver.sync()
     weight = max(1, len(snapshot.nodes))
     handle.assets.caches.snapshots.put(snapshot.id, snapshot, weight)
@@ -256,6 +294,8 @@ async def _write(
 def _flush_time(handle: RepoHandle, parent: Snapshot) -> int:
     now = handle.clock.now_us()
     if now <= parent.flushed_at:
+        if parent.flushed_at - now < _MAX_CLOCK_STEP_US:
+            return parent.flushed_at + 1  # another writer's clock is a little ahead
         raise FormatError(
             f"the parent snapshot was written {(parent.flushed_at - now) / 1e6:.3f} s in the "
             "future of this machine's clock; set the clock right",

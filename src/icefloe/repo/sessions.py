@@ -193,16 +193,23 @@ async def load_manifests(handle: RepoHandle, state: SessionState, nodes: Iterabl
         await handle.assets.manifests(wanted[first : first + _MANIFESTS_AT_ONCE])
 
 
+async def committed_chunks(handle: RepoHandle, snapshot: Snapshot, node: Node) -> ChunkRefs:
+    """Every reference of an array in a snapshot."""
+    assert node.array is not None
+    files = snapshot.manifest_files
+    wanted = [(ref.id, files[ref.id].size_bytes) for ref in node.array.manifests]
+    merged = ChunkRefs.empty(len(node.array.shape))
+    for manifest in await handle.assets.manifests(wanted):
+        if (found := manifest.find(node.id)) is not None:
+            merged = merged.merge(found)
+    return merged
+
+
 async def all_chunks(handle: RepoHandle, state: SessionState, node: Node) -> ChunkRefs:
     """Every reference of an array inside its grid, the session's edits included."""
     assert node.array is not None
     grid = [dimension.num_chunks for dimension in node.array.shape]
-    files = state.snapshot.manifest_files
-    wanted = [(ref.id, files[ref.id].size_bytes) for ref in node.array.manifests]
-    merged = ChunkRefs.empty(len(grid))
-    for manifest in await handle.assets.manifests(wanted):
-        if (found := manifest.find(node.id)) is not None:
-            merged = merged.merge(found)
+    merged = await committed_chunks(handle, state.snapshot, node)
     edits = state.changes.chunks.get(node.id)
     if edits is not None:
         merged = merged.merge(*edits.columns())

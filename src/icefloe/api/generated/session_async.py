@@ -8,7 +8,9 @@ from typing import Any
 from icefloe.api.arguments import check_arguments
 from icefloe.api.handles import Handles
 from icefloe.api.values import ChunkType
-from icefloe.repo import commit, rearrange, relabel
+from icefloe.changes.solvers import ConflictSolver
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.repo import commit, rearrange, rebase, relabel
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.sessions import SessionState
 from icefloe.store import session_queries
@@ -31,17 +33,41 @@ class SessionAsync:
     _state: SessionState
 
     async def commit_async(
-        self, message: str, metadata: dict[str, Any] | None = None, *, allow_empty: bool = False
+        self,
+        message: str,
+        metadata: dict[str, Any] | None = None,
+        *,
+        rebase_with: ConflictSolver | None = None,
+        rebase_tries: int = 1000,
+        allow_empty: bool = False,
     ) -> str:
         """Like `commit`, inside an event loop.
 
         Make the changes the new tip of the branch, and return the new snapshot's id.
         """
+        if rebase_tries < 0:
+            raise InvalidInputError(
+                f"rebase_tries is {rebase_tries}, expected at least 0",
+                ErrorKind.INVALID_COMMIT_CONFIGURATION,
+            )
         return (
             await commit.commit(
-                self._aio_handle, self._state, message, metadata, allow_empty=allow_empty
+                self._aio_handle,
+                self._state,
+                message,
+                metadata,
+                allow_empty=allow_empty,
+                rebase_with=rebase_with,
+                rebase_tries=rebase_tries,
             )
         ).text
+
+    async def rebase_async(self, solver: ConflictSolver) -> None:
+        """Like `rebase`, inside an event loop.
+
+        Bring the session up to the tip of its branch, keeping its changes.
+        """
+        await rebase.rebase(self._aio_handle, self._state, solver)
 
     async def amend_async(
         self, message: str, *, metadata: dict[str, Any] | None = None, allow_empty: bool = False

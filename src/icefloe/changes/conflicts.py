@@ -1,0 +1,276 @@
+"""What a session and a commit made beside it have done to the same things.
+
+`find_conflicts` compares the uncommitted changes with one transaction log. Chunks are compared as
+sorted columns, so that logs of a million chunks cost a fraction of a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from icefloe import paths
+from icefloe.changes.change_set import ChangeSet
+from icefloe.changes.moves import Moves
+from icefloe.errors import AlreadyExistsError, NodeNotFoundError, SessionStateError
+from icefloe.format.chunk_index import Index, SortedIndex
+from icefloe.format.nodes import NodeTable
+from icefloe.format.transaction_log import TransactionLog
+from icefloe.ids import NodeId
+
+
+class ConflictType(Enum):
+    """How two changes contradict each other: "new" and "update" are ours, the other is theirs."""
+
+    NewNodeConflictsWithExistingNode = 1
+    NewNodeInInvalidGroup = 2
+    ZarrMetadataDoubleUpdate = 3
+    ZarrMetadataUpdateOfDeletedArray = 4
+    ZarrMetadataUpdateOfDeletedGroup = 5
+    ChunkDoubleUpdate = 6
+    ChunksUpdatedInDeletedArray = 7
+    ChunksUpdatedInUpdatedArray = 8
+    DeleteOfUpdatedArray = 9
+    DeleteOfUpdatedGroup = 10
+    MoveOperationCannotBeRebased = 11
+
+    def __str__(self) -> str:
+        words = "".join(f" {char.lower()}" if char.isupper() else char for char in self.name)
+        return words.strip().capitalize()
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __int__(self) -> int:
+        return int(self.value)
+
+
+class Conflict:
+    """One contradiction between a session and a commit."""
+
+    __slots__ = ("_chunks", "_path", "_type", "node_id")
+
+    def __init__(
+        self,
+        conflict_type: ConflictType,
+        path: str,
+        conflicted_chunks: Sequence[Sequence[int]] | Index | None = None,
+        *,
+        node_id: NodeId | None = None,
+    ) -> None:
+        self._type = conflict_type
+        self._path = path
+        self._chunks = conflicted_chunks
+        self.node_id = node_id
+
+    @property
+    def conflict_type(self) -> ConflictType:
+        """What kind of conflict it is."""
+        return self._type
+
+    @property
+    def path(self) -> str:
+        """The node it is about."""
+        return self._path
+
+    @property
+    def conflicted_chunks(self) -> list[list[int]] | None:
+        """The indices of the chunks that both changed; None where it is not about chunks."""
+        if self._chunks is None:
+            return None
+        return [[int(at) for at in row] for row in self._chunks]
+
+    @property
+    def chunk_index(self) -> Index | None:
+        """The same as a matrix, one row a chunk."""
+        return None if self._chunks is None else np.array(self._chunks, np.uint32)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Conflict):
+            return NotImplemented
+        return self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash((self._type, self._path))
+
+    def _key(self) -> tuple[Any, ...]:
+        return self._type, self._path, self.conflicted_chunks
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Conflict, (self._type, self._path, self.conflicted_chunks)
+
+    def __repr__(self) -> str:
+        number = 0 if self._chunks is None else len(self._chunks)
+        chunks = ""
+        if self._chunks is not None:
+            shown = ", ".join(str([int(at) for at in row]) for row in self._chunks[:_SHOWN_CHUNKS])
+            more = f" and {number - _SHOWN_CHUNKS} more" if number > _SHOWN_CHUNKS else ""
+            chunks = f" in chunks {shown}{more}"
+        return f"<Conflict {self._type.name} at {self._path!r}{chunks}>"
+
+
+_SHOWN_CHUNKS = 10
+
+
+def changes_nodes(log: TransactionLog) -> bool:
+    """Whether there are other nodes after this commit than before."""
+    lists = log.new_groups, log.new_arrays, log.deleted_groups, log.deleted_arrays
+    return any(lists) or bool(log.moved_nodes)
+
+
+def find_conflicts(
+    changes: ChangeSet, log: TransactionLog, before: NodeTable, after: NodeTable
+) -> list[Conflict]:
+    """Where `changes` and the commit with this log contradict each other.
+
+    `before` has the nodes the changes are based on, `after` those the commit led to.
+    """
+    if log.moved_nodes:
+        return [Conflict(ConflictType.MoveOperationCannotBeRebased, paths.ROOT)]
+    if changes.moves.steps:
+        return [] if before is after else _moves(changes.moves, before, after)
+    return [
+        *_new_nodes(changes, before, after),
+        *_updates(changes, log),
+        *_chunks(changes, log),
+        *_deletions(changes, log, before, after),
+    ]
+
+
+def _moves(moves: Moves, before: NodeTable, after: NodeTable) -> list[Conflict]:
+    """The first of our moves that cannot be made any more; later ones may depend on it."""
+    first, again = Moves(), Moves()
+    for source, destination in moves.steps:
+        node = first.find(before, source)
+        first.move(before, source, destination)
+        try:
+            again.move(after, source, destination)
+        except NodeNotFoundError:
+            is_array = node is not None and node.array is not None
+            kind = (
+                ConflictType.ZarrMetadataUpdateOfDeletedArray
+                if is_array
+                else ConflictType.ZarrMetadataUpdateOfDeletedGroup
+            )
+            return [Conflict(kind, source)]
+        except AlreadyExistsError:
+            return [Conflict(ConflictType.NewNodeConflictsWithExistingNode, destination)]
+        except SessionStateError:
+            group = paths.parent(destination) or paths.ROOT
+            return [Conflict(ConflictType.NewNodeInInvalidGroup, group)]
+    return []
+
+
+def moved_again(moves: Moves, nodes: NodeTable) -> Moves:
+    """The same moves on top of other nodes, where nothing is in their way."""
+    again = Moves()
+    for source, destination in moves.steps:
+        again.move(nodes, source, destination)
+    return again
+
+
+def _new_nodes(changes: ChangeSet, before: NodeTable, after: NodeTable) -> Iterator[Conflict]:
+    if not changes.new or before is after:
+        return
+    here, there = set(after.path), set(before.path)
+    new = sorted(changes.new)
+    for path in new:
+        if path in here and path not in changes.deleted:
+            yield Conflict(ConflictType.NewNodeConflictsWithExistingNode, path)
+    gone = there - here
+    for path in new:
+        for group in _unfit_groups(path, changes, after, gone):
+            yield Conflict(ConflictType.NewNodeInInvalidGroup, group)
+    # Nodes of theirs inside what is going to be an array of ours.
+    arrays = {path for path, node in changes.new.items() if node.array is not None}
+    above = {group for path in here - there for group in paths.ancestors(path)}
+    for path in sorted(arrays & above):
+        yield Conflict(ConflictType.NewNodeInInvalidGroup, path)
+
+
+def _unfit_groups(path: str, changes: ChangeSet, after: NodeTable, gone: set[str]) -> Iterator[str]:
+    """Paths above a new node where they made an array, or deleted the group."""
+    for group in paths.ancestors(path):
+        if group in changes.new or group in changes.deleted:
+            continue  # what is there is our own doing
+        node = after.find(group)
+        if group in gone or (node is not None and node.array is not None):
+            yield group
+
+
+def _updates(changes: ChangeSet, log: TransactionLog) -> Iterator[Conflict]:
+    ours = sorted(changes.updated.items(), key=lambda item: item[1].path)
+    is_array = {node_id: update.array is not None for node_id, update in ours}
+    for wants_array, theirs in ((True, log.updated_arrays), (False, log.updated_groups)):
+        for node_id, update in ours:
+            if is_array[node_id] == wants_array and node_id in theirs:
+                yield Conflict(ConflictType.ZarrMetadataDoubleUpdate, update.path, node_id=node_id)
+    for kind, theirs in (
+        (ConflictType.ZarrMetadataUpdateOfDeletedArray, log.deleted_arrays),
+        (ConflictType.ZarrMetadataUpdateOfDeletedGroup, log.deleted_groups),
+    ):
+        for node_id, update in ours:
+            if node_id in theirs:
+                yield Conflict(kind, update.path, node_id=node_id)
+
+
+def _chunks(changes: ChangeSet, log: TransactionLog) -> Iterator[Conflict]:
+    theirs = log.deleted_arrays | log.updated_arrays | log.updated_chunks.keys()
+    ours = sorted((changes.chunk_path(key), key) for key in changes.chunks.keys() & theirs)
+    for kind, nodes in (
+        (ConflictType.ChunksUpdatedInDeletedArray, log.deleted_arrays),
+        (ConflictType.ChunksUpdatedInUpdatedArray, log.updated_arrays),
+    ):
+        for path, node_id in ours:
+            if node_id in nodes:
+                yield Conflict(kind, path, node_id=node_id)
+    for path, node_id in ours:
+        if node_id in log.updated_chunks:
+            both = common_rows(changes.chunks[node_id].touched(), log.updated_chunks[node_id])
+            if len(both):
+                yield Conflict(ConflictType.ChunkDoubleUpdate, path, both, node_id=node_id)
+
+
+def _deletions(
+    changes: ChangeSet, log: TransactionLog, before: NodeTable, after: NodeTable
+) -> Iterator[Conflict]:
+    if not changes.deleted:
+        return
+    touched = log.updated_arrays | log.updated_groups | log.updated_chunks.keys()
+    grown = _grown_groups(changes, before, after)
+    found: dict[bool, list[Conflict]] = {True: [], False: []}
+    for path, gone in sorted(changes.deleted.items()):
+        node = after.find(path)
+        if node is None:
+            continue  # deleted by both
+        if node.id in touched or node.id != gone.id or path in grown:
+            is_array = node.array is not None
+            kind = (
+                ConflictType.DeleteOfUpdatedArray if is_array else ConflictType.DeleteOfUpdatedGroup
+            )
+            found[is_array].append(Conflict(kind, path, node_id=node.id))
+    yield from found[True]
+    yield from found[False]
+
+
+def _grown_groups(changes: ChangeSet, before: NodeTable, after: NodeTable) -> set[str]:
+    """Groups we delete in which they have created something: the nearest one of each new node."""
+    if before is after:
+        return set()
+    grown = set()
+    for path in set(after.path).difference(before.path):
+        if path not in changes.deleted:
+            above = (group for group in paths.ancestors(path) if group in changes.deleted)
+            grown.update(list(above)[:1])
+    return grown
+
+
+def common_rows(ours: Index, theirs: Index) -> Index:
+    """The chunk indices that are in both, of two matrices whose rows ascend."""
+    if not len(ours) or not len(theirs) or ours.shape[1] != theirs.shape[1]:
+        return ours[:0]
+    few, many = (ours, theirs) if len(ours) <= len(theirs) else (theirs, ours)
+    return few[SortedIndex(many).find_many(few) >= 0]

@@ -1,0 +1,81 @@
+"""How two snapshots differ, as a transaction log would have it, when no line of commits connects
+them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from icefloe.changes.change_set import ChangeSet
+from icefloe.format.chunk_index import Index
+from icefloe.format.chunk_refs import ChunkRefs
+from icefloe.format.nodes import Node, NodeTable
+from icefloe.format.transaction_log import Move, NodeType, TransactionLog
+from icefloe.ids import NodeId, SnapshotId
+
+
+def net_log(
+    snapshot_id: SnapshotId,
+    before: NodeTable,
+    after: NodeTable,
+    changes: ChangeSet,
+    chunks: Mapping[NodeId, tuple[ChunkRefs, ChunkRefs]],
+) -> TransactionLog:
+    """The log of a commit that leads from one table of nodes to the other.
+
+    Of chunks it lists those that `changes` touched; `chunks` has both states of such arrays. An
+    array of which other chunks differ is listed without any.
+    """
+    old, new = _by_id(before), _by_id(after)
+    both = old.keys() & new.keys()
+    updated = {key for key in both if old[key].user_data != new[key].user_data}
+    moved = tuple(
+        Move(old[key].path, new[key].path, key, NodeType(new[key].array is not None))
+        for key in both
+        if old[key].path != new[key].path
+    )
+    updated_chunks = {
+        key: np.empty((0, len(array.shape)), np.uint32)
+        for key in both
+        if (array := new[key].array) is not None and array != old[key].array
+    }
+    for key, (theirs_before, theirs_after) in chunks.items():
+        touched = changes.chunks[key].touched()
+        updated_chunks[key] = touched[_differs(touched, theirs_before, theirs_after)]
+    return TransactionLog(
+        snapshot_id,
+        new_groups=frozenset(key for key in new.keys() - old.keys() if new[key].array is None),
+        new_arrays=frozenset(key for key in new.keys() - old.keys() if new[key].array is not None),
+        deleted_groups=frozenset(key for key in old.keys() - new.keys() if old[key].array is None),
+        deleted_arrays=frozenset(
+            key for key in old.keys() - new.keys() if old[key].array is not None
+        ),
+        updated_arrays=frozenset(key for key in updated if new[key].array is not None),
+        updated_groups=frozenset(key for key in updated if new[key].array is None),
+        updated_chunks=updated_chunks,
+        moved_nodes=moved,
+    )
+
+
+def _by_id(nodes: NodeTable) -> dict[NodeId, Node]:
+    return {node.id: node for node in nodes}
+
+
+def _differs(index: Index, before: ChunkRefs, after: ChunkRefs) -> NDArray[np.bool_]:
+    """Which of these chunks do not have the same reference in both."""
+    if before.ndim != index.shape[1] or after.ndim != index.shape[1]:
+        return np.ones(len(index), np.bool_)
+    old, new = before.lookup.find_many(index), after.lookup.find_many(index)
+    differs: NDArray[np.bool_] = (old < 0) != (new < 0)
+    both = np.flatnonzero((old >= 0) & (new >= 0))
+    first = before.take(old[both]).to_arrow(plain=True)
+    second = after.take(new[both]).to_arrow(plain=True)
+    for name in ("kind", "chunk_id", "offset", "length", "location", "inline"):
+        equal = pc.equal(first[name], second[name])
+        nothing = pc.and_(pc.is_null(first[name]), pc.is_null(second[name]))
+        same = pc.or_(pc.fill_null(equal, False), nothing)
+        differs[both] |= ~np.array(same.to_numpy())
+    return differs

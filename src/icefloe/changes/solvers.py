@@ -1,0 +1,120 @@
+"""Who wins when a session and a commit contradict each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+from icefloe import paths
+from icefloe.changes.change_set import ChangeSet, Deleted
+from icefloe.changes.conflicts import Conflict, ConflictType
+from icefloe.format.nodes import NodeTable
+
+
+class VersionSelection(Enum):
+    """Whose version counts."""
+
+    Fail = 0
+    UseOurs = 1
+    UseTheirs = 2
+
+
+_DELETIONS = (ConflictType.DeleteOfUpdatedArray, ConflictType.DeleteOfUpdatedGroup)
+
+
+class ConflictSolver:
+    """Decides about conflicts: subclass it and say which version counts in `choose`.
+
+    Chunks changed by both can be settled either way, the deletion of a node that was updated
+    only in favour of the deletion. Everything else stays a conflict, and is not asked about.
+    """
+
+    def choose(self, conflict: Conflict) -> VersionSelection:
+        """The version to use; nothing is settled unless every conflict of a commit is."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how to choose")
+
+
+class ConflictDetector(ConflictSolver):
+    """Settles nothing: a rebase succeeds if there are no conflicts."""
+
+    def choose(self, conflict: Conflict) -> VersionSelection:
+        """Never chooses."""
+        return VersionSelection.Fail
+
+
+class BasicConflictSolver(ConflictSolver):
+    """One rule for chunks that both changed, and for nodes we delete and they updated."""
+
+    def __init__(
+        self,
+        *,
+        on_chunk_conflict: VersionSelection = VersionSelection.UseOurs,
+        fail_on_delete_of_updated_array: bool = False,
+        fail_on_delete_of_updated_group: bool = False,
+    ) -> None:
+        if not isinstance(on_chunk_conflict, VersionSelection):
+            raise TypeError(
+                f"on_chunk_conflict is {on_chunk_conflict!r}, expected a VersionSelection"
+            )
+        self.on_chunk_conflict = on_chunk_conflict
+        self.fail_on_delete_of_updated_array = bool(fail_on_delete_of_updated_array)
+        self.fail_on_delete_of_updated_group = bool(fail_on_delete_of_updated_group)
+
+    def choose(self, conflict: Conflict) -> VersionSelection:
+        """What the rules given say."""
+        if conflict.conflict_type == ConflictType.ChunkDoubleUpdate:
+            return self.on_chunk_conflict
+        fails = (
+            self.fail_on_delete_of_updated_array
+            if conflict.conflict_type == ConflictType.DeleteOfUpdatedArray
+            else self.fail_on_delete_of_updated_group
+        )
+        return VersionSelection.Fail if fails else VersionSelection.UseOurs
+
+    def __repr__(self) -> str:
+        return (
+            f"BasicConflictSolver(on_chunk_conflict={self.on_chunk_conflict}, "
+            f"fail_on_delete_of_updated_array={self.fail_on_delete_of_updated_array}, "
+            f"fail_on_delete_of_updated_group={self.fail_on_delete_of_updated_group})"
+        )
+
+
+class Decision(NamedTuple):
+    """A conflict and the version that counts."""
+
+    conflict: Conflict
+    version: VersionSelection
+
+
+def decide(solver: ConflictSolver, conflicts: Iterable[Conflict]) -> list[Decision]:
+    """Ask the solver about every conflict that can be settled at all."""
+    return [Decision(conflict, _choice(solver, conflict)) for conflict in conflicts]
+
+
+def _choice(solver: ConflictSolver, conflict: Conflict) -> VersionSelection:
+    if conflict.conflict_type == ConflictType.ChunkDoubleUpdate:
+        return solver.choose(conflict)
+    if conflict.conflict_type in _DELETIONS:
+        chosen = solver.choose(conflict)
+        return chosen if chosen == VersionSelection.UseOurs else VersionSelection.Fail
+    return VersionSelection.Fail
+
+
+def apply_decisions(changes: ChangeSet, decisions: Sequence[Decision], after: NodeTable) -> None:
+    """Make `changes` ones that fit on top of `after`."""
+    for conflict, version in decisions:
+        if conflict.conflict_type in _DELETIONS:
+            _delete_again(changes, conflict.path, after)
+        elif version == VersionSelection.UseTheirs and conflict.node_id is not None:
+            chunks = conflict.chunk_index
+            assert chunks is not None
+            changes.chunks[conflict.node_id] = changes.chunks[conflict.node_id].without(chunks)
+
+
+def _delete_again(changes: ChangeSet, group: str, after: NodeTable) -> None:
+    """Delete what is there now: a node they made in its place, or added inside."""
+    for row, path in enumerate(after.path):
+        if paths.is_within(path, group):
+            node = after.node(row)
+            changes.deleted[path] = Deleted(node.id, node.array is not None)
