@@ -26,13 +26,15 @@ def with_entry(
     """
     older = UpdateTable.from_updates(info.latest_updates)
     entry = Update(kind, now, values)
-    # Entry 0 of the old ones is where `backup` is the continuation, so it can be cut at as well.
-    names = [backup, *older.backup_path[1:].to_pylist()]
-    for at in range(max(page_size - 1, 0), len(names)):
-        if names[at] is not None:
+    first = max(page_size - 1, 0)
+    names = older.backup_path[first:].to_pylist()
+    if first == 0 and names:
+        names[0] = backup  # entry 0 of the old ones goes on there, so it can be cut at as well
+    for at, name in enumerate(names, first):
+        if name is not None:
             return replace(
                 info,
                 latest_updates=older.with_first(entry, backup, at),
-                repo_before_updates=names[at],
+                repo_before_updates=name,
             )
     return replace(info, latest_updates=older.with_first(entry, backup, len(older)))

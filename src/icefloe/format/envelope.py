@@ -11,9 +11,11 @@ offset  size  content
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -34,6 +36,7 @@ _ZSTD_MAX_BLOCK = 128 * 1024
 _RLE_BLOCK = 1
 _COMPRESSED_BLOCK = 2
 _SMALL_PAYLOAD = 1 << 20  # bytes: joining costs less than starting a stream
+_MOST_IDLE = 4  # zstd contexts kept for the next small file
 
 Bytes = NDArray[np.uint8]
 
@@ -121,10 +124,15 @@ def encode_header(spec_version: int, file_type: FileType, writer: str = WRITER_N
 
 
 def encode_envelope(
-    segments: Sequence[NDArray[Any]], spec_version: int, file_type: FileType, level: int
+    segments: Sequence[NDArray[Any] | bytes | bytearray],
+    spec_version: int,
+    file_type: FileType,
+    level: int,
 ) -> bytes:
     """Header plus one zstd frame over `segments`; large ones are never joined uncompressed."""
-    size = sum(segment.nbytes for segment in segments)
+    size = sum(
+        segment.nbytes if isinstance(segment, np.ndarray) else len(segment) for segment in segments
+    )
     if size >= MAX_PAYLOAD_BYTES:
         raise FormatError(
             f"{file_type.noun}: {size:,} bytes uncompressed, a flatbuffer holds less than "
@@ -132,20 +140,53 @@ def encode_envelope(
             ErrorKind.SERIALIZATION,
         )
     header = encode_header(spec_version, file_type)
-    compressor = zstandard.ZstdCompressor(level=level)
     if size < _SMALL_PAYLOAD:
-        return header + compressor.compress(b"".join(segment.tobytes() for segment in segments))
-    frame = compressor.compressobj(size=size)
+        return header + _compress(b"".join(segments), level)
+    frame = zstandard.ZstdCompressor(level=level).compressobj(size=size)
     parts = [header]
     parts.extend(frame.compress(memoryview(part).cast("B")) for part in _contiguous(segments))
     parts.append(frame.flush())
     return b"".join(parts)
 
 
-def _contiguous(segments: Iterable[NDArray[Any]]) -> Iterable[NDArray[np.uint8]]:
+def _contiguous(segments: Iterable[NDArray[Any] | bytes | bytearray]) -> Iterable[Any]:
     for segment in segments:
-        if segment.nbytes:
+        if not isinstance(segment, np.ndarray):
+            yield segment
+        elif segment.nbytes:
             yield segment.reshape(-1).view(np.uint8)
+
+
+@lru_cache(maxsize=32)
+def _idle_compressors(level: int) -> deque[zstandard.ZstdCompressor]:
+    return deque(maxlen=_MOST_IDLE)
+
+
+_idle_decompressors: deque[zstandard.ZstdDecompressor] = deque(maxlen=_MOST_IDLE)
+
+
+def _compress(data: bytes, level: int) -> bytes:
+    """One frame. Contexts are costly to make and serve one thread at a time: whoever works with
+    one has taken it out of the queue."""
+    idle = _idle_compressors(level)
+    try:
+        context = idle.pop()
+    except IndexError:
+        context = zstandard.ZstdCompressor(level=level)
+    frame = context.compress(data)
+    idle.append(context)
+    return frame
+
+
+def _decompress_small(body: memoryview) -> bytes:
+    """The only frame of `body`, whose announced size has been found possible."""
+    try:
+        context = _idle_decompressors.pop()
+    except IndexError:
+        context = zstandard.ZstdDecompressor()
+    data = context.decompress(body)
+    _idle_decompressors.append(context)
+    return data
 
 
 def _room(size: int) -> Bytes:
@@ -157,9 +198,12 @@ def _room(size: int) -> Bytes:
 def _decompress(body: memoryview, name: str) -> tuple[Bytes, int]:
     """Inflate the zstd frames that make up `body`: usually one, of announced size."""
     try:
-        announced, largest = _measure_frames(body)
+        announced, largest, num_frames = _measure_frames(body)
         if largest > MAX_PAYLOAD_BYTES:
             raise ValueError(f"it announces {largest:,} bytes, at most {MAX_PAYLOAD_BYTES:,} fit")
+        if 0 < largest < _SMALL_PAYLOAD and announced == largest and num_frames == 1:
+            data = _decompress_small(body)
+            return np.frombuffer(data + bytes(-largest % 8), np.uint8), largest
         room = _room(largest)
         # The window of a one-segment frame is its whole content, beyond the library's default.
         context = zstandard.ZstdDecompressor(max_window_size=max(largest, 2**27))
@@ -176,18 +220,20 @@ def _decompress(body: memoryview, name: str) -> tuple[Bytes, int]:
     return room[:padded], size
 
 
-def _measure_frames(body: memoryview) -> tuple[int | None, int]:
-    """The announced content size, if every frame has one, and the most `body` can inflate to.
+def _measure_frames(body: memoryview) -> tuple[int | None, int, int]:
+    """The announced content size, if every frame has one, the most `body` can inflate to, and
+    the number of frames.
 
     Walks the block headers, so that a cut file, bytes behind the last frame or a size no block
     could fill are found before anything is allocated.
     """
     announced: int | None = 0
-    largest = at = 0
+    largest = at = num_frames = 0
     while at < len(body) or at == 0:
         parameters = zstandard.get_frame_parameters(body[at:])
         at += zstandard.frame_header_size(body[at:])
         room, last = 0, False
+        num_frames += 1
         while not last:
             if at + 3 > len(body):
                 raise ValueError("the file ends inside it")
@@ -209,7 +255,7 @@ def _measure_frames(body: memoryview) -> tuple[int | None, int]:
         largest += parameters.content_size
         if announced is not None:
             announced += parameters.content_size
-    return announced, largest
+    return announced, largest, num_frames
 
 
 def _bad_header(name: str, problem: str) -> FormatError:

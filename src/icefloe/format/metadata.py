@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import pyarrow as pa
-
 from icefloe.errors import FormatError, InvalidInputError
 from icefloe.format.blobs import Ints
 from icefloe.format.flat_read import Rows
-from icefloe.format.flat_write import FlatWriter
+from icefloe.format.flat_write import Blobs, FlatWriter
 from icefloe.format.schema import METADATA_ITEM
 from icefloe.format.values import (
     decode_flexbuffer,
@@ -58,7 +56,7 @@ def read_items(items: Rows) -> dict[str, bytes]:
     return found
 
 
-def write_items(writer: FlatWriter, names: pa.Array, values: pa.Array) -> Ints:
+def write_items(writer: FlatWriter, names: Blobs, values: Blobs) -> Ints:
     """Place metadata items; returns their positions."""
     tables = writer.tables(METADATA_ITEM, len(names), {"name": None, "value": None})
     tables.point("name", writer.blobs(names))
@@ -69,6 +67,6 @@ def write_items(writer: FlatWriter, names: pa.Array, values: pa.Array) -> Ints:
 def write_item_vector(writer: FlatWriter, items: Mapping[str, bytes]) -> int:
     """Place one vector of metadata items; returns its position."""
     vector = writer.offsets(len(items))
-    names, values = pa.array(list(items), pa.string()), pa.array(items.values(), pa.binary())
-    vector.point(write_items(writer, names, values))
+    if items:
+        vector.point(write_items(writer, list(items), list(items.values())))
     return vector.position

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from icefloe.errors import ErrorKind, FormatError
 from icefloe.format.envelope import FileType, decode_envelope, encode_envelope
@@ -33,7 +32,7 @@ from icefloe.format.updates import (
     Update,
     UpdateKind,
     UpdateTable,
-    add_statuses,
+    add_status,
     add_updates,
     decode_status,
     decode_updates,
@@ -175,9 +174,9 @@ def encode_repo_info(info: RepoInfo, *, level: int = 3) -> bytes:
     root.point("branches", _add_refs(writer, info.branches, info.snapshots))
     deleted = writer.offsets(len(info.deleted_tags))
     root.point("deleted_tags", deleted.position)
-    deleted.point(writer.blobs(pa.array(sorted(info.deleted_tags), pa.string())))
+    deleted.point(writer.blobs(sorted(info.deleted_tags)))
     root.point("snapshots", add_snapshot_table(writer, info.snapshots))
-    root.point("status", int(add_statuses(writer, [info.status])[0]))
+    root.point("status", add_status(writer, info.status))
     items = encode_metadata(info.metadata, SPEC_VERSION)
     root.point("metadata", write_item_vector(writer, items))
     root.point("latest_updates", add_updates(writer, UpdateTable.from_updates(info.latest_updates)))
@@ -194,15 +193,16 @@ def encode_repo_info(info: RepoInfo, *, level: int = 3) -> bytes:
 
 def _add_refs(writer: FlatWriter, refs: Mapping[str, SnapshotId], snapshots: SnapshotTable) -> int:
     names = sorted(refs)
-    for name in names:
-        if refs[name] not in snapshots:
-            raise FormatError(
-                f"ref {name!r} points at snapshot {refs[name]}, which is not listed",
-                ErrorKind.SERIALIZATION,
-            )
+    rows = [snapshots.find(refs[name]) for name in names]
+    if -1 in rows:
+        name = names[rows.index(-1)]
+        raise FormatError(
+            f"ref {name!r} points at snapshot {refs[name]}, which is not listed",
+            ErrorKind.SERIALIZATION,
+        )
     vector = writer.offsets(len(names))
     tables = writer.tables(REF, len(names), {"name": None, "snapshot_index": None})
     vector.point(tables.position)
-    tables.set("snapshot_index", [snapshots.row(refs[name]) for name in names])
-    tables.point("name", writer.blobs(pa.array(names, pa.string())))
+    tables.set("snapshot_index", rows)
+    tables.point("name", writer.blobs(names))
     return vector.position

@@ -92,7 +92,7 @@ def _add_nodes(writer: FlatWriter, nodes: NodeTable, spec_version: int) -> Ints:
     tables = writer.tables(NODE_SNAPSHOT, len(nodes), {**required, "extra": extra})
     tables.set("id", nodes.id)
     tables.set("node_data_type", np.where(nodes.is_array, ARRAY, GROUP))
-    tables.point("path", writer.blobs(pa.array(nodes.path, pa.string())))
+    tables.point("path", writer.blobs(nodes.path))
     tables.point("user_data", writer.blobs(nodes.user_data, terminator=0))
     if nodes.extra is not None:
         tables.point("extra", writer.blobs(nodes.extra, terminator=0))
@@ -118,7 +118,8 @@ def _add_arrays(writer: FlatWriter, nodes: NodeTable, spec_version: int) -> Ints
     else:
         shapes = writer.vectors(_shapes_v1(nodes), nodes.num_dimensions, align=8)
     tables.point("shape", shapes)
-    tables.point("dimension_names", _add_names(writer, nodes))
+    if nodes.has_names.any():
+        tables.point("dimension_names", _add_names(writer, nodes))
     tables.point("manifests", _add_manifest_refs(writer, nodes))
     return tables.position
 

@@ -61,11 +61,15 @@ class SnapshotTable(Mapping[SnapshotId, SnapshotInfo]):
         return self.info(self.row(key))
 
     def __contains__(self, key: object) -> bool:
-        return isinstance(key, bytes) and find_id(self.id, key) >= 0
+        return isinstance(key, bytes) and self.find(key) >= 0
+
+    def find(self, key: bytes) -> int:
+        """The row of a snapshot, -1 when it is not listed."""
+        return find_id(self.id, key)
 
     def row(self, key: bytes) -> int:
         """The row of a snapshot; KeyError when it is not listed."""
-        row = find_id(self.id, key)
+        row = self.find(key)
         if row < 0:
             raise KeyError(key)
         return row
@@ -102,30 +106,31 @@ class SnapshotTable(Mapping[SnapshotId, SnapshotInfo]):
             raise FormatError(
                 f"snapshot {info.id} is listed already", ErrorKind.DUPLICATE_SNAPSHOT_ID
             )
-        single = SnapshotTable.from_infos([replace(info, parent_id=None)])
         if not len(self):
-            return single
-        keys = np.ascontiguousarray(self.id).view("S12").reshape(-1)
-        at = int(np.searchsorted(keys, np.bytes_(info.id)))
-        if info.parent_id is not None and info.parent_id not in self:
+            return SnapshotTable.from_infos([replace(info, parent_id=None)])
+        parent = -1 if info.parent_id is None else self.find(info.parent_id)
+        if info.parent_id is not None and parent < 0:
             raise FormatError(
                 f"snapshot {info.id} has a parent that is not listed: {info.parent_id}",
                 ErrorKind.SERIALIZATION,
             )
-        parent = -1 if info.parent_id is None else self.row(info.parent_id)
-        parents = np.insert(self.parent, at, parent)
+        keys = np.ascontiguousarray(self.id).view("S12").reshape(-1)
+        at = int(np.searchsorted(keys, np.bytes_(info.id)))
+        parents = _insert(self.parent, at, parent)
         parents[parents >= at] += 1  # every row from here on has moved back by one
-        metadata, pruned = int(self.num_metadata[:at].sum()), int(self.num_pruned[:at].sum())
+        items = encode_metadata(info.metadata, _METADATA_VERSION)
+        pruned = info.pruned_ancestor_tx_logs
+        at_item, at_pruned = int(self.num_metadata[:at].sum()), int(self.num_pruned[:at].sum())
         return SnapshotTable(
-            np.insert(self.id, at, single.id[0], axis=0),
+            np.concatenate((self.id[:at], _ids([info.id]), self.id[at:])),
             parents,
-            np.insert(self.flushed_at, at, single.flushed_at[0]),
-            _insert(self.message, at, single.message),
-            np.insert(self.num_metadata, at, single.num_metadata[0]),
-            _insert(self.metadata_name, metadata, single.metadata_name),
-            _insert(self.metadata_value, metadata, single.metadata_value),
-            np.insert(self.num_pruned, at, single.num_pruned[0]),
-            np.concatenate([self.pruned_id[:pruned], single.pruned_id, self.pruned_id[pruned:]]),
+            _insert(self.flushed_at, at, info.flushed_at),
+            _insert_arrow(self.message, at, [info.message], pa.string()),
+            _insert(self.num_metadata, at, len(items)),
+            _insert_arrow(self.metadata_name, at_item, [*items], pa.string()),
+            _insert_arrow(self.metadata_value, at_item, [*items.values()], pa.binary()),
+            _insert(self.num_pruned, at, len(pruned)),
+            np.concatenate((self.pruned_id[:at_pruned], _ids(pruned), self.pruned_id[at_pruned:])),
         )
 
     def take(self, rows: Ints) -> SnapshotTable:
@@ -244,5 +249,13 @@ def _ids(ids: Iterable[bytes]) -> Bytes:
     return np.frombuffer(b"".join(ids), np.uint8).reshape(-1, SnapshotId.size)
 
 
-def _insert(column: pa.Array, at: int, values: pa.Array) -> pa.Array:
-    return pa.concat_arrays([column[:at].cast(values.type), values, column[at:].cast(values.type)])
+def _insert(column: NDArray[Any], at: int, value: int) -> NDArray[Any]:
+    return np.concatenate((column[:at], np.array([value], column.dtype), column[at:]))
+
+
+def _insert_arrow(column: pa.Array, at: int, values: list[Any], kind: pa.DataType) -> pa.Array:
+    if column.type != kind:
+        column = column.cast(kind)
+    if not values:
+        return column
+    return pa.concat_arrays([column[:at], pa.array(values, kind), column[at:]])

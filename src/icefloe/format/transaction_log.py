@@ -8,7 +8,6 @@ from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from icefloe import paths
@@ -194,6 +193,8 @@ def encode_transaction_log(log: TransactionLog, *, spec_version: int = 2, level:
 def _add_moves(writer: FlatWriter, moves: tuple[Move, ...]) -> int:
     ordered = sorted(moves, key=lambda move: paths.segments(move.destination))
     vector = writer.offsets(len(ordered))
+    if not ordered:
+        return vector.position
     tables = writer.tables(
         MOVE_OPERATION,
         len(ordered),
@@ -202,8 +203,8 @@ def _add_moves(writer: FlatWriter, moves: tuple[Move, ...]) -> int:
     vector.point(tables.position)
     tables.set("node_id", np.frombuffer(b"".join(move.node_id for move in ordered), np.uint8))
     tables.set("node_type", [move.node_type for move in ordered])
-    tables.point("from", writer.blobs(pa.array([m.source for m in ordered], pa.string())))
-    tables.point("to", writer.blobs(pa.array([m.destination for m in ordered], pa.string())))
+    tables.point("from", writer.blobs([move.source for move in ordered]))
+    tables.point("to", writer.blobs([move.destination for move in ordered]))
     return vector.position
 
 

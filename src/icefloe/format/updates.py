@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from icefloe.format.blobs import Bytes, Ints
+from icefloe.format.blobs import Bytes
 from icefloe.format.flat_read import Rows, Table
 from icefloe.format.flat_write import FlatWriter
 from icefloe.format.schema import REPO_STATUS, UPDATE, UPDATE_TYPES
@@ -152,8 +152,8 @@ class UpdateTable(Sequence[Update]):
         return UpdateTable(
             np.concatenate([single.kind, self.kind[:count]]),
             np.concatenate([single.updated_at, self.updated_at[:count]]),
-            pa.concat_arrays([part.cast(pa.string()) for part in backups]),
-            pa.concat_arrays([single.text, self.text[:count].cast(pa.string())]),
+            pa.concat_arrays(backups),
+            pa.concat_arrays([single.text, self.text[:count]]),
             np.concatenate([single.ids, self.ids[:count]]),
             np.concatenate([single.numbers, self.numbers[:count]]),
             {**single.status, **{row + 1: s for row, s in self.status.items() if row < count}},
@@ -209,22 +209,16 @@ def decode_updates(rows: Rows) -> UpdateTable:
 # -- writing
 
 
-def add_statuses(writer: FlatWriter, statuses: Sequence[RepoStatus]) -> Ints:
-    """Place RepoStatus tables; returns their positions."""
-    reasons = pa.array([status.limited_availability_reason for status in statuses], pa.string())
-    tables = writer.tables(
-        REPO_STATUS,
-        len(statuses),
-        {
-            "availability": None,
-            "set_at": None,
-            "limited_availability_reason": reasons.is_valid().to_numpy(zero_copy_only=False),
-        },
-    )
-    tables.set("availability", [status.availability for status in statuses])
-    tables.set("set_at", np.array([status.set_at for status in statuses], np.uint64))
-    tables.point("limited_availability_reason", writer.blobs(reasons))
-    return tables.position
+def add_status(writer: FlatWriter, status: RepoStatus) -> int:
+    """Place a RepoStatus table; returns its position."""
+    reason = status.limited_availability_reason
+    more = () if reason is None else ("limited_availability_reason",)
+    table = writer.table(REPO_STATUS, ("availability", "set_at", *more))
+    table.set("availability", status.availability)
+    table.set("set_at", status.set_at)
+    if reason is not None:
+        table.point("limited_availability_reason", writer.text(reason))
+    return table.position
 
 
 def add_updates(writer: FlatWriter, updates: UpdateTable) -> int:
@@ -250,7 +244,8 @@ def add_updates(writer: FlatWriter, updates: UpdateTable) -> int:
                 fields.set(name, updates.numbers[which, _NUMBERS[name]])
             elif name == "status":
                 chosen = [updates.status[row] for row in which.tolist()]
-                fields.point(name, add_statuses(writer, chosen))
+                placed = [add_status(writer, status) for status in chosen]
+                fields.point(name, np.array(placed, np.int64))
             else:
                 fields.point(name, writer.blobs(updates.text.take(pa.array(which))))
         target[which] = fields.position
