@@ -1,0 +1,1 @@
+"""Scanning HDF5, NetCDF and Zarr sources into descriptions and tables of references."""

@@ -1,0 +1,158 @@
+"""Which format a source has, and the two things done with it: scanning and reading."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.errors import ErrorKind, InvalidInputError, StorageError
+from icefloe.virtual import netcdf3, zarr_source
+from icefloe.virtual.access import SourceAccess, SourceFile, absolute_location, local_path
+from icefloe.virtual.description import SourceDescription, SourceError
+from icefloe.virtual.listing import Place
+
+HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
+_HDF5_STARTS = (0, 512, 1024, 2048, 4096, 8192)
+"""The signature comes after a block of the user's own, whose size is 0 or a power of two."""
+
+
+class NativeReader(Protocol):
+    """An open source whose variables can be read."""
+
+    def read(self, path: str, region: tuple[slice, ...]) -> NDArray[Any]:
+        """Part of a variable exactly as stored: packed values stay packed."""
+        ...
+
+
+def scan(
+    source: str | os.PathLike[str],
+    *,
+    references: bool = False,
+    concat_dims: tuple[str, ...] | None = None,
+    access: SourceAccess | None = None,
+) -> SourceDescription:
+    """Describe one source: a NetCDF 4, HDF5 or NetCDF 3 file, or a Zarr store of version 2 or 3.
+
+    Args:
+        source: a path, or a URL of a file, of S3, GCS, Azure or a web server.
+        references: also find where every chunk is.
+        concat_dims: dimensions along which files will be joined, if known. Small variables
+            without them are read, to be compared between files.
+        access: how remote sources are reached.
+
+    Raises:
+        SourceError: it is none of these, or damaged.
+        StorageError: it is not there or cannot be read.
+    """
+    location, reach = absolute_location(source), access or SourceAccess()
+    file = _open(location, reach)
+    if file is None:
+        return zarr_source.scan_zarr(
+            location, reach, references=references, concat_dims=concat_dims
+        )
+    options: dict[str, Any] = {"references": references, "concat_dims": concat_dims}
+    if _detect(file) == "netcdf3":
+        return netcdf3.scan_netcdf3(file, **options)
+    found: SourceDescription = _hdf5(location).scan_hdf5(file, **options)
+    return found
+
+
+@contextlib.contextmanager
+def open_native(
+    source: str | os.PathLike[str], access: SourceAccess | None = None
+) -> Iterator[NativeReader]:
+    """Open a source to read values as they are stored."""
+    location, reach = absolute_location(source), access or SourceAccess()
+    file = _open(location, reach)
+    if file is None:
+        yield _ZarrReader(Place(location, reach))
+    elif _detect(file) == "netcdf3":
+        yield _Netcdf3Reader(file, netcdf3.read_header(file))
+    else:
+        hdf5 = _hdf5(location)
+        with hdf5.opened(file) as fid:
+            yield _Hdf5Reader(hdf5, fid)
+
+
+class _ZarrReader:
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    def read(self, path: str, region: tuple[slice, ...]) -> NDArray[Any]:
+        return zarr_source.read_region(self._place, path, region)
+
+
+class _Netcdf3Reader:
+    def __init__(self, file: SourceFile, header: netcdf3.Header) -> None:
+        self._file, self._header = file, header
+
+    def read(self, path: str, region: tuple[slice, ...]) -> NDArray[Any]:
+        return netcdf3.read_region(self._file, self._header, path, region)
+
+
+class _Hdf5Reader:
+    def __init__(self, hdf5: Any, fid: Any) -> None:
+        self._hdf5, self._fid = hdf5, fid
+
+    def read(self, path: str, region: tuple[slice, ...]) -> NDArray[Any]:
+        return np.asarray(self._hdf5.read_region(self._fid, path, region))
+
+
+def _open(location: str, access: SourceAccess) -> SourceFile | None:
+    """The file at a location; None when there is a Zarr store."""
+    path = local_path(location)
+    if path is not None and path.is_dir():
+        if zarr_source.is_zarr(Place(location, access)):
+            return None
+        raise SourceError(f"{location}: a folder that is not a Zarr store")
+    if path is None and location.endswith((".zarr", "/")):
+        return None
+    try:
+        return access.open(location)
+    except StorageError as error:
+        is_missing = error.kind == ErrorKind.OBJECT_NOT_FOUND
+        if path is None and is_missing and zarr_source.is_zarr(Place(location, access)):
+            return None
+        raise
+
+
+def _detect(file: SourceFile) -> str:
+    stream = file.open()
+    try:
+        start = stream.read(8)
+        if start[:4] in (b"CDF\x01", b"CDF\x02", b"CDF\x05"):
+            return "netcdf3"
+        for offset in _HDF5_STARTS:
+            stream.seek(offset)
+            if stream.read(8) == HDF5_MAGIC:
+                return "hdf5"
+    finally:
+        if file.path is not None:
+            stream.close()
+        else:
+            stream.seek(0)
+    if start[:4] == b"GRIB":
+        raise SourceError(
+            f"{file.location}: a GRIB file, for which no parser is installed; convert it to NetCDF"
+        )
+    size = file.version.size_bytes
+    what = "it is empty" if not size else f"it starts with {start!r}"
+    raise SourceError(f"{file.location}: {what}, which is not NetCDF, HDF5 or Zarr")
+
+
+def _hdf5(location: str) -> Any:
+    try:
+        return importlib.import_module("icefloe.virtual.hdf5")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "h5py":
+            raise
+        raise InvalidInputError(
+            f"{location}: HDF5 and NetCDF 4 files need h5py: pip install 'icefloe[hdf5]'",
+            ErrorKind.UNIMPLEMENTED,
+        ) from error

@@ -1,0 +1,356 @@
+"""HDF5 and NetCDF 4 files: what is in them, and where. Needs h5py.
+
+h5py's low-level calls are used throughout: its friendly ones take ten times as long, and a file has
+to be opened for a few milliseconds only when there are a hundred thousand of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import h5py
+import numpy as np
+from h5py import h5a, h5d, h5g, h5l, h5o, h5r, h5s
+from numpy.typing import NDArray
+
+from icefloe.virtual.access import SourceFile
+from icefloe.virtual.data_types import (
+    attribute_json,
+    data_type_of,
+    encode_cf_fill_value,
+    fill_value_json,
+)
+from icefloe.virtual.description import (
+    GroupDescription,
+    Json,
+    SourceDescription,
+    SourceError,
+    VariableDescription,
+    wants_values,
+    with_values,
+)
+from icefloe.virtual.hdf5_chunks import codecs_of, find_references
+
+NOT_A_VARIABLE = b"This is a netCDF dimension but not a netCDF variable"
+NON_COORDINATE = "_nc4_non_coord_"
+"""NetCDF puts this before the name of a variable named like a dimension it does not span."""
+
+_BOOKKEEPING = frozenset(
+    {
+        b"CLASS",
+        b"NAME",
+        b"REFERENCE_LIST",
+        b"DIMENSION_LIST",
+        b"DIMENSION_LABELS",
+        b"_Netcdf4Dimid",
+        b"_Netcdf4Coordinates",
+        b"_NCProperties",
+        b"_nc3_strict",
+    }
+)
+
+
+def scan_hdf5(
+    file: SourceFile, *, references: bool, concat_dims: tuple[str, ...] | None
+) -> SourceDescription:
+    """Describe a file; with `references`, also find every chunk that can be referred to."""
+    with opened(file) as fid:
+        scan = _Scan(file, fid, references, concat_dims)
+        scan.group(h5g.open(fid, b"/"), "")
+        return SourceDescription(
+            file.location,
+            "hdf5",
+            file.version,
+            scan.groups,
+            scan.variables,
+            scan.references if references else None,
+        )
+
+
+@contextlib.contextmanager
+def opened(file: SourceFile) -> Iterator[Any]:
+    """The HDF5 file id, closed afterwards; whatever HDF5 cannot read is a `SourceError`."""
+    target = str(file.path) if file.path is not None else file.open()
+    try:
+        with h5py.File(target, "r", locking=False if file.path is not None else None) as h5file:
+            yield h5file.id
+    except (OSError, RuntimeError, KeyError) as error:
+        raise SourceError(f"{file.location}: HDF5 cannot read it: {error}") from error
+
+
+@dataclass(slots=True)
+class _Scan:
+    """One walk through a file."""
+
+    file: SourceFile
+    fid: Any
+    with_references: bool
+    concat_dims: tuple[str, ...] | None
+    groups: dict[str, GroupDescription] = field(default_factory=dict)
+    variables: dict[str, VariableDescription] = field(default_factory=dict)
+    references: dict[str, Any] = field(default_factory=dict)
+    dimension_names: dict[int, str] = field(default_factory=dict)
+    """NetCDF's numbers of dimensions, as met so far."""
+
+    def group(self, gid: Any, path: str) -> None:
+        arrays, groups = _members(gid)
+        scales = {name: _scale_of(dataset) for name, dataset in arrays.items()}
+        dimensions, unlimited = {}, set()
+        for name, scale in scales.items():
+            if scale is None:
+                continue
+            size, is_unlimited, number = scale.size, scale.is_unlimited, scale.number
+            dimensions[name] = size
+            if is_unlimited:
+                unlimited.add(name)
+            if number is not None:
+                self.dimension_names[number] = name
+        phony: list[tuple[str, int]] = []
+        for name, dataset in arrays.items():
+            found = scales[name]
+            if found is None or found.is_variable:
+                self._variable(dataset, name, path, phony)
+        dimensions |= dict(phony)
+        attributes = _attributes(gid)
+        self.groups[path] = GroupDescription(attributes, dimensions, frozenset(unlimited))
+        for name, child in groups.items():
+            self.group(child, f"{path}/{name}" if path else name)
+
+    def _variable(self, dataset: Any, name: str, group: str, phony: list[tuple[str, int]]) -> None:
+        name = name.removeprefix(NON_COORDINATE)
+        path = f"{group}/{name}" if group else name
+        shape = dataset.shape
+        if shape is None:  # a dataset without values, only attributes
+            shape = ()
+        plist = dataset.get_create_plist()
+        chunks = shape
+        is_chunked = plist.get_layout() == h5d.CHUNKED
+        if is_chunked:
+            chunks = plist.get_chunk()
+        dtype, trouble = _storable_dtype(dataset.dtype)
+        trouble = trouble or _foreign_storage(plist)
+        attributes = _attributes(dataset)
+        fill: Json = None
+        codecs, reason = None, trouble
+        if not trouble:
+            fill = fill_value_json(_fill_value(plist, dtype), dtype)
+            if "_FillValue" in attributes:
+                attributes["_FillValue"] = encode_cf_fill_value(attributes["_FillValue"], dtype)
+            codecs, reason = codecs_of(plist, dtype)
+        variable = VariableDescription(
+            path=path,
+            dtype="string" if dtype.kind == "O" else dtype.str,
+            shape=shape,
+            chunks=tuple(max(1, length) for length in chunks),
+            dimensions=self._dimensions(dataset, name, shape, phony),
+            attributes={key: attribute_json(value) for key, value in attributes.items()},
+            data_type=None if trouble else data_type_of(dtype),
+            fill_value=fill,
+            codecs=codecs,
+            reason=reason,
+            is_contiguous=not is_chunked and codecs is not None,
+        )
+        if not trouble and wants_values(variable, self.concat_dims):
+            variable = with_values(variable, read_all(dataset, dtype))
+        if self.with_references and codecs is not None:
+            size = self.file.version.size_bytes
+            found = find_references(dataset, plist, self.file.location, size)
+            if isinstance(found, str):
+                variable = replace(variable, codecs=None, reason=found)
+            else:
+                self.references[path] = found
+        self.variables[path] = variable
+
+    def _dimensions(
+        self, dataset: Any, name: str, shape: tuple[int, ...], phony: list[tuple[str, int]]
+    ) -> tuple[str, ...]:
+        if not shape:
+            return ()
+        if h5a.exists(dataset, b"_Netcdf4Coordinates"):
+            numbers = _attribute(h5a.open(dataset, b"_Netcdf4Coordinates"))
+            known = [self.dimension_names.get(int(number)) for number in np.ravel(numbers)]
+            names = tuple(known_name for known_name in known if known_name is not None)
+            if len(names) == len(shape):
+                return names
+        if h5a.exists(dataset, b"DIMENSION_LIST"):
+            listed = [self._scale_name(refs) for refs in _scale_references(dataset)]
+        elif len(shape) == 1 and _is_scale(dataset):
+            return (name,)
+        else:
+            listed = [None] * len(shape)
+        used: set[str] = set()
+        return tuple(
+            scale or _phony_name(size, phony, used)
+            for scale, size in zip(listed, shape, strict=True)
+        )
+
+    def _scale_name(self, refs: Any) -> str | None:
+        if not len(refs):
+            return None
+        full: str = h5r.get_name(refs[0], self.fid).decode()
+        return full.rpartition("/")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    """A dimension, and whether it has values of its own."""
+
+    size: int
+    is_unlimited: bool
+    number: int | None
+    is_variable: bool
+
+
+def _members(gid: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Datasets and groups by name, as far as they are in this file. Symbolic links are left out:
+    they may lead to any other file, and who made this one must not choose which are read.
+    """
+    arrays, groups = {}, {}
+    for raw in gid:
+        if gid.links.get_info(raw).type != h5l.TYPE_HARD:
+            continue
+        child = h5o.open(gid, raw)
+        if isinstance(child, h5d.DatasetID):
+            arrays[raw.decode()] = child
+        elif isinstance(child, h5g.GroupID):
+            groups[raw.decode()] = child
+    return arrays, groups
+
+
+def _is_scale(dataset: Any) -> bool:
+    if not h5a.exists(dataset, b"CLASS"):
+        return False
+    found = _attribute(h5a.open(dataset, b"CLASS"))
+    return found in ("DIMENSION_SCALE", b"DIMENSION_SCALE")
+
+
+def _scale_of(dataset: Any) -> _Scale | None:
+    if not _is_scale(dataset) or not dataset.shape:
+        return None
+    number = None
+    if h5a.exists(dataset, b"_Netcdf4Dimid"):
+        number = int(np.ravel(_attribute(h5a.open(dataset, b"_Netcdf4Dimid")))[0])
+    label: Any = b""
+    if h5a.exists(dataset, b"NAME"):
+        label = _attribute(h5a.open(dataset, b"NAME"))
+        label = label.encode() if isinstance(label, str) else bytes(label)
+    longest = dataset.get_space().get_simple_extent_dims(maxdims=True)
+    return _Scale(
+        dataset.shape[0],
+        longest[0] in (None, h5s.UNLIMITED),
+        number,
+        not label.startswith(NOT_A_VARIABLE),
+    )
+
+
+def _scale_references(dataset: Any) -> list[Any]:
+    listed = _attribute(h5a.open(dataset, b"DIMENSION_LIST"))
+    return [np.ravel(refs) for refs in listed]
+
+
+def _phony_name(size: int, phony: list[tuple[str, int]], used: set[str]) -> str:
+    """A made-up name for a dimension that has none: the same for the same size, as NetCDF does."""
+    for name, length in phony:
+        if length == size and name not in used:
+            used.add(name)
+            return name
+    name = f"phony_dim_{len(phony)}"
+    phony.append((name, size))
+    used.add(name)
+    return name
+
+
+def _attributes(owner: Any) -> dict[str, Any]:
+    """The attributes that are somebody's data, as numpy or Python values."""
+    found = {}
+    for number in range(h5a.get_num_attrs(owner)):
+        attribute = h5a.open(owner, index=number)
+        raw = attribute.name if isinstance(attribute.name, bytes) else attribute.name.encode()
+        if raw not in _BOOKKEEPING:
+            found[raw.decode()] = _attribute(attribute)
+    return found
+
+
+def _attribute(attribute: Any) -> Any:
+    if attribute.get_space().get_simple_extent_type() == h5s.NULL:
+        return ""
+    values = np.empty(attribute.shape, attribute.dtype)
+    attribute.read(values)
+    if values.dtype.kind == "S" and not values.shape:
+        return bytes(values[()]).decode("utf-8", "replace")
+    if values.dtype.kind == "O" and h5py.check_string_dtype(values.dtype):
+        text = [item.decode("utf-8", "replace") for item in values.ravel().tolist()]
+        return text[0] if len(text) == 1 else text
+    return values[()] if not values.shape else values
+
+
+def _storable_dtype(dtype: np.dtype[Any]) -> tuple[np.dtype[Any], str | None]:
+    """The type of the stored bytes, and why it cannot be brought over, if it cannot."""
+    if h5py.check_enum_dtype(dtype) is not None:
+        return np.dtype(dtype.str), None
+    if dtype.kind == "O":
+        if h5py.check_string_dtype(dtype):
+            return dtype, None
+        what = "references" if h5py.check_ref_dtype(dtype) else "lists of any length"
+        return dtype, f"it holds {what}, which Zarr has no data type for"
+    if dtype.names is not None:
+        return dtype, f"it is compound ({', '.join(dtype.names)}), which is not supported"
+    if data_type_of(dtype) is None:
+        return dtype, f"its type {dtype} has no counterpart in Zarr"
+    return dtype, None
+
+
+def _foreign_storage(plist: Any) -> str | None:
+    if plist.get_layout() == h5d.VIRTUAL:
+        return "it is put together from other HDF5 files (a virtual dataset)"
+    if plist.get_external_count():
+        return "its values lie in other files (external storage)"
+    return None
+
+
+def _fill_value(plist: Any, dtype: np.dtype[Any]) -> Any:
+    if dtype.kind == "O" or plist.fill_value_defined() == h5d.FILL_VALUE_UNDEFINED:
+        return None
+    value = np.zeros((), dtype)
+    plist.get_fill_value(value)
+    return value[()]
+
+
+def read_all(dataset: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Every value as stored; text as Python strings."""
+    if dtype.kind == "O":
+        return as_text(h5py.Dataset(dataset)[()])
+    values = np.empty(dataset.shape or (), dtype)
+    if values.size and dataset.shape is not None:
+        dataset.read(h5s.ALL, h5s.ALL, values)
+    return values
+
+
+def as_text(values: Any) -> NDArray[Any]:
+    """Variable-length HDF5 text as an array of `str`."""
+    array = np.asarray(values, object)
+    text = [
+        item.decode("utf-8", "replace") if isinstance(item, bytes) else str(item)
+        for item in array.ravel().tolist()
+    ]
+    made = np.empty(len(text), object)
+    made[:] = text
+    return made.reshape(array.shape)
+
+
+def read_region(fid: Any, path: str, region: tuple[slice, ...]) -> NDArray[Any]:
+    """Part of a dataset as stored, for `native.py`."""
+    group, _, name = path.rpartition("/")
+    parent = h5o.open(fid, group.encode()) if group else h5g.open(fid, b"/")
+    raw = name.encode()
+    if NON_COORDINATE.encode() + raw in parent:
+        raw = NON_COORDINATE.encode() + raw
+    dataset = h5py.Dataset(h5o.open(parent, raw))
+    values = dataset[region] if dataset.shape else dataset[()]
+    if dataset.dtype.kind == "O":
+        return as_text(values)
+    dtype, _ = _storable_dtype(dataset.dtype)
+    return np.asarray(values, dtype)

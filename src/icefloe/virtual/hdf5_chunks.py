@@ -1,0 +1,133 @@
+"""HDF5 filters as Zarr codecs, and the places of HDF5 chunks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from h5py import h5d, h5s, h5z
+
+from icefloe.virtual.data_types import bytes_codec
+from icefloe.virtual.description import Json, SourceError
+from icefloe.virtual.references import inline_references, make_references
+
+BZIP2, BLOSC, LZ4, ZSTD = 307, 32001, 32004, 32015
+"""Filters outside HDF5 itself, by their registered numbers."""
+
+_BLOSC_SHUFFLE = ("noshuffle", "shuffle", "bitshuffle")
+_BLOSC_NAMES = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd")
+_REFUSED = {
+    h5z.FILTER_SZIP: "szip",
+    h5z.FILTER_SCALEOFFSET: "scale-offset",
+    h5z.FILTER_NBIT: "n-bit",
+    h5z.FILTER_LZF: "LZF",
+    LZ4: "LZ4",
+}
+
+Chain = tuple[tuple[Json, ...] | None, str | None]
+
+
+def codecs_of(plist: Any, dtype: np.dtype[Any]) -> Chain:
+    """The Zarr codecs that undo a dataset's filters, or None and why there are none."""
+    if dtype.kind == "O":
+        return None, "text of variable length lies in the file's heap, not in chunks"
+    codecs = [bytes_codec(dtype)]
+    if plist.get_layout() == h5d.CHUNKED:
+        for number in range(plist.get_nfilters()):
+            code, _, settings, name = plist.get_filter(number)
+            codec = _codec(code, settings)
+            if codec is None:
+                known = _REFUSED.get(code) or name.decode("utf-8", "replace") or f"number {code}"
+                return None, f"its chunks are stored with the HDF5 filter {known}"
+            codecs.append(codec)
+    return tuple(codecs), None
+
+
+def _codec(code: int, settings: tuple[int, ...]) -> Json | None:
+    match code:
+        case h5z.FILTER_SHUFFLE:
+            size = settings[0] if settings else 1
+            return {"name": "numcodecs.shuffle", "configuration": {"elementsize": size}}
+        case h5z.FILTER_DEFLATE:
+            level = settings[0] if settings else 1
+            return {"name": "numcodecs.zlib", "configuration": {"level": level}}
+        case h5z.FILTER_FLETCHER32:
+            return {"name": "numcodecs.fletcher32", "configuration": {}}
+        case _ if code == BZIP2:
+            level = settings[0] if settings else 9
+            return {"name": "numcodecs.bz2", "configuration": {"level": level}}
+        case _ if code == ZSTD:
+            level = settings[0] if settings else 3
+            level = level - 2**32 if level >= 2**31 else level
+            return {"name": "zstd", "configuration": {"level": level, "checksum": False}}
+        case _ if code == BLOSC and len(settings) >= 7:
+            return _blosc(settings)
+    return None
+
+
+def _blosc(settings: tuple[int, ...]) -> Json | None:
+    typesize, _, level, shuffle, compressor = settings[2:7]
+    if shuffle >= len(_BLOSC_SHUFFLE) or compressor >= len(_BLOSC_NAMES):
+        return None
+    return {
+        "name": "blosc",
+        "configuration": {
+            "cname": _BLOSC_NAMES[compressor],
+            "clevel": level,
+            "shuffle": _BLOSC_SHUFFLE[shuffle],
+            "typesize": max(1, typesize),
+            "blocksize": 0,
+        },
+    }
+
+
+def find_references(dataset: Any, plist: Any, location: str, size_bytes: int) -> pa.Table | str:
+    """Every chunk that was written; or the reason why some cannot be referred to."""
+    ndim = len(dataset.shape or ())
+    layout = plist.get_layout()
+    none = np.empty(0, np.uint64)
+    if layout == h5d.CHUNKED:
+        return _chunked(dataset, plist, location, size_bytes)
+    stored = dataset.get_storage_size()
+    first = np.zeros((1, ndim), np.uint32)
+    if dataset.shape is None or 0 in dataset.shape or not stored:
+        return make_references(np.empty((0, ndim), np.uint32), location, none, none)
+    if layout == h5d.COMPACT:
+        values = np.empty(dataset.shape, dataset.dtype)
+        dataset.read(h5s.ALL, h5s.ALL, values)
+        return inline_references(first, [values.tobytes()])
+    offset = dataset.get_offset()
+    if offset is None:
+        return make_references(np.empty((0, ndim), np.uint32), location, none, none)
+    _check_end(location, size_bytes, offset + stored)
+    return make_references(
+        first, location, np.array([offset], np.uint64), np.array([stored], np.uint64)
+    )
+
+
+def _chunked(dataset: Any, plist: Any, location: str, size_bytes: int) -> pa.Table | str:
+    found: list[Any] = []
+    dataset.chunk_iter(found.append)
+    chunk = np.array(plist.get_chunk(), np.int64)
+    ndim = len(chunk)
+    if not found:
+        none = np.empty(0, np.uint64)
+        return make_references(np.empty((0, ndim), np.uint32), location, none, none)
+    starts, masks, offsets, lengths = zip(*found, strict=True)
+    if any(masks):
+        skipped = sum(map(bool, masks))
+        return f"{skipped} of its chunks were stored without some of the filters"
+    index = np.array(starts, np.int64).reshape(len(found), ndim) // chunk
+    offset, length = np.array(offsets, np.uint64), np.array(lengths, np.uint64)
+    _check_end(location, size_bytes, int((offset + length).max()))
+    order = np.lexsort(index.T[::-1])
+    return make_references(index[order], location, offset[order], length[order])
+
+
+def _check_end(location: str, size_bytes: int, end: int) -> None:
+    if end > size_bytes:
+        raise SourceError(
+            f"{location}: it says that chunks reach to byte {end:,}, the file has {size_bytes:,}: "
+            "it was cut off"
+        )

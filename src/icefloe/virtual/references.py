@@ -1,0 +1,113 @@
+"""Tables of references: where the chunks of one variable lie in its source.
+
+Columns: `index` (a list of one number a dimension), `location`, `offset`, `length`, and where
+chunks lie in objects of their own, `etag` or `last_modified`; else those of the source hold for
+all.
+A chunk that is kept in the table itself has its bytes in `inline` and no location.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from icefloe.format.chunk_input import index_from_arrow, index_to_arrow
+from icefloe.format.chunk_refs import ChunkRefs
+from icefloe.virtual.description import SourceVersion
+
+
+def make_references(
+    index: NDArray[Any], location: Any, offset: NDArray[Any], length: NDArray[Any], **more: pa.Array
+) -> pa.Table:
+    """A table from columns; `location` is one text for all rows or a column."""
+    count = len(index)
+    if isinstance(location, str):
+        codes = pa.array(np.zeros(count, np.int32))
+        location = pa.DictionaryArray.from_arrays(codes, pa.array([location], pa.string()))
+    return pa.table(
+        {
+            "index": index_to_arrow(index.astype(np.uint32, copy=False)),
+            "location": location,
+            "offset": pa.array(offset.astype(np.uint64, copy=False)),
+            "length": pa.array(length.astype(np.uint64, copy=False)),
+            **more,
+        }
+    )
+
+
+def inline_references(index: NDArray[Any], chunks: Sequence[bytes]) -> pa.Table:
+    """Chunks that travel in the table."""
+    return pa.table(
+        {
+            "index": index_to_arrow(index.astype(np.uint32, copy=False)),
+            "inline": pa.array(chunks, pa.binary()),
+        }
+    )
+
+
+def index_of(table: pa.Table) -> NDArray[np.uint32]:
+    """The chunk indices as a matrix."""
+    return index_from_arrow(table["index"].combine_chunks())
+
+
+def shift_references(table: pa.Table, first_chunk: Sequence[int]) -> pa.Table:
+    """The same chunks at another place of a larger grid.
+
+    `first_chunk` may have more dimensions than the table: those that come first are new.
+    """
+    index = index_of(table)
+    added = len(first_chunk) - index.shape[1]
+    if added:
+        index = np.hstack([np.zeros((len(index), added), np.uint32), index])
+    moved = index + np.asarray(first_chunk, np.uint32)
+    return table.set_column(table.schema.get_field_index("index"), "index", index_to_arrow(moved))
+
+
+def cut_leading(table: pa.Table, num_rows: int, length_rows: int) -> pa.Table:
+    """The references of a contiguous array of `num_rows` rows, cut into chunks of some rows.
+
+    The last chunk has to be whole too: `num_rows` is a multiple of `length_rows`.
+    """
+    count = num_rows // length_rows
+    ndim = table["index"].type.list_size
+    whole = int(table["length"][0].as_py())
+    index = np.zeros((count, ndim), np.uint32)
+    index[:, 0] = np.arange(count)
+    length = whole // count
+    offset = int(table["offset"][0].as_py()) + np.arange(count, dtype=np.uint64) * length
+    location = str(table["location"][0].as_py())
+    return make_references(index, location, offset, np.full(count, length, np.uint64))
+
+
+def to_chunk_refs(table: pa.Table, version: SourceVersion) -> ChunkRefs:
+    """References as a session takes them, each with the checksum of what it points at.
+
+    An ETag where there is one, else the time of the last change: a reader refuses bytes that
+    are not those that were scanned.
+    """
+    index = index_of(table)
+    if "inline" in table.column_names:
+        return ChunkRefs.inline_chunks(index, table["inline"].combine_chunks())
+    count = len(table)
+    etag = last_modified = None
+    if "etag" in table.column_names or "last_modified" in table.column_names:
+        etag = table["etag"].combine_chunks() if "etag" in table.column_names else None
+        if "last_modified" in table.column_names:
+            last_modified = table["last_modified"].combine_chunks().to_numpy()
+    elif version.etag is not None:
+        codes = pa.array(np.zeros(count, np.int32))
+        etag = pa.DictionaryArray.from_arrays(codes, pa.array([version.etag], pa.string()))
+    elif version.last_modified is not None:
+        last_modified = np.full(count, version.last_modified, np.uint32)
+    return ChunkRefs.virtual(
+        index,
+        table["location"].combine_chunks(),
+        table["offset"].to_numpy(),
+        table["length"].to_numpy(),
+        etag=etag,
+        last_modified=last_modified,
+    )
