@@ -9,6 +9,7 @@ import numcodecs
 import numpy as np
 import pytest
 import zarr
+from zarr.codecs import GzipCodec, TransposeCodec
 
 from icefloe.virtual.description import SourceError
 from icefloe.virtual.formats import open_native, scan
@@ -85,9 +86,9 @@ V3_OPTIONS: dict[str, dict[str, Any]] = {
     "v2 keys": {"chunk_key_encoding": {"name": "v2", "separator": "."}},
     "v2 slashes": {"chunk_key_encoding": {"name": "v2", "separator": "/"}},
     "sharded": {"shards": (6, 8)},
-    "gzip": {"compressors": zarr.codecs.GzipCodec(level=2)},
+    "gzip": {"compressors": GzipCodec(level=2)},
     "plain": {"compressors": None},
-    "transposed": {"filters": zarr.codecs.TransposeCodec(order=(1, 0))},
+    "transposed": {"filters": TransposeCodec(order=(1, 0))},
 }
 
 
@@ -118,7 +119,7 @@ def test_version_3_arrays_come_with_their_codecs(
 def test_text_of_any_length_can_be_referred_to_in_zarr(tmp_path: Path) -> None:
     for version in (2, 3):
         place = tmp_path / f"{version}.zarr"
-        group = zarr.create_group(place, zarr_format=version)  # type: ignore[arg-type]
+        group = zarr.create_group(place, zarr_format=version)
         group.create_array("text", shape=(3,), chunks=(2,), dtype="string")[:] = ["a", "", "ccc"]
         source = scan(place, references=True)
         assert source.variables["text"].dtype == "string"
