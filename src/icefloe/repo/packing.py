@@ -33,9 +33,9 @@ async def add_chunk(
     """
     await _make_room(handle, state)
     with state.lock:
-        if not state.has_array(node):
-            return  # it was deleted meanwhile, and its chunks with it
-        edits, new_id = state.changes.edits(node), partial(handle.new_id, ChunkId)
+        edits, new_id = state.edits(node), partial(handle.new_id, ChunkId)
+        if edits is None:
+            return
         num_bytes = state.packs.add(edits, node.id, coordinates, data, new_id)
         if num_bytes < handle.settings.packing.target_size_bytes:
             return

@@ -8,7 +8,7 @@ from threading import RLock
 
 from icefloe import paths
 from icefloe.changes.change_set import ChangeSet
-from icefloe.changes.chunk_edits import Coordinates
+from icefloe.changes.chunk_edits import ChunkEdits, Coordinates
 from icefloe.changes.packs import Packs
 from icefloe.errors import (
     ErrorKind,
@@ -88,10 +88,14 @@ class SessionState:
             )
         return node, node.array
 
-    def has_array(self, node: Node) -> bool:
-        """Whether the array, found a moment ago, is still there."""
+    def edits(self, node: Node) -> ChunkEdits | None:
+        """The chunk edits of an array found a moment ago; None if it was deleted meanwhile.
+
+        For callers who hold the lock. A session that was committed meanwhile raises.
+        """
+        self.require_writable()
         found = self.find_node(node.path)
-        return found is not None and found.id == node.id
+        return None if found is None or found.id != node.id else self.changes.edits(found)
 
     def all_paths(self, below: str = paths.ROOT) -> list[str]:
         with self.lock:

@@ -20,13 +20,17 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
+MOMENT_S = 0.002
+"""Small against the time a request takes."""
+
+
 class EventLoopCalls:
     """See `icefloe.storage.calls.Calls`."""
 
     def __init__(self, max_concurrent_requests: int) -> None:
         self._num_workers = max_concurrent_requests
         self._asked: dict[tuple[asyncio.AbstractEventLoop, str], list[tuple[Any, Any]]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._answering: dict[tuple[asyncio.AbstractEventLoop, str], set[asyncio.Task[None]]] = {}
 
     async def start_get(
         self, store: ObjectStore, key: str, options: GetOptions | None
@@ -86,12 +90,17 @@ class EventLoopCalls:
         key: str,
         item: Item,
     ) -> Result:
-        """Whatever is asked for until the loop has been through everything that is ready now."""
+        """Whatever is asked for until the loop has been through everything that is ready now.
+
+        While others of `key` are under way a moment is added: readers that go through an object
+        side by side would else get out of step, and end up with a request each.
+        """
         loop = asyncio.get_running_loop()
         asked = self._asked.get((loop, key))
         if asked is None:
             asked = self._asked[loop, key] = []
-            loop.call_soon(self._answer_together, function, loop, key)
+            pause = MOMENT_S if self._answering.get((loop, key)) else 0
+            loop.call_later(pause, self._answer_together, function, loop, key)
         answer: asyncio.Future[Result] = loop.create_future()
         asked.append((item, answer))
         return await answer
@@ -100,8 +109,15 @@ class EventLoopCalls:
         self, function: Callable[..., Any], loop: asyncio.AbstractEventLoop, key: str
     ) -> None:
         task = loop.create_task(_answer(function, key, self._asked.pop((loop, key))))
-        self._tasks.add(task)  # the loop itself would forget it
-        task.add_done_callback(self._tasks.discard)
+        answering = self._answering.setdefault((loop, key), set())
+        answering.add(task)
+
+        def finish(task: asyncio.Task[None]) -> None:
+            answering.discard(task)
+            if not answering and self._answering.get((loop, key)) is answering:
+                del self._answering[loop, key]
+
+        task.add_done_callback(finish)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -253,8 +253,8 @@ async def set_key(handle: RepoHandle, state: SessionState, key: str, value: Any)
         await handle.driver.put(layout.chunk_key(chunk_id), view, storage_class=storage_class)
         ref = ChunkRef(ChunkKind.NATIVE, 0, size, chunk_id)
     with state.lock:
-        if state.has_array(node):  # else it was deleted meanwhile, and its chunks with it
-            state.changes.edits(node).set(parsed.coordinates, ref)
+        if (edits := state.edits(node)) is not None:
+            edits.set(parsed.coordinates, ref)
 
 
 async def set_if_not_exists(handle: RepoHandle, state: SessionState, key: str, value: Any) -> None:
