@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from icefloe.assets.in_flight import InFlight
 from icefloe.config import RepositoryConfig
 from icefloe.repo.handle import Clock, RepoHandle
 from icefloe.repo.lifecycle import make_handle
@@ -83,4 +84,4 @@ def driver_for(storage: Storage, config: RepositoryConfig | None, *, blocking: b
 def _other(handle: RepoHandle, *, blocking: bool) -> RepoHandle:
     """The same repository and caches through the other kind of driver."""
     driver = driver_for(handle.storage, handle.config, blocking=blocking)
-    return replace(handle, assets=replace(handle.assets, driver=driver))
+    return replace(handle, assets=replace(handle.assets, driver=driver, loading=InFlight()))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from icefloe.assets.cache import BoundedCache
+from icefloe.assets.in_flight import InFlight
 from icefloe.config.resolved import ResolvedConfig
 from icefloe.errors import ErrorKind, FormatError, SnapshotNotFoundError, StorageError
 from icefloe.format import layout
@@ -22,6 +23,10 @@ from icefloe.format.transaction_log import (
 )
 from icefloe.ids import ManifestId, SnapshotId
 from icefloe.storage.driver import Driver, Readable, Span, Version
+
+Loaded = TypeVar("Loaded")
+
+_LONGEST_WAIT_S = 30.0  # then a load that somebody else began is given up
 
 _FILE_TYPE_NAMES = {
     FileType.SNAPSHOT: "snapshot",
@@ -59,6 +64,8 @@ class Assets:
     driver: Driver
     settings: ResolvedConfig
     caches: Caches
+    loading: InFlight = field(default_factory=InFlight)
+    """Of this flavour of driver alone."""
 
     # -- reading
 
@@ -72,15 +79,19 @@ class Assets:
         if cached is not None:
             return cached
         key = layout.snapshot_key(snapshot_id)
-        try:
-            data = await self.driver.get(key)
-        except StorageError as error:
-            if error.kind != ErrorKind.OBJECT_NOT_FOUND:
-                raise
-            raise SnapshotNotFoundError(
-                f"no snapshot {snapshot_id} in this repository ({key} does not exist)"
-            ) from None
-        return self._arrived_snapshot(snapshot_id, key, data)
+
+        async def load(_: Sequence[str]) -> list[Snapshot]:
+            try:
+                data = await self.driver.get(key)
+            except StorageError as error:
+                if error.kind != ErrorKind.OBJECT_NOT_FOUND:
+                    raise
+                raise SnapshotNotFoundError(
+                    f"no snapshot {snapshot_id} in this repository ({key} does not exist)"
+                ) from None
+            return [self._arrived_snapshot(snapshot_id, key, data)]
+
+        return (await self._load_together([key], load))[key]
 
     async def manifest(self, manifest_id: ManifestId, size_bytes: int) -> Manifest:
         """Decode a manifest file of known size (0 when it is not known)."""
@@ -89,19 +100,29 @@ class Assets:
 
     async def manifests(self, wanted: Sequence[tuple[ManifestId, int]]) -> list[Manifest]:
         """Decode several manifest files, fetched at once."""
-        found = [self.caches.manifests.get(manifest_id) for manifest_id, _ in wanted]
-        missing = [row for row, manifest in enumerate(found) if manifest is None]
-        requests = []
-        for row in missing:
-            manifest_id, size = wanted[row]
-            requests.append((layout.manifest_key(manifest_id), Span(0, size) if size else None))
-        blobs = await self.driver.get_many(requests) if requests else []
-        for row, (key, _), data in zip(missing, requests, blobs, strict=True):
-            manifest = decode_manifest(data, key)
-            _check_id(manifest.id, wanted[row][0], key)
-            self.caches.manifests.put(manifest.id, manifest, max(1, manifest.num_chunk_refs))
-            found[row] = manifest
-        return [manifest for manifest in found if manifest is not None]
+        found = {manifest_id: self.caches.manifests.get(manifest_id) for manifest_id, _ in wanted}
+        missing = {
+            layout.manifest_key(manifest_id): (manifest_id, size)
+            for manifest_id, size in wanted
+            if found[manifest_id] is None
+        }
+
+        async def load(keys: Sequence[str]) -> list[Manifest]:
+            sizes = [missing[key][1] for key in keys]
+            spans = [Span(0, size) if size else None for size in sizes]
+            blobs = await self.driver.get_many(list(zip(keys, spans, strict=True)))
+            manifests = []
+            for key, data in zip(keys, blobs, strict=True):
+                manifest = decode_manifest(data, key)
+                _check_id(manifest.id, missing[key][0], key)
+                self.caches.manifests.put(manifest.id, manifest, max(1, manifest.num_chunk_refs))
+                manifests.append(manifest)
+            return manifests
+
+        if missing:
+            loaded = await self._load_together(list(missing), load)
+            found.update((missing[key][0], manifest) for key, manifest in loaded.items())
+        return [manifest for row, _ in wanted if (manifest := found[row]) is not None]
 
     async def transaction_log(self, snapshot_id: SnapshotId) -> TransactionLog:
         """Decode the log of a commit; `object-not-found` when it has none."""
@@ -144,8 +165,34 @@ class Assets:
         self.caches.logs.put(snapshot_id, log, max(1, log.num_changes))
         return log
 
+    async def _load_together(
+        self, keys: Sequence[str], load: Callable[[Sequence[str]], Awaitable[Sequence[Loaded]]]
+    ) -> dict[str, Loaded]:
+        """Load files that never change, except those that are being loaded already.
+
+        Whoever waits for a load that fails or takes too long loads for itself.
+        """
+        mine, theirs = self.loading.claim(keys)
+        found: dict[str, Loaded] = {}
+        try:
+            if mine:
+                found.update(zip(mine, await load(mine), strict=True))
+        finally:
+            self.loading.finish(mine, found)
+        for key, work in theirs.items():
+            if await self.driver.wait_for(work, _LONGEST_WAIT_S) and work.result() is not None:
+                found[key] = work.result()
+        left = [key for key in keys if key not in found]
+        if left:
+            found.update(zip(left, await load(left), strict=True))
+        return found
+
     async def repo_object(self) -> RepoObject:
-        """The current repo object; not fetched again if it has not changed since last time."""
+        """The current repo object; not fetched again if it has not changed since last time.
+
+        Never somebody else's answer that is on its way: that may be older than a commit that
+        the caller knows to have happened.
+        """
         cached = self.caches.repo
         if cached is None:
             data, version = await self.driver.get_versioned(layout.REPO)

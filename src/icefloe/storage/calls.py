@@ -9,11 +9,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from icefloe.storage.forks import check_obstore_is_ours
-from icefloe.storage.run import run_blocking
+from icefloe.storage.run import run_blocking, wait_blocking
 
 if TYPE_CHECKING:
     from obstore import Bytes, GetOptions, GetResult, ObjectMeta, PutResult
@@ -73,6 +73,8 @@ class Calls(Protocol):
         ...
 
     async def sleep(self, seconds: float) -> None: ...
+
+    async def wait_for(self, work: Future[Any], seconds: float) -> bool: ...
 
 
 class BlockingCalls:
@@ -140,3 +142,6 @@ class BlockingCalls:
 
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
+
+    async def wait_for(self, work: Future[Any], seconds: float) -> bool:
+        return wait_blocking(work, seconds)

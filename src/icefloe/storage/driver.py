@@ -8,6 +8,7 @@ driver really suspends. Which of the two it is, the operation cannot tell.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from datetime import datetime
 from typing import Any, NamedTuple, Protocol
 
@@ -133,4 +134,8 @@ class Driver(Protocol):
 
     async def sleep(self, seconds: float) -> None:
         """Wait, the way this driver waits."""
+        ...
+
+    async def wait_for(self, work: Future[Any], seconds: float) -> bool:
+        """Whether another task or thread got its work done in time, waiting likewise."""
         ...

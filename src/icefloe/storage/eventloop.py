@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from icefloe.storage.calls import SEVERAL_KEYS
@@ -121,6 +122,10 @@ class EventLoopCalls:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+
+    async def wait_for(self, work: Future[Any], seconds: float) -> bool:
+        done, _ = await asyncio.wait([asyncio.wrap_future(work)], timeout=seconds)
+        return bool(done)
 
 
 async def _answer(

@@ -22,6 +22,7 @@ import re
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from hashlib import blake2b
 from typing import Any, TypeVar
@@ -39,6 +40,7 @@ from icefloe.storage.keys import (
     moment,
     object_not_found,
 )
+from icefloe.storage.run import wait_blocking
 
 THREADS_FROM_BYTES = 256 * 1024
 """Per object. Below that the hand-over to a thread takes longer than reading from memory."""
@@ -254,6 +256,9 @@ class LocalDriver:
 
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
+
+    async def wait_for(self, work: Future[Any], seconds: float) -> bool:
+        return wait_blocking(work, seconds)
 
 
 def _version(data: bytes) -> Version:

@@ -9,6 +9,7 @@ import itertools
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
@@ -17,6 +18,7 @@ from icefloe.config.resolved import ResolvedStorage
 from icefloe.storage.driver import ConditionFailed, Describe, ObjectInfo, Readable, Span, Version
 from icefloe.storage.forks import repair_after_fork
 from icefloe.storage.keys import check_key, check_span, object_not_found
+from icefloe.storage.run import wait_blocking
 
 
 class StoredObject(NamedTuple):
@@ -170,3 +172,6 @@ class MemoryDriver:
 
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
+
+    async def wait_for(self, work: Future[Any], seconds: float) -> bool:
+        return wait_blocking(work, seconds)

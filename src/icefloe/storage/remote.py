@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -330,6 +331,9 @@ class ObstoreDriver:
 
     async def sleep(self, seconds: float) -> None:
         await self._calls.sleep(seconds)
+
+    async def wait_for(self, work: Future[Any], seconds: float) -> bool:
+        return await self._calls.wait_for(work, seconds)
 
     # --- names, versions, attributes ----------------------------------------------------------
 

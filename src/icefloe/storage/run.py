@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
+from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
 from icefloe.errors import InternalError
@@ -22,3 +23,8 @@ def run_blocking(operation: Coroutine[Any, Any, Result]) -> Result:
         return value
     operation.close()
     raise InternalError("an operation waited for an event loop while running in blocking mode")
+
+
+def wait_blocking(work: Future[Any], seconds: float) -> bool:
+    """Whether another thread got its work done within so many seconds."""
+    return bool(wait([work], seconds).done)
