@@ -39,6 +39,8 @@ class Case:
     has_size_target: bool = False
     wall_target: float | None = None
     """How many times less wall time than official icefloe is to need."""
+    requests_target: float | None = None
+    """How many times fewer requests than official icefloe is to make."""
     group: str = FILES_GROUP
     most_rounds: int | None = None
     """How many rounds have to do, where more would take too long."""

@@ -84,6 +84,8 @@ def _members(kind: str) -> Case:
 _SMALL, _LARGE, _INLINE = "4000 x 8 KB", "64 x 16 MB", "20,000 inline chunks"
 _ZSTD, _COMPRESSED = f"{_SMALL} zstd", "compressed by Zarr, as it does unless told otherwise"
 _PACE = "the server sets the pace"
+_PACKED, _PACKS = "20,000 x 4 KB", "icefloe packs them, as PackingConfig tells it to"
+_PACKED_CHUNKS = ("packed_chunks", "packed")
 _NATIVE_NOTE = "both read a manifest that icefloe encoded"
 
 _FUSED = _row(
@@ -94,6 +96,17 @@ _FUSED = _row(
     "a pipeline of Zarr's that uses icefloe's synchronous reads; not its default",
     wall=2.0,
 )
+
+_PACKED_ROWS = [
+    replace(
+        _long(_row(f"store {_PACKED}: {what}", _PACKED_CHUNKS, steps, S3, _PACKS, wall=5.0)),
+        requests_target=requests,
+    )
+    for what, steps, requests in (
+        ("write and commit", ("write", "commit"), 50.0),
+        ("read", ("read",), 5.0),
+    )
+]
 
 STORE_CASES = [
     _write(_SMALL, "small", LOCAL, _FSYNC),
@@ -113,6 +126,7 @@ STORE_CASES = [
     _long(_FUSED),
     _long(_write(_INLINE, "inline", S3)),
     _long(_read(_INLINE, "inline", S3, wall=2.0)),
+    *_PACKED_ROWS,
     _commits(MEMORY, cpu=1 / LARGEST_COMMIT_CPU),
     _commits(LOCAL, _FSYNC),
     _commits(UNSYNCED),

@@ -10,8 +10,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import zarr
 
 from benchmarks import stores
 from benchmarks.arrays import chunk_values, num_commits
@@ -32,6 +34,25 @@ def check_chunks(corpus: Corpus, dataset: str, kind: str) -> None:
             array.store.session.commit("chunks")
             found = stores.open_array(reader, reader.storage(address))[:]
             assert np.array_equal(found, values), f"{reader.side} reads other {dataset} chunks"
+
+
+def check_packed_chunks(corpus: Corpus, dataset: str, kind: str) -> None:
+    """On the full scale: official reads every packed chunk, and what it commits on top is read."""
+    official, ours = _sides(corpus, kind)
+    values = np.array(chunk_values(dataset, corpus.rows))
+    with ours.fresh_address() as address:
+        array = stores.create_array(ours, ours.storage(address), dataset, values.shape)
+        array[:] = values
+        array.store.session.commit("chunks")
+        found = stores.open_array(official, official.storage(address))[:]
+        assert np.array_equal(found, values), "official reads other chunks than were packed"
+        session = official.library.Repository.open(official.storage(address))
+        session = session.writable_session("main")
+        top: Any = zarr.open_array(session.store, path="a")
+        top[::100] = values[::100] = 7
+        session.commit("on top")
+        found = stores.open_array(ours, ours.storage(address))[:]
+        assert np.array_equal(found, values), "the commit of official on top is not what is read"
 
 
 def check_commits(corpus: Corpus, _dataset: str, kind: str) -> None:
@@ -99,6 +120,7 @@ def _both_ways(corpus: Corpus, kind: str) -> list[tuple[Place, Place]]:
 CHECKS: dict[str, Callable[[Corpus, str, str], None]] = {
     "chunks": check_chunks,
     "fused_chunks": check_chunks,
+    "packed_chunks": check_packed_chunks,
     "commits": check_commits,
     "look_up": check_look_up,
     "keys": check_keys,

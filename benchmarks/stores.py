@@ -33,7 +33,11 @@ def create_repository(place: Place, storage: Any, count: int) -> Any:
 
 def create_array(place: Place, storage: Any, dataset: str, shape: tuple[int, ...]) -> Any:
     """Array `a`, each row of it to be a chunk, in a session on a new repository."""
-    session = place.library.Repository.create(storage).writable_session("main")
+    config = None
+    if dataset == "packed" and place.side == "ours":  # official has no such option
+        packing = place.library.PackingConfig()
+        config = place.library.RepositoryConfig(packing=packing)
+    session = place.library.Repository.create(storage, config).writable_session("main")
     return zarr.create_array(
         session.store,
         name="a",
@@ -125,6 +129,11 @@ def fused_chunks(corpus: Corpus, dataset: str, side: str, kind: str) -> Scenario
     """The same with the pipeline of Zarr's that asks stores synchronously where they can."""
     with zarr.config.set({"codec_pipeline.path": "zarr.core.codec_pipeline.FusedCodecPipeline"}):
         yield from chunks(corpus, dataset, side, kind)
+
+
+def packed_chunks(corpus: Corpus, dataset: str, side: str, kind: str) -> Scenario:
+    """The same, with small chunks that share objects where the library can do that."""
+    yield from chunks(corpus, dataset, side, kind)
 
 
 def commits(corpus: Corpus, _dataset: str, side: str, kind: str) -> Scenario:

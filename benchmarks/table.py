@@ -70,6 +70,13 @@ class Row:
         return self.official.wall_seconds / self.ours.wall_seconds
 
     @property
+    def requests_ratio(self) -> float | None:
+        """How many times more requests official makes, where they are counted."""
+        if self.official is None or not self.official.num_requests or not self.ours.num_requests:
+            return None
+        return self.official.num_requests / self.ours.num_requests
+
+    @property
     def size_ratio(self) -> float | None:
         """Our file against official's, in cases that write one."""
         if self.official_file_bytes is None or self.ours.file_bytes is None:
@@ -84,6 +91,9 @@ class Row:
             found[f"{self.case.ratio_target:.2g}x"] = self.ratio >= self.case.ratio_target
         if self.case.wall_target is not None and self.wall_ratio is not None:
             found[f"wall {self.case.wall_target:.2g}x"] = self.wall_ratio >= self.case.wall_target
+        if self.case.requests_target is not None and self.requests_ratio is not None:
+            met = self.requests_ratio >= self.case.requests_target
+            found[f"requests {self.case.requests_target:.2g}x"] = met
         if self.case.has_memory_target and self.official is not None:
             found["memory"] = self.ours.peak_bytes <= self.official.peak_bytes
         if self.case.has_size_target and self.size_ratio is not None:
@@ -101,6 +111,7 @@ class Row:
             "official_file_bytes": self.official_file_bytes,
             "cpu_ratio": self.ratio,
             "wall_ratio": self.wall_ratio,
+            "requests_ratio": self.requests_ratio,
             "size_ratio": self.size_ratio,
             "targets_met": self.verdicts,
         }
@@ -166,7 +177,7 @@ def render(rows: list[Row], about: Mapping[str, Any]) -> str:
             f"before ({about['peak_memory']}). Least of {about['rounds']} rounds in new processes,",
             f"of at most 2 for {REPOSITORIES_GROUP}.",
             "Requests are those that the S3 server got; it is a process of its own, not measured.",
-            "Targets, at 1,000,000 refs: the CPU ratio given, or that of wall time",
+            "Targets, at 1,000,000 refs: the CPU ratio given, or that of wall time or requests",
             f"({NO_SLOWER:g} is called no slower); memory no higher than official's;",
             f"manifests at most {LARGEST_SIZE_RATIO:g} times as large.",
             "",

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -188,6 +189,9 @@ def test_a_row_about_repositories_is_judged_by_wall_time_and_shows_requests() ->
     assert "1234        7  wall 2x ok" in printed
     figures[ours.scenario] = {"list": Measurement(1.0, 1.01, 0, 0, 1, None, {"GET": 7})}
     assert Row.of(case, figures).verdicts == {"wall 2x": False}
+    for target, is_met in ((176.0, True), (177.0, False)):
+        fewer = replace(case, wall_target=None, requests_target=target)
+        assert Row.of(fewer, figures).verdicts == {f"requests {target:.2g}x": is_met}
 
 
 def test_a_group_can_be_named_as_well_as_a_case() -> None:

@@ -11,8 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+import numpy as np
+
 from icefloe.changes.change_set import ChangeSet
 from icefloe.changes.chunk_edits import ChunkEdits, Coordinates
+from icefloe.errors import InternalError
 from icefloe.format.chunk_refs import ChunkKind, ChunkRef
 from icefloe.ids import ChunkId, NodeId
 
@@ -37,9 +40,10 @@ class Pack:
 class Packs:
     """The packs of one session that are not stored yet. Callers hold the lock of the session."""
 
-    __slots__ = ("_open", "_packs")
+    __slots__ = ("_open", "_packs", "_was_used")
 
     def __init__(self) -> None:
+        self._was_used = False
         self._packs: dict[ChunkId, Pack] = {}
         self._open: Pack | None = None
 
@@ -64,6 +68,7 @@ class Packs:
         """Put a chunk into the open pack and into `edits`; returns how full the pack is now."""
         pack = self._open
         if pack is None:
+            self._was_used = True
             pack = self._open = Pack(new_id())
             self._packs[pack.id] = pack
         key = (node_id, coordinates)
@@ -91,6 +96,18 @@ class Packs:
         pack.data, pack.num_bytes = b"".join(parts), size
         if not parts:
             del self._packs[pack.id]
+
+    def check_placed(self, changes: ChangeSet) -> None:
+        """Raise InternalError if a reference has no place: nothing could ever read its chunk."""
+        if not self._was_used:
+            return
+        for node_id, edits in changes.chunks.items():
+            refs, _ = edits.columns()
+            if bool((refs.offset == np.uint64(PENDING)).any()):
+                raise InternalError(
+                    f"chunks of node {node_id} wait in a pack that is gone; nothing is committed, "
+                    "write them again"
+                )
 
     def take(self, *, all_closed: bool = False) -> list[Pack]:
         """Closed packs for the caller to store: those nobody is storing yet, or really all."""

@@ -262,6 +262,7 @@ async def _write(
     sizes = configured_split_sizes(handle.settings.manifest.splitting)
     with state.lock:  # every chunk in the plan has its place in a pack, and is stored below
         state.packs.close(state.changes)
+        state.packs.check_placed(state.changes)
         plan = plan_commit(base.nodes, state.changes, sizes)
     await store_packs(handle, state)
     manifests = await work.write_manifests(handle, plan, base, state.changes)
