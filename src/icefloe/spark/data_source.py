@@ -1,0 +1,160 @@
+"""The data source `icefloe`: `spark.read.format("icefloe")` and `readStream`.
+
+Spark runs `schema`, `partitions` and `read` in different processes, so a reader carries all it
+needs: the scan, with the snapshot pinned when the query was planned.
+
+Options: the URL is given to `load`; `branch`, `tag`, `snapshot` or `as-of`; `group`, `variables`,
+`columns`, `layout`, `where`, `missing`, `decode`, `split-size`, `min-partitions` as in
+`icefloe.spark.read`; `table` for a table of metadata; `pushdown=true` to use the filters of a query
+(Spark 4.1 or newer with spark.sql.python.filterPushdown.enabled, which `icefloe.spark.session`
+sets). Credentials come from the environment; options are shown in plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from icefloe.errors import InvalidInputError
+from icefloe.spark.options import KNOWN_OPTIONS, ReadOptions, options_from_text, truth
+from icefloe.spark.reading import plan_read
+from icefloe.spark.scan import Scan
+from icefloe.spark.source import REF_OPTIONS, Source, pin_options
+from icefloe.spark.spark_types import spark_schema
+from icefloe.spark.where import Condition
+
+# What Spark adds by itself when a table is created in SQL.
+_SPARK_OPTIONS = ("path", "provider", "owner", "location", "serialization.format")
+_OWN_OPTIONS = frozenset((*REF_OPTIONS, *KNOWN_OPTIONS, "table", "pushdown"))
+
+
+class IcefloeDataSource(DataSource):
+    """Arrays and metadata of a repository as tables."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "icefloe"
+
+    def schema(self) -> StructType:
+        check_options(self.options)
+        return spark_schema(self._scan(pin_options(self.options)).schema)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        check_options(self.options)
+        source = pin_options(self.options)
+        options = options_from_text(self.options)
+        if not is_table(self.options) and options.layout == "cells":
+            # A schema given by the user chooses columns; Spark has no other way to say so.
+            options = replace(options, columns=tuple(schema.names))
+        if truth("pushdown", self.options.get("pushdown", "false")):
+            return PushdownReader(source, self.options, options, schema)
+        return ScanReader(source, self.options, options, schema)
+
+    def _scan(self, source: Source) -> Scan:
+        return plan_options(source, self.options, options_from_text(self.options))
+
+
+class ScanReader(DataSourceReader):
+    """Reads a scan, which is made at once: Spark pickles a reader before it asks for partitions."""
+
+    def __init__(
+        self,
+        source: Source,
+        given: Mapping[str, str],
+        options: ReadOptions,
+        schema: StructType,
+    ) -> None:
+        self._source = source
+        self._given = dict(given)
+        self._options = options
+        self._scan = plan_options(source, given, options)
+        check_schema(schema, self._scan)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [InputPartition(number) for number in range(self._scan.num_partitions)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if partition.value is not None:  # which stands for an empty list of partitions
+            yield from self._scan.read(partition.value)
+
+
+class PushdownReader(ScanReader):
+    """Reads only the chunks that a query's filters leave.
+
+    A class of its own: Spark refuses a reader with `pushFilters` unless its setting is on.
+    """
+
+    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802 - Spark's name
+        for each in filters:
+            condition = as_condition(each)
+            if condition is not None:
+                self._narrow(condition)
+        return filters  # Spark filters the rows again, so that every value is compared its way
+
+    def _narrow(self, condition: Condition) -> None:
+        options = replace(self._options, where=(*self._options.where, condition))
+        try:
+            self._scan = plan_options(self._source, self._given, options)
+        except InvalidInputError:
+            return  # on a column that is no coordinate: Spark's filter has to do
+        self._options = options
+
+
+_COMPARISONS = {
+    "EqualTo": "=",
+    "GreaterThan": ">",
+    "GreaterThanOrEqual": ">=",
+    "LessThan": "<",
+    "LessThanOrEqual": "<=",
+    "In": "in",
+}
+
+
+def as_condition(pushed: Any) -> Condition | None:
+    """A filter of Spark as a condition, if it is a comparison of a column with a value."""
+    operator = _COMPARISONS.get(type(pushed).__name__)
+    if operator is None or len(pushed.attribute) != 1:
+        return None
+    value = tuple(pushed.value) if operator == "in" else pushed.value
+    return Condition(pushed.attribute[0], operator, value)
+
+
+def is_table(options: Mapping[str, str]) -> bool:
+    """Whether options ask for a table of metadata."""
+    return "table" in options
+
+
+def plan_options(source: Source, given: Mapping[str, str], options: ReadOptions) -> Scan:
+    """The scan that options ask for."""
+    return plan_read(source, options)
+
+
+def check_options(options: Mapping[str, str]) -> None:
+    """Refuse options that are not known, which would otherwise be misspelt in silence."""
+    for key in options:
+        known = key.lower() in _OWN_OPTIONS or key.lower() in _SPARK_OPTIONS
+        if not known and not key.lower().startswith("option."):
+            raise InvalidInputError(
+                f"unknown option {key!r} of the icefloe data source; options are "
+                f"{', '.join(sorted(_OWN_OPTIONS))}"
+            )
+
+
+def check_schema(wanted: StructType, scan: Scan) -> None:
+    """A schema given by the user has to have the columns' own types."""
+    found = {field.name: field.dataType for field in spark_schema(scan.schema)}
+    for field in wanted:
+        if field.name not in found:
+            raise InvalidInputError(
+                f"no column {field.name!r}; columns are {', '.join(map(repr, found))}"
+            )
+        if found[field.name] != field.dataType:
+            raise InvalidInputError(
+                f"column {field.name!r} is {found[field.name].simpleString()}, the schema says "
+                f"{field.dataType.simpleString()}; give that, and cast afterwards"
+            )

@@ -1,0 +1,50 @@
+"""Arrow types as Spark wants them, and the Spark types they correspond to.
+
+Spark has no unsigned numbers, no half floats, no fixed-size binary and no dictionaries; what
+Zarr has of these is widened (`columns.py`). Element names and nullability are Spark's, because it
+compares schemas to the letter.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pyspark.sql import types
+
+_PLAIN: dict[pa.DataType, types.DataType] = {
+    pa.bool_(): types.BooleanType(),
+    pa.int8(): types.ByteType(),
+    pa.int16(): types.ShortType(),
+    pa.int32(): types.IntegerType(),
+    pa.int64(): types.LongType(),
+    pa.float32(): types.FloatType(),
+    pa.float64(): types.DoubleType(),
+    pa.string(): types.StringType(),
+    pa.binary(): types.BinaryType(),
+    pa.timestamp("us", tz="UTC"): types.TimestampType(),
+    pa.timestamp("us"): types.TimestampNTZType(),
+    pa.duration("us"): types.DayTimeIntervalType(),
+}
+
+
+def spark_schema(schema: pa.Schema) -> types.StructType:
+    """The Spark schema whose Arrow form is `schema`."""
+    return types.StructType(
+        [types.StructField(field.name, spark_type(field.type), field.nullable) for field in schema]
+    )
+
+
+def spark_type(kind: pa.DataType) -> types.DataType:
+    """The Spark type of one Arrow type that a scan uses."""
+    found = _PLAIN.get(kind)
+    if found is not None:
+        return found
+    if pa.types.is_decimal(kind):
+        return types.DecimalType(kind.precision, kind.scale)
+    if pa.types.is_list(kind):
+        return types.ArrayType(spark_type(kind.value_type), kind.value_field.nullable)
+    if pa.types.is_map(kind):
+        nullable = kind.item_field.nullable
+        return types.MapType(spark_type(kind.key_type), spark_type(kind.item_type), nullable)
+    if pa.types.is_struct(kind):
+        return spark_schema(pa.schema(list(kind)))
+    raise TypeError(f"no Spark type stands for Arrow's {kind}")

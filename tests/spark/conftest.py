@@ -1,0 +1,40 @@
+"""One Spark session for all tests of a process, and only when a test asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark", reason="pyspark is an optional dependency")
+
+from pyspark.sql import SparkSession
+
+import icefloe.spark
+from icefloe import Repository, local_filesystem_storage
+
+SPARK_SECONDS = 400
+"""For tests that may be the one that starts Java, on a machine with other work to do."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.timeout(SPARK_SECONDS))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    session = icefloe.spark.session(
+        "local[2,4]",
+        "icefloe tests",
+        {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": 2},
+    )
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    return Repository.create(local_filesystem_storage(tmp_path / "repository", durable=False))

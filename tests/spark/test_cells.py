@@ -1,0 +1,283 @@
+"""Cells are what xarray shows, whatever the types, chunks and dimensions. No Spark is started."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import zarr
+
+from icefloe import InvalidInputError, NodeNotFoundError, Repository
+from tests.spark.datasets import WEATHER_ENCODING, as_frame, pd, rows, scan_of, weather, write, xr
+
+
+def shown_by_xarray(repository: Repository, **options: Any) -> Any:
+    store = repository.readonly_session("main").store
+    return xr.open_zarr(store, zarr_format=3, consolidated=False, chunks=None, **options).load()
+
+
+def test_cells_are_the_rows_of_xarray(repository: Repository) -> None:
+    write(repository, weather(), encoding=WEATHER_ENCODING)
+    dims = ["time", "lat", "station"]
+    found = as_frame(rows(repository), dims)
+    expected = as_frame(shown_by_xarray(repository).to_dataframe().reset_index(), dims)
+    assert set(found.columns) == set(expected.columns)
+    assert list(found.columns[:3]) == dims
+    pd.testing.assert_frame_equal(
+        found, expected[found.columns], check_dtype=False, check_exact=True
+    )
+
+
+def test_missing_values_are_null_and_integers_stay_integers(repository: Repository) -> None:
+    data = xr.Dataset({"n": ("x", [1, -1, 3]), "f": ("x", [0.5, np.nan, np.inf])})
+    write(repository, data, encoding={"n": {"_FillValue": -1, "dtype": "i2"}})
+    table = rows(repository)
+    assert table.schema.field("n").type == pa.int16()
+    assert table["n"].to_pylist() == [1, None, 3]
+    assert table["f"].to_pylist() == [0.5, None, np.inf]
+    raw = rows(repository, decode=False)
+    assert raw["n"].to_pylist() == [1, -1, 3]
+    assert raw["f"].null_count == 0
+
+
+def test_batches_are_small_and_partitions_follow_the_chunks(repository: Repository) -> None:
+    root = zarr.open_group(repository_store := repository.writable_session("main").store, mode="w")
+    array = root.create_array("a", shape=(70, 3001), chunks=(10, 1000), dtype="i4")
+    array[...] = np.arange(70 * 3001, dtype="i4").reshape(70, 3001)
+    repository_store.session.commit("large enough for several batches")
+    scan = scan_of(repository, split_size="100k", min_partitions=1)
+    assert scan.num_partitions > 7
+    whole = scan_of(repository, min_partitions=1)
+    assert whole.num_partitions == 1
+    sizes = [batch.num_rows for batch in whole.read(0)]
+    assert sum(sizes) == 70 * 3001
+    assert max(sizes) <= 1 << 17
+    assert len(sizes) == 2
+    for each in (scan, whole):
+        values = np.concatenate(
+            [b["a"].to_numpy() for p in range(each.num_partitions) for b in each.read(p)]
+        )
+        assert np.array_equal(np.sort(values), np.arange(70 * 3001))
+    both = rows(repository)
+    assert np.array_equal(
+        both["dim_0"].to_numpy() * 3001 + both["dim_1"].to_numpy(), both["a"].to_numpy()
+    )
+
+
+DTYPES: dict[str, tuple[Any, pa.DataType, list[Any]]] = {
+    "bool": ("bool", pa.bool_(), [True, False]),
+    "int8": ("i1", pa.int8(), [-128, 127]),
+    "int16": ("i2", pa.int16(), [-(2**15), 2**15 - 1]),
+    "int32": ("i4", pa.int32(), [-(2**31), 2**31 - 1]),
+    "int64": ("i8", pa.int64(), [-(2**63), 2**63 - 1]),
+    "uint8": ("u1", pa.int16(), [0, 255]),
+    "uint16": ("u2", pa.int32(), [0, 65535]),
+    "uint32": ("u4", pa.int64(), [0, 2**32 - 1]),
+    "uint64": ("u8", pa.decimal128(20, 0), [0, 2**64 - 1]),
+    "float16": ("f2", pa.float32(), [0.5, 65504.0]),
+    "float32": ("f4", pa.float32(), [0.5, -1.25]),
+    "float64": ("f8", pa.float64(), [0.1, 1e300]),
+    "complex64": ("c8", None, [1 + 2j, -0.5j]),
+    "complex128": ("c16", None, [1 + 2j, -0.5j]),
+    "text": ("str", pa.string(), ["", "grün"]),
+    "fixed text": ("U4", pa.string(), ["", "grün"]),
+    "fixed bytes": ("S4", pa.binary(), [b"", b"\x00abc"]),
+    "datetime": (
+        "M8[ns]",
+        pa.timestamp("us"),
+        [np.datetime64("2020-02-29T12:34:56.789012", "ns"), np.datetime64("1900-01-01", "ns")],
+    ),
+    "timedelta": ("m8[s]", pa.duration("us"), [np.timedelta64(5, "s"), np.timedelta64(-1, "s")]),
+}
+
+
+@pytest.mark.parametrize("name", DTYPES)
+@pytest.mark.parametrize("decode", [True, False])
+def test_every_data_type_has_a_column(repository: Repository, name: str, decode: bool) -> None:
+    dtype, kind, values = DTYPES[name]
+    session = repository.writable_session("main")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Zarr calls some of these types unstable
+        array = zarr.create_array(
+            session.store, name="a", shape=(2,), chunks=(1,), dtype=dtype, dimension_names=("x",)
+        )
+        array[...] = np.array(values, None if dtype == "str" else dtype)
+        session.commit("one type")
+        table = rows(repository, decode=decode)
+    if kind is not None:
+        assert table.schema.field("a").type == kind
+    if dtype.startswith("c"):
+        values = [{"re": value.real, "im": value.imag} for value in values]
+    elif dtype[0] in "mM":
+        values = [value.astype(f"{dtype[0]}8[us]").item() for value in values]
+    assert table["a"].to_pylist() == values
+    assert table["x"].to_pylist() == [0, 1]
+
+
+def test_bytes_are_read_as_the_byte_order_says(repository: Repository) -> None:
+    session = repository.writable_session("main")
+    array = zarr.create_array(session.store, name="a", shape=(3,), dtype=">i4")
+    array[...] = [1, 2, 3]
+    session.commit("big-endian")
+    assert rows(repository)["a"].to_pylist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("units", "calendar", "values"),
+    [
+        ("days since 2000-01-01", "standard", np.array([0, 1, 366])),
+        ("hours since 1900-01-01 06:00:0.0", "gregorian", np.array([0.0, 0.5, 876577.25])),
+        ("seconds since 1970-01-01T00:00:00Z", "proleptic_gregorian", np.array([-1, 0, 10**9])),
+        ("minutes since 1999-12-31 23:00 +02:00", "standard", np.array([1, 2, 3], "i4")),
+        ("milliseconds since 1970-01-01", "standard", np.array([1, 1500, 10**12])),
+        ("nanoseconds since 1970-01-01", "standard", np.array([1000, 10**18, -(10**15)])),
+        ("days since 0001-01-01", "standard", np.array([730121.25, 730122.5])),
+        ("days since 0001-01-01", "proleptic_gregorian", np.array([730120, 730121])),
+    ],
+)
+def test_times_are_those_of_xarray(
+    repository: Repository, units: str, calendar: str, values: np.ndarray[Any, Any]
+) -> None:
+    data = xr.Dataset({"t": ("x", values, {"units": units, "calendar": calendar})})
+    write(repository, data)
+    table = rows(repository)
+    assert table.schema.field("t").type == pa.timestamp("us")
+    expected = shown_by_xarray(repository).t.values.astype("M8[us]")
+    assert np.array_equal(table["t"].to_numpy(), expected)
+
+
+@pytest.mark.parametrize(
+    ("units", "calendar"),
+    [("days since 2000-01-01", "noleap"), ("months since 2000-01-01", "standard"), ("m", None)],
+)
+def test_units_without_real_dates_stay_numbers(
+    repository: Repository, units: str, calendar: str | None
+) -> None:
+    attributes = {"units": units} | ({"calendar": calendar} if calendar else {})
+    write(repository, xr.Dataset({"t": ("x", [1, 2], attributes)}))
+    assert rows(repository)["t"].to_pylist() == [1, 2]
+
+
+def test_packed_unsigned_bytes_and_booleans_are_unpacked(repository: Repository) -> None:
+    attributes = {"_Unsigned": "true", "scale_factor": 0.5, "_FillValue": -1}
+    data = xr.Dataset(
+        {
+            "a": ("x", np.array([1, -2, -1], "i1"), attributes),
+            "b": ("x", np.array([1, 0, 1], "i1"), {"dtype": "bool"}),
+        }
+    )
+    write(repository, data)
+    table = rows(repository)
+    assert table["a"].to_pylist() == [0.5, 127.0, None]
+    assert table["b"].to_pylist() == [True, False, True]
+
+
+def test_a_dimension_order_of_its_own_is_followed(repository: Repository) -> None:
+    values = np.arange(6).reshape(2, 3)
+    write(repository, xr.Dataset({"a": (("y", "x"), values), "b": (("x", "y"), values.T * 10)}))
+    table = rows(repository)
+    assert table["b"].to_pylist() == [10 * value for value in table["a"].to_pylist()]
+
+
+def test_scalars_alone_are_one_row_and_empty_arrays_none(repository: Repository) -> None:
+    write(repository, xr.Dataset({"a": ((), 1.5), "e": ("x", np.empty(0))}))
+    assert rows(repository, variables="a").to_pylist() == [{"a": 1.5}]
+    assert rows(repository, variables="e").num_rows == 0
+
+
+def test_shards_are_read_whole(repository: Repository) -> None:
+    session = repository.writable_session("main")
+    array = zarr.create_array(
+        session.store, name="a", shape=(10, 7), chunks=(2, 3), shards=(4, 6), dtype="f4"
+    )
+    array[...] = np.arange(70).reshape(10, 7)
+    session.commit("shards")
+    scan = scan_of(repository)
+    assert scan.num_partitions == 6
+    assert sorted(rows(repository)["a"].to_pylist()) == list(range(70))
+
+
+def test_chunks_never_written_are_filled_or_skipped(repository: Repository) -> None:
+    session = repository.writable_session("main")
+    root = zarr.open_group(session.store, mode="w")
+    a = root.create_array("a", shape=(5, 5), chunks=(2, 2), dtype="i4", fill_value=-5)
+    b = root.create_array("b", shape=(5, 5), chunks=(5, 1), dtype="i4", fill_value=0)
+    a[2:4, 2:5] = 1
+    b[:, 4] = 2
+    session.commit("mostly holes")
+    filled = rows(repository)
+    assert filled.num_rows == 25
+    assert filled["a"].to_pylist().count(-5) == 19
+    skipped = rows(repository, missing="skip", columns=["dim_0", "dim_1", "a"])
+    expected = {(2, 2), (2, 3), (3, 2), (3, 3)} | {(y, 4) for y in range(5)}
+    places = zip(skipped["dim_0"].to_pylist(), skipped["dim_1"].to_pylist(), strict=True)
+    assert set(places) == expected
+    assert skipped.num_rows == len(expected)
+    alone = rows(repository, missing="skip", variables=["a"])
+    assert alone.num_rows == 6
+    assert rows(repository, missing="skip", variables=["a"], where={"dim_0": 0}).num_rows == 0
+
+
+# -- bad input
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"group": 3}, "group is 3"),
+        ({"group": "nowhere"}, "no group '/nowhere'"),
+        ({"group": "temperature"}, r"variables=\['temperature'\]"),
+        ({"variables": ["nothing"]}, "no array 'nothing'"),
+        ({"variables": []}, "variables is empty"),
+        ({"variables": 5}, "variables is 5"),
+        ({"columns": ["temperature", "x"]}, "no column 'x'"),
+        ({"columns": ["lat", "lat"]}, "twice"),
+        ({"layout": "rows"}, "cells or chunks"),
+        ({"missing": "drop"}, "fill or skip"),
+        ({"decode": "yes"}, "decode is 'yes'"),
+        ({"split_size": "many"}, "split_size is 'many'"),
+        ({"split_size": 0}, "split_size is 0"),
+        ({"where": {"temperature": 3}}, "DataFrame.where"),
+        ({"where": {"height_of": 3}}, "coordinates are 'time', 'lat', 'station'"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_in_planning(
+    repository: Repository, options: dict[str, Any], problem: str
+) -> None:
+    write(repository, weather())
+    with pytest.raises((InvalidInputError, NodeNotFoundError), match=problem):
+        scan_of(repository, **options)
+
+
+def test_variables_that_share_no_rows_are_refused_by_name(repository: Repository) -> None:
+    write(repository, xr.Dataset({"a": ("x", [1]), "b": ("y", [1])}))
+    with pytest.raises(InvalidInputError, match=r"'b' has the dimensions \('y',\)"):
+        scan_of(repository)
+    assert rows(repository, variables=["b"]).num_rows == 1
+
+
+def test_a_structured_data_type_has_no_column(repository: Repository) -> None:
+    session = repository.writable_session("main")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        zarr.create_array(session.store, name="s", shape=(2,), dtype=np.dtype([("a", "i4")]))
+        session.commit("a structure")
+        with pytest.raises(InvalidInputError, match="no column type"):
+            scan_of(repository)
+        assert rows(repository, layout="chunks").num_rows == 1
+
+
+def test_a_group_without_arrays_is_refused(repository: Repository) -> None:
+    with pytest.raises((InvalidInputError, NodeNotFoundError), match=r"no arrays|no group"):
+        scan_of(repository)
+
+
+def test_a_time_before_the_calendar_changed_is_refused(repository: Repository) -> None:
+    attributes = {"units": "days since 1500-01-01", "calendar": "standard"}
+    write(repository, xr.Dataset({"t": ("x", [1], attributes)}))
+    with pytest.raises(Exception, match="decode=False"):
+        rows(repository)
+    assert rows(repository, decode=False)["t"].to_pylist() == [1]
