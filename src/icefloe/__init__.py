@@ -5,7 +5,7 @@ Code inside the package never imports from here; it imports the module that defi
 
 from icefloe.api.ancestry_graph import AncestryGraph
 from icefloe.api.repository import Repository
-from icefloe.api.session import Session
+from icefloe.api.session import ForkSession, Session
 from icefloe.api.values import (
     ChunkType,
     ManifestFileInfo,
@@ -128,6 +128,7 @@ __all__ = [
     # repositories
     "Repository",
     "Session",
+    "ForkSession",
     "IcechunkStore",
     "ChunkType",
     "ManifestFileInfo",

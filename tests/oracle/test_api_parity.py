@@ -36,10 +36,7 @@ LATER_MEMBERS: dict[str, dict[str, int | None]] = {
         "inspect_snapshot": None,
         "inspect_transaction_log": None,
     },
-    "Session": {
-        "fork": 4,
-        "merge": 4,
-    },
+    "Session": {},
     "IcechunkStore": {
         "array_chunk_iterator": 4,
         "set_virtual_ref": 4,
@@ -52,7 +49,6 @@ LATER_PARAMETERS: dict[str, int | None] = {
     "attribution": None,
 }
 LATER_NAMES: dict[str, int | None] = {
-    "ForkSession": 4,
     "VirtualChunkSpec": 4,
     "CommitMethod": 4,
     "GCSummary": None,

@@ -46,9 +46,13 @@ def _checked(function: Function) -> Function:
     def check(*args: Any, **kwargs: Any) -> None:
         bound = signature.bind(*args, **kwargs)
         for name, classes in rules().items():
-            value = bound.arguments.get(name)
-            if name in bound.arguments and not _fits(value, classes):
-                raise TypeError(_problem(function.__qualname__, name, value, classes))
+            if name not in bound.arguments:
+                continue
+            given = bound.arguments[name]
+            is_variadic = signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
+            for value in given if is_variadic else (given,):
+                if not _fits(value, classes):
+                    raise TypeError(_problem(function.__qualname__, name, value, classes))
 
     @functools.wraps(function)
     def blocking(*args: Any, **kwargs: Any) -> Any:

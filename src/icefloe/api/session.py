@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from threading import Lock
 from typing import Any
 
 from icefloe import paths
@@ -15,7 +16,9 @@ from icefloe.changes.solvers import ConflictSolver
 from icefloe.config import RepositoryConfig
 from icefloe.errors import ErrorKind, InvalidInputError, ReadOnlyError
 from icefloe.ids import FIRST_SNAPSHOT_ID
-from icefloe.repo import commit, rearrange, rebase, relabel, sessions
+from icefloe.repo import commit, forks, rearrange, rebase, relabel, sessions
+from icefloe.repo.forks import ForkChanges
+from icefloe.repo.handle import RepoHandle
 from icefloe.repo.sessions import SessionMode, SessionState
 from icefloe.storage.run import run_blocking
 from icefloe.store import session_queries
@@ -34,7 +37,8 @@ class Session(SessionAsync):
     def __repr__(self) -> str:
         where = f"branch={self.branch!r} " if self.branch is not None else ""
         changes = " with uncommitted changes" if self.has_uncommitted_changes else ""
-        return f"<icefloe.Session {self.mode.name} {where}snapshot={self.snapshot_id!r}{changes}>"
+        kind = type(self).__name__
+        return f"<icefloe.{kind} {self.mode.name} {where}snapshot={self.snapshot_id!r}{changes}>"
 
     def __eq__(self, value: object) -> bool:
         if not isinstance(value, Session):
@@ -190,6 +194,44 @@ class Session(SessionAsync):
         """Store the changes as a snapshot that no branch points at, and return its id."""
         return run_blocking(commit.flush(self._handle, self._state, message, metadata)).text
 
+    # -- forks
+
+    def fork(self) -> ForkSession:
+        """A session for a worker: it can be pickled, written to, sent back and merged.
+
+        It starts from this session as it is now; changes that are not committed yet are stored
+        aside for it (one snapshot file and its manifests). One fork can be sent to many workers.
+        """
+        return ForkSession(
+            self._handles, run_blocking(forks.fork_session(self._handle, self._state))
+        )
+
+    async def fork_async(self) -> ForkSession:
+        """Like `fork`, inside an event loop."""
+        return ForkSession(self._handles, await forks.fork_session(self._aio_handle, self._state))
+
+    def merge(self, *others: Session) -> None:
+        """Take over the changes of forks: of all of them, or if one does not fit, of none.
+
+        Forks may touch different nodes, and different chunks of one array. Of two writes of one
+        chunk the one merged last counts.
+
+        Raises:
+            SessionStateError: a fork changed a node that another one or this session changed
+                differently since (kind `merge-failed`), or comes from another repository or
+                another snapshot (kind `merge-not-allowed`).
+        """
+        brought = [run_blocking(other._bring(other._handle)) for other in others]
+        return run_blocking(forks.merge_forks(self._handle, self._state, brought))
+
+    async def merge_async(self, *others: Session) -> None:
+        """Like `merge`, inside an event loop."""
+        brought = [await other._bring(other._aio_handle) for other in others]
+        return await forks.merge_forks(self._aio_handle, self._state, brought)
+
+    async def _bring(self, handle: RepoHandle) -> ForkChanges:
+        return await forks.fork_changes(handle, self._state)
+
     # -- rearranging
 
     def move(self, from_path: str, to_path: str) -> None:
@@ -262,3 +304,36 @@ class Session(SessionAsync):
         for first in range(0, len(refs), batch_size):
             for row in refs.index[first : first + batch_size].tolist():
                 yield tuple(row)
+
+
+class ForkSession(Session):
+    """A session that can be pickled with its changes. Made by `Session.fork`.
+
+    It cannot be committed; `Session.merge` brings its changes back. Pickling waits until every
+    chunk it wrote is stored for good. What was unpickled reads its snapshot when it is first
+    used, so a fork that only comes back to be merged costs no request.
+    """
+
+    _arrived: ForkChanges | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        brought = self._arrived or run_blocking(self._bring(self._handle))
+        return {"handles": self._handles, "brought": brought}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._handles = state["handles"]
+        self._arrived = state["brought"]
+        self._store = None
+        self._opening = Lock()
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "_state" or "_opening" not in self.__dict__:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        with self._opening:
+            if self._arrived is not None:
+                self._state = run_blocking(forks.open_fork(self._handle, self._arrived))
+                self._arrived = None
+        return self._state
+
+    async def _bring(self, handle: RepoHandle) -> ForkChanges:
+        return self._arrived or await forks.fork_changes(handle, self._state)

@@ -121,6 +121,15 @@ class ChangeSet:
         """The path of an array whose chunks were edited."""
         return self._path_of[node_id]
 
+    def copy(self) -> ChangeSet:
+        """The same changes. The edits of an array are shared: copy them before changing them."""
+        twin = ChangeSet()
+        twin.new, twin.updated = dict(self.new), dict(self.updated)
+        twin.deleted, twin.chunks = dict(self.deleted), dict(self.chunks)
+        twin._path_of = dict(self._path_of)
+        twin.moves = self.moves
+        return twin
+
     def clear(self) -> None:
         for part in (self.new, self.updated, self.deleted, self.chunks):
             part.clear()

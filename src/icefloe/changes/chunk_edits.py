@@ -7,6 +7,7 @@ stay tables. A commit turns both into columns.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -97,8 +98,18 @@ class ChunkEdits:
         twin._single, twin._layers = dict(self._single), list(self._layers)
         return twin
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _from_layers, (self.ndim, self.layers())
+
     def __iter__(self) -> Iterator[Coordinates]:
         return map(tuple, self.touched().tolist())
+
+
+def _from_layers(ndim: int, layers: Sequence[tuple[ChunkRefs, Index]]) -> ChunkEdits:
+    edits = ChunkEdits(ndim)
+    for refs, deleted in layers:
+        edits.set_table(refs, deleted)
+    return edits
 
 
 def _columns(single: dict[Coordinates, ChunkRef | None], ndim: int) -> tuple[ChunkRefs, Index]:

@@ -301,6 +301,17 @@ location='s3://b/f', etag=None, last_modified=None, inline=None)
                 columns[name] = columns[name].cast(pa.string())
         return pa.table(columns)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles as compressed columns."""
+        table = self.to_arrow()
+        empty = [name for name in table.column_names if table[name].null_count == len(self)]
+        table = table.drop_columns(empty) if len(self) else table
+        sink = pa.BufferOutputStream()
+        options = pa.ipc.IpcWriteOptions(compression="zstd")
+        with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+            writer.write_table(table)
+        return _from_stream, (sink.getvalue(),)
+
     @classmethod
     def from_arrow(cls, table: pa.Table) -> ChunkRefs:
         """Columns from a table such as `to_arrow` makes; rows may come in any order."""
@@ -331,6 +342,11 @@ location='s3://b/f', etag=None, last_modified=None, inline=None)
             ._checked()
             ._sorted()
         )
+
+
+def _from_stream(data: pa.Buffer) -> ChunkRefs:
+    with pa.ipc.open_stream(data) as reader:
+        return ChunkRefs.from_arrow(reader.read_all())
 
 
 def _plain(

@@ -152,6 +152,11 @@ async def flush(
 ) -> SnapshotId:
     """Store the session's changes as a snapshot that no branch points at."""
     _require_writable(state)
+    if state.is_fork:
+        raise SessionStateError(
+            "a fork cannot be flushed; merge it into the session it was forked from",
+            ErrorKind.UNKNOWN,
+        )
     base = state.snapshot_id
     written = await _write(handle, state, message, metadata, parent_id=base)
     if handle.spec_version > 1:
@@ -166,6 +171,14 @@ async def flush(
         await _publish(handle, change)
     state.finish(written.snapshot)
     return written.snapshot.id
+
+
+async def store_aside(handle: RepoHandle, state: SessionState) -> Snapshot:
+    """Store the session as it is now as a snapshot that nothing lists, for its forks to read.
+
+    Nothing of it ends up in a commit. It goes with the next garbage collection.
+    """
+    return (await _write(handle, state, "fork", None, parent_id=state.snapshot_id)).snapshot
 
 
 # -- checks
@@ -183,7 +196,7 @@ def _require_branch(state: SessionState) -> str:
     _require_writable(state)
     if state.branch is None:
         raise SessionStateError(
-            "this session is not on a branch and cannot be committed",
+            "a fork cannot be committed; merge it into the session it was forked from",
             ErrorKind.COMMIT_NOT_ALLOWED,
         )
     return state.branch

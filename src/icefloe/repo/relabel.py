@@ -12,6 +12,7 @@ from icefloe.format.chunk_index import Index
 from icefloe.format.chunk_refs import ChunkRefs
 from icefloe.format.nodes import Node
 from icefloe.repo.handle import RepoHandle
+from icefloe.repo.packing import store_packs
 from icefloe.repo.sessions import SessionState, all_chunks
 
 
@@ -20,6 +21,7 @@ async def shift_array(
 ) -> None:
     """Move every chunk by an offset; chunks that leave the grid are gone."""
     node, grid = _regular_array(state, path)
+    await store_packs(handle, state)  # a chunk in an open pack is known by its place
     _lay_over(state, node, *shifted(await all_chunks(handle, state, node), offset, grid))
 
 
@@ -32,6 +34,7 @@ async def reindex_array(
 ) -> None:
     """Move every chunk to where a function sends it."""
     node, grid = _regular_array(state, path)
+    await store_packs(handle, state)
     refs = await all_chunks(handle, state, node)
     _lay_over(state, node, *reindexed(refs, forward, backward, grid))
 

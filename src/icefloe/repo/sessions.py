@@ -48,6 +48,8 @@ class SessionState:
         self.branch = branch
         self.mode = mode
         self.changes = ChangeSet()
+        self.fork_root: SnapshotId | None = None
+        """In a fork: the snapshot of the session that all forks around it come from."""
         self.packs = Packs()
         self.lock = RLock()
         self._nodes: dict[str, Node | None] = {}
@@ -59,6 +61,10 @@ class SessionState:
     @property
     def is_read_only(self) -> bool:
         return self.mode == SessionMode.readonly
+
+    @property
+    def is_fork(self) -> bool:
+        return self.fork_root is not None
 
     def find_node(self, path: str) -> Node | None:
         """The node at `path`; remembered until the session changes a node."""

@@ -1,0 +1,120 @@
+"""Forks: sessions for workers, whose changes are merged back into the session they came from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from icefloe.changes.change_set import ChangeSet
+from icefloe.changes.merge import merge_changes
+from icefloe.errors import ErrorKind, SessionStateError
+from icefloe.format.snapshot import Snapshot
+from icefloe.ids import SnapshotId
+from icefloe.repo.commit import store_aside
+from icefloe.repo.handle import RepoHandle
+from icefloe.repo.packing import store_packs
+from icefloe.repo.sessions import SessionMode, SessionState
+from icefloe.storage.spec import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class ForkChanges:
+    """What a fork brings back. `root` is the snapshot of the session it comes from in the end."""
+
+    storage: Storage
+    is_fork: bool
+    root: SnapshotId
+    snapshot_id: SnapshotId
+    changes: ChangeSet
+
+
+async def fork_session(handle: RepoHandle, state: SessionState) -> SessionState:
+    """A session that starts from this one as it is now and cannot be committed, only merged.
+
+    Uncommitted changes are stored aside first, so that a fork is small to send, however much
+    was written before.
+    """
+    if state.mode == SessionMode.readonly:
+        raise SessionStateError(
+            "a read-only session cannot be forked; it can be pickled as it is",
+            ErrorKind.CANNOT_FORK_READ_ONLY_SESSION,
+        )
+    state.require_writable()
+    root = state.fork_root or state.snapshot_id
+    snapshot = state.snapshot if state.changes.is_empty else await store_aside(handle, state)
+    return _new_fork(snapshot, root, ChangeSet())
+
+
+async def open_fork(handle: RepoHandle, fork: ForkChanges) -> SessionState:
+    """A fork that came from another process."""
+    snapshot = await handle.assets.snapshot(fork.snapshot_id)
+    return _new_fork(snapshot, fork.root, fork.changes)
+
+
+def _new_fork(snapshot: Snapshot, root: SnapshotId, changes: ChangeSet) -> SessionState:
+    state = SessionState(snapshot, None, SessionMode.writable)
+    state.fork_root = root
+    state.changes = changes
+    return state
+
+
+async def fork_changes(handle: RepoHandle, state: SessionState) -> ForkChanges:
+    """The changes of a session; their chunks are stored, and will survive a power failure.
+
+    They have to be before a commit somewhere else refers to them.
+    """
+    if state.mode == SessionMode.readonly:
+        raise SessionStateError(
+            "a read-only session has no changes that could be merged", ErrorKind.MERGE_NOT_ALLOWED
+        )
+    await store_packs(handle, state)
+    await handle.driver.sync()
+    with state.lock:
+        changes = state.changes.copy()
+        changes.chunks = {key: edits.copy() for key, edits in changes.chunks.items()}
+        root = state.fork_root or state.snapshot_id
+        return ForkChanges(handle.storage, state.is_fork, root, state.snapshot_id, changes)
+
+
+async def merge_forks(
+    handle: RepoHandle, state: SessionState, forks: Sequence[ForkChanges]
+) -> None:
+    """Lay the changes of forks over those of a session, in order; all of them or none.
+
+    Raises:
+        SessionStateError: kind `merge-not-allowed` for forks of another repository or of a
+            session that started elsewhere, `merge-failed` where both sides changed a node.
+    """
+    state.require_writable()
+    root = state.fork_root or state.snapshot_id
+    for fork in forks:
+        if state.is_fork and not fork.is_fork:
+            raise SessionStateError(
+                "a session on a branch cannot be merged into a fork; merge the fork into it",
+                ErrorKind.MERGE_NOT_ALLOWED,
+            )
+        _check_origin(handle, fork, root)
+    starts = {fork.snapshot_id: None for fork in forks}
+    nodes = {key: (await handle.assets.snapshot(key)).nodes for key in starts}
+    with state.lock:
+        merged = state.changes
+        for fork in forks:
+            fork_base = nodes[fork.snapshot_id]
+            merged = merge_changes(merged, state.snapshot.nodes, fork.changes, fork_base)
+        state.changes = merged
+        state.forget_nodes()
+
+
+def _check_origin(handle: RepoHandle, fork: ForkChanges, root: SnapshotId) -> None:
+    if fork.storage != handle.storage:
+        raise SessionStateError(
+            f"a fork of the repository in {fork.storage.url} cannot be merged into a session of "
+            f"the one in {handle.storage.url}",
+            ErrorKind.MERGE_NOT_ALLOWED,
+        )
+    if fork.root != root:
+        raise SessionStateError(
+            f"a fork of a session at snapshot {fork.root} cannot be merged into one at {root}; "
+            "merge forks before the session is rebased, and into no other",
+            ErrorKind.MERGE_NOT_ALLOWED,
+        )
