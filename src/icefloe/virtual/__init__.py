@@ -1,1 +1,39 @@
-"""Scanning HDF5, NetCDF and Zarr sources into descriptions and tables of references."""
+"""Bringing NetCDF, HDF5 and Zarr files into repositories, as copies or as references.
+
+`scan` describes one source, `plan_ingest` decides what many of them become, `ingest_local` does
+it in one process; `icefloe.spark` does it on many.
+"""
+
+from icefloe.virtual.access import SourceAccess
+from icefloe.virtual.description import (
+    GroupDescription,
+    SourceDescription,
+    SourceError,
+    SourceVersion,
+    VariableDescription,
+)
+from icefloe.virtual.formats import open_native, scan
+from icefloe.virtual.globs import list_sources
+from icefloe.virtual.ingest import IngestResult, ingest_local
+from icefloe.virtual.plan import ArrayPlan, IngestOptions, IngestPlan, Problem
+from icefloe.virtual.planning import Existing, plan_ingest
+
+__all__ = [
+    "ArrayPlan",
+    "Existing",
+    "GroupDescription",
+    "IngestOptions",
+    "IngestPlan",
+    "IngestResult",
+    "Problem",
+    "SourceAccess",
+    "SourceDescription",
+    "SourceError",
+    "SourceVersion",
+    "VariableDescription",
+    "ingest_local",
+    "list_sources",
+    "open_native",
+    "plan_ingest",
+    "scan",
+]

@@ -142,3 +142,13 @@ def bytes_codec(dtype: np.dtype[Any]) -> Json:
         return {"name": "bytes"}
     is_big = dtype != dtype.newbyteorder("<")
     return {"name": "bytes", "configuration": {"endian": "big" if is_big else "little"}}
+
+
+def bytes_codec_of(dtype: str) -> Json:
+    """Zarr's codec for a type in the byte order of native chunks."""
+    return bytes_codec(np.dtype(little_endian(dtype)))
+
+
+def canonical_dtype(dtype: str) -> str:
+    """The name of a type whatever its byte order."""
+    return dtype if dtype == "string" else np.dtype(dtype).newbyteorder("<").str.lstrip("<|")

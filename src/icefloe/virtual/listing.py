@@ -55,7 +55,7 @@ class Place:
 
     def __init__(self, location: str, access: SourceAccess) -> None:
         self.location = location.rstrip("/")
-        self.path = local_path(self.location)
+        self.path = local_path(location)
         self._connection: Connection | None = None
         self._prefix = ""
         if self.path is None:

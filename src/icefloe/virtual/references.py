@@ -83,26 +83,34 @@ def cut_leading(table: pa.Table, num_rows: int, length_rows: int) -> pa.Table:
     return make_references(index, location, offset, np.full(count, length, np.uint64))
 
 
-def to_chunk_refs(table: pa.Table, version: SourceVersion) -> ChunkRefs:
-    """References as a session takes them, each with the checksum of what it points at.
-
-    An ETag where there is one, else the time of the last change: a reader refuses bytes that
-    are not those that were scanned.
+def with_checksums(table: pa.Table, version: SourceVersion) -> pa.Table:
+    """References that say what they point at: an ETag where there is one, else the time of the
+    last change. A reader refuses bytes that are not those that were scanned.
     """
+    names = table.column_names
+    if "inline" in names or "etag" in names or "last_modified" in names:
+        return table
+    count = len(table)
+    if version.etag is not None:
+        codes = pa.array(np.zeros(count, np.int32))
+        etag = pa.DictionaryArray.from_arrays(codes, pa.array([version.etag], pa.string()))
+        return table.append_column("etag", etag)
+    if version.last_modified is not None:
+        seconds = np.full(count, version.last_modified, np.uint32)
+        return table.append_column("last_modified", pa.array(seconds))
+    return table
+
+
+def to_chunk_refs(table: pa.Table) -> ChunkRefs:
+    """References in the form manifests are made of."""
     index = index_of(table)
     if "inline" in table.column_names:
         return ChunkRefs.inline_chunks(index, table["inline"].combine_chunks())
-    count = len(table)
     etag = last_modified = None
-    if "etag" in table.column_names or "last_modified" in table.column_names:
-        etag = table["etag"].combine_chunks() if "etag" in table.column_names else None
-        if "last_modified" in table.column_names:
-            last_modified = table["last_modified"].combine_chunks().to_numpy()
-    elif version.etag is not None:
-        codes = pa.array(np.zeros(count, np.int32))
-        etag = pa.DictionaryArray.from_arrays(codes, pa.array([version.etag], pa.string()))
-    elif version.last_modified is not None:
-        last_modified = np.full(count, version.last_modified, np.uint32)
+    if "etag" in table.column_names:
+        etag = table["etag"].combine_chunks()
+    if "last_modified" in table.column_names:
+        last_modified = table["last_modified"].combine_chunks().to_numpy()
     return ChunkRefs.virtual(
         index,
         table["location"].combine_chunks(),

@@ -85,7 +85,7 @@ def scan_zarr(
     if not documents:
         raise SourceError(f"{location}: there is no Zarr store")
     groups.setdefault("", GroupDescription())
-    _name_dimensions(groups, variables)
+    name_dimensions(groups, variables)
     version = listing.version() if listing else SourceVersion(0)
     return SourceDescription(
         place.location, "zarr", version, groups, variables, tables if references else None
@@ -163,7 +163,7 @@ def _variable(
     try:
         if document.get("zarr_format") == 2:
             return _from_v2(path, document, attributes)
-        return _from_v3(path, document, attributes)
+        return describe_v3(path, document, attributes)
     except (KeyError, TypeError, ValueError) as error:
         raise SourceError(
             f"{location}: the metadata of array {path!r} cannot be used ({error!r})"
@@ -203,9 +203,10 @@ def _from_v2(
     return variable, keys
 
 
-def _from_v3(
+def describe_v3(
     path: str, document: dict[str, Json], attributes: dict[str, Json]
 ) -> tuple[VariableDescription, _Keys]:
+    """An array of Zarr version 3, from its zarr.json."""
     dtype = parse_dtype(document["data_type"], zarr_format=3).to_native_dtype()
     shape = tuple(document["shape"])
     encoding = document.get("chunk_key_encoding") or {"name": "default"}
@@ -230,7 +231,7 @@ def _from_v3(
     return variable, _Keys(separator, starts_with_c)
 
 
-def _name_dimensions(
+def name_dimensions(
     groups: dict[str, GroupDescription], variables: dict[str, VariableDescription]
 ) -> None:
     """Name what has no name, and give each group its dimensions."""

@@ -1,0 +1,220 @@
+"""Where files go along the dimensions they are joined by.
+
+All coordinate values of a dimension are put in order; a file's place is where its own values are in
+that order. So names of files do not matter, files may follow each other along several dimensions at
+once, and files with the same values but other variables share a place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.virtual.description import SourceDescription, VariableDescription
+from icefloe.virtual.times import TimeUnits, parse_time_units
+
+AxisKey = tuple[str, str]
+"""The group that defines a dimension, and its name."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Axis:
+    """One dimension of the target. `starts[i]` is the place of source i along it."""
+
+    length: int
+    starts: dict[int, int]
+    sizes: dict[int, int]
+    is_new: frozenset[int] = frozenset()
+    """Sources that do not have the dimension themselves: one step each."""
+    times: TimeUnits | None = None
+    """Units of the first values, when they are times."""
+
+
+@dataclass(slots=True)
+class AxisResult:
+    """The axis, unless files stand in its way: then which and why."""
+
+    axis: Axis
+    problems: dict[int, str] = field(default_factory=dict)
+
+
+def coordinate_of(source: SourceDescription, scope: str, name: str) -> VariableDescription | None:
+    """The coordinate of a dimension: in the group that defines it."""
+    return source.variables.get(f"{scope}/{name}" if scope else name)
+
+
+def scope_of(source: SourceDescription, group: str, name: str) -> str | None:
+    """The group that defines dimension `name` as seen from `group`; None when none does."""
+    while True:
+        found = source.groups.get(group)
+        if found is not None and name in found.dimensions:
+            return group
+        if not group:
+            return None
+        group = group.rpartition("/")[0]
+
+
+def time_units(variable: VariableDescription) -> TimeUnits | None:
+    """The time units of a variable, if it holds times."""
+    attributes = variable.attributes
+    if variable.dtype == "string" or np.dtype(variable.dtype).kind not in "iuf":
+        return None
+    return parse_time_units(attributes.get("units"), attributes.get("calendar"))
+
+
+def place_along(
+    key: AxisKey, sources: Sequence[SourceDescription | None], num_old: int = 0
+) -> AxisResult:
+    """Put sources in order along one dimension; the first `num_old` keep the place they have.
+
+    A None stands for a source that has been left out.
+    """
+    scope, name = key
+    marks: dict[int, NDArray[Any]] = {}
+    new: set[int] = set()
+    counted: dict[int, int] = {}
+    problems: dict[int, str] = {}
+    times: TimeUnits | None = None
+    for number, source in enumerate(sources):
+        if source is None:
+            continue
+        coordinate = coordinate_of(source, scope, name)
+        group = source.groups.get(scope)
+        has_dimension = group is not None and name in group.dimensions
+        if not has_dimension and (coordinate is None or coordinate.shape):
+            continue
+        if coordinate is None or (has_dimension and not coordinate.is_coordinate):
+            assert group is not None
+            counted[number] = group.dimensions[name]
+            continue
+        if coordinate.values is None:
+            problems[number] = f"coordinate {name!r} is too long ({coordinate.shape[0]:,} values)"
+            continue
+        units = time_units(coordinate)
+        if units is not None and times is not None and not units.is_comparable(times):
+            problems[number] = (
+                f"coordinate {name!r} counts days of the calendar {units.calendar!r}, other "
+                f"files those of {times.calendar!r}"
+            )
+            continue
+        values = np.atleast_1d(coordinate.values)
+        times = times or units
+        marks[number] = values if units is None else units.decode(values)
+        if not has_dimension:
+            new.add(number)
+    if marks and counted:
+        problems |= dict.fromkeys(
+            counted, f"it has dimension {name!r} without a coordinate, other files have one"
+        )
+        counted = {}
+    if counted or not marks:
+        return AxisResult(_by_order(counted), problems)
+    result = _by_value(name, marks, num_old)
+    result.problems |= problems
+    axis = result.axis
+    first = min(axis.starts, key=lambda number: axis.starts[number], default=None)
+    first_units = None
+    if first is not None and times is not None:
+        source = sources[first]
+        assert source is not None
+        coordinate = coordinate_of(source, scope, name)
+        first_units = None if coordinate is None else time_units(coordinate)
+    result.axis = Axis(axis.length, axis.starts, axis.sizes, frozenset(new), first_units)
+    return result
+
+
+def _by_order(sizes: dict[int, int]) -> Axis:
+    """Without coordinates files follow each other in the order they are listed."""
+    starts, at = {}, 0
+    for number, size in sizes.items():
+        starts[number] = at
+        at += size
+    return Axis(at, starts, sizes)
+
+
+def _by_value(name: str, marks: dict[int, NDArray[Any]], num_old: int) -> AxisResult:
+    problems: dict[int, str] = {}
+    is_descending = _is_descending(marks)
+    keys: dict[int, NDArray[Any]] = {}
+    for number, values in marks.items():
+        ordered = -values.astype(_signed(values)) if is_descending else values
+        trouble = _disorder(name, ordered, is_descending)
+        if trouble and number < num_old:
+            wrong = f"in the repository, {trouble}, so nothing can be appended"
+            return AxisResult(Axis(0, {}, {}), {new: wrong for new in marks if new >= num_old})
+        if trouble:
+            problems[number] = trouble
+        else:
+            keys[number] = ordered
+    for number in [number for number in keys if number < num_old]:
+        problems |= _against_old(name, keys, number, num_old)
+    for number in problems:
+        keys.pop(number, None)
+    if not keys:
+        return AxisResult(Axis(0, {}, {}), problems)
+    kinds = {values.dtype.kind in "OTSU" for values in keys.values()}
+    if len(kinds) > 1:
+        problems |= dict.fromkeys(keys, f"coordinate {name!r} is text in some files only")
+        return AxisResult(Axis(0, {}, {}), problems)
+    union = np.unique(np.concatenate(list(keys.values())))
+    starts, sizes = {}, {}
+    for number, values in keys.items():
+        start = int(np.searchsorted(union, values[0])) if len(values) else 0
+        found = union[start : start + len(values)]
+        if len(found) == len(values) and bool((found == values).all()):
+            starts[number], sizes[number] = start, len(values)
+        elif number >= num_old:
+            problems[number] = (
+                f"its values of {name!r} overlap with those of other files without being the same"
+            )
+    return AxisResult(Axis(len(union), starts, sizes), problems)
+
+
+def _is_descending(marks: dict[int, NDArray[Any]]) -> bool:
+    several = [values for values in marks.values() if len(values) > 1]
+    return bool(several) and all(
+        values.dtype.kind in "iuf" and bool(values[0] > values[-1]) for values in several
+    )
+
+
+def _signed(values: NDArray[Any]) -> Any:
+    return np.int64 if values.dtype.kind == "u" else values.dtype
+
+
+def _disorder(name: str, values: NDArray[Any], is_descending: bool) -> str | None:
+    if values.dtype.kind == "f" and bool(np.isnan(values).any()):
+        return f"coordinate {name!r} has missing values"
+    if len(values) < 2 or values.dtype.kind not in "iuf":
+        return None
+    steps = values[1:] > values[:-1]
+    if bool(steps.all()):
+        return None
+    at = int(np.flatnonzero(~steps)[0])
+    if values[at] == values[at + 1]:
+        return f"coordinate {name!r} has a value twice (positions {at} and {at + 1})"
+    how = "descending" if is_descending else "ascending"
+    return f"coordinate {name!r} is not {how} at position {at + 1}"
+
+
+def _against_old(
+    name: str, keys: dict[int, NDArray[Any]], old: int, num_old: int
+) -> dict[int, str]:
+    """Files that would have to go before the end of what is there already.
+
+    The very same values are no problem yet: the file may bring other variables.
+    """
+    there = keys[old]
+    problems = {}
+    for number, values in keys.items():
+        if number < num_old or not len(there) or not len(values) or values[0] > there[-1]:
+            continue
+        if not bool(np.isin(values, there).all()):
+            problems[number] = (
+                f"its values of {name!r} start before the end of those in the repository; files "
+                "can only be appended"
+            )
+    return problems

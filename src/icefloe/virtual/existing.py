@@ -1,0 +1,70 @@
+"""A group of a repository, described the way a source is: what an ingest appends to."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import zarr
+from zarr.abc.store import Store
+from zarr.core.buffer import default_buffer_prototype
+from zarr.core.sync import sync
+from zarr.errors import GroupNotFoundError
+
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.virtual.description import (
+    GroupDescription,
+    Json,
+    SourceDescription,
+    SourceVersion,
+    wants_values,
+    with_values,
+)
+from icefloe.virtual.ledger import LEDGER_GROUP, read_ledger
+from icefloe.virtual.planning import Existing
+from icefloe.virtual.zarr_source import describe_v3, name_dimensions
+
+
+def describe_existing(
+    store: Store, group: str, concat_dims: tuple[str, ...] | None
+) -> Existing | None:
+    """What a group holds; None when it is not there or has no arrays."""
+    prefix = group.strip("/")
+    try:
+        root = zarr.open_group(store, path=prefix, mode="r", zarr_format=3)
+    except (FileNotFoundError, GroupNotFoundError):
+        return None
+    except zarr.errors.ContainsArrayError as error:
+        raise InvalidInputError(
+            f"{prefix!r} is an array, expected a group to ingest into", ErrorKind.NOT_A_GROUP
+        ) from error
+    groups = {"": GroupDescription(dict(root.attrs))}
+    variables, documents = {}, {}
+    for path, node in root.members(max_depth=None):
+        if path.split("/")[0] == LEDGER_GROUP:
+            continue
+        if isinstance(node, zarr.Group):
+            groups[path] = GroupDescription(dict(node.attrs))
+            continue
+        document = _document(store, "/".join(filter(None, (prefix, path))))
+        variable, _ = describe_v3(path, document, document.get("attributes") or {})
+        if wants_values(variable, concat_dims):
+            values = np.asarray(node[...])
+            variable = with_values(
+                variable, values.astype(object) if values.dtype.kind == "T" else values
+            )
+        variables[path], documents[path] = variable, document
+    if not variables:
+        return None
+    name_dimensions(groups, variables)
+    description = SourceDescription(
+        f"the group {'/' + prefix!r}", "icefloe", SourceVersion(0), groups, variables
+    )
+    return Existing(description, documents, read_ledger(store, group))
+
+
+def _document(store: Store, path: str) -> dict[str, Json]:
+    data = sync(store.get(f"{path}/zarr.json", default_buffer_prototype()))
+    assert data is not None
+    document: dict[str, Json] = json.loads(data.to_bytes())
+    return document

@@ -1,0 +1,222 @@
+"""An ingest in one process: scan, plan, copy or refer, commit.
+
+The same plan runs on a cluster; this is the plain loop that says what the result has to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Literal
+
+import pyarrow as pa
+import zarr
+from zarr.abc.store import Store
+
+from icefloe import paths
+from icefloe.api.repository import Repository
+from icefloe.api.session import Session
+from icefloe.errors import AlreadyExistsError, IcefloeError, InvalidInputError
+from icefloe.virtual.access import SourceAccess
+from icefloe.virtual.description import SourceDescription
+from icefloe.virtual.existing import describe_existing
+from icefloe.virtual.formats import NativeReader, open_native, scan
+from icefloe.virtual.globs import Sources, list_sources
+from icefloe.virtual.ledger import add_to_ledger
+from icefloe.virtual.plan import ArrayPlan, IngestOptions, IngestPlan, Mode, Problem
+from icefloe.virtual.planning import Existing, plan_ingest
+from icefloe.virtual.references import to_chunk_refs
+from icefloe.virtual.transfer import (
+    placed_references,
+    read_block,
+    write_metadata,
+    write_values,
+)
+
+MOST_OPEN_FILES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class IngestResult:
+    """What an ingest did. `snapshot_id` is None when there was nothing new."""
+
+    snapshot_id: str | None
+    num_sources: int
+    unchanged: tuple[str, ...]
+    problems: tuple[Problem, ...]
+    notes: tuple[str, ...]
+
+
+def make_options(
+    *,
+    group: str = "",
+    concat_dim: str | Sequence[str] | None = None,
+    variables: Sequence[str] | None = None,
+    chunks: Mapping[str, int] | None = None,
+    mode: Mode = "native",
+) -> IngestOptions:
+    """Options as a user gives them, checked.
+
+    Raises:
+        InvalidInputError: one of them cannot be used, whatever the files are.
+    """
+    if mode not in ("native", "virtual"):
+        raise InvalidInputError(f"mode is {mode!r}, expected 'native' or 'virtual'")
+    dims = (concat_dim,) if isinstance(concat_dim, str) else concat_dim
+    names = [variables] if isinstance(variables, str) else variables
+    for name, length in (chunks or {}).items():
+        if length < 1:
+            raise InvalidInputError(f"chunks[{name!r}] is {length!r}, expected a whole number > 0")
+    if chunks and mode == "virtual":
+        raise InvalidInputError("chunks cannot be chosen in virtual mode: files have theirs")
+    paths.validate("/" + group.strip("/"))
+    return IngestOptions(
+        group.strip("/"),
+        None if dims is None else tuple(dims),
+        None if names is None else tuple(names),
+        dict(chunks or {}),
+        mode,
+    )
+
+
+def ingest_local(
+    sources: Sources,
+    repository: Repository,
+    *,
+    group: str = "",
+    branch: str = "main",
+    concat_dim: str | Sequence[str] | None = None,
+    variables: Sequence[str] | None = None,
+    chunks: Mapping[str, int] | None = None,
+    mode: Mode = "native",
+    append: bool = False,
+    on_error: Literal["fail", "skip"] = "fail",
+    message: str | None = None,
+    access: SourceAccess | None = None,
+) -> IngestResult:
+    """Bring NetCDF, HDF5 and Zarr files into a group of a repository, in one commit.
+
+    Files are joined along `concat_dim` in the order of their coordinate values; variables of
+    different files are merged. Values are stored as the files have them, with the attributes
+    that say what they mean. A file is brought over once: with `append`, files that are in the
+    group already add nothing.
+
+    Args:
+        sources: paths, URLs or patterns of files and Zarr stores.
+        concat_dim: the dimension, or dimensions, files follow each other along; found out by
+            comparing coordinates when None.
+        variables: names of variables to bring over, with their coordinates; all when None.
+        chunks: chunk lengths by dimension name.
+        mode: `native` copies the values, `virtual` stores references to the files.
+        append: add to the group, which then has to fit.
+        on_error: `fail` if any file does not fit, or `skip` it and report it in the result.
+
+    Raises:
+        InvalidInputError: files do not fit together; every one is named with its reason.
+        AlreadyExistsError: the group has arrays and `append` is not set.
+    """
+    if on_error not in ("fail", "skip"):
+        raise InvalidInputError(f"on_error is {on_error!r}, expected 'fail' or 'skip'")
+    options = make_options(
+        group=group, concat_dim=concat_dim, variables=variables, chunks=chunks, mode=mode
+    )
+    reach = access or SourceAccess()
+    found, problems = _scan_all(list_sources(sources, reach), options, reach)
+    session = repository.writable_session(branch)
+    existing = require_group(session.store, options, append=append)
+    plan = plan_ingest(found, options, existing, problems)
+    if on_error == "fail":
+        plan.raise_problems()
+    snapshot_id = None
+    if plan.arrays:
+        references = {source.location: source.references or {} for source in found}
+        _run(session, plan, references, reach)
+        snapshot_id = session.commit(message or f"ingested {len(plan.sources)} files")
+    num_sources = len(plan.sources) if plan.arrays else 0
+    return IngestResult(snapshot_id, num_sources, plan.unchanged, plan.problems, plan.notes)
+
+
+def require_group(store: Store, options: IngestOptions, *, append: bool) -> Existing | None:
+    """What is appended to; None for a group that is new or empty."""
+    existing = describe_existing(store, options.group, options.concat_dims)
+    if existing is not None and not append:
+        raise AlreadyExistsError(
+            f"group {'/' + options.group!r} has arrays already ({sorted(existing.documents)}); use "
+            "append=True, or another group"
+        )
+    return existing
+
+
+def _scan_all(
+    locations: Sequence[str], options: IngestOptions, access: SourceAccess
+) -> tuple[list[SourceDescription], list[Problem]]:
+    found, problems = [], []
+    for location in locations:
+        try:
+            found.append(
+                scan(
+                    location,
+                    references=options.mode == "virtual",
+                    concat_dims=options.concat_dims,
+                    access=access,
+                )
+            )
+        except IcefloeError as error:
+            problems.append(Problem(location, str(error).removeprefix(f"{location}: ")))
+    return found, problems
+
+
+def _run(
+    session: Session,
+    plan: IngestPlan,
+    references: Mapping[str, Mapping[str, pa.Table]],
+    access: SourceAccess,
+) -> None:
+    store = session.store
+    write_metadata(store, plan)
+    for array in plan.arrays:
+        if array.storage == "values":
+            write_values(store, array)
+        elif array.storage == "native":
+            _copy(store, plan, array, access)
+        else:
+            _refer(session, plan, array, references)
+    add_to_ledger(store, plan.options.group, plan.sources)
+
+
+def _copy(store: Store, plan: IngestPlan, array: ArrayPlan, access: SourceAccess) -> None:
+    target = zarr.open_array(store, path=array.target, mode="r+", zarr_format=3)
+    for region in array.blocks(itemsize=max(1, target.dtype.itemsize)):
+        with ExitStack() as stack:
+            open_files: dict[int, NativeReader] = {}
+
+            def reader_of(
+                number: int,
+                stack: ExitStack = stack,
+                open_files: dict[int, NativeReader] = open_files,
+            ) -> NativeReader:
+                if number not in open_files:
+                    if len(open_files) >= MOST_OPEN_FILES:
+                        stack.close()
+                        open_files.clear()
+                    location = plan.sources[number].location
+                    open_files[number] = stack.enter_context(open_native(location, access))
+                return open_files[number]
+
+            target[region or ...] = read_block(plan, array, region, reader_of)
+
+
+def _refer(
+    session: Session,
+    plan: IngestPlan,
+    array: ArrayPlan,
+    references: Mapping[str, Mapping[str, pa.Table]],
+) -> None:
+    node, _ = session._state.array("/" + array.target)
+    edits = session._state.changes.edits(node)
+    for number in array.sources.tolist():
+        table = references[plan.sources[number].location][array.path]
+        placed = placed_references(plan, array, number, table)
+        if placed is not None:
+            edits.set_table(to_chunk_refs(placed))

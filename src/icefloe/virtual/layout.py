@@ -1,0 +1,244 @@
+"""How the variables of many files fit together: the box of each file, and what does not agree.
+
+Nothing is decided by which file comes first in a list: where files differ, the odd ones out are
+those that most others do not agree with.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.virtual.axes import Axis, AxisKey, scope_of, time_units
+from icefloe.virtual.data_types import canonical_dtype
+from icefloe.virtual.description import SourceDescription, VariableDescription
+from icefloe.virtual.times import TimeUnits, convert_times
+
+PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
+"""Attributes without which a number means something else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """The part of an array that one file fills; dimensions are those of the target."""
+
+    variable: VariableDescription
+    dimensions: tuple[str, ...]
+    start: tuple[int, ...]
+    shape: tuple[int, ...]
+    concat_axes: tuple[int, ...]
+    num_new_axes: int
+    times: TimeUnits | None
+
+
+Axes = Mapping[AxisKey, Axis]
+
+
+def make_box(
+    number: int,
+    source: SourceDescription,
+    variable: VariableDescription,
+    axes: Axes,
+    concat_dims: Sequence[str],
+    static: frozenset[str],
+) -> Box:
+    """Where variable of source `number` goes. `static` variables get no new dimensions."""
+    dimensions, start, shape = list(variable.dimensions), [0] * len(variable.shape), variable.shape
+    for at, name in enumerate(variable.dimensions):
+        scope = scope_of(source, variable.group, name)
+        axis = None if scope is None else axes.get((scope, name))
+        if axis is not None and number in axis.starts:
+            start[at] = axis.starts[number]
+    new = [
+        (name, axes["", name])
+        for name in concat_dims
+        if ("", name) in axes and number in axes["", name].is_new
+    ]
+    if variable.path in {name for name, _ in new}:
+        new = [(name, axis) for name, axis in new if name == variable.path]
+    elif variable.path in static or variable.is_coordinate:
+        new = []
+    dimensions = [name for name, _ in new] + dimensions
+    concat = tuple(at for at, name in enumerate(dimensions) if name in concat_dims)
+    return Box(
+        variable,
+        tuple(dimensions),
+        (*(axis.starts[number] for _, axis in new), *start),
+        (*(1 for _ in new), *shape),
+        concat,
+        len(new),
+        effective_times(source, variable),
+    )
+
+
+def effective_times(source: SourceDescription, variable: VariableDescription) -> TimeUnits | None:
+    """The units of a variable's times; bounds of a coordinate have those of the coordinate."""
+    if "units" in variable.attributes:
+        return time_units(variable)
+    for other in source.variables.values():
+        attributes = other.attributes
+        if other.group == variable.group and variable.name in (
+            attributes.get("bounds"),
+            attributes.get("climatology"),
+        ):
+            return time_units(other)
+    return None
+
+
+# -- what has to be the same
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What all files have to agree on about one variable."""
+
+    dimensions: tuple[str, ...]
+    dtype: str
+    shape: tuple[int | None, ...]
+    packing: tuple[tuple[str, str], ...]
+    digest: bytes | None
+
+    def difference(self, other: Signature) -> str:
+        """What this one has and the other one has not."""
+        if self.dimensions != other.dimensions:
+            return f"dimensions {self.dimensions}, other files {other.dimensions}"
+        if self.dtype != other.dtype:
+            return f"type {self.dtype}, other files {other.dtype}"
+        if self.shape != other.shape:
+            sizes = [
+                f"{name} {mine}, other files {theirs}"
+                for name, mine, theirs in zip(self.dimensions, self.shape, other.shape, strict=True)
+                if mine != theirs
+            ]
+            return f"size of {'; '.join(sizes)}"
+        mine, theirs = dict(self.packing), dict(other.packing)
+        for name in sorted(mine.keys() | theirs.keys()):
+            if mine.get(name) != theirs.get(name):
+                return f"{name} {mine.get(name, 'not set')}, other files " + theirs.get(
+                    name, "not set"
+                )
+        return "values that other files have not"
+
+
+def signature_of(box: Box) -> Signature:
+    """The signature of one file's variable. Sizes along joined dimensions do not count."""
+    variable = box.variable
+    attributes = variable.attributes
+    packing = {name: json.dumps(attributes[name]) for name in PACKING if name in attributes}
+    if box.times is not None:
+        packing["calendar"] = box.times.calendar
+    elif "units" in attributes:
+        packing["units"] = json.dumps(attributes["units"])
+    shape = tuple(None if at in box.concat_axes else size for at, size in enumerate(box.shape))
+    return Signature(
+        box.dimensions,
+        canonical_dtype(variable.dtype),
+        shape,
+        tuple(sorted(packing.items())),
+        None if box.concat_axes else variable.digest,
+    )
+
+
+def find_disagreements(path: str, boxes: Mapping[int, Box], num_old: int) -> dict[int, str]:
+    """Sources whose variable is not like that of most others, or of the repository."""
+    signatures = {number: signature_of(box) for number, box in boxes.items()}
+    if not signatures or len(set(signatures.values())) == 1:
+        return {}
+    old = [signature for number, signature in signatures.items() if number < num_old]
+    usual = old[0] if old else Counter(signatures.values()).most_common(1)[0][0]
+    return {
+        number: f"variable {path!r} has {signature.difference(usual)}"
+        for number, signature in signatures.items()
+        if signature != usual and number >= num_old and not _is_unknown(signature, usual)
+    }
+
+
+def _is_unknown(found: Signature, usual: Signature) -> bool:
+    """Whether they differ only in values that one side was too large to look at."""
+    if found.digest is not None and usual.digest is not None:
+        return False
+    return (found.dimensions, found.dtype, found.shape, found.packing) == (
+        usual.dimensions,
+        usual.dtype,
+        usual.shape,
+        usual.packing,
+    )
+
+
+def find_inexact_times(path: str, boxes: Mapping[int, Box], wanted: Box) -> dict[int, str]:
+    """Sources whose times cannot be written in the units of the first file."""
+    problems = {}
+    dtype = np.dtype(wanted.variable.dtype)
+    for number, box in boxes.items():
+        if box.times is None or wanted.times is None or box.times == wanted.times:
+            continue
+        values = box.variable.values
+        if values is None:
+            continue
+        if convert_times(values, box.times, wanted.times, dtype) is None:
+            units = wanted.variable.attributes.get("units")
+            problems[number] = (
+                f"times of {path!r} are no whole {dtype} in {units!r}, the units of the first file"
+            )
+    return problems
+
+
+# -- overlaps
+
+
+def find_overlaps(
+    path: str, boxes: Mapping[int, Box], num_old: int, names: Sequence[str]
+) -> dict[int, str]:
+    """Sources that fill what an earlier one (in the order listed) fills already."""
+    placed = [(number, box) for number, box in boxes.items() if box.concat_axes]
+    if len(placed) < 2:
+        return {}
+    axes = placed[0][1].concat_axes
+    starts = np.array([[box.start[at] for at in axes] for _, box in placed], np.int64)
+    sizes = np.array([[box.shape[at] for at in axes] for _, box in placed], np.int64)
+    if _is_disjoint(starts, sizes):
+        return {}
+    edges = [
+        np.unique(np.concatenate([low, low + size]))
+        for low, size in zip(starts.T, sizes.T, strict=True)
+    ]
+    owner = np.full([len(edge) for edge in edges], -1, np.int64)
+    problems = {}
+    for row, (number, _) in enumerate(placed):
+        spans = tuple(
+            slice(*np.searchsorted(edge, [low, low + size]).tolist())
+            for edge, low, size in zip(edges, starts[row], sizes[row], strict=True)
+        )
+        taken = owner[spans]
+        if bool((taken >= 0).any()):
+            other = placed[int(taken.max())][0]
+            where = "the repository" if other < num_old else names[other]
+            problems[number] = f"variable {path!r} has values at places that {where} fills already"
+        else:
+            owner[spans] = row
+    return problems
+
+
+def _is_disjoint(starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> bool:
+    if starts.shape[1] != 1:
+        return False
+    order = np.argsort(starts[:, 0], kind="stable")
+    first, last = starts[order, 0], starts[order, 0] + sizes[order, 0]
+    return bool((first[1:] >= last[:-1]).all())
+
+
+def as_matrix(rows: Sequence[Sequence[int]], ndim: int) -> NDArray[np.int64]:
+    """Rows of numbers as a matrix, also when there are none."""
+    return np.array(rows, np.int64).reshape(len(rows), ndim)
+
+
+def fill_of(variable: VariableDescription) -> Any:
+    """The stored number that marks a missing value of an integer variable, if there is one."""
+    found = variable.attributes.get("_FillValue")
+    return found if isinstance(found, int) else None

@@ -1,0 +1,199 @@
+"""The plan of an ingest: which arrays there will be, and which part of which file goes where.
+
+Plans are made from descriptions alone (`planning.py`), before anything is written, and are the same
+for one process and for a cluster. Everything here is data and can be pickled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from math import prod
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.errors import InvalidInputError
+from icefloe.virtual.description import Json, SourceDescription
+from icefloe.virtual.times import TimeUnits
+
+Mode = Literal["native", "virtual"]
+Region = tuple[slice, ...]
+
+BLOCK_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class IngestOptions:
+    """What the user wants.
+
+    Attributes:
+        group: where in the repository; the root when empty.
+        concat_dims: dimensions along which files follow each other; found out when None.
+        variables: names or paths to bring over, their coordinates included; None for all.
+        chunks: chunk lengths by dimension name, for native mode; the source's own where missing.
+        mode: `native` copies values, `virtual` refers to the files.
+    """
+
+    group: str = ""
+    concat_dims: tuple[str, ...] | None = None
+    variables: tuple[str, ...] | None = None
+    chunks: Mapping[str, int] = field(default_factory=dict)
+    mode: Mode = "native"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a file cannot be part of the ingest."""
+
+    location: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.location}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A box of a source file and the box of the target array it fills."""
+
+    source: int
+    source_region: Region
+    target_region: Region
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ArrayPlan:
+    """One array of the repository and the files it is made of.
+
+    Row i of `starts` and `shapes` is the box that file `sources[i]` fills. `storage` says how:
+    `virtual` by references, `native` by copying, `values` from `values` (small coordinates, whose
+    values came with the descriptions; the box of `starts[0]` is filled with them).
+    """
+
+    path: str
+    """In the sources."""
+    target: str
+    """In the repository."""
+    metadata: dict[str, Json]
+    """The zarr.json to be written."""
+    storage: Literal["virtual", "native", "values"]
+    sources: NDArray[np.int32]
+    starts: NDArray[np.int64]
+    shapes: NDArray[np.int64]
+    num_new_axes: int = 0
+    """Leading dimensions that the files do not have; each file is one step along them."""
+    values: NDArray[Any] | None = None
+    times: TimeUnits | None = None
+    """The units to convert to; None when no file needs it."""
+    source_times: dict[int, TimeUnits] = field(default_factory=dict)
+    """The units of the files that have others."""
+    old_shape: tuple[int, ...] | None = None
+    """The shape of the array that is appended to."""
+    note: str | None = None
+    """Why the array is copied in a virtual ingest."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.metadata["shape"])
+
+    @property
+    def chunks(self) -> tuple[int, ...]:
+        return tuple(self.metadata["chunk_grid"]["configuration"]["chunk_shape"])
+
+    def parts(self, region: Region) -> list[Part]:
+        """What has to be read to fill a region of the target."""
+        low = np.array([span.start for span in region], np.int64)
+        high = np.array([span.stop for span in region], np.int64)
+        first = np.maximum(self.starts, low)
+        last = np.minimum(self.starts + self.shapes, high)
+        found = []
+        for row in np.flatnonzero((first < last).all(axis=1)).tolist():
+            inside = zip(first[row].tolist(), last[row].tolist(), strict=True)
+            target = tuple(slice(start, stop) for start, stop in inside)
+            offset = self.starts[row].tolist()
+            moved = tuple(
+                slice(span.start - start, span.stop - start)
+                for span, start in zip(target, offset, strict=True)
+            )
+            source = int(self.sources[row])
+            found.append(Part(source, moved[self.num_new_axes :], target))
+        return found
+
+    def blocks(self, most_bytes: int = BLOCK_BYTES, itemsize: int = 8) -> Iterator[Region]:
+        """The regions to be filled, cut at chunk borders: no two blocks share a chunk.
+
+        Blocks without any file are left out.
+        """
+        if not len(self.sources) or 0 in self.shape:
+            return
+        if not self.shape:
+            yield ()
+            return
+        low, high = self.starts.min(axis=0), (self.starts + self.shapes).max(axis=0)
+        lengths = _block_lengths(self.chunks, self.shape, most_bytes // max(1, itemsize))
+        edges = [
+            _edges(int(first), int(last), length)
+            for first, last, length in zip(low, high, lengths, strict=True)
+        ]
+        for spans in product(*edges):
+            bounds_low = np.array([span.start for span in spans])
+            bounds_high = np.array([span.stop for span in spans])
+            inside = (self.starts < bounds_high) & (self.starts + self.shapes > bounds_low)
+            if inside.all(axis=1).any():
+                yield spans
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IngestPlan:
+    """Everything an ingest will do."""
+
+    options: IngestOptions
+    sources: tuple[SourceDescription, ...]
+    """In the order of `ArrayPlan.sources`; without references."""
+    groups: dict[str, dict[str, Json]]
+    """Attributes of the groups to be written, by path in the repository."""
+    arrays: tuple[ArrayPlan, ...]
+    concat_dims: tuple[str, ...]
+    problems: tuple[Problem, ...] = ()
+    unchanged: tuple[str, ...] = ()
+    """Files that an earlier ingest has brought over already."""
+    notes: tuple[str, ...] = ()
+
+    def raise_problems(self) -> None:
+        """Refuse the plan if any file is left out of it.
+
+        Raises:
+            InvalidInputError: names the files and why, at most ten of them.
+        """
+        if not self.problems:
+            return
+        shown = "\n".join(f"- {problem}" for problem in self.problems[:10])
+        more = len(self.problems) - 10
+        rest = f"\n... and {more} more" if more > 0 else ""
+        raise InvalidInputError(
+            f"{len(self.problems)} file(s) cannot be ingested (on_error='skip' leaves them out):\n"
+            f"{shown}{rest}"
+        )
+
+
+def _block_lengths(chunks: Sequence[int], shape: Sequence[int], most_items: int) -> list[int]:
+    """Whole chunks along each dimension, the last ones filled up first."""
+    lengths = [min(chunk, max(1, size)) for chunk, size in zip(chunks, shape, strict=True)]
+    for axis in reversed(range(len(shape))):
+        room = most_items // max(1, prod(lengths))
+        if room <= 1:
+            break
+        needed = -(-shape[axis] // chunks[axis])
+        lengths[axis] = chunks[axis] * min(room, needed)
+    return [
+        max(length, chunk) if length % chunk else length
+        for length, chunk in zip(lengths, chunks, strict=True)
+    ]
+
+
+def _edges(first: int, last: int, length: int) -> list[slice]:
+    start = first // length * length
+    return [slice(max(first, at), min(last, at + length)) for at in range(start, last, length)]

@@ -1,0 +1,161 @@
+"""The arrays of the repository: chunks, codecs, zarr.json, and whether references can fill them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from math import gcd, prod
+from typing import Any
+
+from icefloe.virtual.data_types import bytes_codec_of
+from icefloe.virtual.description import Json, VariableDescription
+from icefloe.virtual.layout import Box
+
+SMALL_CHUNK_BYTES = 256 * 1024
+LARGE_CHUNK_BYTES = 64 * 1024 * 1024
+GOOD_CHUNK_BYTES = 4 * 1024 * 1024
+COORDINATE_CHUNK = (1024, 131072)
+COPY_BYTES = 1024 * 1024
+"""Up to this size for each file, what cannot be referred to is copied in a virtual ingest."""
+
+_NATIVE_COMPRESSION = {"name": "zstd", "configuration": {"level": 0, "checksum": False}}
+
+
+def array_document(
+    variable: VariableDescription,
+    dimensions: Sequence[str],
+    shape: Sequence[int],
+    chunks: Sequence[int],
+    codecs: Sequence[Json],
+) -> dict[str, Json]:
+    """The zarr.json of an array."""
+    return {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": list(shape),
+        "data_type": variable.data_type,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(chunks)}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": variable.fill_value,
+        "codecs": list(codecs),
+        "attributes": variable.attributes,
+        "dimension_names": list(dimensions),
+        "storage_transformers": [],
+    }
+
+
+def group_document(attributes: Mapping[str, Json]) -> dict[str, Json]:
+    """The zarr.json of a group."""
+    return {"zarr_format": 3, "node_type": "group", "attributes": dict(attributes)}
+
+
+def native_codecs(dtype: str) -> list[Json]:
+    """How copied chunks are stored: little-endian and compressed, as zarr does by default."""
+    serializer = {"name": "vlen-utf8"} if dtype == "string" else bytes_codec_of(dtype)
+    return [serializer, _NATIVE_COMPRESSION]
+
+
+def choose_chunks(box: Box, shape: Sequence[int], wanted: Mapping[str, int]) -> tuple[int, ...]:
+    """The chunks of a copied array.
+
+    Those of the source where they have a reasonable size; small ones grow along the joined
+    dimension, then along the others, and very large ones are halved. What the user wants comes
+    before all that. A small coordinate is one chunk, with room to grow.
+    """
+    variable = box.variable
+    if len(shape) == 1 and variable.is_coordinate and box.dimensions[0] not in wanted:
+        low, high = COORDINATE_CHUNK
+        return (min(max(shape[0], low), high) if box.concat_axes else max(1, shape[0]),)
+    start = [1] * box.num_new_axes + list(variable.chunks)
+    chunks = [max(1, min(size, chunk)) for size, chunk in zip(shape, start, strict=True)]
+    free = [at for at, name in enumerate(box.dimensions) if name not in wanted]
+    for at, name in enumerate(box.dimensions):
+        if name in wanted:
+            # Along a joined dimension there may be more to come.
+            is_open = at in box.concat_axes
+            chunks[at] = wanted[name] if is_open else min(wanted[name], max(1, shape[at]))
+    itemsize = variable.itemsize
+
+    def size_bytes() -> int:
+        return prod(chunks) * itemsize
+
+    for at in sorted(free, key=lambda axis: axis not in box.concat_axes):
+        if size_bytes() >= SMALL_CHUNK_BYTES:
+            break
+        room = max(1, GOOD_CHUNK_BYTES // size_bytes())
+        chunks[at] = min(max(1, shape[at]), chunks[at] * room)
+    while size_bytes() > LARGE_CHUNK_BYTES and any(chunks[at] > 1 for at in free):
+        longest = max(free, key=lambda axis: chunks[axis])
+        chunks[longest] = -(-chunks[longest] // 2)
+    return tuple(chunks)
+
+
+def virtual_chunks(
+    boxes: Mapping[int, Box], old_chunks: tuple[int, ...] | None
+) -> tuple[tuple[int, ...] | None, str | None]:
+    """The chunks of an array made of references, or why it cannot be.
+
+    All files need the same stored form. A contiguous file is one chunk; where files have
+    different lengths it is cut into chunks of their common divisor.
+    """
+    first = next(iter(boxes.values()))
+    for box in boxes.values():
+        reason = _unlike(box.variable, first.variable)
+        if reason is not None:
+            return None, reason
+    chunks = [1] * first.num_new_axes + list(first.variable.chunks)
+    if first.variable.is_contiguous:
+        for at in first.concat_axes[first.num_new_axes :]:
+            lengths = {box.shape[at] for box in boxes.values()}
+            if len(lengths) > 1 and at != 0:
+                return None, "it is not chunked, and files have different lengths"
+            chunks[at] = max(1, reduce(gcd, lengths))
+        if old_chunks is not None and chunks[0] % old_chunks[0] == 0:
+            chunks[0] = old_chunks[0]
+    if old_chunks is not None and tuple(chunks) != old_chunks:
+        return None, f"its chunks are {tuple(chunks)}, those in the repository {old_chunks}"
+    return tuple(chunks), None
+
+
+def _unlike(found: VariableDescription, first: VariableDescription) -> str | None:
+    if found.codecs is None:
+        return found.reason
+    if found.codecs != first.codecs:
+        return "it is stored with different codecs in different files"
+    if found.is_contiguous != first.is_contiguous:
+        return "it is chunked in some files only"
+    if found.is_contiguous:
+        return None
+    if found.chunks != first.chunks:
+        return f"it has chunks of {found.chunks} in some files, {first.chunks} in others"
+    if found.fill_value != first.fill_value:
+        return "chunks that were never written mean different values in different files"
+    return None
+
+
+def find_misaligned(
+    path: str, boxes: Mapping[int, Box], chunks: Sequence[int], lengths: Sequence[int]
+) -> dict[int, str]:
+    """Sources after which the next one would start inside a chunk."""
+    problems = {}
+    for number, box in boxes.items():
+        for at in box.concat_axes:
+            stop = box.start[at] + box.shape[at]
+            is_cut = stop % chunks[at] and stop != lengths[at]
+            if box.start[at] % chunks[at] or is_cut:
+                problems[number] = (
+                    f"variable {path!r} has {box.shape[at]} along {box.dimensions[at]!r} (from "
+                    f"{box.start[at]} on) and chunks of {chunks[at]}: references need whole "
+                    "chunks in every file but the last; use mode='native'"
+                )
+    return problems
+
+
+def widest(boxes: Mapping[int, Box]) -> int:
+    """Bytes of the largest part."""
+    return max((box.variable.nbytes for box in boxes.values()), default=0)
+
+
+def same_codecs(document: Mapping[str, Any], variable: VariableDescription) -> bool:
+    """Whether an existing array decodes what a source stores."""
+    return variable.codecs is not None and list(document["codecs"]) == list(variable.codecs)

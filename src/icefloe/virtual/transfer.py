@@ -1,0 +1,131 @@
+"""Doing what a plan says, piece by piece: the functions that run on one machine or on many."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import zarr
+from numpy.typing import NDArray
+from zarr.abc.store import Store
+from zarr.core.buffer import default_buffer_prototype
+from zarr.core.sync import sync
+from zarr.dtype import parse_dtype
+
+from icefloe.virtual.data_types import little_endian
+from icefloe.virtual.description import Json, SourceDescription, SourceError
+from icefloe.virtual.formats import NativeReader
+from icefloe.virtual.layout import fill_of
+from icefloe.virtual.plan import ArrayPlan, IngestPlan, Region
+from icefloe.virtual.references import cut_leading, shift_references, with_checksums
+from icefloe.virtual.targets import group_document
+from icefloe.virtual.times import convert_times
+
+ReaderOf = Callable[[int], NativeReader]
+"""An open reader for a source, by its number in the plan."""
+
+
+def write_metadata(store: Store, plan: IngestPlan) -> None:
+    """Write the zarr.json of every group and array of a plan."""
+    for path in _with_parents(plan):
+        write_document(store, path, group_document(plan.groups.get(path, {})), may_replace=False)
+    for path, attributes in plan.groups.items():
+        if attributes:
+            write_document(store, path, group_document(attributes))
+    for array in plan.arrays:
+        write_document(store, array.target, array.metadata)
+
+
+def _with_parents(plan: IngestPlan) -> list[str]:
+    """Every group on the way to a node, outermost first; the root is there already."""
+    found: dict[str, None] = {}
+    for path in [*plan.groups, *(array.target.rpartition("/")[0] for array in plan.arrays)]:
+        names = path.split("/") if path else []
+        for depth in range(1, len(names) + 1):
+            found["/".join(names[:depth])] = None
+    return list(found)
+
+
+def write_document(
+    store: Store, path: str, document: dict[str, Json], *, may_replace: bool = True
+) -> None:
+    """Write one zarr.json."""
+    key = f"{path}/zarr.json" if path else "zarr.json"
+    data = default_buffer_prototype().buffer.from_bytes(json.dumps(document).encode())
+    sync(store.set(key, data) if may_replace else store.set_if_not_exists(key, data))
+
+
+def write_values(store: Store, array: ArrayPlan) -> None:
+    """Write a small coordinate, whose values are in the plan."""
+    assert array.values is not None
+    target = zarr.open_array(store, path=array.target, mode="r+", zarr_format=3)
+    box = zip(array.starts[0].tolist(), array.shapes[0].tolist(), strict=True)
+    region = tuple(slice(start, start + size) for start, size in box)
+    if array.values.size:
+        target[region or ...] = array.values
+
+
+def read_block(
+    plan: IngestPlan, array: ArrayPlan, region: Region, reader_of: ReaderOf
+) -> NDArray[Any]:
+    """The values of a region of the target, from the files that have them.
+
+    Values are as stored: packed ones stay packed. Only times are converted, where their units
+    differ between files. What no file has is the fill value.
+    """
+    kind = parse_dtype(array.metadata["data_type"], zarr_format=3)
+    fill = kind.from_json_scalar(array.metadata["fill_value"], zarr_format=3)
+    native = kind.to_native_dtype()
+    dtype = np.dtype(object) if native.kind in "OT" else native
+    shape = [span.stop - span.start for span in region]
+    block = np.full(shape, fill, dtype)
+    for part in array.parts(region):
+        values = reader_of(part.source).read(array.path, part.source_region)
+        units = array.source_times.get(part.source)
+        if units is not None:
+            values = _converted(plan.sources[part.source], array, values, units)
+        inside = tuple(
+            slice(span.start - whole.start, span.stop - whole.start)
+            for span, whole in zip(part.target_region, region, strict=True)
+        )
+        block[inside] = values.reshape(block[inside].shape)
+    return block
+
+
+def _converted(
+    source: SourceDescription, array: ArrayPlan, values: NDArray[Any], units: Any
+) -> NDArray[Any]:
+    assert array.times is not None
+    variable = source.variables[array.path]
+    dtype = np.dtype(little_endian(variable.dtype))
+    found = convert_times(values, units, array.times, dtype, fill_of(variable))
+    if found is None:
+        raise SourceError(
+            f"{source.location}: times of {array.path!r} cannot be written as {dtype} in the units "
+            "of the first file"
+        )
+    return found
+
+
+def placed_references(
+    plan: IngestPlan, array: ArrayPlan, number: int, table: pa.Table
+) -> pa.Table | None:
+    """The references of one source at their place in the target, with checksums.
+
+    `table` is what scanning the source gave for `array.path`. None if it has no chunk.
+    """
+    source = plan.sources[number]
+    row = int(np.flatnonzero(array.sources == number)[0])
+    chunks = np.array(array.chunks, np.int64)
+    if not table.num_rows:
+        return None
+    variable = source.variables[array.path]
+    rows = variable.shape[0] if variable.shape else 0
+    length = array.chunks[array.num_new_axes] if rows else 0
+    if variable.is_contiguous and "offset" in table.column_names and rows and length != rows:
+        table = cut_leading(table, rows, length)
+    first = array.starts[row] // np.maximum(chunks, 1)
+    return with_checksums(shift_references(table, first.tolist()), source.version)
