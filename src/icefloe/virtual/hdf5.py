@@ -114,7 +114,7 @@ class _Scan:
             if found is None or found.is_variable:
                 self._variable(dataset, name, path, phony)
         dimensions |= dict(phony)
-        attributes = _attributes(gid)
+        attributes = {key: attribute_json(value) for key, value in _attributes(gid).items()}
         self.groups[path] = GroupDescription(attributes, dimensions, frozenset(unlimited))
         for name, child in groups.items():
             self.group(child, f"{path}/{name}" if path else name)

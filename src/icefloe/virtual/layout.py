@@ -173,10 +173,12 @@ def _is_unknown(found: Signature, usual: Signature) -> bool:
 
 def find_inexact_times(path: str, boxes: Mapping[int, Box], wanted: Box) -> dict[int, str]:
     """Sources whose times cannot be written in the units of the first file."""
+    if wanted.times is None:
+        return {}
     problems = {}
     dtype = np.dtype(wanted.variable.dtype)
     for number, box in boxes.items():
-        if box.times is None or wanted.times is None or box.times == wanted.times:
+        if box.times is None or box.times == wanted.times:
             continue
         values = box.variable.values
         if values is None:
