@@ -99,12 +99,12 @@ _FUSED = _row(
 
 _PACKED_ROWS = [
     replace(
-        _long(_row(f"store {_PACKED}: {what}", _PACKED_CHUNKS, steps, S3, _PACKS, wall=5.0)),
+        _long(_row(f"store {_PACKED}: {what}", _PACKED_CHUNKS, steps, S3, _PACKS, wall=wall)),
         requests_target=requests,
     )
-    for what, steps, requests in (
-        ("write and commit", ("write", "commit"), 50.0),
-        ("read", ("read",), 5.0),
+    for what, steps, wall, requests in (
+        ("write and commit", ("write", "commit"), 5.0, 50.0),
+        ("read", ("read",), 2.0, 5.0),
     )
 ]
 

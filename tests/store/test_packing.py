@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,9 @@ from zarr.core.buffer import cpu, default_buffer_prototype
 from zarr.core.sync import sync
 
 from icefloe import (
+    BasicConflictSolver,
     ChunkType,
+    ConflictDetector,
     ConflictError,
     PackingConfig,
     ReadOnlyError,
@@ -27,7 +30,9 @@ from icefloe import (
     StorageError,
     StorageRetriesSettings,
     StorageSettings,
+    VersionSelection,
     in_memory_storage,
+    local_filesystem_storage,
 )
 from icefloe.api.handles import Handles
 from icefloe.config.resolved import NO_PACKING, ResolvedPacking
@@ -236,6 +241,79 @@ def test_a_lost_race_keeps_the_chunks() -> None:
     assert [read(session, f"a/c/{number}") for number in (1, 2)] == [chunk(5), chunk(6)]
 
 
+@pytest.mark.parametrize("winner", ["ours", "theirs"])
+def test_a_rebase_keeps_waiting_chunks_or_drops_them_as_the_solver_says(winner: str) -> None:
+    repository = Repository.create(in_memory_storage(), packing())
+    session = repository.writable_session("main")
+    new_array(session, 4)
+    session.commit("array")
+    session, other = repository.writable_session("main"), repository.writable_session("main")
+    for number in (1, 2):
+        put(session, f"a/c/{number}", chunk(5))
+    for number in (2, 3):
+        put(other, f"a/c/{number}", chunk(6))
+    other.commit("first")
+    version = VersionSelection.UseOurs if winner == "ours" else VersionSelection.UseTheirs
+    session.rebase(BasicConflictSolver(on_chunk_conflict=version))
+    expected = {1: chunk(5), 2: chunk(5 if winner == "ours" else 6), 3: chunk(6)}
+    assert contents(session, 4) == expected
+    session.commit("second")
+    assert contents(repository.readonly_session("main"), 4) == expected
+    sizes = sorted(objects(repository).values())
+    assert sizes == [8 * CHUNK * (2 if winner == "ours" else 1), 2 * 8 * CHUNK]
+
+
+def test_a_commit_with_rebase_stores_waiting_chunks_once() -> None:
+    repository = Repository.create(in_memory_storage(), packing())
+    session = repository.writable_session("main")
+    new_array(session, 4)
+    session.commit("array")
+    session, other = repository.writable_session("main"), repository.writable_session("main")
+    put(session, "a/c/1", chunk(5))
+    other.commit("first", allow_empty=True)
+    session.commit("second", rebase_with=ConflictDetector())
+    assert contents(repository.readonly_session("main"), 4) == {1: chunk(5)}
+    assert len(objects(repository)) == 1
+
+
+def test_pickling_and_merging_a_fork_store_what_waits(tmp_path: Path) -> None:
+    storage = local_filesystem_storage(tmp_path, durable=False)
+    repository = Repository.create(storage, packing())
+    session = repository.writable_session("main")
+    new_array(session, 6)
+    session.commit("array")
+    session = repository.writable_session("main")
+    put(session, "a/c/0", chunk(10))
+    forks = [session.fork() for _ in range(3)]
+    assert len(objects(repository)) == 1, "what a fork starts from is stored"
+    for number, fork in enumerate(forks):
+        assert read(fork, "a/c/0") == chunk(10)
+        put(fork, f"a/c/{1 + number}", chunk(11 + number))
+    put(session, "a/c/4", chunk(14))
+    sent = pickle.loads(pickle.dumps(forks[0]))
+    assert read(sent, "a/c/1") == chunk(11)
+    put(sent, "a/c/5", chunk(15))
+    session.merge(sent, *forks[1:])
+    expected = {number: chunk(10 + number) for number in range(6)}
+    assert contents(session, 6) == expected
+    session.commit("merged")
+    assert contents(Repository.open(storage).readonly_session("main"), 6) == expected
+
+
+def test_chunks_that_wait_change_places_with_their_array() -> None:
+    repository = Repository.create(in_memory_storage(), packing())
+    session = repository.writable_session("main")
+    new_array(session, 4)
+    for number in range(3):
+        put(session, f"a/c/{number}", chunk(number))
+    session.shift_array("/a", [1])
+    put(session, "a/c/0", chunk(9))
+    expected = {0: chunk(9), 1: chunk(0), 2: chunk(1), 3: chunk(2)}
+    assert contents(session, 4) == expected
+    session.commit("shifted")
+    assert contents(repository.readonly_session("main"), 4) == expected
+
+
 # -- failures
 
 
@@ -332,6 +410,28 @@ def test_many_threads_write_and_read_one_session(storage: Storage) -> None:
     session.commit("by eight")
     values = open_array(Repository.open(storage))[:]
     assert np.array_equal(values, np.repeat(np.arange(8 * 24), CHUNK))
+
+
+def test_not_more_than_a_few_packs_are_under_way(s3_server: S3Server) -> None:
+    repository = Repository.create(s3_server.storage(), packing(1))
+    session = repository.writable_session("main")
+    new_array(session, 60)
+    seen: list[int] = []
+
+    async def write(number: int) -> None:
+        await session.store.set(f"a/c/{number}", cpu.Buffer.from_bytes(chunk(number)))
+
+    async def write_all() -> None:
+        writing = asyncio.gather(*map(write, range(60)))
+        while not writing.done():
+            seen.append(session._state.packs.num_bytes)
+            await asyncio.sleep(0)
+        await writing
+
+    asyncio.run(write_all())
+    assert max(seen) == 8 * CHUNK * 8, "eight packs of one chunk"
+    session.commit("one by one")
+    assert contents(session, 60) == {number: chunk(number) for number in range(60)}
 
 
 def test_a_commit_in_the_middle_of_writing_refers_to_nothing_that_is_not_stored() -> None:

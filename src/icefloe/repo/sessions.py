@@ -168,10 +168,10 @@ async def find_chunk(
     handle: RepoHandle, state: SessionState, node: Node, coordinates: Coordinates
 ) -> ChunkRef | None:
     """The reference of one chunk: the session's own edit, or what a manifest says."""
-    edits = state.changes.chunks.get(node.id)
-    if edits is not None:
+    if node.id in state.changes.chunks:
         with state.lock:  # a reference and the pack it is in belong together
-            is_touched, ref = edits.find(coordinates)
+            edits = state.changes.chunks.get(node.id)
+            is_touched, ref = (False, None) if edits is None else edits.find(coordinates)
             if is_touched:
                 return ref if ref is None else state.packs.filled(ref, node.id, coordinates)
     assert node.array is not None
@@ -220,7 +220,9 @@ async def all_chunks(handle: RepoHandle, state: SessionState, node: Node) -> Chu
     assert node.array is not None
     grid = [dimension.num_chunks for dimension in node.array.shape]
     merged = await committed_chunks(handle, state.snapshot, node)
-    edits = state.changes.chunks.get(node.id)
-    if edits is not None:
-        merged = merged.merge(*edits.columns())
+    with state.lock:  # others may be adding chunks
+        edits = state.changes.chunks.get(node.id)
+        columns = None if edits is None else edits.columns()
+    if columns is not None:
+        merged = merged.merge(*columns)
     return merged.select([0] * len(grid), grid)
