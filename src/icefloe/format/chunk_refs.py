@@ -183,7 +183,8 @@ location='s3://b/f', etag=None, last_modified=None, inline=None)
 
     def select(self, start: Sequence[int], stop: Sequence[int]) -> ChunkRefs:
         """The refs inside the half-open box [start, stop)."""
-        return self.take(box_rows(self.index, start, stop))
+        rows = box_rows(self.index, start, stop)
+        return self if len(rows) == len(self) else self.take(rows)
 
     # -- combining
 

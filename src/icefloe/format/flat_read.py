@@ -17,6 +17,7 @@ from icefloe.errors import FormatError
 from icefloe.format.blobs import Bytes, Ints, gather, gather_fixed, spread
 from icefloe.format.schema import Field, TableSpec
 
+_FEW = 24  # rows: below this, plain numbers beat setting up numpy
 MAX_COLUMN_BYTES = 2**31
 """No decoded column grows beyond this, however often a file refers to the same bytes."""
 
@@ -63,15 +64,15 @@ class FlatBuffer:
         """`size` bytes at each start lie inside the payload, aligned."""
         if len(start) == 0:
             return
-        if len(start) == 1:
-            self.check_one(
-                int(start[0]), int(size if isinstance(size, int) else size[0]), align, what
-            )
-            return
-        end = int((start + size).max())
-        if int(start.min()) < 4 or end > self.size:
+        if len(start) <= _FEW:
+            starts = start.tolist()
+            first = min(starts)
+            end = max(starts) + size if isinstance(size, int) else max((start + size).tolist())
+        else:
+            first, end = int(start.min()), int((start + size).max())
+        if first < 4 or end > self.size:
             self.fail(f"{what} reaches byte {end:,} of {self.size:,}")
-        if align > 1 and int(np.bitwise_or.reduce(start)) & (align - 1):
+        if align > 1 and _common_bits(start) & (align - 1):
             self.fail(f"{what} is not aligned to {align} bytes")
 
     def check_total(self, total: int, what: str) -> None:
@@ -113,6 +114,34 @@ class FlatBuffer:
         return gather(self.u1, start, length, absent)
 
 
+def _common_bits(numbers: Ints) -> int:
+    """All of them, or-ed: what is aligned has no low bits there."""
+    if len(numbers) > _FEW:
+        return int(np.bitwise_or.reduce(numbers))
+    bits = 0
+    for number in numbers.tolist():
+        bits |= number
+    return bits
+
+
+def _read_vtable(buffer: FlatBuffer, vtable: int, spec: TableSpec) -> tuple[int, list[int]]:
+    """The size of tables with this vtable, and the offset of every field, 0 where absent."""
+    buffer.check_one(vtable, 4, 2, f"vtable of {spec.name}")
+    vtable_size, table_size = buffer.unpack("<HH", vtable)
+    if vtable_size < 4 or vtable_size % 2:
+        buffer.fail(f"vtable of {spec.name} is {vtable_size} bytes long")
+    buffer.check_one(vtable, vtable_size, 2, f"vtable of {spec.name}")
+    count = min((vtable_size - 4) // 2, len(spec.fields))
+    offsets = [*buffer.unpack(f"<{count}H", vtable + 4), *[0] * (len(spec.fields) - count)]
+    for offset, (name, field) in zip(offsets, spec.fields.items(), strict=True):
+        if offset == 0:
+            if field.is_required:
+                buffer.fail(f"{spec.name}.{name} is required and absent")
+        elif offset < 4 or offset + field.size > table_size:
+            buffer.fail(f"{spec.name}.{name} lies outside its table")
+    return table_size, offsets
+
+
 class Table:
     """One table; fields are read by the names of its spec."""
 
@@ -125,27 +154,15 @@ class Table:
         what = f"table {spec.name}"
         buffer.check_one(position, 4, 4, what)
         vtable = position - buffer.unpack("<i", position)[0]
-        buffer.check_one(vtable, 4, 2, f"vtable of {spec.name}")
-        vtable_size, table_size = buffer.unpack("<HH", vtable)
-        if vtable_size < 4 or vtable_size % 2:
-            buffer.fail(f"vtable of {spec.name} is {vtable_size} bytes long")
-        buffer.check_one(vtable, vtable_size, 2, f"vtable of {spec.name}")
+        table_size, offsets = _read_vtable(buffer, vtable, spec)
         buffer.check_one(position, table_size, 4, what)
-        count = min((vtable_size - 4) // 2, len(spec.fields))
-        offsets = buffer.unpack(f"<{count}H", vtable + 4)
-        self._offsets: dict[str, int] = dict(zip(spec.fields, offsets, strict=False))
+        self._offsets: dict[str, int] = dict(zip(spec.fields, offsets, strict=True))
         for name, field in spec.fields.items():
-            offset = self._offsets.get(name, 0)
-            if offset == 0:
-                if field.is_required:
-                    buffer.fail(f"{spec.name}.{name} is required and absent")
-            elif offset < 4 or offset + field.size > table_size:
-                buffer.fail(f"{spec.name}.{name} lies outside its table")
-            elif (position + offset) % field.align:
+            if self._offsets[name] and (position + self._offsets[name]) % field.align:
                 buffer.fail(f"{spec.name}.{name} is not aligned to {field.align} bytes")
 
     def has(self, field: str) -> bool:
-        return self._offsets.get(field, 0) != 0
+        return self._offsets[field] != 0
 
     def _vector(self, field: str, width: int) -> tuple[int, int] | None:
         """First byte and length of a vector field."""
@@ -246,6 +263,9 @@ class Rows:
         buffer, position, name = self.buffer, self.position, self.spec.name
         buffer.check(position, 4, 4, f"table {name}")
         vtable = position - buffer.i4.take(position >> 2)
+        if len(position) <= _FEW:
+            self._read_few_vtables(vtable.tolist())
+            return
         # Neighbours mostly share a vtable: look for the distinct ones among the run heads only.
         run_start = np.flatnonzero(vtable[1:] != vtable[:-1]) + 1
         if len(run_start):
@@ -265,6 +285,17 @@ class Rows:
             self._vtable_of_row = np.repeat(run_vtable.astype(np.intp), run_length)
             table_size = table_size[self._vtable_of_row]
         buffer.check(position, table_size, 4, f"table {name}")
+
+    def _read_few_vtables(self, vtables: list[int]) -> None:
+        distinct = {vtable: number for number, vtable in enumerate(dict.fromkeys(vtables))}
+        found = [_read_vtable(self.buffer, vtable, self.spec) for vtable in distinct]
+        self.field_offsets = np.array([offsets for _, offsets in found], np.int64)
+        sizes = [size for size, _ in found]
+        table_size: int | Ints = sizes[0]
+        if len(distinct) > 1:
+            self._vtable_of_row = np.array([distinct[vtable] for vtable in vtables], np.intp)
+            table_size = np.array(sizes, np.int64)[self._vtable_of_row]
+        self.buffer.check(self.position, table_size, 4, f"table {self.spec.name}")
 
     def _field_offsets(self, vtable: Ints, vtable_size: Ints, table_size: Ints) -> Ints:
         """Offset of every field within its table, a row per vtable; 0 where absent."""
@@ -312,18 +343,21 @@ class Rows:
             at = self.position + offset
         if absent is not None:
             at = np.where(absent, 8, at)
-        if spec.align > 1 and len(at) and int(np.bitwise_or.reduce(at)) & (spec.align - 1):
+        if spec.align > 1 and len(at) and _common_bits(at) & (spec.align - 1):
             self.buffer.fail(f"{self.spec.name}.{name} is not aligned to {spec.align} bytes")
         return at, absent, spec
 
     def per_row(self, per_vtable: NDArray[Any]) -> NDArray[Any]:
         """Spread a value known for each vtable over the rows."""
         if self._vtable_of_row is None:
-            return np.broadcast_to(per_vtable[0], (len(self),))
+            return np.repeat(per_vtable[:1], len(self))
         return per_vtable[self._vtable_of_row]
 
     def is_absent_everywhere(self, name: str) -> bool:
-        return not self.field_offsets[:, self.spec.slot(name)].any() or len(self) == 0
+        offsets = self.field_offsets
+        if len(offsets) == 1:
+            return not offsets[0, self.spec.slot(name)] or len(self) == 0
+        return not offsets[:, self.spec.slot(name)].any() or len(self) == 0
 
     def scalar(self, name: str) -> NDArray[Any]:
         """The column, with the default where a row does not carry the field."""

@@ -91,7 +91,9 @@ def decode_manifest(data: bytes | memoryview, name: str = "manifest") -> Manifes
     node_ids = [NodeId(row.tobytes()) for row in arrays.struct("node_id")]
     if any(first >= second for first, second in pairwise(node_ids)):
         buffer.fail("arrays do not ascend by node id")
-    extras = arrays.blobs("extra").to_pylist()
+    extras = [None] * len(arrays)
+    if not arrays.is_absent_everywhere("extra"):
+        extras = arrays.blobs("extra").to_pylist()
     start, count, _ = arrays.vectors("refs", 4)
     decoded = []
     for node_id, extra, first, number in zip(
@@ -154,11 +156,9 @@ class _RefsDecoder:
             for name in ("chunk_id", "compressed_location", "location", "inline")
         }
         is_virtual = has["compressed_location"] | has["location"]
-        kind_of_vtable = np.select(
-            [has["chunk_id"], is_virtual, has["inline"]],
-            [np.uint8(ChunkKind.NATIVE), np.uint8(ChunkKind.VIRTUAL), np.uint8(ChunkKind.INLINE)],
-            np.uint8(0),
-        )
+        inline = np.where(has["inline"], np.uint8(ChunkKind.INLINE), np.uint8(0))
+        foreign = np.where(is_virtual, np.uint8(ChunkKind.VIRTUAL), inline)
+        kind_of_vtable = np.where(has["chunk_id"], np.uint8(ChunkKind.NATIVE), foreign)
         if bool((kind_of_vtable == 0).any()):
             self.buffer.fail("a ChunkRef has neither chunk id nor location nor inline bytes")
         kind = tables.per_row(kind_of_vtable)
@@ -199,11 +199,14 @@ class _RefsDecoder:
         if name not in self.blob_at:
             return None
         at = self.blob_at[name].astype(np.int64)
-        absent = at == 0
-        start, length = np.full(len(at), 8, np.int64), np.zeros(len(at), np.int64)
-        there = np.flatnonzero(~absent)
-        start[there], length[there] = self.buffer.vectors_at(at[there], 1, f"ChunkRef.{name}")
+        there, absent = np.flatnonzero(at), None
+        start, length = self.buffer.vectors_at(at[there], 1, f"ChunkRef.{name}")
         self.buffer.check_total(int(length.sum()), f"ChunkRef.{name}")
+        if len(there) < len(at):
+            absent = at == 0
+            found = start, length
+            start, length = np.full(len(at), 8, np.int64), np.zeros(len(at), np.int64)
+            start[there], length[there] = found
         return gather(self.buffer.u1, start, length, absent)
 
     def _codes(self, name: str) -> tuple[NDArray[np.int32], pa.Array] | None:
