@@ -10,6 +10,7 @@ from typing import ClassVar, Self
 from icefloe.errors import ErrorKind, InvalidInputError
 
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
 _VALUES = {letter: value for value, letter in enumerate(_ALPHABET)}
 # Crockford reads the letters people confuse as the digits they resemble.
 _VALUES |= {"I": 1, "L": 1, "O": 0}
@@ -19,8 +20,10 @@ _VALUES |= {letter.lower(): value for letter, value in _VALUES.items()}
 def encode_base32(data: bytes) -> str:
     """Crockford text of `data`: upper case, no padding, zero bits appended on the right."""
     length = (len(data) * 8 + 4) // 5
-    number = int.from_bytes(data, "big") << (length * 5 - len(data) * 8)
-    return "".join(_ALPHABET[(number >> shift) & 31] for shift in range(5 * length - 5, -1, -5))
+    pairs = (length + 1) // 2
+    number = int.from_bytes(data, "big") << (pairs * 10 - len(data) * 8)
+    text = "".join([_PAIRS[number >> shift & 1023] for shift in range(10 * pairs - 10, -1, -10)])
+    return text[:length]
 
 
 def decode_base32(text: str, size: int) -> bytes:

@@ -46,6 +46,9 @@ class ChunkKind(IntEnum):
     INLINE = 3
 
 
+_KINDS = {int(kind): kind for kind in ChunkKind}
+
+
 class ChunkRef(NamedTuple):
     """One reference, taken out of the columns. For inline chunks `length` is that of `inline`."""
 
@@ -163,14 +166,15 @@ location='s3://b/f', etag=None, last_modified=None, inline=None)
 
     def row(self, row: int) -> ChunkRef:
         """One row as a value."""
-        kind = ChunkKind(int(self.kind[row]))
+        kind = _KINDS[self.kind[row]]
+        if kind is ChunkKind.INLINE:
+            assert self.inline is not None
+            data: bytes = self.inline[row].as_py()
+            return ChunkRef(kind, 0, len(data), None, None, None, None, data)
         offset, length = int(self.offset[row]), int(self.length[row])
-        if kind == ChunkKind.NATIVE:
+        if kind is ChunkKind.NATIVE:
             assert self.chunk_id is not None
             return ChunkRef(kind, offset, length, ChunkId(self.chunk_id[row].tobytes()))
-        if kind == ChunkKind.INLINE:
-            assert self.inline is not None
-            return ChunkRef(kind, offset, length, inline=self.inline[row].as_py())
         modified = 0 if self.last_modified is None else int(self.last_modified[row])
         return ChunkRef(
             kind,

@@ -104,6 +104,14 @@ class NodeTable(Sequence[Node]):
         row = bisect_left(self.path, path)
         return self.node(row) if row < len(self) and self.path[row] == path else None
 
+    def find_user_data(self, path: str) -> bytes | None:
+        """The zarr.json of the node at `path`, or None."""
+        row = bisect_left(self.path, path)
+        if row == len(self) or self.path[row] != path:
+            return None
+        user_data: bytes = self.user_data[row].as_py()
+        return user_data
+
     def node(self, row: int) -> Node:
         """One row as a value."""
         array = self._array(self._start("array", row)) if self.is_array[row] else None

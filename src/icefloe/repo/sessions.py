@@ -75,6 +75,13 @@ class SessionState:
                 node = self._nodes[path] = self.changes.find(self.snapshot.nodes, path)
             return node
 
+    def find_document(self, path: str) -> bytes | None:
+        """The zarr.json of the node at `path`, or None; nothing else of the node is looked at."""
+        if self.changes.is_empty:
+            return self.snapshot.nodes.find_user_data(path)
+        node = self.find_node(path)
+        return None if node is None else node.user_data
+
     def forget_nodes(self) -> None:
         self._nodes = {}
 

@@ -47,6 +47,14 @@ def parse_key(key: str) -> Key:
     Raises:
         InvalidInputError: it is neither metadata nor a chunk, kind `invalid-key`.
     """
+    # Nearly all keys look like this, and finding that out is cheap.
+    folder, separator, numbers = key.rpartition("/c/")
+    if separator and numbers.isascii() and numbers.replace("/", "0").isdigit():
+        texts = numbers.split("/")
+        if "" not in texts:
+            coordinates = tuple(map(int, texts))
+            if max(coordinates) <= _MAX_INDEX:
+                return ChunkKey(_path(folder, key), coordinates)
     chunk = _CHUNK.match(key)
     if chunk is not None:
         coordinates = tuple(map(int, chunk[2].split("/")[1:]))

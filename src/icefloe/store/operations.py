@@ -70,19 +70,22 @@ async def locate(
     parsed = parse_key(key)
     if isinstance(parsed, V2Key):
         return None
+    if isinstance(parsed, MetadataKey):
+        document = state.find_document(parsed.path)
+        if document is None or byte_range is None:
+            return document
+        start, length = _span(byte_range, len(document)) or (0, len(document))
+        return document[start : start + length]
     node = state.find_node(parsed.path)
     if node is None:
         return None
-    if isinstance(parsed, MetadataKey):
-        span = _span(byte_range, len(node.user_data))
-        if span is None:
-            return node.user_data
-        return node.user_data[span.start : span.start + span.length]
     if node.array is None:
         state.array(parsed.path)  # says what is wrong
     ref = await _find(handle, state, node, parsed.coordinates)
     if ref is None:
         return None
+    if byte_range is None:
+        return Located(ref, None) if ref.inline is None else ref.inline
     span = _span(byte_range, ref.length)
     return b"" if span is not None and span.length == 0 else Located(ref, span)
 
@@ -334,10 +337,12 @@ def _check_chunk(key: str, array: ArrayData, coordinates: Coordinates, size: int
 
 
 def _is_in_grid(array: ArrayData, coordinates: Sequence[int]) -> bool:
-    return len(coordinates) == len(array.shape) and all(
-        at < max(dimension.num_chunks, 1)
-        for at, dimension in zip(coordinates, array.shape, strict=True)
-    )
+    if len(coordinates) != len(array.shape):
+        return False
+    for at, dimension in zip(coordinates, array.shape, strict=True):
+        if at >= dimension.num_chunks and at:
+            return False
+    return True
 
 
 def _span(byte_range: ByteRange | None, size: int) -> Span | None:
