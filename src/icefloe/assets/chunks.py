@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from icefloe.assets.assets import Assets
-from icefloe.errors import ErrorKind, InternalError, InvalidInputError
+from icefloe.errors import InternalError
 from icefloe.format import layout
 from icefloe.format.chunk_refs import ChunkKind, ChunkRef
 from icefloe.storage.driver import Readable, Span
@@ -14,11 +14,7 @@ async def fetch_chunk(assets: Assets, ref: ChunkRef, span: Span | None) -> Reada
     if ref.inline is not None:  # also of native chunks that are still to be stored
         return ref.inline if span is None else ref.inline[span.start : span.start + span.length]
     if ref.kind == ChunkKind.VIRTUAL:
-        raise InvalidInputError(
-            f"the chunk lies in {ref.location!r}, which no container authorises; "
-            "virtual chunks cannot be read by this version",
-            ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER,
-        )
+        return await assets.virtual.fetch(ref, span)
     if ref.chunk_id is None:
         raise InternalError("a native chunk has no id")
     start, length = (0, ref.length) if span is None else span

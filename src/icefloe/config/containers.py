@@ -10,11 +10,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from urllib.parse import unquote
 
 from icefloe.config.section import Section
 from icefloe.config.stores import ObjectStoreConfig
+from icefloe.config.virtual_urls import has_odd_segments
 from icefloe.errors import ErrorKind, InvalidInputError
 
+# No user or password: a URL prefix is shown and compared, and `a@b` reads like host a.
+_HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s@:/\\?#\[\]%]+)(?::[0-9]+)?")
+_LAST_PORT = 65535
 _URL = re.compile(
     r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?://(?P<host>[^/?#]*))?(?P<path>.*)", re.DOTALL
 )
@@ -75,8 +80,22 @@ def _find_problem(container: VirtualChunkContainer) -> str | None:
     if scheme not in store.url_schemes:
         takes = " or ".join(sorted(store.url_schemes)) or "no virtual chunks"
         return f"scheme {scheme!r} does not fit a {type(store).__name__} store, which takes {takes}"
+    if re.search(r"[?#]", container.url_prefix):
+        return "a prefix has no query or fragment; percent-encode '?' and '#' in names"
+    try:
+        # Before file URLs are normalised: a reader who authorises a prefix has to see its target.
+        path = unquote(url["path"], errors="strict")
+    except UnicodeDecodeError:
+        return "the path is not UTF-8 once percent-decoded"
+    if path.strip("/") and has_odd_segments(path):
+        return "the path has empty, '.' or '..' segments"
     if scheme == "file":
-        return None if url["path"].strip("/") else "a file prefix must name a directory"
-    if not url["host"] or re.search(r"\s", url["host"]):
+        if url["host"] not in (None, "", "localhost"):
+            return f"files are on this machine, not on host {url['host']!r}"
+        return None if path.strip("/") else "a file prefix must name a directory"
+    if not url["host"] or not _HOST.fullmatch(url["host"]):
         return f"host {url['host'] or ''!r} must be a bucket, container or server name"
+    port = url["host"].rpartition("]")[2].partition(":")[2]
+    if port and int(port) > _LAST_PORT:
+        return f"port {port} is none"
     return None

@@ -72,6 +72,10 @@ class Calls(Protocol):
         """
         ...
 
+    async def call(self, function: Callable[[], Result]) -> Result:
+        """The result of something that blocks, without keeping others from working."""
+        ...
+
     async def sleep(self, seconds: float) -> None: ...
 
     async def wait_for(self, work: Future[Any], seconds: float) -> bool: ...
@@ -139,6 +143,9 @@ class BlockingCalls:
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
+
+    async def call(self, function: Callable[[], Result]) -> Result:
+        return function()
 
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)

@@ -125,7 +125,7 @@ def _s3_maker(location: S3Location) -> Make:
     config, provider = s3_sign_in(location.credentials)
     is_path_style = location.is_path_style
     if location.endpoint_url:
-        is_path_style, config["endpoint"] = _endpoint(location)
+        is_path_style, config["endpoint"] = endpoint_of(location)
     config["virtual_hosted_style_request"] = not is_path_style
     region = location.region or aws_profile_region()
     if region:
@@ -137,7 +137,7 @@ def _s3_maker(location: S3Location) -> Make:
     return _bound(S3Store, location.bucket, location.prefix, config, provider)
 
 
-def _endpoint(location: S3Location) -> tuple[bool, str]:
+def endpoint_of(location: S3Location) -> tuple[bool, str]:
     """Whether to use path style, and the endpoint; in the other style it names the bucket."""
     url = (location.endpoint_url or "").rstrip("/")
     parts = urlsplit(url)

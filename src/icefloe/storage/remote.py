@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from datetime import datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,7 +15,15 @@ from icefloe.storage.backoff import pauses
 from icefloe.storage.calls import Calls
 from icefloe.storage.connect import Connection
 from icefloe.storage.driver import ConditionFailed, Describe, ObjectInfo, Readable, Span, Version
-from icefloe.storage.keys import PROBE_DIRECTORY, check_key, check_span, decode_key, encode_key
+from icefloe.storage.foreign import ANY_ETAG, Unchanged, bare_etag
+from icefloe.storage.keys import (
+    PROBE_DIRECTORY,
+    check_key,
+    check_span,
+    decode_key,
+    encode_key,
+    moment,
+)
 from icefloe.storage.shared_requests import SharedRequest, can_share, share_requests
 
 if TYPE_CHECKING:
@@ -39,6 +48,7 @@ class Got(NamedTuple):
     size_bytes: int
     """Of the whole object."""
     attributes: Mapping[str, str]
+    last_modified: datetime
 
 
 class Part(NamedTuple):
@@ -153,7 +163,8 @@ class ObstoreDriver:
             else:
                 is_head = bool(options and options.get("head"))
                 if is_head or data.nbytes == end - start:
-                    return Got(data, self._version(meta), meta["size"], attributes)
+                    version, modified = self._version(meta), meta["last_modified"]
+                    return Got(data, version, meta["size"], attributes, modified)
                 trouble = StorageError(
                     f"object {key!r} in {self.location}: {data.nbytes} bytes came in, expected "
                     f"{end - start}",
@@ -163,6 +174,31 @@ class ObstoreDriver:
             if pause is None:
                 raise trouble
             await self._calls.sleep(pause)
+
+    async def get_if_unchanged(self, key: str, span: Span, condition: Unchanged) -> Readable:
+        """See `icefloe.storage.foreign.ForeignReader`."""
+        given: dict[str, Any] = {}
+        if condition.etag is not None:
+            etag = condition.etag
+            given["if_match"] = etag if etag == ANY_ETAG else f'"{bare_etag(etag)}"'
+        elif condition.last_modified is not None:
+            given["if_unmodified_since"] = moment(condition.last_modified)
+
+        async def fetch(part: Part) -> memoryview:
+            assert part.span is not None
+            start, length = part.span
+            options: Any = {**given, "range": (start, start + length)}
+            try:
+                got = await self._request(key, options)
+            except NoRangesError:
+                raise StorageError(
+                    f"{self.location} sends whole objects when asked for part of {key!r}"
+                ) from None
+            condition.check(f"{key!r} in {self.location}", got.version.etag, got.last_modified)
+            check_span(key, part.span, got.size_bytes, self.location)
+            return got.data
+
+        return _joined(await self._calls.each(fetch, self._parts(key, span)))
 
     async def get_versioned(self, key: str) -> tuple[bytes, Version]:
         got = await self._request(key, None)

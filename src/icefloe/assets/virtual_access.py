@@ -1,0 +1,140 @@
+"""What a reader allows: which containers, with which credentials.
+
+A repository's saved configuration is written by somebody else. It may say where chunks lie, never
+what is done with the reader's credentials: nothing is read without an authorisation of exactly
+the container's prefix, and where a saved container would send a secret, or whatever the machine
+is signed in with, to a host of its own choice, the reader has to name that host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from icefloe.config import stores
+from icefloe.config.container_set import ContainerSet, Source
+from icefloe.config.containers import VirtualChunkContainer, usable_containers
+from icefloe.errors import ErrorKind, InvalidInputError, StorageError
+from icefloe.storage import container_credentials as given
+from icefloe.storage.container_credentials import AnyCredential, containers_credentials
+
+Authorizations = Mapping[str, AnyCredential | None]
+
+_EXPECTED: tuple[tuple[type, type, str], ...] = (
+    (stores.S3, given.ContainerS3, "s3_anonymous_credentials() or s3_from_env_credentials()"),
+    (stores.S3Compatible, given.ContainerS3, "s3_credentials(...)"),
+    (stores.Tigris, given.ContainerS3, "s3_credentials(...)"),
+    (stores.Gcs, given.ContainerGcs, "gcs_credentials(...)"),
+    (stores.Azure, given.ContainerAzure, "azure_credentials(...)"),
+    (stores.Http, given.ContainerHttp, "credentials.HttpAccess"),
+    (stores.LocalFileSystem, given.ContainerLocalFileSystem, "credentials.LocalFileSystemAccess"),
+)
+
+
+@dataclass(frozen=True)
+class VirtualAccess:
+    """The containers in force and what the reader said about them."""
+
+    containers: ContainerSet = field(default_factory=lambda: ContainerSet([]))
+    authorizations: Authorizations = field(default_factory=dict)
+    are_own: bool = False
+    """Whether the containers are the reader's, not out of the saved configuration."""
+    problems: tuple[str, ...] = ()
+    """Why containers of the saved configuration cannot be used."""
+
+    @classmethod
+    def make(
+        cls,
+        containers: Mapping[str, VirtualChunkContainer] | None,
+        authorizations: Mapping[str, AnyCredential | None] | None,
+        *,
+        are_own: bool,
+    ) -> VirtualAccess:
+        """Check the kind of each credential against its container.
+
+        Raises:
+            StorageError: a credential is of another kind than its container's store.
+        """
+        usable, problems = usable_containers((containers or {}).values())
+        known = dict(containers_credentials(authorizations or {}))
+        access = cls(ContainerSet(usable), known, are_own, tuple(problems))
+        for container in usable:
+            if access.is_authorized(container):
+                _check_kind(container, access.credential(container))
+        return access
+
+    def is_authorized(self, container: VirtualChunkContainer) -> bool:
+        """Whether exactly this prefix was authorised; a final `/` may be left out."""
+        return self._key(container) is not None
+
+    def credential(self, container: VirtualChunkContainer) -> AnyCredential | None:
+        """What the reader gave for a container."""
+        key = self._key(container)
+        if key is None:
+            raise InvalidInputError(
+                f"virtual chunks below {container.url_prefix!r}"
+                + (f" (container {container.name!r})" if container.name else "")
+                + " may not be read: the container is not authorised; pass "
+                f"authorize_virtual_chunk_access={{{container.url_prefix!r}: ...}} with "
+                f"{_expected(container)[1]} when you open the repository",
+                ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER,
+            )
+        return self.authorizations[key]
+
+    def _key(self, container: VirtualChunkContainer) -> str | None:
+        prefix = container.url_prefix
+        if prefix in self.authorizations:
+            return prefix
+        bare = prefix.removesuffix("/")
+        return bare if bare in self.authorizations else None
+
+    def resolve(self, location: str) -> Source:
+        """The container and key of a location; see `ContainerSet.resolve`."""
+        return self.containers.resolve(location)
+
+    def may_follow(self, url: str) -> bool:
+        """Whether a web server may send us there: below a prefix authorised for the web."""
+        parts = urlsplit(url)
+        if parts.username is not None or parts.password is not None:
+            return False
+        for prefix, credential in self.authorizations.items():
+            if prefix.startswith(("http://", "https://")) and (
+                credential is None or isinstance(credential, given.ContainerHttp)
+            ):
+                allowed = urlsplit(prefix if prefix.endswith("/") else prefix + "/")
+                if (parts.scheme, parts.netloc) == (allowed.scheme, allowed.netloc) and (
+                    _is_plain_path(parts.path) and parts.path.startswith(allowed.path)
+                ):
+                    return True
+        return False
+
+
+def _is_plain_path(path: str) -> bool:
+    """Whether a server cannot read a path as one above it."""
+    lowered = path.lower().replace("%2e", ".").replace("%2f", "/").replace("\\", "/")
+    return ".." not in lowered.replace("%5c", "/").split("/")
+
+
+def _expected(container: VirtualChunkContainer) -> tuple[type, str]:
+    for store, credential, example in _EXPECTED:
+        if isinstance(container.store, store):
+            return credential, example
+    raise InvalidInputError(
+        f"no virtual chunk can be read from a {type(container.store).__name__} store",
+        ErrorKind.BAD_PREFIX,
+    )
+
+
+def _check_kind(container: VirtualChunkContainer, credential: AnyCredential | None) -> None:
+    expected, example = _expected(container)
+    if isinstance(credential, expected):
+        return
+    if credential is None and not isinstance(container.store, stores.Azure):
+        return
+    raise StorageError(
+        f"container {container.url_prefix!r} is a {type(container.store).__name__} store, which "
+        f"{'None' if credential is None else type(credential).__name__} does not open; expected "
+        f"{example}",
+        ErrorKind.STORAGE_OTHER,
+    )

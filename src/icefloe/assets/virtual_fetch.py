@@ -1,0 +1,105 @@
+"""Virtual chunks: from a location to bytes, or to an error that says which chunk and why."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from icefloe.assets.cache import BoundedCache
+from icefloe.assets.virtual_access import VirtualAccess
+from icefloe.assets.virtual_sources import make_reader
+from icefloe.config import stores
+from icefloe.config.containers import VirtualChunkContainer
+from icefloe.config.virtual_urls import has_odd_segments
+from icefloe.errors import ErrorKind, InvalidInputError, StorageError
+from icefloe.format.chunk_refs import ChunkRef
+from icefloe.storage.calls import BlockingCalls, Calls
+from icefloe.storage.driver import ConditionFailed, Readable, Span
+from icefloe.storage.eventloop import EventLoopCalls
+from icefloe.storage.foreign import ForeignReader, Unchanged
+
+MOST_READERS = 50
+_MOST_LOCATIONS = 4096
+_MAX_CONCURRENT_REQUESTS = 256
+
+
+class _Found(NamedTuple):
+    """Where a location leads."""
+
+    reader: ForeignReader
+    key: str
+
+
+class VirtualReader:
+    """Reads virtual chunks the way one driver flavour waits. Threads may share it.
+
+    Readers are made when a chunk first needs one and kept, one for each container, which names
+    its bucket or server; where locations lead is remembered for those seen last.
+    """
+
+    def __init__(self, access: VirtualAccess, *, blocking: bool) -> None:
+        self.access = access
+        flavour = BlockingCalls if blocking else EventLoopCalls
+        self._calls: Calls = flavour(_MAX_CONCURRENT_REQUESTS)
+        self._readers: BoundedCache[ForeignReader] = BoundedCache(MOST_READERS)
+        self._found: BoundedCache[_Found] = BoundedCache(_MOST_LOCATIONS)
+
+    def flavour(self, *, blocking: bool) -> VirtualReader:
+        """The same access through the other kind of waiting."""
+        return VirtualReader(self.access, blocking=blocking)
+
+    async def fetch(self, ref: ChunkRef, span: Span | None) -> Readable:
+        """The bytes of a virtual chunk, or a span of them.
+
+        Raises:
+            InvalidInputError: nobody may read there, or the location makes no sense.
+            StorageError: the source is missing, too short or forbidden, or it has changed.
+        """
+        assert ref.location is not None
+        start, length = (0, ref.length) if span is None else span
+        condition = Unchanged(ref.etag, None if ref.etag else ref.last_modified)
+        found = self._locate(ref.location)
+        wanted = Span(ref.offset + start, length)
+        try:
+            return await found.reader.get_if_unchanged(found.key, wanted, condition)
+        except ConditionFailed as error:
+            raise StorageError(
+                f"virtual chunk source {self._shown(ref.location)} has changed since it was "
+                f"referenced: {error}",
+                ErrorKind.VIRTUAL_CHUNK_MODIFIED,
+            ) from error
+        except StorageError as error:
+            kind = error.kind
+            raise StorageError(
+                f"cannot read a virtual chunk of {self._shown(ref.location)}: {error.message}",
+                kind if kind == ErrorKind.INVALID_OBJECT_SIZE else ErrorKind.VIRTUAL_CHUNK_FETCH,
+            ) from error
+
+    def _shown(self, location: str) -> str:
+        """For messages: the absolute URL, without a query, which may be a secret."""
+        return repr(self.access.containers.expand(location).partition("?")[0])
+
+    def _locate(self, location: str) -> _Found:
+        found = self._found.get(location)
+        if found is None:
+            container, url = self.access.resolve(location)
+            self.access.credential(container)  # says what to do when it is not authorised
+            if has_odd_segments(url.path) or not url.key:
+                raise InvalidInputError(
+                    f"virtual chunk location {location!r}: its key {url.key!r} has empty, '.' or "
+                    "'..' segments, which cannot be asked for",
+                    ErrorKind.INVALID_VIRTUAL_REF,
+                )
+            key = url.key
+            if not isinstance(container.store, stores.LocalFileSystem) and key.endswith("/"):
+                key = key.removesuffix("/")
+            found = _Found(self._reader(container), key)
+            self._found.put(location, found, 1)
+        return found
+
+    def _reader(self, container: VirtualChunkContainer) -> ForeignReader:
+        reader = self._readers.get(container.url_prefix)
+        if reader is None:
+            # Two threads may both make one; making connects nowhere, and one of them is kept.
+            reader = make_reader(self.access, container, self._calls)
+            self._readers.put(container.url_prefix, reader, 1)
+        return reader
