@@ -3,6 +3,7 @@
 Code inside the package never imports from here; it imports the module that defines the name.
 """
 
+from icefloe import credentials
 from icefloe.api.ancestry_graph import AncestryGraph
 from icefloe.api.repository import Repository
 from icefloe.api.session import ForkSession, Session
@@ -113,6 +114,8 @@ from icefloe.storage.credentials import (
 from icefloe.storage.s3_constructors import r2_storage, s3_storage, tigris_storage
 from icefloe.storage.spec import Storage
 from icefloe.storage.urls import storage_from_url
+from icefloe.store.required_access import RequiredAccess
+from icefloe.store.virtual_refs import VirtualChunkSpec
 from icefloe.store.zarr_store import IcechunkStore
 
 __version__ = "0.1.0"
@@ -155,6 +158,7 @@ __all__ = [
     "gcs_storage",
     "storage_from_url",
     # credentials
+    "credentials",
     "AzureCredentials",
     "AzureRefreshableCredential",
     "AzureStaticCredentials",
@@ -202,6 +206,8 @@ __all__ = [
     "StorageSettings",
     "StorageTimeoutSettings",
     "VirtualChunkContainer",
+    "VirtualChunkSpec",
+    "RequiredAccess",
     "azure_store",
     "gcs_store",
     "http_store",

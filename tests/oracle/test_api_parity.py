@@ -25,7 +25,6 @@ VALUES = (
 LATER_MEMBERS: dict[str, dict[str, int | None]] = {
     "Repository": {
         "rewrite_manifests": 4,
-        "authorized_virtual_container_prefixes": 4,
         "attribution": None,
         "chunk_storage_stats": None,
         "total_chunks_storage": None,
@@ -37,19 +36,12 @@ LATER_MEMBERS: dict[str, dict[str, int | None]] = {
         "inspect_transaction_log": None,
     },
     "Session": {},
-    "IcechunkStore": {
-        "array_chunk_iterator": 4,
-        "set_virtual_ref": 4,
-        "set_virtual_refs": 4,
-        "set_virtual_refs_arr": 4,
-    },
+    "IcechunkStore": {},
 }
 LATER_PARAMETERS: dict[str, int | None] = {
-    "authorize_virtual_chunk_access": 4,
     "attribution": None,
 }
 LATER_NAMES: dict[str, int | None] = {
-    "VirtualChunkSpec": 4,
     "CommitMethod": 4,
     "GCSummary": None,
     "Attribution": None,

@@ -318,7 +318,6 @@ PREFIXES = [
     "file:///",
     "file://",
     "file:///a",
-    "file:///a/../b/",
     "memory://a/",
     "ftp://a/",
     "foo",
@@ -326,9 +325,10 @@ PREFIXES = [
     "s3:/b/",
     "/a/",
     "vcc://x/",
-    "file://host/a/",
     "s3://b/é/",
 ]
+# A reader authorises a prefix by its text, so it has to be one that says where it leads.
+REFUSED = ["file:///a/../b/", "file://host/a/", "http://u:p@h/", "s3://b/?q/", "s3://b/../"]
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
@@ -349,6 +349,21 @@ def test_containers_are_accepted_where_the_official_library_does(prefix: str) ->
         ]
 
     assert accepting(floe) == accepting(icechunk)
+
+
+@pytest.mark.parametrize("prefix", REFUSED)
+def test_containers_that_only_the_official_library_accepts(prefix: str) -> None:
+    store = {"f": "LocalFileSystem", "h": "Http", "s": "S3"}[prefix[0]]
+    for library, expected in ((icechunk, True), (floe, False)):
+        kinds = library.ObjectStoreConfig
+        made = {"f": ("/",), "h": ({}, {}), "s": (library.S3Options(),)}[prefix[0]]
+        container = library.VirtualChunkContainer
+        config = library.RepositoryConfig()
+        assert expected is accepts(
+            lambda kinds=kinds, made=made, container=container, config=config: (
+                config.set_virtual_chunk_container(container(prefix, getattr(kinds, store)(*made)))
+            )
+        )
 
 
 # --- metadata values -------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from icefloe.assets.in_flight import InFlight
+from icefloe.assets.virtual_access import VirtualAccess
 from icefloe.config import RepositoryConfig
 from icefloe.repo.handle import Clock, RepoHandle
 from icefloe.repo.lifecycle import make_handle
@@ -17,6 +18,8 @@ class Handles:
     """What `Repository`, `Session` and the store share. Pickles; caches stay behind."""
 
     def __init__(self, first: RepoHandle, *, is_blocking: bool) -> None:
+        virtual = first.assets.virtual.flavour(blocking=is_blocking)
+        first = replace(first, assets=replace(first.assets, virtual=virtual))
         self._blocking = first if is_blocking else None
         self._eventloop = None if is_blocking else first
 
@@ -50,6 +53,10 @@ class Handles:
         return self.either.config
 
     @property
+    def virtual_access(self) -> VirtualAccess:
+        return self.either.assets.virtual.access
+
+    @property
     def spec_version(self) -> int:
         return self.either.spec_version
 
@@ -61,13 +68,20 @@ class Handles:
             "spec_version": handle.spec_version,
             "default_commit_metadata": dict(handle.shared.default_commit_metadata),
             "config_version": handle.shared.config_version,
+            "authorizations": dict(self.virtual_access.authorizations),
+            "containers_are_own": self.virtual_access.are_own,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         storage: Storage = state["storage"]
         config: RepositoryConfig = state["config"]
         driver = driver_for(storage, config, blocking=True)
-        handle = make_handle(storage, driver, state["spec_version"], config, Clock())
+        access = VirtualAccess.make(
+            config.virtual_chunk_containers,
+            state["authorizations"],
+            are_own=state["containers_are_own"],
+        )
+        handle = make_handle(storage, driver, state["spec_version"], config, Clock(), access)
         handle.shared.default_commit_metadata.update(state["default_commit_metadata"])
         handle.shared.config_version = state["config_version"]
         self.__init__(handle, is_blocking=True)  # type: ignore[misc]
@@ -84,4 +98,6 @@ def driver_for(storage: Storage, config: RepositoryConfig | None, *, blocking: b
 def _other(handle: RepoHandle, *, blocking: bool) -> RepoHandle:
     """The same repository and caches through the other kind of driver."""
     driver = driver_for(handle.storage, handle.config, blocking=blocking)
-    return replace(handle, assets=replace(handle.assets, driver=driver, loading=InFlight()))
+    virtual = handle.assets.virtual.flavour(blocking=blocking)
+    assets = replace(handle.assets, driver=driver, loading=InFlight(), virtual=virtual)
+    return replace(handle, assets=assets)

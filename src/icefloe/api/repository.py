@@ -5,13 +5,14 @@ The `x_async` twin of every method that touches storage is generated from here.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Self
 
 from icefloe.api.ancestry_graph import AncestryGraph
 from icefloe.api.arguments import check_arguments
+from icefloe.api.authorize import authorizations
 from icefloe.api.generated.repository_async import RepositoryAsync
 from icefloe.api.handles import Handles, driver_for
 from icefloe.api.session import Session
@@ -40,8 +41,11 @@ from icefloe.repo import (
 )
 from icefloe.repo.feature_flags import FeatureFlag
 from icefloe.repo.handle import Clock, RepoHandle
+from icefloe.storage.container_credentials import AnyCredential
 from icefloe.storage.run import run_blocking
 from icefloe.storage.spec import Storage
+from icefloe.store import required_access
+from icefloe.store.required_access import RequiredAccess
 from icefloe.store.zarr_store import IcechunkStore
 
 
@@ -72,7 +76,7 @@ class Repository(RepositoryAsync):
         cls,
         storage: Storage,
         config: RepositoryConfig | None = None,
-        *,
+        authorize_virtual_chunk_access: Mapping[str, AnyCredential | None] | None = None,
         spec_version: SpecVersion | int | None = None,
         check_clean_root: bool = True,
     ) -> Self:
@@ -95,14 +99,23 @@ class Repository(RepositoryAsync):
                     Clock(),
                     spec_version=version_number(spec_version),
                     check_clean_root=check_clean_root,
+                    authorize=authorizations(authorize_virtual_chunk_access),
                 )
             ),
             is_blocking=True,
         )
 
     @classmethod
-    def open(cls, storage: Storage, config: RepositoryConfig | None = None) -> Self:
+    def open(
+        cls,
+        storage: Storage,
+        config: RepositoryConfig | None = None,
+        authorize_virtual_chunk_access: Mapping[str, AnyCredential | None] | None = None,
+    ) -> Self:
         """Open an existing repository; `config` is laid over the saved configuration.
+
+        Virtual chunks can be read only below prefixes of containers that are authorised here,
+        with credentials such as `containers_credentials` makes; `required_access` lists them.
 
         Raises:
             RepositoryNotFoundError: there is none.
@@ -110,7 +123,11 @@ class Repository(RepositoryAsync):
         return cls._from_handle(
             run_blocking(
                 lifecycle.open_repository(
-                    storage, driver_for(storage, config, blocking=True), config, Clock()
+                    storage,
+                    driver_for(storage, config, blocking=True),
+                    config,
+                    Clock(),
+                    authorize=authorizations(authorize_virtual_chunk_access),
                 )
             ),
             is_blocking=True,
@@ -121,7 +138,7 @@ class Repository(RepositoryAsync):
         cls,
         storage: Storage,
         config: RepositoryConfig | None = None,
-        *,
+        authorize_virtual_chunk_access: Mapping[str, AnyCredential | None] | None = None,
         create_version: SpecVersion | int | None = None,
         check_clean_root: bool = True,
     ) -> Self:
@@ -135,6 +152,7 @@ class Repository(RepositoryAsync):
                     Clock(),
                     spec_version=version_number(create_version),
                     check_clean_root=check_clean_root,
+                    authorize=authorizations(authorize_virtual_chunk_access),
                 )
             ),
             is_blocking=True,
@@ -167,14 +185,36 @@ class Repository(RepositoryAsync):
     def _from_handle(cls, handle: RepoHandle, *, is_blocking: bool) -> Self:
         return cls(Handles(handle, is_blocking=is_blocking))
 
-    def reopen(self, config: RepositoryConfig | None = None) -> Self:
-        """The same repository with another configuration laid over the one in force."""
+    def reopen(
+        self,
+        config: RepositoryConfig | None = None,
+        authorize_virtual_chunk_access: Mapping[str, AnyCredential | None] | None = None,
+    ) -> Self:
+        """The same repository with another configuration laid over the one in force.
+
+        Without `authorize_virtual_chunk_access` what was authorised before still is.
+        """
         storage, merged = self._handles.storage, self._handles.config
+        access = self._handles.virtual_access
+        are_own = access.are_own
         if config is not None:
             merged = merged.merge(config)
+            are_own = are_own or config.virtual_chunk_containers is not None
+        known = access.authorizations
+        if authorize_virtual_chunk_access is not None:
+            known = authorizations(authorize_virtual_chunk_access)
         driver = driver_for(storage, merged, blocking=True)
         return self._from_handle(
-            run_blocking(lifecycle.open_repository(storage, driver, merged, Clock())),
+            run_blocking(
+                lifecycle.open_repository(
+                    storage,
+                    driver,
+                    merged,
+                    Clock(),
+                    authorize=known,
+                    are_containers_own=are_own,
+                )
+            ),
             is_blocking=True,
         )
 
@@ -189,6 +229,11 @@ class Repository(RepositoryAsync):
     def config(self) -> RepositoryConfig:
         """The configuration in force: saved, with what was given at opening on top."""
         return self._handles.config
+
+    @property
+    def authorized_virtual_container_prefixes(self) -> set[str]:
+        """The prefixes whose virtual chunks may be read, as they were authorised."""
+        return set(self._handles.virtual_access.authorizations)
 
     @property
     def spec_version(self) -> SpecVersion:
@@ -377,6 +422,26 @@ class Repository(RepositoryAsync):
         start = {"branch": from_branch, "tag": from_tag, "snapshot_id": from_snapshot_id}
         end = {"branch": to_branch, "tag": to_tag, "snapshot_id": to_snapshot_id}
         return run_blocking(queries.diff_of(self._handle, start, end))
+
+    def required_access(
+        self,
+        branch: str | None = None,
+        *,
+        tag: str | None = None,
+        snapshot_id: str | None = None,
+    ) -> list[RequiredAccess]:
+        """What a reader of a snapshot has to authorise: where its virtual chunks lie.
+
+        Needs no authorisation itself and asks none of those places. Without arguments, `main`.
+        """
+        if branch is None and tag is None and snapshot_id is None:
+            branch = "main"
+        state = run_blocking(
+            queries.open_at(
+                self._handle, branch=branch, tag=tag, snapshot_id=snapshot_id, as_of=None
+            )
+        )
+        return run_blocking(required_access.required_access(self._handle, state))
 
     # -- sessions
 

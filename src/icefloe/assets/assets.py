@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 from icefloe.assets.cache import BoundedCache
 from icefloe.assets.in_flight import InFlight
+from icefloe.assets.virtual_access import VirtualAccess
+from icefloe.assets.virtual_fetch import VirtualReader
 from icefloe.config.resolved import ResolvedConfig
 from icefloe.errors import ErrorKind, FormatError, SnapshotNotFoundError, StorageError
 from icefloe.format import layout
@@ -66,6 +68,9 @@ class Assets:
     caches: Caches
     loading: InFlight = field(default_factory=InFlight)
     """Of this flavour of driver alone."""
+    virtual: VirtualReader = field(
+        default_factory=lambda: VirtualReader(VirtualAccess(), blocking=True)
+    )
 
     # -- reading
 

@@ -57,7 +57,7 @@ class VirtualAccess:
             StorageError: a credential is of another kind than its container's store.
         """
         usable, problems = usable_containers((containers or {}).values())
-        known = dict(containers_credentials(authorizations or {}))
+        known = containers_credentials({**(authorizations or {})})
         access = cls(ContainerSet(usable), known, are_own, tuple(problems))
         for container in usable:
             if access.is_authorized(container):

@@ -40,7 +40,9 @@ _RESERVED_HEADER = re.compile(
     re.IGNORECASE,
 )
 _AMAZON = re.compile(r"https://([a-z0-9-]+\.)*amazonaws\.com(\.cn)?/?", re.IGNORECASE)
-_DURATION = re.compile(r"\s*([0-9]+)\s*(ms|millis|milliseconds|s|sec|secs|seconds?|m|min|minutes?)?")
+_DURATION = re.compile(
+    r"\s*([0-9]+)\s*(ms|millis|milliseconds|s|sec|secs|seconds?|m|min|minutes?)?"
+)
 
 
 def make_reader(
@@ -214,7 +216,7 @@ def _web(
     prefix: Url,
     calls: Calls,
 ) -> WebReader:
-    headers = {name: value for name, value in store.headers.items()}
+    headers = dict(store.headers)
     for name, value in headers.items():
         if _RESERVED_HEADER.fullmatch(name) or re.search(r"[\r\n\0]", name + value):
             raise StorageError(
@@ -247,7 +249,7 @@ def _web(
 
 
 def _seconds(container: VirtualChunkContainer, name: str, text: str) -> float:
-    found = _DURATION.fullmatch(text)
+    found = _DURATION.fullmatch(text.strip())
     if found is None:
         raise StorageError(
             f"container {container.url_prefix!r}: option {name!r} is {text!r}, expected a duration "

@@ -6,7 +6,7 @@ they are written, and a path is compared percent-decoded, because decoded it is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from icefloe.config import virtual_urls
@@ -34,7 +34,7 @@ class ContainerSet:
             if each.name is not None
         }
 
-    def __iter__(self) -> Iterable[VirtualChunkContainer]:  # type: ignore[override]
+    def __iter__(self) -> Iterator[VirtualChunkContainer]:
         return iter(self._containers)
 
     def __len__(self) -> int:
@@ -70,7 +70,7 @@ class ContainerSet:
             if _covers(prefix, url):
                 return Source(container, url)
         raise _no_container(
-            f"no container has a prefix of {location!r}; add one to the configuration with "
+            f"{location!r} lies below no container's prefix; add a container for it with "
             "RepositoryConfig.set_virtual_chunk_container"
         )
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from icefloe.assets.assets import Assets, Caches, RepoObject, object_metadata
+from icefloe.assets.virtual_access import Authorizations, VirtualAccess
+from icefloe.assets.virtual_fetch import VirtualReader
 from icefloe.config import RepositoryConfig
 from icefloe.errors import (
     AlreadyExistsError,
@@ -80,9 +82,18 @@ async def fetch_config(driver: Driver) -> RepositoryConfig | None:
 
 
 async def open_repository(
-    storage: Storage, driver: Driver, config: RepositoryConfig | None, clock: Clock
+    storage: Storage,
+    driver: Driver,
+    config: RepositoryConfig | None,
+    clock: Clock,
+    *,
+    authorize: Authorizations | None = None,
+    are_containers_own: bool | None = None,
 ) -> RepoHandle:
     """Open what is stored here; one request for a version-2 repository.
+
+    `authorize` says which virtual chunks may be read, and with what; `are_containers_own`
+    whether the caller vouches for the containers, normally if they are in `config`.
 
     Raises:
         RepositoryNotFoundError: nothing is.
@@ -92,7 +103,8 @@ async def open_repository(
         data, version = found
         info = decode_repo_info(data, layout.REPO)
         saved = None if info.config is None else decode_config_flexbuffer(info.config)
-        handle = make_handle(storage, driver, 2, _merged(saved, config), clock)
+        access = _access(saved, config, authorize, are_containers_own)
+        handle = make_handle(storage, driver, 2, _merged(saved, config), clock, access)
         handle.assets.caches.repo = RepoObject(info, data, version)
         return handle
     if await find_object(driver, layout.branch_key(MAIN)) is None:
@@ -102,7 +114,8 @@ async def open_repository(
         )
     found = await find_object(driver, layout.CONFIG_YAML)
     saved = None if found is None else decode_config_yaml(found[0])
-    handle = make_handle(storage, driver, 1, _merged(saved, config), clock)
+    access = _access(saved, config, authorize, are_containers_own)
+    handle = make_handle(storage, driver, 1, _merged(saved, config), clock, access)
     handle.shared.config_version = None if found is None else found[1]
     return handle
 
@@ -115,6 +128,7 @@ async def create_repository(
     *,
     spec_version: int,
     check_clean_root: bool,
+    authorize: Authorizations | None = None,
 ) -> RepoHandle:
     """Start a repository: an empty first snapshot and the branch `main`.
 
@@ -126,7 +140,8 @@ async def create_repository(
         raise InvalidInputError(f"spec_version is {spec_version!r}, expected 1 or 2")
     if config is not None:
         config.validate()
-    handle = make_handle(storage, driver, spec_version, _merged(None, config), clock)
+    access = _access(None, config, authorize)
+    handle = make_handle(storage, driver, spec_version, _merged(None, config), clock, access)
     handle.require_writable()
     if check_clean_root and not await driver.is_empty() and not await _is_unfinished(driver):
         raise InvalidInputError(
@@ -239,12 +254,31 @@ async def _publish_v1(handle: RepoHandle, config: RepositoryConfig | None) -> No
 
 
 def make_handle(
-    storage: Storage, driver: Driver, spec_version: int, config: RepositoryConfig, clock: Clock
+    storage: Storage,
+    driver: Driver,
+    spec_version: int,
+    config: RepositoryConfig,
+    clock: Clock,
+    access: VirtualAccess | None = None,
 ) -> RepoHandle:
     """A handle with empty caches; the settings of the driver are those of its storage."""
     settings = replace(config.resolved(), storage=driver.settings)
-    assets = Assets(driver, settings, Caches(settings))
+    virtual = VirtualReader(access or VirtualAccess(), blocking=True)
+    assets = Assets(driver, settings, Caches(settings), virtual=virtual)
     return RepoHandle(storage, assets, spec_version, config, Shared(), clock)
+
+
+def _access(
+    saved: RepositoryConfig | None,
+    given: RepositoryConfig | None,
+    authorize: Authorizations | None,
+    are_own: bool | None = None,
+) -> VirtualAccess:
+    """Containers given now replace the saved ones, and only they are the caller's own words."""
+    if are_own is None:
+        are_own = given is not None and given.virtual_chunk_containers is not None
+    containers = _merged(saved, given).virtual_chunk_containers
+    return VirtualAccess.make(containers, authorize, are_own=are_own)
 
 
 def _merged(saved: RepositoryConfig | None, given: RepositoryConfig | None) -> RepositoryConfig:
@@ -261,10 +295,11 @@ async def open_or_create(
     *,
     spec_version: int,
     check_clean_root: bool,
+    authorize: Authorizations | None = None,
 ) -> RepoHandle:
     """Open what is there, else create it; whoever loses a race opens what the other made."""
     try:
-        return await open_repository(storage, driver, config, clock)
+        return await open_repository(storage, driver, config, clock, authorize=authorize)
     except RepositoryNotFoundError:
         pass
     try:
@@ -275,13 +310,14 @@ async def open_or_create(
             clock,
             spec_version=spec_version,
             check_clean_root=check_clean_root,
+            authorize=authorize,
         )
     except (AlreadyExistsError, InvalidInputError) as problem:
         # Another process was faster, or is in the middle of it: then its repository shows up
         # soon. If none does, this place really holds something else.
         for pause in _PAUSES_S:
             try:
-                return await open_repository(storage, driver, config, clock)
+                return await open_repository(storage, driver, config, clock, authorize=authorize)
             except RepositoryNotFoundError:
                 await driver.sleep(pause)
         raise problem from None

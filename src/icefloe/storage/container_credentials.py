@@ -66,15 +66,7 @@ HttpAccess = ContainerHttp()
 
 
 def containers_credentials(
-    m: Mapping[
-        str,
-        AnyS3Credential
-        | AnyGcsCredential
-        | AnyAzureCredential
-        | ContainerLocalFileSystem
-        | ContainerHttp
-        | None,
-    ],
+    m: Mapping[str, AnyS3Credential | AnyGcsCredential | AnyAzureCredential | AnyCredential | None],
 ) -> dict[str, AnyCredential | None]:
     """The argument `authorize_virtual_chunk_access` wants: credentials by URL prefix."""
     return {prefix: _for_container(prefix, credential) for prefix, credential in m.items()}

@@ -11,6 +11,7 @@ import http.client
 import ssl
 import threading
 import urllib.request
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -48,6 +49,10 @@ class WebOptions:
     checks_certificates: bool = True
 
 
+_Idle = dict[tuple[str, str], list[http.client.HTTPConnection]]
+"""Open connections that nobody uses, by scheme and host."""
+
+
 class _Passing(Exception):  # noqa: N818 - never leaves this module
     """Trouble after which the same request may well succeed."""
 
@@ -79,13 +84,14 @@ class WebReader:
         # A signature covers the path in one spelling, with everything encoded that can be.
         self._kept = _KEPT_IN_PATH if sign is None else "/"
         self._lock = threading.Lock()
-        self._idle: dict[tuple[str, str], list[http.client.HTTPConnection]] = {}
+        self._idle: _Idle = {}
+        weakref.finalize(self, _close_all, self._idle)
         repair_after_fork(self)
 
     def after_fork_in_child(self) -> None:
         # Two processes on one connection would read each other's answers.
         self._lock = threading.Lock()
-        self._idle = {}
+        _close_all(self._idle)
 
     async def get_if_unchanged(self, key: str, span: Span, condition: Unchanged) -> Readable:
         """See `icefloe.storage.foreign.ForeignReader`."""
@@ -128,7 +134,7 @@ class WebReader:
             if self._sign is not None:
                 headers |= self._sign(url.netloc, path)
         headers["Range"] = f"bytes={span.start}-{span.start + span.length - 1}"
-        connection = self._take(url)
+        connection, answer = self._take(url), None
         is_clean = False
         try:
             target = f"http://{url.netloc}{path}" if self._is_proxied(url) else path
@@ -140,11 +146,14 @@ class WebReader:
                     raise StorageError(f"{url.geturl()} redirects to nowhere ({answer.status})")
                 return where
             data = _body(answer, url.geturl(), key, span, condition)
-            is_clean = answer.isclosed()
+            is_clean = True
             return data
         except (OSError, http.client.HTTPException) as error:
             raise _Passing(f"{type(error).__name__}: {error}") from error
         finally:
+            if answer is not None:
+                is_clean = is_clean and answer.isclosed()
+                answer.close()
             self._give_back(url, connection, is_clean=is_clean)
 
     # -- connections
@@ -195,6 +204,13 @@ class WebReader:
         return http.client.HTTPConnection(host, port, timeout=timeout)
 
 
+def _close_all(idle: _Idle) -> None:
+    for connections in idle.values():
+        for connection in connections:
+            connection.close()
+    idle.clear()
+
+
 def _conditions(condition: Unchanged) -> dict[str, str]:
     """A weak ETag never matches in a request, so that one is only compared afterwards."""
     etag = condition.etag
@@ -239,7 +255,6 @@ def _body(
     data = answer.read(span.length)
     if len(data) < span.length:
         raise _too_short(url, span, str(span.start + len(data)))
-    answer.read(0)
     return data
 
 

@@ -226,7 +226,7 @@ def _node_prefix(state: SessionState, prefix: str) -> str:
 
 async def set_key(handle: RepoHandle, state: SessionState, key: str, value: Any) -> None:
     """Write metadata or a chunk. `value` is bytes or anything with their buffer."""
-    _require_writable(state)
+    require_writable(state)
     parsed = parse_key(key)
     if isinstance(parsed, V2Key):
         raise SessionStateError(
@@ -244,7 +244,7 @@ async def set_key(handle: RepoHandle, state: SessionState, key: str, value: Any)
     node, array = state.array(parsed.path)
     view = memoryview(value)
     size = view.nbytes
-    _check_chunk(key, array, parsed.coordinates, size)
+    check_chunk(key, array, parsed.coordinates, size)
     if size <= handle.settings.inline_chunk_threshold_bytes:
         ref = ChunkRef(ChunkKind.INLINE, 0, size, inline=bytes(view))
     elif is_packed(handle, size):
@@ -262,7 +262,7 @@ async def set_key(handle: RepoHandle, state: SessionState, key: str, value: Any)
 
 async def set_if_not_exists(handle: RepoHandle, state: SessionState, key: str, value: Any) -> None:
     """Write a key unless something is stored there."""
-    _require_writable(state)
+    require_writable(state)
     if not await exists(handle, state, key):
         await set_key(handle, state, key, value)
 
@@ -311,7 +311,8 @@ async def delete_dir(handle: RepoHandle, state: SessionState, prefix: str) -> No
             edits.set(tuple(row), None)
 
 
-def _require_writable(state: SessionState) -> None:
+def require_writable(state: SessionState) -> None:
+    """Refuse a session that only reads, in the words of a store."""
     if state.mode == SessionMode.readonly:
         raise ReadOnlyError(
             "the store is read-only; open a writable_session to change data",
@@ -320,7 +321,8 @@ def _require_writable(state: SessionState) -> None:
     state.require_writable()
 
 
-def _check_chunk(key: str, array: ArrayData, coordinates: Coordinates, size: int) -> None:
+def check_chunk(key: str, array: ArrayData, coordinates: Coordinates, size: int) -> None:
+    """Refuse a chunk without bytes or outside of its array's grid."""
     if size == 0:
         raise InvalidInputError(
             f"chunk {key!r} has no bytes; delete the chunk instead", ErrorKind.ZERO_LENGTH_CHUNK

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
 import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
 from icefloe import paths
+from icefloe.config.container_set import ContainerSet
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.chunk_refs import ChunkKind
-from icefloe.ids import NodeId
+from icefloe.format.coded import Coded
+from icefloe.ids import ChunkId, NodeId
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.sessions import SessionState, all_chunks, find_chunk, load_manifests
 
@@ -40,8 +44,9 @@ async def chunk_kind(
 
 
 async def virtual_locations(handle: RepoHandle, state: SessionState) -> list[str]:
-    """The location of every virtual chunk of every array."""
+    """The absolute URL of every virtual chunk of every array."""
     found: list[str] = []
+    containers = handle.assets.virtual.access.containers
     nodes = [state.node(path) for path in state.all_paths()]
     await load_manifests(handle, state, nodes)
     for node in nodes:
@@ -50,8 +55,51 @@ async def virtual_locations(handle: RepoHandle, state: SessionState) -> list[str
         refs = await all_chunks(handle, state, node)
         rows = np.flatnonzero(refs.kind == ChunkKind.VIRTUAL)
         if len(rows) and refs.location is not None:
-            found.extend(refs.location.take(rows).to_arrow().to_pylist())
+            found.extend(_absolute(refs.location.take(rows), containers))
     return found
+
+
+def _absolute(column: Coded, containers: ContainerSet) -> list[str]:
+    """Locations with container names spelled out; "" where there is none."""
+    used = np.unique(column.codes)
+    url = {-1: ""}
+    for code in used[used >= 0].tolist():
+        url[code] = containers.expand(column.values.get(code))
+    return [url[code] for code in column.codes.tolist()]
+
+
+async def chunk_batches(
+    handle: RepoHandle, state: SessionState, array_path: str, batch_size: int
+) -> AsyncIterator[
+    tuple[
+        NDArray[np.uint32],
+        NDArray[np.uint8],
+        list[str],
+        NDArray[np.uint64],
+        NDArray[np.uint64],
+        dict[int, bytes],
+    ]
+]:
+    """The references of an array in batches; see `IcechunkStore.array_chunk_iterator`."""
+    if batch_size < 1:
+        raise InvalidInputError(f"batch_size is {batch_size}, expected at least 1")
+    node, _ = state.array(_node_path("/" + array_path.strip("/")))
+    everything = await all_chunks(handle, state, node)
+    containers = handle.assets.virtual.access.containers
+    for first in range(0, len(everything), batch_size):
+        refs = everything.take(slice(first, first + batch_size))
+        texts = [""] * len(refs)
+        if refs.location is not None:
+            texts = _absolute(refs.location, containers)
+        if refs.chunk_id is not None:
+            for row in np.flatnonzero(refs.kind == ChunkKind.NATIVE).tolist():
+                texts[row] = ChunkId(refs.chunk_id[row].tobytes()).text
+        inlined = {}
+        if refs.inline is not None:
+            rows = np.flatnonzero(refs.kind == ChunkKind.INLINE)
+            values = refs.inline.take(pa.array(rows)).to_pylist()
+            inlined = dict(zip(rows.tolist(), values, strict=True))
+        yield refs.index, refs.kind, texts, refs.offset, refs.length, inlined
 
 
 def _node_path(path: str) -> str:

@@ -27,12 +27,13 @@ from icefloe.repo.sessions import SessionState
 from icefloe.storage.driver import Readable
 from icefloe.storage.run import run_blocking
 from icefloe.store import operations
+from icefloe.store.virtual_store import VirtualRefsMixin
 
 # From this size on a local read is worth a thread of its own, so that decoding goes on beside it.
 _LARGE_READ_BYTES = 1 << 20
 
 
-class IcechunkStore(Store, SyncMixin):
+class IcechunkStore(VirtualRefsMixin, Store, SyncMixin):
     """A Zarr store that reads from a session's snapshot and collects its changes."""
 
     def __init__(

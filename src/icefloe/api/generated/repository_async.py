@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, Self
 
 from icefloe.api.ancestry_graph import AncestryGraph
 from icefloe.api.arguments import check_arguments
+from icefloe.api.authorize import authorizations
 from icefloe.api.handles import Handles, driver_for
 from icefloe.api.session import Session
 from icefloe.api.values import (
@@ -33,7 +34,10 @@ from icefloe.repo import (
 )
 from icefloe.repo.feature_flags import FeatureFlag
 from icefloe.repo.handle import Clock, RepoHandle
+from icefloe.storage.container_credentials import AnyCredential
 from icefloe.storage.spec import Storage
+from icefloe.store import required_access
+from icefloe.store.required_access import RequiredAccess
 
 
 @check_arguments
@@ -59,7 +63,7 @@ class RepositoryAsync:
         cls,
         storage: Storage,
         config: RepositoryConfig | None = None,
-        *,
+        authorize_virtual_chunk_access: Mapping[str, AnyCredential | None] | None = None,
         spec_version: SpecVersion | int | None = None,
         check_clean_root: bool = True,
     ) -> Self:
@@ -72,19 +76,29 @@ class RepositoryAsync:
                 Clock(),
                 spec_version=version_number(spec_version),
                 check_clean_root=check_clean_root,
+                authorize=authorizations(authorize_virtual_chunk_access),
             ),
             is_blocking=False,
         )
 
     @classmethod
-    async def open_async(cls, storage: Storage, config: RepositoryConfig | None = None) -> Self:
+    async def open_async(
+        cls,
+        storage: Storage,
+        config: RepositoryConfig | None = None,
+        authorize_virtual_chunk_access: Mapping[str, AnyCredential | None] | None = None,
+    ) -> Self:
         """Like `open`, inside an event loop.
 
         Open an existing repository; `config` is laid over the saved configuration.
         """
         return cls._from_handle(
             await lifecycle.open_repository(
-                storage, driver_for(storage, config, blocking=False), config, Clock()
+                storage,
+                driver_for(storage, config, blocking=False),
+                config,
+                Clock(),
+                authorize=authorizations(authorize_virtual_chunk_access),
             ),
             is_blocking=False,
         )
@@ -94,7 +108,7 @@ class RepositoryAsync:
         cls,
         storage: Storage,
         config: RepositoryConfig | None = None,
-        *,
+        authorize_virtual_chunk_access: Mapping[str, AnyCredential | None] | None = None,
         create_version: SpecVersion | int | None = None,
         check_clean_root: bool = True,
     ) -> Self:
@@ -110,6 +124,7 @@ class RepositoryAsync:
                 Clock(),
                 spec_version=version_number(create_version),
                 check_clean_root=check_clean_root,
+                authorize=authorizations(authorize_virtual_chunk_access),
             ),
             is_blocking=False,
         )
@@ -145,17 +160,30 @@ class RepositoryAsync:
         driver = driver_for(storage, None, blocking=False)
         return await lifecycle.fetch_config(driver)
 
-    async def reopen_async(self, config: RepositoryConfig | None = None) -> Self:
+    async def reopen_async(
+        self,
+        config: RepositoryConfig | None = None,
+        authorize_virtual_chunk_access: Mapping[str, AnyCredential | None] | None = None,
+    ) -> Self:
         """Like `reopen`, inside an event loop.
 
         The same repository with another configuration laid over the one in force.
         """
         storage, merged = (self._handles.storage, self._handles.config)
+        access = self._handles.virtual_access
+        are_own = access.are_own
         if config is not None:
             merged = merged.merge(config)
+            are_own = are_own or config.virtual_chunk_containers is not None
+        known = access.authorizations
+        if authorize_virtual_chunk_access is not None:
+            known = authorizations(authorize_virtual_chunk_access)
         driver = driver_for(storage, merged, blocking=False)
         return self._from_handle(
-            await lifecycle.open_repository(storage, driver, merged, Clock()), is_blocking=False
+            await lifecycle.open_repository(
+                storage, driver, merged, Clock(), authorize=known, are_containers_own=are_own
+            ),
+            is_blocking=False,
         )
 
     async def save_config_async(self) -> None:
@@ -319,6 +347,20 @@ class RepositoryAsync:
         start = {"branch": from_branch, "tag": from_tag, "snapshot_id": from_snapshot_id}
         end = {"branch": to_branch, "tag": to_tag, "snapshot_id": to_snapshot_id}
         return await queries.diff_of(self._aio_handle, start, end)
+
+    async def required_access_async(
+        self, branch: str | None = None, *, tag: str | None = None, snapshot_id: str | None = None
+    ) -> list[RequiredAccess]:
+        """Like `required_access`, inside an event loop.
+
+        What a reader of a snapshot has to authorise: where its virtual chunks lie.
+        """
+        if branch is None and tag is None and (snapshot_id is None):
+            branch = "main"
+        state = await queries.open_at(
+            self._aio_handle, branch=branch, tag=tag, snapshot_id=snapshot_id, as_of=None
+        )
+        return await required_access.required_access(self._aio_handle, state)
 
     async def readonly_session_async(
         self,

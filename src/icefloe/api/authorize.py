@@ -1,0 +1,30 @@
+"""The argument `authorize_virtual_chunk_access`, checked at the door."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+
+from icefloe.storage.container_credentials import AnyCredential, containers_credentials
+
+
+def authorizations(
+    given: Mapping[str, AnyCredential | None] | None,
+) -> dict[str, AnyCredential | None]:
+    """Credentials by prefix. Plain credentials are wrapped, and None is warned about."""
+    if not given:
+        return {}
+    for prefix in given:
+        if not isinstance(prefix, str):
+            raise TypeError(
+                f"authorize_virtual_chunk_access: {prefix!r} is no URL prefix, expected str"
+            )
+    for prefix in (prefix for prefix, credential in given.items() if credential is None):
+        warnings.warn(
+            f"authorize_virtual_chunk_access: None for {prefix!r} is deprecated; say how to sign "
+            "in, with a credential or with credentials.HttpAccess or "
+            "credentials.LocalFileSystemAccess",
+            DeprecationWarning,
+            stacklevel=4,
+        )
+    return containers_credentials({**given})

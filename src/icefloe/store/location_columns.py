@@ -1,0 +1,125 @@
+"""Columns of virtual chunk locations: brought into stored form and matched with containers.
+
+Almost all locations of real data are plain: nothing to encode, no odd segments. Those are settled
+by a few passes of Arrow over the distinct values; the others are looked at one by one.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from icefloe.config import stores
+from icefloe.config.container_set import ContainerSet
+from icefloe.config.containers import VirtualChunkContainer
+from icefloe.config.virtual_urls import VCC, has_odd_segments, parse, stored_location
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.format.dictionary import seems_distinct
+
+# Encoded or odd characters, a second "//", segments of dots.
+_NOT_PLAIN = r"[%?#\\\x00-\x20\x7f]|://.*//|/\.{1,2}/|/\.{1,2}$"
+_WELL_FORMED = r"^[a-z][a-z0-9+.-]*://[^/]"
+_KEPT_IN_FILE_URL = r"^file:///[-!$&'()*+,./:;=@\[\]_|~A-Za-z0-9]*$"
+_S3 = (stores.S3, stores.S3Compatible, stores.Tigris)
+
+
+class Matched(NamedTuple):
+    """Locations in stored form; for each the number of its container, -1 without one."""
+
+    values: pa.Array
+    number: NDArray[np.int32]
+
+
+def distinct(column: pa.Array) -> tuple[pa.Array, NDArray[np.int32] | None]:
+    """Values worth looking at once, and for each row which one; None when rows are values."""
+    if pa.types.is_dictionary(column.type):
+        return column.dictionary, column.indices.cast(pa.int32()).to_numpy()
+    if seems_distinct(column):
+        return column, None
+    encoded = column.dictionary_encode()
+    return encoded.dictionary, encoded.indices.to_numpy()
+
+
+def match_containers(values: pa.Array, containers: ContainerSet) -> Matched:
+    """Match every location; one that is no URL is an error, one without a container is not.
+
+    Raises:
+        InvalidInputError: a location is no absolute URL, kind `invalid-virtual-ref`.
+    """
+    if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
+        values = values.cast(pa.string())
+    number = np.full(len(values), -1, np.int32)
+    if not len(values):
+        return Matched(values, number)
+    plain = ~_mask(pc.match_substring_regex(values, _NOT_PLAIN))
+    settled = np.zeros(len(values), np.bool_)
+    has_odd_prefix = False
+    for at, container in enumerate(containers):
+        prefix = container.url_prefix
+        if re.search(_NOT_PLAIN, prefix) or not re.match(_WELL_FORMED[:-4], prefix):
+            has_odd_prefix = True
+            continue
+        hit = _mask(pc.starts_with(values, prefix))
+        if isinstance(container.store, stores.LocalFileSystem) and hit.any():
+            hit &= _mask(pc.match_substring_regex(values, _KEPT_IN_FILE_URL))
+        if container.name is not None:
+            hit |= _mask(pc.starts_with(values, f"{VCC}://{container.name}/"))
+        hit &= plain & ~settled
+        number[hit] = at
+        settled |= hit
+        if settled.all():
+            return Matched(values, number)
+    if not has_odd_prefix:  # what is plain would have been found
+        is_known = plain & _mask(pc.match_substring_regex(values, _WELL_FORMED))
+        settled |= is_known & ~_mask(pc.match_substring_regex(values, f"^(file|{VCC}):"))
+    rest = np.flatnonzero(~settled)
+    if len(rest):
+        values = _settle_singly(values, rest, containers, number)
+    return Matched(values, number)
+
+
+def _settle_singly(
+    values: pa.Array, rest: NDArray[np.int64], containers: ContainerSet, number: NDArray[np.int32]
+) -> pa.Array:
+    places = {container.url_prefix: at for at, container in enumerate(containers)}
+    stored = []
+    for row, location in zip(rest.tolist(), values.take(pa.array(rest)).to_pylist(), strict=True):
+        stored.append(stored_location(location))
+        try:
+            number[row] = places[containers.resolve(location).container.url_prefix]
+        except InvalidInputError as error:
+            if error.kind != ErrorKind.NO_CONTAINER_FOR_VIRTUAL_CHUNK:
+                raise
+    mask = np.zeros(len(values), np.bool_)
+    mask[rest] = True
+    return pc.replace_with_mask(values, pa.array(mask), pa.array(stored, values.type))
+
+
+def check_keys(matched: Matched, containers: ContainerSet) -> None:
+    """Refuse keys that a container's store cannot address.
+
+    S3 takes any key; official readers address it without a client that has opinions.
+    """
+    odd = _mask(pc.match_substring_regex(matched.values, _NOT_PLAIN)) & (matched.number >= 0)
+    for row in np.flatnonzero(odd).tolist():
+        container: VirtualChunkContainer = list(containers)[int(matched.number[row])]
+        location = matched.values[row].as_py()
+        if location.startswith(f"{VCC}://"):
+            location = container.url_prefix + location.partition("://")[2].partition("/")[2]
+        url = parse(location)
+        if not isinstance(container.store, _S3) and has_odd_segments(url.path):
+            raise InvalidInputError(
+                f"virtual chunk location {location!r}: its key has empty, '.' or '..' segments, "
+                f"which a {type(container.store).__name__} store cannot address",
+                ErrorKind.INVALID_VIRTUAL_REF,
+            )
+
+
+def _mask(column: pa.Array) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = column.to_numpy(zero_copy_only=False)
+    return found

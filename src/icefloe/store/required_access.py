@@ -1,0 +1,120 @@
+"""What a reader has to authorise: the containers that a snapshot's virtual chunks lie in."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from icefloe.config import stores
+from icefloe.config.virtual_urls import parse
+from icefloe.errors import InvalidInputError
+from icefloe.format.chunk_refs import ChunkKind
+from icefloe.repo.handle import RepoHandle
+from icefloe.repo.sessions import SessionState, all_chunks, load_manifests
+from icefloe.store.location_columns import match_containers
+
+
+@dataclass(frozen=True, slots=True)
+class RequiredAccess:
+    """One container, or one place without a container, and the chunks in it."""
+
+    url_prefix: str
+    """What to authorise: a key of `authorize_virtual_chunk_access`."""
+    num_chunks: int
+    num_bytes: int
+    is_authorized: bool
+    has_container: bool
+    """Without a container in the configuration these chunks cannot be read at all."""
+    name: str | None = None
+    store: str | None = None
+    """The kind of store: S3, Gcs, Azure, Http, LocalFileSystem, ..."""
+    endpoint_url: str | None = None
+    """Where requests go, if the configuration says so."""
+
+
+async def required_access(handle: RepoHandle, state: SessionState) -> list[RequiredAccess]:
+    """Every prefix that virtual chunks of a session lie below, most chunks first."""
+    access = handle.assets.virtual.access
+    containers = list(access.containers)
+    counts, sizes = Counter[int](), Counter[int]()
+    lost_counts, lost_sizes = Counter[str](), Counter[str]()
+    nodes = [state.node(path) for path in state.all_paths()]
+    await load_manifests(handle, state, nodes)
+    for node in nodes:
+        if node.array is None:
+            continue
+        refs = await all_chunks(handle, state, node)
+        is_virtual = refs.kind == ChunkKind.VIRTUAL
+        if refs.location is None or not is_virtual.any():
+            continue
+        used, row_of = np.unique(refs.location.codes[is_virtual], return_inverse=True)
+        count = np.bincount(row_of)
+        size = np.bincount(row_of, weights=refs.length[is_virtual].astype(np.float64))
+        values = refs.location.values.strings().take(pa.array(used))
+        number = _numbers(values, handle)
+        for at in np.unique(number).tolist():
+            rows = number == at
+            if at >= 0:
+                counts[at] += int(count[rows].sum())
+                sizes[at] += int(size[rows].sum())
+                continue
+            for row in np.flatnonzero(rows).tolist():
+                place = _place(values[row].as_py())
+                lost_counts[place] += int(count[row])
+                lost_sizes[place] += int(size[row])
+    found = [
+        RequiredAccess(
+            containers[at].url_prefix,
+            counts[at],
+            sizes[at],
+            access.is_authorized(containers[at]),
+            has_container=True,
+            name=containers[at].name,
+            store=type(containers[at].store).__name__,
+            endpoint_url=_endpoint(containers[at].store),
+        )
+        for at in counts
+    ]
+    found += [
+        RequiredAccess(place, lost_counts[place], lost_sizes[place], False, has_container=False)
+        for place in lost_counts
+    ]
+    return sorted(found, key=lambda each: (-each.num_chunks, each.url_prefix))
+
+
+def _numbers(values: pa.Array, handle: RepoHandle) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    containers = handle.assets.virtual.access.containers
+    try:
+        number: np.ndarray[tuple[int], np.dtype[np.int32]] = match_containers(
+            values, containers
+        ).number
+    except InvalidInputError:
+        # A location that is no URL at all: somebody else's file. Then one by one.
+        number = np.full(len(values), -1, np.int32)
+        for row in range(len(values)):
+            try:
+                number[row] = match_containers(values.slice(row, 1), containers).number[0]
+            except InvalidInputError:
+                continue
+    return number
+
+
+def _place(location: str) -> str:
+    try:
+        url = parse(location)
+    except InvalidInputError:
+        return location
+    return f"{url.scheme}://{url.authority}/"
+
+
+def _endpoint(store: stores.ObjectStoreConfig) -> str | None:
+    if isinstance(store, stores.S3 | stores.S3Compatible):
+        return store.options.endpoint_url
+    if isinstance(store, stores.Tigris):
+        return store.opts.endpoint_url
+    if isinstance(store, stores.Azure):
+        return f"account {store.opts.get('account')}"
+    return None

@@ -1,0 +1,367 @@
+"""Setting virtual references: one, or millions as columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from icefloe import paths
+from icefloe.config.container_set import ContainerSet
+from icefloe.errors import ErrorKind, InvalidInputError, SessionStateError
+from icefloe.format.chunk_index import Index
+from icefloe.format.chunk_input import index_from_arrow, whole_numbers
+from icefloe.format.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
+from icefloe.format.coded import Coded
+from icefloe.format.locations import Locations
+from icefloe.repo.handle import RepoHandle
+from icefloe.repo.sessions import SessionState
+from icefloe.store.keys import ChunkKey, parse_key
+from icefloe.store.location_columns import Matched, check_keys, distinct, match_containers
+from icefloe.store.operations import check_chunk, require_writable
+
+Failed = list[tuple[int, ...]] | None
+"""Chunks whose location no container covers; None when there is none."""
+
+_MAX_SECONDS = 2**32 - 1
+_fields_of = attrgetter(
+    "index", "location", "offset", "length", "etag_checksum", "last_updated_at_checksum"
+)
+_NO_CONTAINERS = ContainerSet([])
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualChunkSpec:
+    """One virtual reference: `length` bytes at `offset` of the object at `location`.
+
+    The object's key is the path of the URL; `?`, `#` and `%` in it have to be percent-encoded.
+    With `etag_checksum` or `last_updated_at_checksum` the chunk is not read any more once the
+    object has changed.
+    """
+
+    index: Sequence[int]
+    location: str
+    offset: int
+    length: int
+    etag_checksum: str | None = None
+    last_updated_at_checksum: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RefColumns:
+    """References of one array as columns, not checked yet."""
+
+    index: Index
+    location: pa.Array
+    offset: NDArray[Any]
+    length: NDArray[Any]
+    etag: pa.Array | None = None
+    last_modified: NDArray[np.uint32] | None = None
+
+
+def set_virtual_ref(
+    handle: RepoHandle,
+    state: SessionState,
+    key: str,
+    spec: VirtualChunkSpec,
+    *,
+    validate_container: bool,
+) -> None:
+    """Set the chunk at a key; a location without a container is an error if that is checked."""
+    require_writable(state)
+    parsed = parse_key(key)
+    if not isinstance(parsed, ChunkKey):
+        raise SessionStateError(
+            f"key {key!r} is no chunk, and only chunks can be virtual", ErrorKind.NOT_ALLOWED
+        )
+    node, array = state.array(parsed.path)
+    check_chunk(key, array, parsed.coordinates, spec.length)
+    containers = handle.assets.virtual.access.containers
+    matched = match_containers(pa.array([spec.location], pa.string()), containers)
+    if validate_container:
+        if matched.number[0] < 0:
+            containers.resolve(spec.location)  # says what is missing
+        check_keys(matched, containers)
+    for name in ("offset", "length"):
+        whole_numbers(name, getattr(spec, name), np.uint64)
+    etag, modified = checksum_parts(spec.etag_checksum or spec.last_updated_at_checksum)
+    ref = ChunkRef(
+        ChunkKind.VIRTUAL,
+        spec.offset,
+        spec.length,
+        location=matched.values[0].as_py(),
+        etag=etag,
+        last_modified=modified,
+    )
+    with state.lock:
+        state.changes.edits(node).set(parsed.coordinates, ref)
+
+
+def set_virtual_refs(
+    handle: RepoHandle,
+    state: SessionState,
+    array_path: str,
+    columns: RefColumns,
+    *,
+    validate_containers: bool,
+) -> Failed:
+    """Set many chunks of an array; of equal indices the last counts.
+
+    Locations without a container are left out and their indices returned, if that is checked.
+    """
+    require_writable(state)
+    node, array = state.array(paths.validate("/" + array_path.strip("/")))
+    _check_grid(array_path, columns, [dimension.num_chunks for dimension in array.shape])
+    if not len(columns.index):
+        return None
+    if columns.location.null_count:
+        raise InvalidInputError(
+            f"{columns.location.null_count} virtual chunks have no location (null)",
+            ErrorKind.INVALID_VIRTUAL_REF,
+        )
+    values, codes = distinct(columns.location)
+    containers = handle.assets.virtual.access.containers if validate_containers else _NO_CONTAINERS
+    matched = match_containers(values, containers)
+    failed: Failed = None
+    if validate_containers:
+        check_keys(matched, containers)
+        columns, codes, failed = _leave_out(columns, matched, codes)
+    codes = np.arange(len(values), dtype=np.int32) if codes is None else codes
+    refs = ChunkRefs.virtual(
+        columns.index,
+        Coded(codes, Locations(matched.values)),
+        columns.offset,
+        columns.length,
+        columns.etag,
+        columns.last_modified,
+    )
+    with state.lock:
+        state.changes.edits(node).set_table(refs)
+    return failed
+
+
+def _leave_out(
+    columns: RefColumns, matched: Matched, codes: NDArray[np.int32] | None
+) -> tuple[RefColumns, NDArray[np.int32] | None, Failed]:
+    has_container = matched.number >= 0
+    if has_container.all():
+        return columns, codes, None
+    codes = np.arange(len(columns.index), dtype=np.int32) if codes is None else codes
+    is_good = has_container[codes]
+    failed = list(map(tuple, columns.index[~is_good].tolist()))
+    if not failed:
+        return columns, codes, None
+    kept = replace(
+        columns,
+        index=columns.index[is_good],
+        offset=columns.offset[is_good],
+        length=columns.length[is_good],
+        etag=None if columns.etag is None else columns.etag.filter(pa.array(is_good)),
+        last_modified=None if columns.last_modified is None else columns.last_modified[is_good],
+    )
+    return kept, codes[is_good], failed
+
+
+def _check_grid(array_path: str, columns: RefColumns, grid: Sequence[int]) -> None:
+    index = columns.index
+    if index.ndim != 2 or index.shape[1] != len(grid):
+        raise InvalidInputError(
+            f"chunk indices have {index.shape[-1]} dimensions, array {array_path!r} has "
+            f"{len(grid)}",
+            ErrorKind.INVALID_CHUNK_INDEX,
+        )
+    # A dimension without chunks still has a place 0, because writers touch it before resizing.
+    outside = (index >= np.maximum(np.array(grid, np.int64), 1)).any(axis=1)
+    if bool(outside.any()):
+        raise InvalidInputError(
+            f"chunk {tuple(index[int(np.argmax(outside))].tolist())} is not in the grid of "
+            f"{tuple(grid)} chunks of array {array_path!r}",
+            ErrorKind.INVALID_CHUNK_INDEX,
+        )
+    lengths = np.asarray(columns.length)
+    if len(lengths) and not lengths.all():
+        at = tuple(index[int(np.argmin(lengths != 0))].tolist())
+        raise InvalidInputError(
+            f"virtual chunk {at} has no bytes; delete the chunk instead",
+            ErrorKind.ZERO_LENGTH_CHUNK,
+        )
+
+
+# -- columns out of what callers have
+
+
+def columns_of_specs(specs: Sequence[VirtualChunkSpec]) -> RefColumns:
+    """Columns from a list of references."""
+    if not specs:
+        none = np.empty(0, np.uint64)
+        return RefColumns(np.empty((0, 0), np.uint32), pa.array([], pa.string()), none, none)
+    try:
+        fields = zip(*map(_fields_of, specs), strict=True)
+    except AttributeError as error:
+        raise TypeError(f"expected VirtualChunkSpec: {error}") from None
+    index, location, offset, length, etag, modified = fields
+    try:
+        matrix = np.array(index)
+    except ValueError:
+        raise InvalidInputError(
+            "chunk indices have different numbers of dimensions", ErrorKind.INVALID_CHUNK_INDEX
+        ) from None
+    has_etag = any(tag is not None for tag in etag)
+    has_time = any(time is not None for time in modified)
+    return RefColumns(
+        whole_numbers("chunk indices", matrix.reshape(len(specs), -1), np.uint32),
+        pa.array(location, pa.string()),
+        whole_numbers("offsets", np.array(offset), np.uint64),
+        whole_numbers("lengths", np.array(length), np.uint64),
+        pa.array(etag, pa.string()) if has_etag else None,
+        np.array([_seconds(time) for time in modified], np.uint32) if has_time else None,
+    )
+
+
+def columns_of_grid(
+    chunk_grid_shape: Sequence[int],
+    locations: Any,
+    offsets: Any,
+    lengths: Any,
+    arr_offset: Sequence[int] | None,
+    checksum: str | datetime | None,
+) -> RefColumns:
+    """Columns from arrays that run through a grid in C order; empty locations are left out."""
+    shape = tuple(int(size) for size in chunk_grid_shape)
+    column = locations if isinstance(locations, pa.Array) else pa.array(locations, pa.string())
+    offset = whole_numbers("offsets", offsets, np.uint64)
+    length = whole_numbers("lengths", lengths, np.uint64)
+    for name, found in (("locations", column), ("offsets", offset), ("lengths", length)):
+        if len(found) != math.prod(shape):
+            raise ValueError(
+                f"{name}: {len(found)} given, expected {math.prod(shape)}, the product of "
+                f"chunk_grid_shape {shape}"
+            )
+    if arr_offset is not None and len(arr_offset) != len(shape):
+        raise ValueError(
+            f"arr_offset has {len(arr_offset)} dimensions, chunk_grid_shape has {len(shape)}"
+        )
+    rows = np.arange(len(column))
+    is_there = np.ones(len(column), np.bool_)
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        is_there = np.asarray(pa.compute.binary_length(column)) > 0
+    if not is_there.all():
+        rows = np.flatnonzero(is_there)
+        column, offset, length = column.take(pa.array(rows)), offset[rows], length[rows]
+    index = np.empty((len(rows), len(shape)), np.int64)
+    for axis, at in enumerate(np.unravel_index(rows, shape) if shape else ()):
+        index[:, axis] = at + (0 if arr_offset is None else int(arr_offset[axis]))
+    etag, modified = checksum_parts(checksum)
+    count = len(rows)
+    return RefColumns(
+        whole_numbers("chunk indices", index, np.uint32),
+        column,
+        offset,
+        length,
+        None if etag is None else _repeated(etag, count),
+        None if modified is None else np.full(count, modified, np.uint32),
+    )
+
+
+def columns_of_table(table: pa.Table | pa.RecordBatch, ndim: int) -> RefColumns:
+    """Columns from an Arrow table; see `IcechunkStore.set_virtual_refs_table`."""
+    if isinstance(table, pa.RecordBatch):
+        table = pa.Table.from_batches([table])
+    if not isinstance(table, pa.Table):
+        raise TypeError(f"expected a pyarrow Table, found {type(table).__name__}")
+    axes = [f"i{axis}" for axis in range(ndim)]
+    wanted = ["location", "offset", "length"]
+    wanted += [] if "index" in table.column_names else axes
+    known = {*wanted, "index", "etag", "last_modified"}
+    if missing := [name for name in wanted if name not in table.column_names]:
+        raise InvalidInputError(
+            f"the table has no column {missing[0]!r}; expected 'index' or {axes}, and 'location', "
+            f"'offset', 'length'; found {table.column_names}"
+        )
+    if unknown := [name for name in table.column_names if name not in known]:
+        raise InvalidInputError(f"the table has a column {unknown[0]!r} that means nothing here")
+    column = {name: _whole(table, name) for name in table.column_names}
+    if "index" in column:
+        index = index_from_arrow(column["index"])
+    else:
+        index = np.empty((table.num_rows, ndim), np.uint32)
+        for axis, name in enumerate(axes):
+            index[:, axis] = whole_numbers(name, _numbers(column, name), np.uint32)
+    location = column["location"]
+    text = location.type.value_type if pa.types.is_dictionary(location.type) else location.type
+    if not (pa.types.is_string(text) or pa.types.is_large_string(text)):
+        raise InvalidInputError(f"column 'location' is {location.type}, expected text")
+    etag = column.get("etag")
+    return RefColumns(
+        index,
+        location,
+        whole_numbers("offset", _numbers(column, "offset"), np.uint64),
+        whole_numbers("length", _numbers(column, "length"), np.uint64),
+        None if etag is None or etag.null_count == len(etag) else etag,
+        _seconds_column(column.get("last_modified")),
+    )
+
+
+def _whole(table: pa.Table, name: str) -> pa.Array:
+    chunked = table.column(name)
+    if pa.types.is_dictionary(chunked.type):
+        chunked = chunked.unify_dictionaries()
+    found = chunked.combine_chunks()
+    return found.chunk(0) if isinstance(found, pa.ChunkedArray) else found
+
+
+def _numbers(column: Mapping[str, pa.Array], name: str) -> NDArray[Any]:
+    found = column[name]
+    if found.null_count:
+        raise InvalidInputError(f"column {name!r} has {found.null_count} nulls")
+    numbers: NDArray[Any] = found.to_numpy(zero_copy_only=False)
+    return numbers
+
+
+def _seconds_column(column: pa.Array | None) -> NDArray[np.uint32] | None:
+    if column is None or column.null_count == len(column):
+        return None
+    if pa.types.is_timestamp(column.type):
+        per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[column.type.unit]
+        ticks = column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+        seconds = -(-ticks // per_second)
+    else:
+        seconds = column.fill_null(0).to_numpy(zero_copy_only=False)
+    found: NDArray[np.uint32] = whole_numbers("last_modified", seconds, np.uint32)
+    return found
+
+
+def _repeated(text: str, count: int) -> pa.Array:
+    codes = pa.array(np.zeros(count, np.int32))
+    return pa.DictionaryArray.from_arrays(codes, pa.array([text], pa.string()))
+
+
+def checksum_parts(checksum: object) -> tuple[str | None, int | None]:
+    """An ETag, or the second an object was last modified in."""
+    if checksum is None or isinstance(checksum, str):
+        return checksum, None
+    if isinstance(checksum, datetime):
+        return None, _seconds(checksum)
+    raise TypeError(f"checksum is {checksum!r}, expected an ETag (str) or a datetime")
+
+
+def _seconds(time: datetime | None) -> int:
+    """Whole seconds, rounded up: the format has no fractions, and the object has not changed."""
+    if time is None:
+        return 0
+    if time.tzinfo is None:
+        raise TypeError(f"checksum {time!r} has no time zone; pass datetime(..., tzinfo=UTC)")
+    seconds = math.ceil(time.timestamp())
+    if not 0 < seconds <= _MAX_SECONDS:
+        raise InvalidInputError(
+            f"checksum {time.isoformat()} cannot be stored: times run from 1970 to 2106",
+            ErrorKind.INVALID_VIRTUAL_REF,
+        )
+    return seconds
