@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from operator import attrgetter
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -31,9 +31,6 @@ Failed = list[tuple[int, ...]] | None
 """Chunks whose location no container covers; None when there is none."""
 
 _MAX_SECONDS = 2**32 - 1
-_fields_of = attrgetter(
-    "index", "location", "offset", "length", "etag_checksum", "last_updated_at_checksum"
-)
 _NO_CONTAINERS = ContainerSet([])
 
 
@@ -202,26 +199,29 @@ def columns_of_specs(specs: Sequence[VirtualChunkSpec]) -> RefColumns:
     if not specs:
         none = np.empty(0, np.uint64)
         return RefColumns(np.empty((0, 0), np.uint32), pa.array([], pa.string()), none, none)
-    try:
-        fields = zip(*map(_fields_of, specs), strict=True)
-    except AttributeError as error:
-        raise TypeError(f"expected VirtualChunkSpec: {error}") from None
-    index, location, offset, length, etag, modified = fields
-    try:
-        matrix = np.array(index)
-    except ValueError:
+    wrong = set(map(type, specs)) - {VirtualChunkSpec}
+    if wrong:
+        raise TypeError(f"expected VirtualChunkSpec, found {wrong.pop().__name__}")
+    ranks = {len(spec.index) for spec in specs}
+    if len(ranks) > 1:
         raise InvalidInputError(
-            "chunk indices have different numbers of dimensions", ErrorKind.INVALID_CHUNK_INDEX
-        ) from None
-    has_etag = any(tag is not None for tag in etag)
-    has_time = any(time is not None for time in modified)
+            f"chunk indices have {sorted(ranks)} dimensions, expected the same number for all",
+            ErrorKind.INVALID_CHUNK_INDEX,
+        )
+    # One pass for each column: tuples of all fields would cost more than the rest together.
+    flat = list(chain.from_iterable([spec.index for spec in specs]))
+    etag = [spec.etag_checksum for spec in specs]
+    modified = [spec.last_updated_at_checksum for spec in specs]
+    count = len(specs)
     return RefColumns(
-        whole_numbers("chunk indices", matrix.reshape(len(specs), -1), np.uint32),
-        pa.array(location, pa.string()),
-        whole_numbers("offsets", np.array(offset), np.uint64),
-        whole_numbers("lengths", np.array(length), np.uint64),
-        pa.array(etag, pa.string()) if has_etag else None,
-        np.array([_seconds(time) for time in modified], np.uint32) if has_time else None,
+        whole_numbers("chunk indices", np.array(flat).reshape(count, ranks.pop()), np.uint32),
+        pa.array([spec.location for spec in specs], pa.string()),
+        whole_numbers("offsets", np.array([spec.offset for spec in specs]), np.uint64),
+        whole_numbers("lengths", np.array([spec.length for spec in specs]), np.uint64),
+        None if etag.count(None) == count else pa.array(etag, pa.string()),
+        None
+        if modified.count(None) == count
+        else np.array([_seconds(time) for time in modified], np.uint32),
     )
 
 
