@@ -16,8 +16,10 @@ from icefloe.format.coded import Coded
 
 def whole_numbers(name: str, values: Any, dtype: Any) -> NDArray[Any]:
     """`values` as unsigned integers; refuses what a cast would quietly change."""
-    largest = int(np.iinfo(dtype).max)
     given = np.asarray(values)
+    if given.dtype == dtype:
+        return given
+    largest = int(np.iinfo(dtype).max)
     if given.size and given.dtype.kind not in "ui":
         raise InvalidInputError(f"{name} are {given.dtype}, expected whole numbers to {largest:,}")
     if given.size and (int(given.min()) < 0 or int(given.max()) > largest):

@@ -125,7 +125,8 @@ location='s3://b/f', etag=None, last_modified=None, inline=None)
     def inline_chunks(cls, index: Any, data: Any) -> ChunkRefs:
         """Chunks whose bytes are kept in the manifest itself."""
         column = data if isinstance(data, pa.Array) else pa.array(data, pa.binary())
-        column = column.cast(pa.binary())
+        if column.type != pa.binary():
+            column = column.cast(pa.binary())
         if column.null_count:
             raise InvalidInputError("inline chunks: a chunk has no bytes (None)")
         check_length("inline chunks", len(column), len(index))
@@ -194,6 +195,8 @@ location='s3://b/f', etag=None, last_modified=None, inline=None)
 
     def take(self, rows: Any) -> ChunkRefs:
         """Some rows, in the order given; keep them ascending."""
+        if isinstance(rows, np.ndarray) and len(rows) == len(self) and _are_all(rows):
+            return self
         arrow_rows = None
         if self.inline is not None or self.extra is not None:
             arrow_rows = pa.array(np.arange(len(self))[rows])
@@ -354,6 +357,10 @@ def _from_stream(data: pa.Buffer) -> ChunkRefs:
         return ChunkRefs.from_arrow(reader.read_all())
 
 
+def _are_all(rows: NDArray[Any]) -> bool:
+    return rows.dtype != np.bool_ and bool((rows == np.arange(len(rows))).all())
+
+
 def _plain(
     cls: type[ChunkRefs], index: Any, kind: ChunkKind, offset: Any, length: Any
 ) -> ChunkRefs:
@@ -370,7 +377,7 @@ def _plain(
         given = whole_numbers(name, values, np.uint64)
         if given.ndim:
             check_length(name, len(given), n)
-        return np.broadcast_to(given, (n,))
+        return given if given.shape == (n,) else np.broadcast_to(given, (n,))
 
     kinds = np.full(n, kind, np.uint8)
     return cls(matrix, kinds, column("offsets", offset), column("lengths", length))

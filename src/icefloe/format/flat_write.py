@@ -39,8 +39,9 @@ def padded(size: int, align: int) -> int:
 class FlatWriter:
     """A flatbuffer being written. Positions are bytes from its start."""
 
-    def __init__(self) -> None:
-        self._head = bytearray(b"\0\0\0\0Ichk")
+    def __init__(self, *, has_head: bool = True) -> None:
+        """Without a head it is a part of a buffer, to be put anywhere that is aligned."""
+        self._head = bytearray(b"\0\0\0\0Ichk" if has_head else b"")
         self._segments: list[Segment] = [self._head]
         self._vtables: dict[bytes, int] = {}
         self.size = len(self._head)
@@ -58,6 +59,10 @@ class FlatWriter:
     def finish(self, root: SingleTable) -> list[Segment]:
         """The segments of the whole buffer, a multiple of eight bytes long."""
         pack_into("<I", self._head, 0, root.position)
+        return self.segments()
+
+    def segments(self) -> list[Segment]:
+        """What was placed so far, a multiple of eight bytes long."""
         self.add(b"", align=8)
         return self._segments
 

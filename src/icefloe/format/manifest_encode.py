@@ -113,7 +113,7 @@ def _groups(refs: ChunkRefs) -> list[tuple[Ints | None, list[str]]]:
     found: list[tuple[Ints | None, list[str]]] = []
     is_uniform = bool((pattern == pattern[0]).all())
     for code in pattern[:1].tolist() if is_uniform else np.unique(pattern).tolist():
-        rows = np.arange(len(refs)) if is_uniform else np.flatnonzero(pattern == code)
+        rows = slice(None) if is_uniform else np.flatnonzero(pattern == code)
         kind = ChunkKind(code & 3)
         fields = ["index"]
         if kind == ChunkKind.INLINE:
@@ -126,7 +126,7 @@ def _groups(refs: ChunkRefs) -> list[tuple[Ints | None, list[str]]]:
             if refs.last_modified is not None and refs.last_modified[rows].any():
                 fields.append("checksum_last_modified")
         fields += ["extra"] if code & 8 else []
-        found.append((None if len(rows) == len(refs) else rows, fields))
+        found.append((None if isinstance(rows, slice) else rows, fields))
     return found
 
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from icefloe.format.blobs import Bytes
+from icefloe.format.blobs import Bytes, Ints
 from icefloe.format.flat_read import Rows, Table
 from icefloe.format.flat_write import FlatWriter
 from icefloe.format.schema import REPO_STATUS, UPDATE, UPDATE_TYPES
@@ -80,6 +80,17 @@ _NUMBERS = {"from_version": 0, "id": 0, "to_version": 1, "new_value": 1, "is_set
 _FLAGS = ("new_value", "is_set")
 
 
+class _Encoded(NamedTuple):
+    """Entries as a file holds them. Every offset in there is relative, so that they can be put
+    anywhere and behind others."""
+
+    data: bytes
+    position: Ints
+    """Of each entry, from the start of `data`."""
+    num_unused: int
+    """Entries in `data` that the log has dropped."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class UpdateTable(Sequence[Update]):
     """Entries of an operations log, newest first."""
@@ -93,6 +104,8 @@ class UpdateTable(Sequence[Update]):
     numbers: NDArray[np.uint16]
     status: Mapping[int, RepoStatus]
     """By row; changes of status are rare."""
+    _encoded: list[_Encoded] = field(default_factory=list, repr=False)
+    """All entries but the first, once they are needed: the next commit writes them again."""
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -146,6 +159,27 @@ class UpdateTable(Sequence[Update]):
 
     def with_first(self, entry: Update, backup_path: str, count: int) -> UpdateTable:
         """A new first entry before `count` old ones; the former first learns its backup."""
+        table = self._with_first(entry, backup_path, count)
+        if self._encoded and count:
+            data, position, num_unused = self._encoded[0]
+            num_unused += len(self) - count
+            if num_unused <= count // 4:
+                former = FlatWriter(has_head=False)
+                at = _add_entry(former, table[1])
+                before = b"".join(former.segments())
+                position = np.concatenate(([at], len(before) + position[: count - 1]))
+                table._encoded.append(_Encoded(before + data, position, num_unused))
+        return table
+
+    def older(self) -> _Encoded:
+        """All entries but the first, encoded."""
+        if not self._encoded:
+            writer = FlatWriter(has_head=False)
+            position = _add_entries(writer, self, 1)
+            self._encoded.append(_Encoded(b"".join(writer.segments()), position, 0))
+        return self._encoded[0]
+
+    def _with_first(self, entry: Update, backup_path: str, count: int) -> UpdateTable:
         single = UpdateTable.from_updates([entry])
         first_two = pa.array([None, backup_path], pa.string())
         backups = [first_two[: 1 + min(count, 1)], self.backup_path[1 : max(count, 1)]]
@@ -224,30 +258,60 @@ def add_status(writer: FlatWriter, status: RepoStatus) -> int:
 def add_updates(writer: FlatWriter, updates: UpdateTable) -> int:
     """Place the operations log; returns the position of its vector."""
     vector = writer.offsets(len(updates))
+    first = [_add_entry(writer, entry) for entry in updates[:1]]
+    older = updates.older()
+    at = writer.add(older.data, align=8)
+    vector.point(np.concatenate((np.array(first, np.int64), at + older.position)))
+    return vector.position
+
+
+def _add_entry(writer: FlatWriter, entry: Update) -> int:
+    """Place one entry; returns its position."""
+    fields = ("update_type_type", "update_type", "updated_at")
+    table = writer.table(UPDATE, fields if entry.backup_path is None else (*fields, "backup_path"))
+    table.set("update_type_type", entry.kind)
+    table.set("updated_at", entry.updated_at)
+    if entry.backup_path is not None:
+        table.point("backup_path", writer.text(entry.backup_path))
+    spec = UPDATE_TYPES[entry.kind]
+    values = writer.table(spec, spec.fields)
+    table.point("update_type", values.position)
+    for name in spec.fields:
+        if name in _IDS or name in _NUMBERS:
+            values.set(name, entry.values[name])
+        elif name == "status":
+            values.point(name, add_status(writer, entry.values[name]))
+        else:
+            values.point(name, writer.text(entry.values[name]))
+    return table.position
+
+
+def _add_entries(writer: FlatWriter, updates: UpdateTable, start: int) -> Ints:
+    """Place the entries from `start` on; returns their positions."""
+    count = len(updates) - start
     required = dict.fromkeys(("update_type_type", "update_type", "updated_at"))
-    has_backup = updates.backup_path.is_valid().to_numpy(zero_copy_only=False)
-    tables = writer.tables(UPDATE, len(updates), {**required, "backup_path": has_backup})
-    vector.point(tables.position)
-    tables.set("update_type_type", updates.kind)
-    tables.set("updated_at", updates.updated_at)
-    tables.point("backup_path", writer.blobs(updates.backup_path))
-    target = np.zeros(len(updates), np.int64)
-    for tag in np.unique(updates.kind).tolist():
-        which = np.flatnonzero(updates.kind == tag)
-        spec = UPDATE_TYPES[tag]
-        fields = writer.tables(spec, len(which), dict.fromkeys(spec.fields))
+    backups, kinds = updates.backup_path[start:], updates.kind[start:]
+    has_backup = backups.is_valid().to_numpy(zero_copy_only=False)
+    tables = writer.tables(UPDATE, count, {**required, "backup_path": has_backup})
+    tables.set("update_type_type", kinds)
+    tables.set("updated_at", updates.updated_at[start:])
+    tables.point("backup_path", writer.blobs(backups))
+    target = np.zeros(count, np.int64)
+    for tag in np.unique(kinds).tolist():
+        which = np.flatnonzero(kinds == tag)
+        rows, spec = which + start, UPDATE_TYPES[tag]
+        fields = writer.tables(spec, len(rows), dict.fromkeys(spec.fields))
         for name in spec.fields:
             if name in _IDS:
                 at = _IDS.index(name) * SnapshotId.size
-                fields.set(name, updates.ids[which, at : at + SnapshotId.size])
+                fields.set(name, updates.ids[rows, at : at + SnapshotId.size])
             elif name in _NUMBERS:
-                fields.set(name, updates.numbers[which, _NUMBERS[name]])
+                fields.set(name, updates.numbers[rows, _NUMBERS[name]])
             elif name == "status":
-                chosen = [updates.status[row] for row in which.tolist()]
-                placed = [add_status(writer, status) for status in chosen]
+                placed = [add_status(writer, updates.status[row]) for row in rows.tolist()]
                 fields.point(name, np.array(placed, np.int64))
             else:
-                fields.point(name, writer.blobs(updates.text.take(pa.array(which))))
+                fields.point(name, writer.blobs(updates.text.take(pa.array(rows))))
         target[which] = fields.position
     tables.point("update_type", target)
-    return vector.position
+    return tables.position

@@ -1,0 +1,92 @@
+"""The operations log of a repo object, entry by entry: what earlier entries look like in the file
+is kept from commit to commit, and must stay what a fresh encoding would say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from hashlib import blake2b
+from typing import Any
+
+import pytest
+
+from icefloe.changes.ops_log import with_entry
+from icefloe.format.repo_info import RepoInfo, decode_repo_info, encode_repo_info
+from icefloe.format.snapshot_table import SnapshotInfo, SnapshotTable
+from icefloe.format.updates import (
+    RepoAvailability,
+    RepoStatus,
+    Update,
+    UpdateKind,
+    UpdateTable,
+)
+from icefloe.ids import FIRST_SNAPSHOT_ID, SnapshotId
+
+STATUS = RepoStatus(RepoAvailability.READ_ONLY, 5, "for a while")
+VALUES: dict[UpdateKind, dict[str, Any]] = {
+    UpdateKind.NEW_COMMIT: {"branch": "main", "new_snap_id": SnapshotId(b"n" * 12)},
+    UpdateKind.TAG_CREATED: {"name": "größer"},
+    UpdateKind.BRANCH_RESET: {"name": "b", "previous_snap_id": SnapshotId(b"p" * 12)},
+    UpdateKind.REPO_STATUS_CHANGED: {"status": STATUS},
+    UpdateKind.FEATURE_FLAG_CHANGED: {"id": 700, "new_value": True, "is_set": False},
+    UpdateKind.REPO_MIGRATED: {"from_version": 1, "to_version": 2},
+    UpdateKind.GC_RAN: {},
+    UpdateKind.COMMIT_AMENDED: {
+        "branch": "main",
+        "previous_snap_id": SnapshotId(b"p" * 12),
+        "new_snap_id": SnapshotId(b"n" * 12),
+    },
+}
+
+
+def new_repo_info() -> RepoInfo:
+    """What a repository starts with."""
+    first = SnapshotInfo(FIRST_SNAPSHOT_ID, None, 1, "first")
+    return RepoInfo(
+        {"main": FIRST_SNAPSHOT_ID},
+        {},
+        frozenset(),
+        SnapshotTable.from_infos([first]),
+        RepoStatus(RepoAvailability.ONLINE, 1),
+        {},
+        UpdateTable.from_updates([Update(UpdateKind.REPO_INITIALIZED, 1)]),
+    )
+
+
+@pytest.mark.parametrize("page_size", [1, 2, 7, 1000])
+def test_a_log_that_grows_reads_as_if_it_were_encoded_anew(page_size: int) -> None:
+    info = new_repo_info()
+    expected = [Update(UpdateKind.REPO_INITIALIZED, 1)]
+    for number in range(60):
+        kind = list(VALUES)[number % len(VALUES)]
+        backup = f"repo.{number}"
+        info = with_entry(
+            info, kind, VALUES[kind], now=number + 2, backup=backup, page_size=page_size
+        )
+        former = replace(expected[0], backup_path=backup)
+        expected = [Update(kind, number + 2, VALUES[kind]), former, *expected[1:]]
+        expected = expected[: max(page_size, 1)]
+        data = encode_repo_info(info)
+        found = decode_repo_info(data)
+        assert list(found.latest_updates) == expected
+        anew = replace(info, latest_updates=UpdateTable.from_updates(expected))
+        assert found.equals(decode_repo_info(encode_repo_info(anew)))
+        if number % 13 == 0:
+            info = found  # as another process would go on
+
+
+def test_entries_that_the_log_dropped_do_not_pile_up_in_the_file() -> None:
+    info = new_repo_info()
+    sizes = []
+    for number in range(400):
+        noise = blake2b(number.to_bytes(2), digest_size=24).digest()  # as ids and names are
+        values = {"branch": "main", "new_snap_id": SnapshotId(noise[:12])}
+        info = with_entry(
+            info,
+            UpdateKind.NEW_COMMIT,
+            values,
+            now=number + 2,
+            backup=f"repo.{noise[12:].hex()}",
+            page_size=100,
+        )
+        sizes.append(len(encode_repo_info(info)))
+    assert max(sizes[200:]) < 1.4 * sizes[100]
