@@ -75,6 +75,7 @@ from icefloe.errors import (
 )
 from icefloe.ids import FIRST_SNAPSHOT_ID, ChunkId, ManifestId, NodeId, ObjectId, SnapshotId
 from icefloe.repo.feature_flags import FeatureFlag
+from icefloe.repo.rewrite import CommitMethod
 from icefloe.repo.sessions import SessionMode
 from icefloe.storage.cloud_constructors import azure_storage, gcs_storage
 from icefloe.storage.constructors import (
@@ -145,6 +146,7 @@ __all__ = [
     "Diff",
     "FeatureFlag",
     "SessionMode",
+    "CommitMethod",
     # storage
     "Storage",
     "http_storage",

@@ -24,7 +24,6 @@ VALUES = (
 # Names that come later, with the issue they belong to; None: with maintenance and tools.
 LATER_MEMBERS: dict[str, dict[str, int | None]] = {
     "Repository": {
-        "rewrite_manifests": 4,
         "attribution": None,
         "chunk_storage_stats": None,
         "total_chunks_storage": None,
@@ -42,7 +41,6 @@ LATER_PARAMETERS: dict[str, int | None] = {
     "attribution": None,
 }
 LATER_NAMES: dict[str, int | None] = {
-    "CommitMethod": 4,
     "GCSummary": None,
     "Attribution": None,
     "hf_storage": None,

@@ -15,7 +15,8 @@ from icefloe.format.chunk_index import (
     KeySpace,
     SortedIndex,
     box_rows,
-    merge_rows,
+    follow_each_other,
+    is_strictly_ascending,
     sort_rows,
 )
 
@@ -160,14 +161,20 @@ def test_a_box_selects_the_rows_inside_it(
         for number, row in enumerate(rows)
         if all(low <= at < high for at, low, high in zip(row, start, stop, strict=True))
     ]
-    assert box_rows(matrix(rows, ndim), start, stop).tolist() == expected
+    found = box_rows(matrix(rows, ndim), start, stop)
+    assert np.arange(len(rows))[found].tolist() == expected
 
 
 def test_a_box_may_reach_beyond_every_index() -> None:
     index = matrix(list(itertools.product(range(3), repeat=2)), 2)
-    assert len(box_rows(index, (0, 0), (2**40, 2**40))) == 9
-    assert len(box_rows(index, (-5, -5), (2, 2))) == 4
-    assert len(box_rows(index, (2, 2), (1, 1))) == 0
+    assert len(index[box_rows(index, (0, 0), (2**40, 2**40))]) == 9
+    assert len(index[box_rows(index, (-5, -5), (2, 2))]) == 4
+    assert len(index[box_rows(index, (2, 2), (1, 1))]) == 0
+
+
+def test_neighbouring_rows_of_a_box_are_a_slice() -> None:
+    index = matrix(list(itertools.product(range(4), repeat=2)), 2)
+    assert box_rows(index, (1, 0), (3, 4)) == slice(4, 12)
 
 
 # --- sorting and merging ---------------------------------------------------------------------
@@ -181,20 +188,22 @@ def test_of_equal_indices_the_last_one_given_wins(table: tuple[int, list[Cell]])
     assert sort_rows(matrix(rows, ndim)).tolist() == expected
 
 
-@given(st.data(), dimensions)
-def test_merging_is_deleting_and_then_overwriting(data: st.DataObject, ndim: int) -> None:
-    base, edits, deleted = (sorted(data.draw(cells(ndim))) for _ in range(3))
-    kept, order = merge_rows(matrix(base, ndim), matrix(edits, ndim), matrix(deleted, ndim))
-    model: dict[Cell, tuple[str, int]] = {row: ("base", at) for at, row in enumerate(base)}
-    for row in deleted:
-        model.pop(row, None)
-    model |= {row: ("edits", at) for at, row in enumerate(edits)}
-    both = [("base", at) for at in kept.tolist()] + [("edits", at) for at in range(len(edits))]
-    assert [both[at] for at in order.tolist()] == [model[row] for row in sorted(model)]
+@given(tables)
+def test_ascending_is_what_sorting_leaves_alone(table: tuple[int, list[Cell]]) -> None:
+    ndim, rows = table
+    assert is_strictly_ascending(matrix(rows, ndim)) == (rows == sorted(set(rows)))
+    assert is_strictly_ascending(matrix(sorted(set(rows)), ndim))
 
 
-def test_deletions_may_come_in_any_order_and_repeat() -> None:
-    base = matrix([(number,) for number in range(6)], 1)
-    deleted = matrix([(4,), (1,), (4,), (99,)], 1)
-    kept, order = merge_rows(base, matrix([], 1), deleted)
-    assert kept[order].tolist() == [0, 2, 3, 5]
+def test_disorder_is_found_where_slices_meet() -> None:
+    index = np.arange(1 << 17, dtype=np.uint32)[:, None]
+    assert is_strictly_ascending(index)
+    index[1 << 16] = index[(1 << 16) - 1]
+    assert not is_strictly_ascending(index)
+
+
+def test_matrices_follow_each_other_or_not() -> None:
+    first, second = matrix([(0, 5), (1, 0)], 2), matrix([(1, 1), (7, 0)], 2)
+    assert follow_each_other([first, second])
+    assert not follow_each_other([second, first])
+    assert not follow_each_other([first, first[1:]])

@@ -492,14 +492,13 @@ def test_an_empty_config_resolves_to_the_documented_defaults() -> None:
     assert config.storage.unsafe_use_conditional_update is True
     assert config.storage.minimum_size_for_multipart_upload == 104_857_600
     assert config.manifest.virtual_chunk_location_compression.min_num_chunks == 1000
-    assert config.manifest.max_concurrent_manifest_fetches_during_commit == 1
+    assert config.manifest.max_concurrent_manifest_fetches_during_commit is None
     assert config.repo_update_retries.default.max_tries == 100
     assert config.repo_update_retries.default.initial_backoff_ms == 50
     assert config.num_updates_per_repo_info_file == 1000
     assert config.virtual_chunk_containers == {}
-    assert [
-        (a.matches("/any"), sizes[0][1]) for a, sizes in config.manifest.splitting.split_sizes
-    ] == [(True, 2**32 - 1)]
+    assert config.manifest.splitting.split_sizes == ()
+    assert config.manifest.max_refs_per_manifest == 131_072
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,8 @@ def commit(
     ndim = len(grid)
     shape = tuple(Dimension(count, count) for count in grid)
     gone = np.array(sorted(deleted), np.uint32).reshape(len(deleted), ndim)
-    plan = plan_array(ArrayData(shape, None, tuple(manifests)), table(edits, ndim), gone, sizes)
+    array = ArrayData(shape, None, tuple(manifests))
+    plan = plan_array(array, [(table(edits, ndim), gone)], sizes)
     after = {ref: manifests[ref] for ref in plan.kept}
     for rewrite in plan.rewrites:
         refs = merge_split(rewrite, [table(manifests[ref], ndim) for ref in rewrite.sources])

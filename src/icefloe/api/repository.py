@@ -36,11 +36,13 @@ from icefloe.repo import (
     queries,
     rearrange,
     refs,
+    rewrite,
     sessions,
     settings,
 )
 from icefloe.repo.feature_flags import FeatureFlag
 from icefloe.repo.handle import Clock, RepoHandle
+from icefloe.repo.rewrite import CommitMethod
 from icefloe.storage.container_credentials import AnyCredential
 from icefloe.storage.run import run_blocking
 from icefloe.storage.spec import Storage
@@ -469,6 +471,27 @@ class Repository(RepositoryAsync):
     def rearrange_session(self, branch: str) -> Session:
         """A session that moves nodes, and can commit that to a branch. Needs spec version 2."""
         return Session(self._handles, run_blocking(rearrange.open_rearrange(self._handle, branch)))
+
+    def rewrite_manifests(
+        self,
+        message: str,
+        *,
+        branch: str,
+        metadata: dict[str, Any] | None = None,
+        commit_method: CommitMethod = "new_commit",
+    ) -> str:
+        """Write all manifests of a branch again and commit, or with "amend" replace the tip.
+
+        This is how a changed splitting configuration reaches data that is stored already: other
+        commits only split what they touch. The rules in force go into the commit's metadata.
+        Memory does not grow with the size of the arrays. Returns the id of the new snapshot.
+
+        Raises:
+            ConflictError: someone else committed to the branch meanwhile; nothing has changed.
+        """
+        return run_blocking(
+            rewrite.rewrite_manifests(self._handle, message, branch, metadata, commit_method)
+        ).text
 
     @contextmanager
     def transaction(

@@ -37,6 +37,10 @@ _FILE_TYPE_NAMES = {
     FileType.REPO_INFO: "repo-info",
 }
 
+BYTES_PER_CHUNK_REF = 48
+"""What a cached reference may take on average. Plain ones need about 40; with many chunks kept
+inline, or a location of its own for every chunk, bytes run out before the number of references."""
+
 
 @dataclass(slots=True)
 class RepoObject:
@@ -53,10 +57,15 @@ class Caches:
     def __init__(self, settings: ResolvedConfig) -> None:
         caching = settings.caching
         self.snapshots: BoundedCache[Snapshot] = BoundedCache(caching.num_snapshot_nodes)
-        self.manifests: BoundedCache[Manifest] = BoundedCache(caching.num_chunk_refs)
+        self.manifests: BoundedCache[Manifest] = BoundedCache(
+            caching.num_chunk_refs, caching.num_chunk_refs * BYTES_PER_CHUNK_REF
+        )
         self.logs: BoundedCache[TransactionLog] = BoundedCache(caching.num_transaction_changes)
         self.chunks: BoundedCache[bytes] = BoundedCache(caching.num_bytes_chunks)
         self.repo: RepoObject | None = None
+
+    def keep_manifest(self, manifest: Manifest) -> None:
+        self.manifests.put(manifest.id, manifest, max(1, manifest.num_chunk_refs), manifest.nbytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +129,7 @@ class Assets:
             for key, data in zip(keys, blobs, strict=True):
                 manifest = decode_manifest(data, key)
                 _check_id(manifest.id, missing[key][0], key)
-                self.caches.manifests.put(manifest.id, manifest, max(1, manifest.num_chunk_refs))
+                self.caches.keep_manifest(manifest)
                 manifests.append(manifest)
             return manifests
 

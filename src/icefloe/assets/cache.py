@@ -1,23 +1,44 @@
-"""A least-recently-used cache bounded by weight."""
+"""A least-recently-used cache bounded by weight and by bytes."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from threading import Lock
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 Value = TypeVar("Value")
 
 
-class BoundedCache(Generic[Value]):
-    """Keeps what was used last, as long as the weights fit. Immutable values only."""
+class _Entry(NamedTuple, Generic[Value]):
+    value: Value
+    weight: int
+    nbytes: int
 
-    def __init__(self, capacity: int) -> None:
+
+class BoundedCache(Generic[Value]):
+    """Keeps what was used last, as long as both weights and bytes fit. Immutable values only.
+
+    Without `max_bytes`, weights alone count.
+    """
+
+    def __init__(self, capacity: int, max_bytes: int | None = None) -> None:
         self._capacity = capacity
-        self._entries: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()
-        self._weight = 0
+        self._max_bytes = max_bytes
+        self._entries: OrderedDict[Hashable, _Entry[Value]] = OrderedDict()
+        self._weight = self._nbytes = 0
         self._lock = Lock()  # held for dictionary work only, never across an await
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of everything kept, as far as it was told."""
+        return self._nbytes
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._entries
 
     def get(self, key: Hashable) -> Value | None:
         with self._lock:
@@ -25,16 +46,30 @@ class BoundedCache(Generic[Value]):
             if entry is None:
                 return None
             self._entries.move_to_end(key)
-            return entry[0]
+            return entry.value
 
-    def put(self, key: Hashable, value: Value, weight: int) -> None:
-        if weight > self._capacity:
+    def put(self, key: Hashable, value: Value, weight: int, nbytes: int = 0) -> None:
+        if self._is_over(weight, nbytes):
             return
         with self._lock:
-            if (old := self._entries.pop(key, None)) is not None:
-                self._weight -= old[1]
-            self._entries[key] = (value, weight)
+            self._remove(key)
+            self._entries[key] = _Entry(value, weight, nbytes)
             self._weight += weight
-            while self._weight > self._capacity:
-                _, (_, dropped) = self._entries.popitem(last=False)
-                self._weight -= dropped
+            self._nbytes += nbytes
+            while self._is_over(self._weight, self._nbytes):
+                self._remove(next(iter(self._entries)))
+
+    def drop(self, keys: Iterable[Hashable]) -> None:
+        """Let go of what nobody will ask for again; keys that are not here do not matter."""
+        with self._lock:
+            for key in keys:
+                self._remove(key)
+
+    def _is_over(self, weight: int, nbytes: int) -> bool:
+        return weight > self._capacity or (self._max_bytes is not None and nbytes > self._max_bytes)
+
+    def _remove(self, key: Hashable) -> None:
+        entry = self._entries.pop(key, None)
+        if entry is not None:
+            self._weight -= entry.weight
+            self._nbytes -= entry.nbytes

@@ -6,22 +6,23 @@ new ones, and `build_snapshot` the rest. Nothing here reads or writes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
+import numpy as np
+
 from icefloe.changes.change_set import ChangeSet
-from icefloe.changes.chunk_edits import ChunkEdits
+from icefloe.changes.split_sizes import SplitSizes
 from icefloe.changes.splits import ArrayPlan, SplitRewrite, merge_split, plan_array
 from icefloe.errors import ErrorKind, InternalError
 from icefloe.format.chunk_refs import ChunkRefs
 from icefloe.format.manifest import ArrayManifest, Manifest
 from icefloe.format.manifest_encode import encode_manifest
-from icefloe.format.nodes import ArrayData, ManifestRef, Node, NodeTable
+from icefloe.format.nodes import ManifestRef, Node, NodeTable
 from icefloe.format.snapshot import ManifestFileInfo, ManifestFiles, Snapshot
 from icefloe.ids import ManifestId, NodeId, SnapshotId
-
-SplitSizes = Callable[[str, ArrayData], tuple[int, ...]]
 
 
 @dataclass(slots=True)
@@ -34,44 +35,45 @@ class CommitPlan:
     changed: list[Node]
     arrays: dict[NodeId, ArrayPlan]
 
-    def needed(self) -> list[ManifestId]:
-        """The old manifests that have to be read, each once."""
-        wanted = {
-            ref.id: None
-            for plan in self.arrays.values()
-            for rewrite in plan.rewrites
-            for ref in rewrite.sources
-        }
-        return list(wanted)
-
 
 @dataclass(frozen=True, slots=True)
 class NewManifest:
-    """A manifest file to be written."""
+    """A manifest that a commit made: how nodes refer to it, and what the snapshot lists."""
 
     ref: ManifestRef
     info: ManifestFileInfo
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestFile:
+    """A manifest file to be written."""
+
+    new: NewManifest
     manifest: Manifest
     data: bytes
 
 
 def plan_commit(
-    base: NodeTable, changes: ChangeSet, split_sizes: SplitSizes, *, rewrite_all: bool = False
+    base: Snapshot, changes: ChangeSet, split_sizes: SplitSizes, *, rewrite_all: bool = False
 ) -> CommitPlan:
     """Decide what a commit has to read and write."""
-    changed = list(base) if rewrite_all else []
-    changed = [*changed, *changes.touched(base)]
+    changed = list(base.nodes) if rewrite_all else list(changes.touched(base.nodes))
     arrays = {}
     for node in changed:
         if node.array is None:
             continue
         edits = changes.chunks.get(node.id)
-        edited, deleted = (edits or ChunkEdits(len(node.array.shape))).columns()
-        sizes = split_sizes(node.path, node.array)
-        plan = plan_array(node.array, edited, deleted, sizes, rewrite_all=rewrite_all)
-        arrays[node.id] = plan
+        listed = base.manifest_files.refs_in([ref.id for ref in node.array.manifests])
+        cells = prod(dimension.num_chunks for dimension in node.array.shape)
+        num_refs = min(listed + (edits.most_set if edits else 0), cells)
+        arrays[node.id] = plan_array(
+            node.array,
+            edits.layers() if edits else [],
+            split_sizes(node.path, node.array, num_refs),
+            rewrite_all=rewrite_all,
+        )
     gone = [*changes.deleted, *changes.moves.origins()]
-    return CommitPlan(base, gone, changes.moves.moved(base), changed, arrays)
+    return CommitPlan(base.nodes, gone, changes.moves.moved(base.nodes), changed, arrays)
 
 
 def build_manifest(
@@ -82,15 +84,16 @@ def build_manifest(
     new_id: ManifestId,
     spec_version: int,
     level: int,
-) -> NewManifest | None:
+) -> ManifestFile | None:
     """The manifest file of one split; None when no chunk is left in it."""
-    refs = merge_split(rewrite, list(sources))
+    refs = merge_split(rewrite, list(sources)).compact()
     if not len(refs):
         return None
     manifest = Manifest(new_id, (ArrayManifest(node_id, refs),))
     data = encode_manifest(manifest, spec_version=spec_version, level=level)
     info = ManifestFileInfo(new_id, len(data), len(refs))
-    return NewManifest(ManifestRef(new_id, tuple(refs.extents())), info, manifest, data)
+    new = NewManifest(ManifestRef(new_id, tuple(refs.extents())), info)
+    return ManifestFile(new, manifest, data)
 
 
 def build_snapshot(
@@ -118,10 +121,7 @@ def build_snapshot(
         nodes.append(replace(node, array=replace(node.array, manifests=tuple(refs))))
     replaced = plan.base.rows_of([*plan.gone, *(node.path for node in nodes)])
     table = plan.base.replace(replaced, nodes)
-    infos = [manifest.info for manifest in made]
-    files = base_files.used_by(table.manifest_id)
-    if infos:
-        files = ManifestFiles.from_infos([*files.values(), *infos])
+    files = base_files.used_by(table.manifest_id).with_infos([new.info for new in made])
     _check_listed(files, table)
     return Snapshot(
         snapshot_id,
@@ -136,8 +136,8 @@ def build_snapshot(
 
 def _check_listed(files: ManifestFiles, nodes: NodeTable) -> None:
     """Every manifest that a node refers to is listed, and no other."""
-    used = {raw.tobytes() for raw in nodes.manifest_id}
-    if used != {raw.tobytes() for raw in files.id}:
+    used = np.unique(np.ascontiguousarray(nodes.manifest_id).view("S12").reshape(-1))
+    if not np.array_equal(used, np.ascontiguousarray(files.id).view("S12").reshape(-1)):
         raise InternalError(
             f"a snapshot lists {len(files)} manifests and its nodes use {len(used)} others",
             ErrorKind.INCONSISTENT_MANIFESTS,

@@ -1,7 +1,7 @@
 """The uncommitted chunk changes of one array.
 
 Single chunks collect in a dictionary, because that is how the Zarr store is called; whole tables
-stay tables. A commit turns both into columns.
+stay tables, one layer behind the other. Nothing is merged before a commit does so, split by split.
 """
 
 from __future__ import annotations
@@ -12,35 +12,50 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from icefloe.format.chunk_index import Index, SortedIndex, sort_rows
+from icefloe.format.chunk_index import Index, SortedIndex, follow_each_other, sort_rows
 from icefloe.format.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
 from icefloe.ids import ChunkId
 
 Coordinates = tuple[int, ...]
+EditLayer = tuple[ChunkRefs, Index]
+"""References set, and indices deleted before that."""
+
+_SMALL = 1 << 14
+"""Rows: tables below this are merged with their neighbours, so that layers stay few."""
 
 
 class ChunkEdits:
     """References set and deleted, in the order they came: the last one counts."""
 
-    __slots__ = ("_columns", "_layers", "_single", "ndim")
+    __slots__ = ("_layers", "_merged", "_single", "_single_layer", "ndim", "state")
 
     def __init__(self, ndim: int) -> None:
         self.ndim = ndim
         self._single: dict[Coordinates, ChunkRef | None] = {}
-        self._layers: list[tuple[ChunkRefs, Index]] = []
-        self._columns: tuple[ChunkRefs, Index] | None = None
+        self._layers: list[EditLayer] = []
+        self._single_layer: EditLayer | None = None
+        self._merged: EditLayer | None = None
+        self.state = object()
+        """The same object as long as nothing is set or deleted."""
 
     def set(self, coordinates: Coordinates, ref: ChunkRef | None) -> None:
         """Set one chunk, or delete it with None."""
         self._single[coordinates] = ref
-        self._columns = None
+        self._single_layer = self._merged = None
+        self.state = object()
 
     def set_table(self, refs: ChunkRefs, deleted: Index | None = None) -> None:
         """Set many chunks at once, after deleting others."""
         none = np.empty((0, self.ndim), np.uint32)
         self._layers = [*self.layers(), (refs, none if deleted is None else deleted)]
-        self._single = {}
-        self._columns = None
+        self._single, self._single_layer, self._merged = {}, None, None
+        self.state = object()
+        # Like binary addition: a table is merged again only after its size has about doubled.
+        while len(self._layers) > 1 and _rows(self._layers[-2]) < _SMALL:
+            *others, older, newer = self._layers
+            if 2 * _rows(newer) < _rows(older):
+                break
+            self._layers = [*others, ChunkRefs.overlay([older, newer], self.ndim)]
 
     def find(self, coordinates: Coordinates) -> tuple[bool, ChunkRef | None]:
         """Whether the chunk was touched, and the reference it has now (None when deleted)."""
@@ -53,35 +68,34 @@ class ChunkEdits:
                 return True, None
         return False, None
 
-    def layers(self) -> list[tuple[ChunkRefs, Index]]:
-        """Everything in the order it came: references set, and indices deleted before that."""
+    def layers(self) -> list[EditLayer]:
+        """Everything in the order it came, as few tables as it came in."""
         if not self._single:
             return list(self._layers)
-        return [*self._layers, _columns(self._single, self.ndim)]
+        if self._single_layer is None:
+            self._single_layer = _columns(self._single, self.ndim)
+        return [*self._layers, self._single_layer]
 
-    def columns(self) -> tuple[ChunkRefs, Index]:
-        """All references set, and the indices deleted, both ascending and disjoint."""
-        if self._columns is None:
-            self._columns = self._make_columns()
-        return self._columns
+    def columns(self) -> EditLayer:
+        """All references set, and the indices deleted, both ascending and disjoint.
 
-    def _make_columns(self) -> tuple[ChunkRefs, Index]:
-        layers = self.layers() or [_columns({}, self.ndim)]
-        refs, deleted = layers[0]
-        for newer, gone in layers[1:]:
-            refs = refs.merge(newer, gone)
-            deleted = np.concatenate([deleted, gone])
-        if not len(deleted):
-            return refs, deleted
-        deleted = deleted[sort_rows(deleted)]
-        return refs, deleted[refs.lookup.find_many(deleted) < 0]
+        Copies every column; a commit uses `layers`.
+        """
+        if self._merged is None:
+            self._merged = ChunkRefs.overlay(self.layers(), self.ndim)
+        return self._merged
 
     def touched(self) -> Index:
         """Every index set or deleted, ascending: what a transaction log lists."""
-        refs, deleted = self.columns()
-        if not len(deleted):
-            return refs.index
-        both = np.concatenate([refs.index, deleted])
+        parts = [part for refs, gone in self.layers() for part in (gone, refs.index) if len(part)]
+        if not parts:
+            return np.empty((0, self.ndim), np.uint32)
+        has_deletions = any(len(deleted) for _, deleted in self.layers())
+        if len(parts) == 1 and not has_deletions:
+            return parts[0]
+        both = np.concatenate(parts)
+        if not has_deletions and follow_each_other(parts):
+            return both
         return both[sort_rows(both)]
 
     def without(self, index: Index) -> ChunkEdits:
@@ -101,6 +115,11 @@ class ChunkEdits:
     def __reduce__(self) -> tuple[Any, ...]:
         return _from_layers, (self.ndim, self.layers())
 
+    @property
+    def most_set(self) -> int:
+        """How many chunks were set, at most: one that was set twice may count twice."""
+        return len(self._single) + sum(len(refs) for refs, _ in self._layers)
+
     def __iter__(self) -> Iterator[Coordinates]:
         return map(tuple, self.touched().tolist())
 
@@ -112,6 +131,10 @@ def _from_layers(ndim: int, layers: Sequence[tuple[ChunkRefs, Index]]) -> ChunkE
     return edits
 
 
+def _rows(layer: EditLayer) -> int:
+    return len(layer[0]) + len(layer[1])
+
+
 def _columns(single: dict[Coordinates, ChunkRef | None], ndim: int) -> tuple[ChunkRefs, Index]:
     deleted = [at for at, ref in single.items() if ref is None]
     tables = []
@@ -119,9 +142,7 @@ def _columns(single: dict[Coordinates, ChunkRef | None], ndim: int) -> tuple[Chu
         rows = [(at, ref) for at, ref in single.items() if ref is not None and ref.kind == kind]
         if rows:
             tables.append(_table(kind, [at for at, _ in rows], [ref for _, ref in rows]))
-    refs = ChunkRefs.empty(ndim)
-    for table in tables:
-        refs = refs.merge(table)
+    refs, _ = ChunkRefs.overlay([(table, None) for table in tables], ndim)
     return refs, np.array(deleted, np.uint32).reshape(len(deleted), ndim)
 
 

@@ -1,35 +1,67 @@
-"""The configured size of an array's splits along each dimension."""
+"""The size of an array's splits along each dimension: configured, or else found automatically."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from math import prod
 
-from icefloe.config.resolved import ResolvedSplitting
+from icefloe.config.resolved import ResolvedManifest, ResolvedSplitting
 from icefloe.format.nodes import ArrayData
 
 UNSPLIT = 2**32 - 1
 
+SplitSizes = Callable[[str, ArrayData, int], tuple[int, ...]]
+"""From path, array and number of references (at most) to the size of a split along each axis."""
 
-def configured_split_sizes(
-    splitting: ResolvedSplitting,
-) -> Callable[[str, ArrayData], tuple[int, ...]]:
-    """A function from path and array to split sizes.
 
-    Rules are visited in order; a dimension takes the first that matches it, and stays whole when
-    none does.
-    """
+def split_sizes(manifest: ResolvedManifest) -> SplitSizes:
+    """How the settings split arrays: by the rules, and by size where no rule is about an array."""
 
-    def sizes(path: str, array: ArrayData) -> tuple[int, ...]:
-        ndim = len(array.shape)
-        names = array.dimension_names or (None,) * ndim
-        decided: dict[int, int] = {}
-        for condition, dimension_rules in splitting.split_sizes:
-            if not condition.matches(path):
-                continue
-            for axis, name in enumerate(names):
-                for dimension, size in dimension_rules:
-                    if axis not in decided and dimension.matches(axis, name):
-                        decided[axis] = size
-        return tuple(decided.get(axis, UNSPLIT) for axis in range(ndim))
+    def sizes(path: str, array: ArrayData, num_refs: int) -> tuple[int, ...]:
+        decided = configured_split_sizes(manifest.splitting, path, array)
+        if decided:
+            return tuple(decided.get(axis, UNSPLIT) for axis in range(len(array.shape)))
+        grid = [dimension.num_chunks for dimension in array.shape]
+        return automatic_split_sizes(grid, num_refs, manifest.max_refs_per_manifest)
 
     return sizes
+
+
+def configured_split_sizes(
+    splitting: ResolvedSplitting, path: str, array: ArrayData
+) -> dict[int, int]:
+    """Sizes by axis, for the axes that a rule decides.
+
+    Rules are visited in order; a dimension takes the first that matches it.
+    """
+    names = array.dimension_names or (None,) * len(array.shape)
+    decided: dict[int, int] = {}
+    for condition, dimension_rules in splitting.split_sizes:
+        if not condition.matches(path):
+            continue
+        for axis, name in enumerate(names):
+            for dimension, size in dimension_rules:
+                if axis not in decided and dimension.matches(axis, name):
+                    decided[axis] = size
+    return decided
+
+
+def automatic_split_sizes(grid: Sequence[int], num_refs: int, most: int) -> tuple[int, ...]:
+    """Sizes for splits of at most `most` cells of the grid, cut along the outermost axis.
+
+    The size along an axis depends only on the axes behind it, so an array that grows along its
+    first axis keeps the splits it has. Sizes are powers of two: where an inner axis grows,
+    splits are halved each time it has doubled, and not in between. An array with no more
+    references than one split has room for stays whole, however large its grid is. 0 is no limit.
+    """
+    whole = (UNSPLIT,) * len(grid)
+    if most == 0 or num_refs == 0:
+        return whole
+    sizes = list(whole)
+    for axis in range(len(grid)):
+        behind = prod(grid[axis + 1 :])
+        sizes[axis] = 1 << (max(1, most // max(behind, 1)).bit_length() - 1)
+        if behind <= most:
+            break
+    cells = prod(min(size, count) for size, count in zip(sizes, grid, strict=True))
+    return tuple(sizes) if num_refs > cells else whole

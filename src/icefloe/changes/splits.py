@@ -10,27 +10,36 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
+from math import prod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe.format.chunk_index import Index
-from icefloe.format.chunk_refs import ChunkRefs
+from icefloe.format.chunk_index import Index, bounding_box
+from icefloe.format.chunk_refs import ChunkRefs, Layer
 from icefloe.format.nodes import ArrayData, ManifestRef
 
-Split = tuple[int, ...]
 Box = tuple[tuple[int, int], ...]
-Rows = NDArray[np.int64]
+Rows = slice | NDArray[np.int64]
+_ALL = slice(None)
 
 
 @dataclass(slots=True)
 class SplitRewrite:
-    """One split that needs a new manifest: what to keep from old ones, and what to lay over."""
+    """One split that needs a new manifest: what to keep from old ones, and what to lay over.
+
+    Edits are rows of tables that other splits take rows of, too: nothing is copied until the
+    split is merged.
+    """
 
     box: Box
-    edits: ChunkRefs
-    deleted: Index
+    edits: list[tuple[ChunkRefs, Rows, Index]] = field(default_factory=list)
     sources: list[ManifestRef] = field(default_factory=list)
+
+    @property
+    def num_edits(self) -> int:
+        return sum(_count(rows, len(refs)) for refs, rows, _ in self.edits)
 
 
 @dataclass(slots=True)
@@ -43,8 +52,7 @@ class ArrayPlan:
 
 def plan_array(
     array: ArrayData,
-    edits: ChunkRefs,
-    deleted: Index,
+    layers: Sequence[Layer],
     split_sizes: Sequence[int],
     *,
     rewrite_all: bool = False,
@@ -53,96 +61,149 @@ def plan_array(
     grid = [dimension.num_chunks for dimension in array.shape]
     if 0 in grid:
         return ArrayPlan([], [])  # no chunk can exist
-    sizes = [min(size, max(count, 1)) for size, count in zip(split_sizes, grid, strict=True)]
-    edits = edits.take(_inside(edits.index, grid))
-    deleted = deleted[_inside(deleted, grid)]
-    rewrites = {
-        split: SplitRewrite(_box(split, sizes, grid), edits.take(chosen), deleted[gone])
-        for split, chosen, gone in _by_split(
-            edits.index, deleted, sizes, grid_is_one_split=sizes == grid
-        )
-    }
-    none = ChunkRefs.empty(len(grid)), np.empty((0, len(grid)), np.uint32)
-    kept = []
-    for ref in array.manifests:
-        overlapping = list(_splits_of(ref.extents, sizes, grid))
-        if not overlapping:
-            continue  # the grid shrank below it
-        alone = overlapping[0]
-        is_whole = len(overlapping) == 1 and _contains(_box(alone, sizes, grid), ref.extents)
-        if is_whole and alone not in rewrites and not rewrite_all:
-            kept.append(ref)
-            continue
-        for split in overlapping:
-            if split not in rewrites:
-                rewrites[split] = SplitRewrite(_box(split, sizes, grid), *none)
-            rewrites[split].sources.append(ref)
-    # A kept manifest may share its split with one that has to be cut: then both move over.
-    still_kept = []
-    for ref in kept:
-        (split,) = _splits_of(ref.extents, sizes, grid)
-        if split in rewrites:
-            rewrites[split].sources.append(ref)
-        else:
-            still_kept.append(ref)
-    return ArrayPlan(still_kept, [rewrites[split] for split in sorted(rewrites)])
+    splits = _Splits(grid, split_sizes)
+    rewrites = _Rewrites(splits)
+    for refs, deleted in layers:
+        if deleted is not None:
+            rewrites.delete(deleted)
+        rewrites.lay_over(refs)
+    return ArrayPlan(rewrites.take_in(array.manifests, rewrite_all=rewrite_all), rewrites.ordered())
 
 
 def merge_split(rewrite: SplitRewrite, sources: Sequence[ChunkRefs]) -> ChunkRefs:
     """The references of one split: old ones inside its box, with the changes laid over."""
     start, stop = zip(*rewrite.box, strict=True) if rewrite.box else ((), ())
-    merged = ChunkRefs.empty(len(rewrite.box))
+    layers: list[Layer] = []
     for refs in sources:
         is_inside = all(
             first <= low and high <= last
             for (first, last), (low, high) in zip(rewrite.box, refs.extents(), strict=True)
         )
-        merged = merged.merge(refs if is_inside else refs.select(start, stop))
-    return merged.merge(rewrite.edits, rewrite.deleted)
+        layers.append((refs if is_inside else refs.select(start, stop), None))
+    # Old manifests do not overlap: in this order most of them simply follow each other.
+    layers.sort(key=lambda layer: layer[0].index[0].tolist() if len(layer[0]) else [])
+    layers += [(refs.take(rows), deleted) for refs, rows, deleted in rewrite.edits]
+    return ChunkRefs.overlay(layers, len(rewrite.box))[0]
 
 
-def _inside(index: Index, grid: Sequence[int]) -> Rows:
-    return np.flatnonzero((index < np.array(grid, np.uint64)).all(axis=1))
+class _Rewrites:
+    """The splits that need a new manifest, found one after the other."""
+
+    def __init__(self, splits: _Splits) -> None:
+        self._splits = splits
+        self._found: dict[int, SplitRewrite] = {}
+
+    def ordered(self) -> list[SplitRewrite]:
+        return [self._found[number] for number in sorted(self._found)]
+
+    def lay_over(self, refs: ChunkRefs) -> None:
+        none = np.empty((0, refs.ndim), np.uint32)
+        for number, rows in self._splits.group(refs.index):
+            self._rewrite(number).edits.append((refs, rows, none))
+
+    def delete(self, index: Index) -> None:
+        for number, rows in self._splits.group(index):
+            nothing = ChunkRefs.empty(index.shape[1])
+            self._rewrite(number).edits.append((nothing, _ALL, index[rows]))
+
+    def take_in(self, manifests: Sequence[ManifestRef], *, rewrite_all: bool) -> list[ManifestRef]:
+        """Give every old manifest to the splits it overlaps; returns those that can stay."""
+        whole: list[tuple[ManifestRef, int]] = []
+        for ref, overlapping in zip(manifests, self._splits.overlaps(manifests), strict=True):
+            if isinstance(overlapping, int) and not rewrite_all:
+                whole.append((ref, overlapping))
+                continue
+            for number in [overlapping] if isinstance(overlapping, int) else overlapping:
+                self._rewrite(number).sources.append(ref)
+        kept = []
+        for ref, number in whole:
+            # It may share its split with a manifest that has to be cut: then both move over.
+            if number in self._found:
+                self._found[number].sources.append(ref)
+            else:
+                kept.append(ref)
+        return kept
+
+    def _rewrite(self, number: int) -> SplitRewrite:
+        if number not in self._found:
+            self._found[number] = SplitRewrite(self._splits.box(number))
+        return self._found[number]
 
 
-def _by_split(
-    edited: Index, deleted: Index, sizes: Sequence[int], *, grid_is_one_split: bool
-) -> Iterator[tuple[Split, Rows, Rows]]:
-    """Rows of the edits and of the deletions that fall into each touched split."""
-    if not len(edited) and not len(deleted):
-        return
-    if grid_is_one_split:
-        yield (0,) * edited.shape[1], np.arange(len(edited)), np.arange(len(deleted))
-        return
-    both = np.concatenate([edited, deleted]) // np.array(sizes, np.uint32)
-    splits, number = np.unique(both, axis=0, return_inverse=True)
-    number = number.reshape(-1)
-    order = np.argsort(number, kind="stable")
-    cuts = np.searchsorted(number[order], np.arange(1, len(splits)))
-    for split, rows in zip(splits.tolist(), np.split(order, cuts), strict=True):
-        is_edit = rows < len(edited)
-        yield tuple(split), rows[is_edit], rows[~is_edit] - len(edited)
+class _Splits:
+    """The splits of a grid, numbered in row-major order."""
 
+    def __init__(self, grid: Sequence[int], sizes: Sequence[int]) -> None:
+        self._grid = grid
+        self._sizes = [min(size, count) for size, count in zip(sizes, grid, strict=True)]
+        counts = [-(-count // size) for count, size in zip(grid, self._sizes, strict=True)]
+        self._counts = counts
+        self._strides = [prod(counts[axis + 1 :]) for axis in range(len(counts))]
+        self._cut_axes = [axis for axis, count in enumerate(counts) if count > 1]
+        # Sizes of 1 in a grid of astronomical extent: slow, but right.
+        self._dtype: Any = np.int64 if prod(counts) < 2**63 else object
 
-def _box(split: Split, sizes: Sequence[int], grid: Sequence[int]) -> Box:
-    return tuple(
-        (at * size, min((at + 1) * size, count))
-        for at, size, count in zip(split, sizes, grid, strict=True)
-    )
-
-
-def _splits_of(box: Box, sizes: Sequence[int], grid: Sequence[int]) -> Iterator[Split]:
-    """Splits that a box of chunk indices overlaps, inside the grid."""
-    return product(
-        *(
-            range(start // size, -(-min(stop, count) // size))
-            for (start, stop), size, count in zip(box, sizes, grid, strict=True)
+    def box(self, number: int) -> Box:
+        """The chunk indices of a split."""
+        places = [
+            number // stride % count
+            for stride, count in zip(self._strides, self._counts, strict=True)
+        ]
+        return tuple(
+            (at * size, min((at + 1) * size, count))
+            for at, size, count in zip(places, self._sizes, self._grid, strict=True)
         )
-    )
+
+    def group(self, index: Index) -> Iterator[tuple[int, Rows]]:
+        """Each split that has rows of `index` and those rows, as a slice where they are one."""
+        if not len(index):
+            return
+        inside: Rows = _ALL
+        box = bounding_box(index)
+        if any(stop > count for (_, stop), count in zip(box, self._grid, strict=True)):
+            inside = np.flatnonzero((index < np.array(self._grid, np.uint64)).all(axis=1))
+            index = index[inside]
+            if not len(index):
+                return
+        if not self._cut_axes:
+            yield 0, inside
+            return
+        number = np.zeros(len(index), self._dtype)
+        for axis in self._cut_axes:
+            place = index[:, axis] // np.uint32(self._sizes[axis])
+            number += place.astype(self._dtype) * self._strides[axis]
+        starts = np.flatnonzero(number[1:] != number[:-1]) + 1
+        runs = number[np.concatenate([[0], starts])]
+        if len(np.unique(runs)) < len(runs):  # the rows of a split are not neighbours
+            order = np.argsort(number, kind="stable")
+            number = number[order]
+            starts = np.flatnonzero(number[1:] != number[:-1]) + 1
+            runs = number[np.concatenate([[0], starts])]
+            inside = order if isinstance(inside, slice) else inside[order]
+        bounds = [0, *starts.tolist(), len(number)]
+        for run, first, last in zip(runs.tolist(), bounds, bounds[1:], strict=False):
+            rows = slice(first, last)
+            yield run, rows if isinstance(inside, slice) else inside[rows]
+
+    def overlaps(self, manifests: Sequence[ManifestRef]) -> Iterator[int | list[int]]:
+        """For each manifest the split it lies in, or all it has to be cut into."""
+        if not manifests:
+            return
+        extents = np.array([ref.extents for ref in manifests], np.int64)
+        start, stop = extents.reshape(len(manifests), -1, 2).transpose(2, 0, 1)
+        sizes, grid = np.array(self._sizes, np.int64), np.array(self._grid, np.int64)
+        first, last = start // sizes, -(-np.minimum(stop, grid) // sizes)
+        is_whole = ((first + 1 == last) & (stop <= grid)).all(axis=1)
+        places = zip(first.tolist(), last.tolist(), is_whole.tolist(), strict=True)
+        for low, high, is_one in places:
+            if is_one:
+                yield self._number(low)
+            else:
+                yield [self._number(at) for at in product(*map(range, low, high))]
+
+    def _number(self, place: Sequence[int]) -> int:
+        return sum(at * stride for at, stride in zip(place, self._strides, strict=True))
 
 
-def _contains(outer: Box, inner: Box) -> bool:
-    return all(
-        first <= start and stop <= last
-        for (first, last), (start, stop) in zip(outer, inner, strict=True)
-    )
+def _count(rows: Rows, length: int) -> int:
+    return len(range(*rows.indices(length))) if isinstance(rows, slice) else len(rows)

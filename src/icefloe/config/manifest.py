@@ -95,12 +95,19 @@ class ManifestVirtualChunkLocationCompressionConfig(Section):
 
 @dataclass(slots=True)
 class ManifestConfig(Section):
-    """Everything about manifests."""
+    """Everything about manifests.
+
+    `max_refs_per_manifest` is icefloe's own: arrays that no rule of `splitting` is about are cut
+    along their first axis into manifests of at most so many references (131072 unless set); 0
+    keeps one manifest an array, as Icechunk does. Icechunk ignores the option when it reads a
+    saved configuration, and does not write it back.
+    """
 
     preload: ManifestPreloadConfig | None = None
     splitting: ManifestSplittingConfig | None = None
     virtual_chunk_location_compression: ManifestVirtualChunkLocationCompressionConfig | None = None
     max_concurrent_manifest_fetches_during_commit: OptionalU16 = None
+    max_refs_per_manifest: OptionalU32 = None
 
 
 def _pairs(value: Any, name: str) -> Iterable[tuple[Any, Any]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from numpy.typing import NDArray
 
 Index = NDArray[np.uint32]
 Rows = NDArray[np.int64]
+
+_SLICE = 1 << 16
 
 
 def bounding_box(index: Index) -> list[tuple[int, int]]:
@@ -104,43 +107,47 @@ class SortedIndex:
         return np.where(inside & (self._keys[row] == keys), row, -1)
 
 
-def box_rows(index: Index, start: Sequence[int], stop: Sequence[int]) -> Rows:
-    """Rows of an ascending matrix inside the half-open box [start, stop)."""
-    first, last = 0, len(index)
-    if index.shape[1] and last:
-        # Rows ascend, so the leading dimension narrows the search to one contiguous stretch.
-        leading = index[:, 0]
-        first, last = np.searchsorted(leading, [start[0], max(start[0], stop[0])]).tolist()
+def box_rows(index: Index, start: Sequence[int], stop: Sequence[int]) -> slice | Rows:
+    """Rows of an ascending matrix inside the half-open box [start, stop).
+
+    A slice where they are neighbours, so that taking them copies nothing.
+    """
+    if not index.shape[1] or not len(index):
+        return slice(0, len(index))
+    # Rows ascend, so the leading dimension narrows the search to one contiguous stretch. The
+    # bisection reads few cells; numpy's own would copy the whole column first.
+    leading = index[:, 0]
+    first = bisect_left(leading, start[0])
+    last = bisect_left(leading, max(start[0], stop[0]), first)
     inside = np.ones(last - first, np.bool_)
     for axis in range(1, index.shape[1]):
         column = index[first:last, axis]
         inside &= (column >= start[axis]) & (column < stop[axis])
+    if inside.all():
+        return slice(first, last)
     return first + np.flatnonzero(inside)
+
+
+def is_strictly_ascending(index: Index) -> bool:
+    """Whether every row comes after the one before it. Needs no memory a row."""
+    space = KeySpace(index)
+    for first in range(0, len(index), _SLICE):
+        # One row of overlap: the last of a slice is compared with the first of the next.
+        keys = space.keys(index[first : first + _SLICE + 1])
+        if not bool((keys[1:] > keys[:-1]).all()):
+            return False
+    return True
 
 
 def sort_rows(index: Index) -> Rows:
     """Rows in ascending order; of equal indices only the last one given."""
     keys = KeySpace(index).keys(index)
-    order = np.argsort(keys, kind="stable")
+    order = np.argsort(keys, kind="stable")  # linear where ascending runs follow each other
     is_last = np.ones(len(order), np.bool_)
     is_last[:-1] = keys[order[1:]] != keys[order[:-1]]
     return order[is_last]
 
 
-def merge_rows(base: Index, edits: Index, deleted: Index) -> tuple[Rows, Rows]:
-    """How to merge ascending `edits` and any `deleted` indices into ascending `base`.
-
-    Returns the base rows that stay, and the order that makes (those rows, then all edits)
-    ascend.
-    """
-    space = KeySpace(base, edits, deleted)
-    base_keys, edit_keys = space.keys(base), space.keys(edits)
-    gone = np.unique(np.concatenate([edit_keys, space.keys(deleted)]))
-    if len(gone):
-        nearest = np.minimum(np.searchsorted(gone, base_keys), len(gone) - 1)
-        kept = np.flatnonzero(gone[nearest] != base_keys)
-    else:
-        kept = np.arange(len(base), dtype=np.int64)
-    # A stable sort of two ascending runs is a linear merge.
-    order = np.argsort(np.concatenate([base_keys[kept], edit_keys]), kind="stable")
-    return kept, order
+def follow_each_other(matrices: Sequence[Index]) -> bool:
+    """Whether ascending matrices, none of them empty, ascend as a whole."""
+    return all(before[-1].tolist() < after[0].tolist() for before, after in pairwise(matrices))

@@ -23,7 +23,8 @@ from icefloe.format.chunk_index import (
     SortedIndex,
     bounding_box,
     box_rows,
-    merge_rows,
+    follow_each_other,
+    is_strictly_ascending,
     sort_rows,
 )
 from icefloe.format.chunk_input import (
@@ -189,17 +190,15 @@ location='s3://b/f', etag=None, last_modified=None, inline=None)
     def select(self, start: Sequence[int], stop: Sequence[int]) -> ChunkRefs:
         """The refs inside the half-open box [start, stop)."""
         rows = box_rows(self.index, start, stop)
-        return self if len(rows) == len(self) else self.take(rows)
+        is_all = isinstance(rows, slice) and rows == slice(0, len(self))
+        return self if is_all else self.take(rows)
 
     # -- combining
 
     def take(self, rows: Any) -> ChunkRefs:
-        """Some rows, in the order given; keep them ascending."""
+        """Some rows, in the order given; keep them ascending. A slice shares the memory."""
         if isinstance(rows, np.ndarray) and len(rows) == len(self) and _are_all(rows):
             return self
-        arrow_rows = None
-        if self.inline is not None or self.extra is not None:
-            arrow_rows = pa.array(np.arange(len(self))[rows])
         return ChunkRefs(
             self.index[rows],
             self.kind[rows],
@@ -209,8 +208,8 @@ location='s3://b/f', etag=None, last_modified=None, inline=None)
             None if self.location is None else self.location.take(rows),
             None if self.etag is None else self.etag.take(rows),
             None if self.last_modified is None else self.last_modified[rows],
-            None if self.inline is None else self.inline.take(arrow_rows),
-            None if self.extra is None else self.extra.take(arrow_rows),
+            _take_binary(self.inline, rows),
+            _take_binary(self.extra, rows),
         )
 
     def relabelled(self, index: Index) -> ChunkRefs:
@@ -222,19 +221,38 @@ location='s3://b/f', etag=None, last_modified=None, inline=None)
 
         An index in both is kept: the edit came after the deletion.
         """
-        if not len(self):
-            return edits if len(edits) else self
-        if not len(edits) and (deleted is None or not len(deleted)):
-            return self
-        none = np.empty((0, self.ndim), np.uint32)
-        edited = edits.index if len(edits) else none
-        kept, order = merge_rows(self.index, edited, none if deleted is None else deleted)
-        base = self if len(kept) == len(self) else self.take(kept)
-        if not len(edits):
-            return base
-        if not len(base):
-            return edits
-        return ChunkRefs.concat([base, edits]).take(order)
+        return ChunkRefs.overlay([(self, None), (edits, deleted)], self.ndim)[0]
+
+    @staticmethod
+    def overlay(layers: Sequence[Layer], ndim: int) -> tuple[ChunkRefs, Index]:
+        """Many tables laid over each other at once, later ones on top.
+
+        Each layer first deletes indices, then sets references. Returns the references that
+        remain, and the indices deleted and not set again; both ascend.
+        """
+        tables = [refs for refs, _ in layers if len(refs)]
+        gone = [deleted for _, deleted in layers if deleted is not None and len(deleted)]
+        none = np.empty((0, ndim), np.uint32)
+        if not tables:
+            deleted = np.concatenate(gone) if gone else none
+            return ChunkRefs.empty(ndim), deleted[sort_rows(deleted)]
+        if not gone and follow_each_other([table.index for table in tables]):
+            return ChunkRefs.concat(tables), none
+        matrices, is_deletion = [], []
+        for refs, earlier in layers:
+            for part, flag in ((none if earlier is None else earlier, True), (refs.index, False)):
+                if len(part):
+                    matrices.append(part)
+                    is_deletion.append(np.full(len(part), flag))
+        index = np.concatenate(matrices)
+        last = sort_rows(index)
+        is_gone = np.concatenate(is_deletion)
+        row_of_ref = np.cumsum(~is_gone) - 1
+        kept = last[~is_gone[last]]
+        merged = ChunkRefs.concat(tables)
+        if len(kept) != len(merged) or not bool((kept[1:] > kept[:-1]).all()):
+            merged = merged.take(row_of_ref[kept])
+        return merged, index[last[is_gone[last]]]
 
     @staticmethod
     def concat(tables: Sequence[ChunkRefs]) -> ChunkRefs:
@@ -267,9 +285,36 @@ location='s3://b/f', etag=None, last_modified=None, inline=None)
         return self
 
     def _sorted(self) -> ChunkRefs:
-        if len(self) < 2 or self.lookup.is_strictly_ascending():
+        if len(self) < 2 or is_strictly_ascending(self.index):
             return self
         return self.take(sort_rows(self.index))
+
+    # -- holding on to
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory the columns take, with the keys that the first lookup makes."""
+        total = 8 * len(self)
+        columns = (self.index, self.kind, self.offset, self.length, self.chunk_id)
+        for column in (*columns, self.last_modified, self.inline, self.extra):
+            total += 0 if column is None else column.nbytes
+        for text in (self.location, self.etag):
+            total += 0 if text is None else text.nbytes
+        return total
+
+    def compact(self) -> ChunkRefs:
+        """The same references in memory of their own, with no text that no row has.
+
+        A slice keeps the whole table it was cut from alive; this does not.
+        """
+        columns = (self.index, self.kind, self.offset, self.length, self.chunk_id)
+        is_slice = any(column is not None and column.base is not None for column in columns)
+        refs = self.take(np.ones(len(self), np.bool_)) if is_slice else self
+        return replace(
+            refs,
+            location=None if refs.location is None else refs.location.compact(),
+            etag=None if refs.etag is None else refs.etag.compact(),
+        )
 
     # -- comparing and exchanging
 
@@ -361,6 +406,10 @@ def _are_all(rows: NDArray[Any]) -> bool:
     return rows.dtype != np.bool_ and bool((rows == np.arange(len(rows))).all())
 
 
+Layer = tuple[ChunkRefs, Index | None]
+"""References set, and indices deleted before that."""
+
+
 def _plain(
     cls: type[ChunkRefs], index: Any, kind: ChunkKind, offset: Any, length: Any
 ) -> ChunkRefs:
@@ -422,6 +471,16 @@ def _concat_binary(tables: Sequence[ChunkRefs], name: str) -> pa.Array | None:
             for table, column in zip(tables, columns, strict=True)
         ]
     )
+
+
+def _take_binary(column: pa.Array | None, rows: Any) -> pa.Array | None:
+    if column is None:
+        return None
+    if isinstance(rows, slice):
+        first, last, _ = rows.indices(len(column))
+        return column.slice(first, max(last - first, 0))
+    rows = np.asarray(rows)
+    return column.take(pa.array(np.flatnonzero(rows) if rows.dtype == np.bool_ else rows))
 
 
 def _binary_or_none(column: pa.Array | None) -> pa.Array | None:

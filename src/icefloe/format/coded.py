@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from icefloe.format.dictionary import seems_distinct
 from icefloe.format.locations import Locations
 
+_FEW_VALUES = 64
+
 
 class Coded(NamedTuple):
     """A text column as numbers into its distinct values; -1 means no value."""
@@ -20,6 +22,25 @@ class Coded(NamedTuple):
 
     def take(self, rows: Any) -> Coded:
         return Coded(self.codes[rows], self.values)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.codes.nbytes) + self.values.nbytes
+
+    def compact(self) -> Coded:
+        """The same column over the values it uses, if it leaves most of its values unused."""
+        if len(self.values) <= _FEW_VALUES or not len(self.codes):
+            return self
+        first, last = max(int(self.codes.min()), 0), int(self.codes.max())
+        is_used = np.zeros(last - first + 1, np.bool_)
+        is_used[self.codes[self.codes >= 0] - first] = True
+        used = np.flatnonzero(is_used)
+        if 2 * len(used) >= len(self.values):
+            return self
+        number = np.cumsum(is_used, dtype=np.int32) - 1
+        codes = np.where(self.codes < 0, -1, number.take(self.codes - first, mode="clip"))
+        values = self.values.strings().take(pa.array(used + first))
+        return Coded(codes.astype(np.int32), Locations(values))
 
     def to_arrow(self) -> pa.Array:
         codes = pa.array(self.codes, pa.int32(), mask=self.codes < 0)

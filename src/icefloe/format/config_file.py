@@ -9,7 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from icefloe.config import RepositoryConfig
+from icefloe.config import (
+    ManifestConfig,
+    ManifestSplittingConfig,
+    RepositoryConfig,
+    SplitRule,
+)
 from icefloe.errors import ErrorKind, FormatError
 from icefloe.format import flexbuffers
 from icefloe.format.config_read import read_config
@@ -55,6 +60,12 @@ def decode_config_flexbuffer(data: bytes) -> RepositoryConfig:
     except FormatError as error:
         raise FormatError(f"config: {error}", ErrorKind.CONFIG_DESERIALIZATION) from None
     return read_config(document)
+
+
+def splitting_document(rules: tuple[SplitRule, ...]) -> Any:
+    """Splitting rules as JSON-shaped values, the way a `repo` object holds them."""
+    config = RepositoryConfig(manifest=ManifestConfig(splitting=ManifestSplittingConfig(rules)))
+    return _without_tags(config_document(config)["manifest"])["splitting"]
 
 
 def _without_tags(document: Any) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 from icefloe.config import (
     ChecksumAlgorithm,
     CompressionAlgorithm,
+    ManifestConfig,
     ManifestPreloadCondition,
     ManifestSplitCondition,
     ManifestSplitDimCondition,
@@ -99,6 +100,12 @@ _KEY_ORDER: dict[type[Section], tuple[str, ...]] = {
         "network_stream_timeout_seconds",
         "requester_pays",
         "checksum_algorithm",
+    ),
+    ManifestConfig: (
+        "preload",
+        "splitting",
+        "virtual_chunk_location_compression",
+        "max_concurrent_manifest_fetches_during_commit",
     ),
     VirtualChunkContainer: ("name", "url_prefix", "store"),
 }

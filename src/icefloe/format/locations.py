@@ -22,6 +22,7 @@ _FRAME_MAGIC = 0xFD2FB528
 # magic 4, descriptor 1, window 1, dictionary id 4, content size 8, block header 3
 _LONGEST_HEAD = 21
 _SLICE = 1 << 16
+_INFLATION = 4
 
 
 class CompressedLocations:
@@ -38,6 +39,11 @@ class CompressedLocations:
 
     def __len__(self) -> int:
         return len(self._frames)
+
+    @property
+    def nbytes(self) -> int:
+        """About the bytes they will take: a frame is a small part of its text."""
+        return _INFLATION * int(self._frames.nbytes)
 
     def get(self, row: int) -> str:
         """Inflate one location."""
@@ -124,6 +130,12 @@ class Locations:
 
     def __len__(self) -> int:
         return len(self._strings) + (len(self._waiting) if self._waiting else 0)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory; those of locations that wait count as if they were inflated."""
+        waiting = 0 if self._waiting is None else self._waiting.nbytes
+        return int(self._strings.nbytes) + waiting
 
     @property
     def is_waiting(self) -> bool:

@@ -60,6 +60,11 @@ class Manifest:
     def num_chunk_refs(self) -> int:
         return sum(len(array.refs) for array in self.arrays)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory the columns of all arrays take."""
+        return sum(array.refs.nbytes for array in self.arrays)
+
     def equals(self, other: Manifest) -> bool:
         """Same id, arrays, references and extra bytes."""
         return (self.id, self.extra, len(self.arrays)) == (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -79,6 +79,41 @@ class ManifestFiles(Mapping[ManifestId, ManifestFileInfo]):
         keys = np.ascontiguousarray(self.id).view("S12").reshape(-1)
         used = np.unique(np.ascontiguousarray(manifest_id).view("S12").reshape(-1))
         return self.take(np.flatnonzero(np.isin(keys, used)))
+
+    def not_in(self, others: ManifestFiles) -> list[ManifestId]:
+        """The files that `others` does not list."""
+        mine, theirs = (np.ascontiguousarray(t.id).view("S12").reshape(-1) for t in (self, others))
+        return [ManifestId(row.tobytes()) for row in self.id[~np.isin(mine, theirs)]]
+
+    def refs_in(self, wanted: Sequence[ManifestId]) -> int:
+        """How many references these manifests hold together, those of other arrays included."""
+        if not wanted or not len(self):
+            return 0
+        keys = np.ascontiguousarray(self.id).view("S12").reshape(-1)
+        rows = np.searchsorted(keys, np.array(wanted, "S12"))
+        return int(self.num_chunk_refs[np.minimum(rows, len(keys) - 1)].sum(dtype=np.int64))
+
+    def with_infos(self, infos: Sequence[ManifestFileInfo]) -> ManifestFiles:
+        """These files and some new ones, sorted by id."""
+        if not infos:
+            return self
+        new = ManifestFiles.from_infos(infos)
+        if not len(self):
+            return new
+        extra = None
+        if self.extra is not None or new.extra is not None:
+            nulls = [pa.nulls(len(files), pa.binary()) for files in (self, new)]
+            parts = zip((self.extra, new.extra), nulls, strict=True)
+            extra = pa.concat_arrays(
+                [null if x is None else x.cast(null.type) for x, null in parts]
+            )
+        both = ManifestFiles(
+            np.concatenate([self.id, new.id]),
+            np.concatenate([self.size_bytes, new.size_bytes]),
+            np.concatenate([self.num_chunk_refs, new.num_chunk_refs]),
+            extra,
+        )
+        return both.take(np.argsort(both.id.view("S12").reshape(-1), kind="stable"))
 
     @classmethod
     def from_infos(cls, infos: Any) -> ManifestFiles:

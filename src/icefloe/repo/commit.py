@@ -10,7 +10,7 @@ from typing import Any
 from icefloe.changes.build import build_snapshot, plan_commit
 from icefloe.changes.log_union import union_of_logs
 from icefloe.changes.solvers import ConflictSolver
-from icefloe.changes.split_sizes import configured_split_sizes
+from icefloe.changes.split_sizes import split_sizes
 from icefloe.errors import ConflictError, ErrorKind, FormatError, SessionStateError
 from icefloe.format import layout
 from icefloe.format.metadata import encode_metadata
@@ -28,6 +28,7 @@ from icefloe.repo.rebase import rebase
 from icefloe.repo.refs import find_branch
 from icefloe.repo.sessions import SessionMode, SessionState
 from icefloe.repo.update import Change, Changed, update_repo
+from icefloe.repo.write_manifests import forget_replaced
 
 _MAX_CLOCK_SKEW_S = 600
 _MAX_CLOCK_STEP_US = 1_000_000
@@ -50,6 +51,7 @@ async def commit(
     allow_empty: bool = False,
     rebase_with: ConflictSolver | None = None,
     rebase_tries: int = 1000,
+    rewrite_all: bool = False,
 ) -> SnapshotId:
     """Make the session's changes the new tip of its branch.
 
@@ -62,7 +64,7 @@ async def commit(
     _require_changes(state, allow_empty=allow_empty)
     work = CommitWork()
     if rebase_with is None:
-        return await _try_commit(handle, state, message, metadata, work)
+        return await _try_commit(handle, state, message, metadata, work, rewrite_all=rewrite_all)
     # Whoever is behind already need not upload anything to find that out.
     rebases = 1 if rebase_tries > 0 and await rebase(handle, state, rebase_with) else 0
     while True:
@@ -85,9 +87,13 @@ async def _try_commit(
     message: str,
     metadata: Mapping[str, Any] | None,
     work: CommitWork,
+    *,
+    rewrite_all: bool = False,
 ) -> SnapshotId:
     branch, base = _require_branch(state), state.snapshot_id
-    written = await _write(handle, state, message, metadata, parent_id=base, work=work)
+    written = await _write(
+        handle, state, message, metadata, parent_id=base, work=work, rewrite_all=rewrite_all
+    )
     if handle.spec_version == 1:
         try:
             await refs_v1.move_branch(handle, branch, written.snapshot.id, base)
@@ -105,6 +111,7 @@ async def _try_commit(
             return _with_commit(info, branch, written, base), UpdateKind.NEW_COMMIT, values
 
         await _publish(handle, change)
+    forget_replaced(handle, state.snapshot, written.snapshot)
     state.finish(written.snapshot)
     return written.snapshot.id
 
@@ -116,6 +123,7 @@ async def amend(
     metadata: Mapping[str, Any] | None,
     *,
     allow_empty: bool = False,
+    rewrite_all: bool = False,
 ) -> SnapshotId:
     """Replace the tip of the branch by a snapshot that also has the session's changes."""
     handle.require_version_2("amending a commit")
@@ -131,7 +139,15 @@ async def amend(
     parent = replaced.parent_id
     before = await handle.assets.transaction_log(base)
     _require_amendable(state, before)
-    written = await _write(handle, state, message, metadata, parent_id=parent, before=before)
+    written = await _write(
+        handle,
+        state,
+        message,
+        metadata,
+        parent_id=parent,
+        before=before,
+        rewrite_all=rewrite_all,
+    )
 
     def change(info: RepoInfo, _now: int) -> Changed:
         _require_news(info, written)
@@ -143,6 +159,7 @@ async def amend(
         return changed, UpdateKind.COMMIT_AMENDED, values
 
     await _publish(handle, change)
+    forget_replaced(handle, state.snapshot, written.snapshot)
     state.finish(written.snapshot)
     return written.snapshot.id
 
@@ -265,6 +282,7 @@ async def _write(
     parent_id: SnapshotId,
     before: TransactionLog | None = None,
     work: CommitWork | None = None,
+    rewrite_all: bool = False,
 ) -> _Written:
     """Write manifests, snapshot and log; `before` is the log of a commit being amended, `work`
     what earlier tries of the same commit have done already."""
@@ -272,11 +290,11 @@ async def _write(
     base = state.snapshot
     properties = {**handle.shared.default_commit_metadata, **(metadata or {})}
     encode_metadata(properties, handle.spec_version)  # refused before anything is uploaded
-    sizes = configured_split_sizes(handle.settings.manifest.splitting)
+    sizes = split_sizes(handle.settings.manifest)
     with state.lock:  # every chunk in the plan has its place in a pack, and is stored below
         state.packs.close(state.changes)
         state.packs.check_placed(state.changes)
-        plan = plan_commit(base.nodes, state.changes, sizes)
+        plan = plan_commit(base, state.changes, sizes, rewrite_all=rewrite_all)
     await store_packs(handle, state)
     manifests = await work.write_manifests(handle, plan, base, state.changes)
     snapshot = build_snapshot(

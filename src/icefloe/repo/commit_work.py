@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from icefloe.changes.build import CommitPlan, NewManifest
@@ -62,14 +62,14 @@ class CommitWork:
         rest = list(manifests)
         for rewrite in rewrites:
             is_made = bool(rest) and _contains(rewrite.box, rest[0].ref.extents)
-            manifest = replace(rest.pop(0), data=b"") if is_made else None
+            manifest = rest.pop(0) if is_made else None
             self._made[_key(node_id, rewrite)] = edits, manifest
         assert not rest, f"manifests of node {node_id} are not in the order of its splits"
 
 
 def _edits(changes: ChangeSet, node_id: NodeId) -> object:
     edits = changes.chunks.get(node_id)
-    return None if edits is None else edits.columns()
+    return None if edits is None else edits.state
 
 
 def _key(node_id: NodeId, rewrite: SplitRewrite) -> _Key:

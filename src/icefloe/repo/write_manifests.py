@@ -1,12 +1,36 @@
-"""The manifests of a commit: old ones fetched together, edits laid over them, new ones written."""
+"""The manifests of a commit: old ones fetched together, edits laid over them, new ones written.
+
+A commit of any size goes through in batches, each small enough to be held in memory: fetch, merge,
+encode, write, let go.
+"""
 
 from __future__ import annotations
 
-from icefloe.changes.build import CommitPlan, NewManifest, build_manifest
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from icefloe.changes.build import CommitPlan, ManifestFile, NewManifest, build_manifest
+from icefloe.changes.splits import SplitRewrite
 from icefloe.format import layout
-from icefloe.format.snapshot import Snapshot
+from icefloe.format.manifest import Manifest
+from icefloe.format.snapshot import ManifestFiles, Snapshot
 from icefloe.ids import ManifestId, NodeId
 from icefloe.repo.handle import RepoHandle
+
+_REFS_AT_ONCE = 1 << 20
+_FILES_AT_ONCE = 1 << 10
+
+
+class _Task(NamedTuple):
+    """One manifest to be made."""
+
+    node_id: NodeId
+    rewrite: SplitRewrite
+
+    def num_refs(self, files: ManifestFiles) -> int:
+        """References that have to be in memory for it, at most."""
+        return self.rewrite.num_edits + files.refs_in([ref.id for ref in self.rewrite.sources])
 
 
 async def write_manifests(
@@ -14,32 +38,63 @@ async def write_manifests(
 ) -> dict[NodeId, list[NewManifest]]:
     """Write what the plan says, and return what was written for each changed array."""
     files = base.manifest_files
-    needed = plan.needed()
-    old = dict(
-        zip(
-            needed,
-            await handle.assets.manifests([(key, files[key].size_bytes) for key in needed]),
-            strict=True,
-        )
-    )
+    tasks = [
+        _Task(node_id, rewrite)
+        for node_id, array_plan in plan.arrays.items()
+        for rewrite in array_plan.rewrites
+    ]
+    # A large manifest that is being cut is needed by many batches: it is let go after the last.
+    uses = Counter(ref.id for task in tasks for ref in task.rewrite.sources)
+    held: dict[ManifestId, Manifest] = {}
     made: dict[NodeId, list[NewManifest]] = {}
-    for node_id, array_plan in plan.arrays.items():
-        for rewrite in array_plan.rewrites:
-            sources = (old[ref.id].find(node_id) for ref in rewrite.sources)
-            manifest = build_manifest(
-                node_id,
-                rewrite,
-                (refs for refs in sources if refs is not None),
-                new_id=handle.new_id(ManifestId),
-                spec_version=handle.spec_version,
-                level=handle.settings.compression.level,
-            )
-            if manifest is not None:
-                made.setdefault(node_id, []).append(manifest)
-    new = [manifest for manifests in made.values() for manifest in manifests]
-    await handle.assets.put_metadata_files(
-        [(layout.manifest_key(manifest.ref.id), manifest.data) for manifest in new]
-    )
-    for item in new:  # the next commit will most likely build on them
-        handle.assets.caches.manifests.put(item.ref.id, item.manifest, item.info.num_chunk_refs)
+    most_files = handle.settings.manifest.max_concurrent_manifest_fetches_during_commit
+    for batch in _batches(tasks, files, most_files or _FILES_AT_ONCE):
+        sources = [ref.id for task in batch for ref in task.rewrite.sources]
+        missing = [key for key in dict.fromkeys(sources) if key not in held]
+        wanted = [(key, files[key].size_bytes) for key in missing]
+        held.update(zip(missing, await handle.assets.manifests(wanted), strict=True))
+        built = [(task.node_id, _build(handle, task, held)) for task in batch]
+        await handle.assets.put_metadata_files(
+            [(layout.manifest_key(file.new.ref.id), file.data) for _, file in built if file]
+        )
+        for node_id, file in built:
+            if file is not None:
+                made.setdefault(node_id, []).append(file.new)
+                handle.assets.caches.keep_manifest(file.manifest)
+        uses.subtract(sources)
+        held = {key: manifest for key, manifest in held.items() if uses[key]}
     return made
+
+
+def forget_replaced(handle: RepoHandle, before: Snapshot, after: Snapshot) -> None:
+    """Drop the manifests that a commit replaced from the cache: hardly anyone reads them again."""
+    replaced = before.manifest_files.not_in(after.manifest_files)
+    handle.assets.caches.manifests.drop(replaced)
+
+
+def _batches(tasks: list[_Task], files: ManifestFiles, most_files: int) -> Iterator[list[_Task]]:
+    batch: list[_Task] = []
+    num_refs = 0
+    for task in tasks:
+        size = task.num_refs(files)
+        if batch and (num_refs + size > _REFS_AT_ONCE or len(batch) >= most_files):
+            yield batch
+            batch, num_refs = [], 0
+        batch.append(task)
+        num_refs += size
+    if batch:
+        yield batch
+
+
+def _build(
+    handle: RepoHandle, task: _Task, held: dict[ManifestId, Manifest]
+) -> ManifestFile | None:
+    found = (held[ref.id].find(task.node_id) for ref in task.rewrite.sources)
+    return build_manifest(
+        task.node_id,
+        task.rewrite,
+        (refs for refs in found if refs is not None),
+        new_id=handle.new_id(ManifestId),
+        spec_version=handle.spec_version,
+        level=handle.settings.compression.level,
+    )

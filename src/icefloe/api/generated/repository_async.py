@@ -29,11 +29,13 @@ from icefloe.repo import (
     queries,
     rearrange,
     refs,
+    rewrite,
     sessions,
     settings,
 )
 from icefloe.repo.feature_flags import FeatureFlag
 from icefloe.repo.handle import Clock, RepoHandle
+from icefloe.repo.rewrite import CommitMethod
 from icefloe.storage.container_credentials import AnyCredential
 from icefloe.storage.spec import Storage
 from icefloe.store import required_access
@@ -393,3 +395,21 @@ class RepositoryAsync:
         A session that moves nodes, and can commit that to a branch. Needs spec version 2.
         """
         return Session(self._handles, await rearrange.open_rearrange(self._aio_handle, branch))
+
+    async def rewrite_manifests_async(
+        self,
+        message: str,
+        *,
+        branch: str,
+        metadata: dict[str, Any] | None = None,
+        commit_method: CommitMethod = "new_commit",
+    ) -> str:
+        """Like `rewrite_manifests`, inside an event loop.
+
+        Write all manifests of a branch again and commit, or with "amend" replace the tip.
+        """
+        return (
+            await rewrite.rewrite_manifests(
+                self._aio_handle, message, branch, metadata, commit_method
+            )
+        ).text

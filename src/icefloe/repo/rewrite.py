@@ -1,0 +1,47 @@
+"""Writing all manifests of a branch again, split the way the settings now say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias, get_args
+
+from icefloe.config.resolved import ONE_MANIFEST_PER_ARRAY
+from icefloe.errors import ErrorKind, FormatError, InvalidInputError
+from icefloe.format.config_file import splitting_document
+from icefloe.ids import SnapshotId
+from icefloe.repo.commit import amend, commit
+from icefloe.repo.handle import RepoHandle
+from icefloe.repo.sessions import open_writable
+
+CommitMethod: TypeAlias = Literal["new_commit", "amend"]
+
+
+async def rewrite_manifests(
+    handle: RepoHandle,
+    message: str,
+    branch: str,
+    metadata: Mapping[str, Any] | None,
+    commit_method: str,
+) -> SnapshotId:
+    """Commit to `branch` (or amend its tip) with every manifest written again."""
+    if commit_method not in get_args(CommitMethod):
+        raise InvalidInputError(
+            f"commit_method is {commit_method!r}, expected 'new_commit' or 'amend'"
+        )
+    if commit_method == "amend" and handle.spec_version < 2:
+        raise FormatError(
+            "commits cannot be amended in a repository of spec version 1; use 'new_commit'",
+            ErrorKind.UNSUPPORTED_OPERATION_FOR_VERSION,
+        )
+    rules = handle.settings.manifest.splitting.split_sizes or ONE_MANIFEST_PER_ARRAY
+    described = {"__icechunk": {"splitting_config": splitting_document(rules)}}
+    state = await open_writable(handle, branch)
+    make = amend if commit_method == "amend" else commit
+    return await make(
+        handle,
+        state,
+        message,
+        {**(metadata or {}), **described},
+        allow_empty=True,
+        rewrite_all=True,
+    )
