@@ -145,11 +145,15 @@ def _moves(moves: Moves, before: NodeTable, after: NodeTable) -> list[Conflict]:
     first, again = Moves(), Moves()
     for source, destination in moves.steps:
         node = first.find(before, source)
+        is_array = node is not None and node.array is not None
+        is_free = not first.paths(before, destination)
         first.move(before, source, destination)
+        there = again.paths(after, destination)
+        if is_array and is_free and there and there[0] != destination:
+            return [Conflict(ConflictType.NewNodeInInvalidGroup, destination)]
         try:
             again.move(after, source, destination)
         except NodeNotFoundError:
-            is_array = node is not None and node.array is not None
             kind = (
                 ConflictType.ZarrMetadataUpdateOfDeletedArray
                 if is_array
