@@ -9,7 +9,8 @@ standard input ends. What it adds to moto:
   one, so that two conditional writers can both win;
 - requests without a signature, or signed with a key that does not start with `test`, get 403, and
   the key `test-readonly` may only read. Signatures themselves are not checked;
-- `GET /-/requests` returns how many requests there were by method, and which keys signed them.
+- `GET /-/requests` returns how many requests there were by method, which keys signed them, and
+  how many bytes they brought.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class Guard:
         self._lock = threading.Lock()
         self._methods: collections.Counter[str] = collections.Counter()
         self._keys: collections.Counter[str] = collections.Counter()
+        self._received_bytes = 0
 
     def __call__(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
         method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
@@ -53,13 +55,20 @@ class Guard:
             return _answer(
                 start_response,
                 "200 OK",
-                json.dumps({"methods": self._methods, "keys": self._keys}),
+                json.dumps(
+                    {
+                        "methods": self._methods,
+                        "keys": self._keys,
+                        "received_bytes": self._received_bytes,
+                    }
+                ),
             )
         signed = SIGNED_BY.search(environ.get("HTTP_AUTHORIZATION", ""))
         key = signed[1] if signed else ""
         with self._lock:
             self._methods[method] += 1
             self._keys[key] += 1
+            self._received_bytes += int(environ.get("CONTENT_LENGTH") or 0)
         is_change = method not in ("GET", "HEAD")
         if not key.startswith("test") or (key == "test-readonly" and is_change):
             environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
