@@ -1,7 +1,7 @@
 """Many processes that commit to one branch without knowing of each other.
 
-Started as `python -m benchmarks.committers LIBRARY ENDPOINT PREFIX FIRST COUNT`, it writes one chunk
-a commit: each commit starts from the newest snapshot, and is rebased when others were faster.
+Started as `python -m benchmarks.committers LIBRARY ENDPOINT PREFIX FIRST COUNT`, it writes one
+chunk a commit: each commit starts from the newest snapshot, and is rebased when others were faster.
 It says `ready` when it could start, and starts when it is told to by a line of input.
 """
 

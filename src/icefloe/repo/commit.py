@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from icefloe.changes.build import build_snapshot, plan_commit
+from icefloe.changes.build import CommitPlan, build_snapshot, plan_commit
 from icefloe.changes.log_union import union_of_logs
 from icefloe.changes.solvers import ConflictSolver
 from icefloe.changes.split_sizes import split_sizes
@@ -27,11 +27,13 @@ from icefloe.repo.packing import store_packs
 from icefloe.repo.rebase import rebase
 from icefloe.repo.refs import find_branch
 from icefloe.repo.sessions import SessionMode, SessionState
-from icefloe.repo.update import Change, Changed, update_repo
+from icefloe.repo.update import Change, Changed, Seen, seen_now, update_repo
 from icefloe.repo.write_manifests import forget_replaced
 
 _MAX_CLOCK_SKEW_S = 600
 _MAX_CLOCK_STEP_US = 1_000_000
+_CLOCK_CHECK_LASTS_US = 60_000_000
+_MOST_REFS_AHEAD = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,7 @@ async def commit(
     if rebase_with is None:
         return await _try_commit(handle, state, message, metadata, work, rewrite_all=rewrite_all)
     # Whoever is behind already need not upload anything to find that out.
+    work.is_contended = True
     rebases = 1 if rebase_tries > 0 and await rebase(handle, state, rebase_with) else 0
     while True:
         started = handle.clock.now_us()
@@ -110,7 +113,7 @@ async def _try_commit(
             values = {"branch": branch, "new_snap_id": written.snapshot.id}
             return _with_commit(info, branch, written, base), UpdateKind.NEW_COMMIT, values
 
-        await _publish(handle, change)
+        await _publish(handle, change, work.seen)
     forget_replaced(handle, state.snapshot, written.snapshot)
     state.finish(written.snapshot)
     return written.snapshot.id
@@ -263,9 +266,9 @@ def _require_news(info: RepoInfo, written: _Written) -> None:
         raise _Landed
 
 
-async def _publish(handle: RepoHandle, change: Change) -> None:
+async def _publish(handle: RepoHandle, change: Change, seen: Seen | None = None) -> None:
     try:
-        await update_repo(handle, change)
+        await update_repo(handle, change, seen=seen)
     except _Landed:
         return
 
@@ -296,6 +299,8 @@ async def _write(
         state.packs.check_placed(state.changes)
         plan = plan_commit(base, state.changes, sizes, rewrite_all=rewrite_all)
     await store_packs(handle, state)
+    if work.is_contended:
+        await _look_before_upload(handle, state, plan, work)
     manifests = await work.write_manifests(handle, plan, base, state.changes)
     snapshot = build_snapshot(
         plan,
@@ -311,16 +316,35 @@ async def _write(
     if before is not None:
         log = union_of_logs(before, log)
     version = handle.spec_version
-    await handle.assets.put_metadata_files(
-        [handle.assets.encode_snapshot(snapshot, version), handle.assets.encode_log(log, version)]
-    )
-    if not work.is_clock_checked:
-        await _check_clock_skew(handle, snapshot)
-        work.is_clock_checked = True
+    files = [
+        handle.assets.encode_snapshot(snapshot, version),
+        handle.assets.encode_log(log, version),
+    ]
+    await handle.assets.put_metadata_files(files if work.seen is None else [*files, work.seen.copy])
+    await _check_clock_skew(handle, snapshot)
     await handle.driver.sync()
     weight = max(1, len(snapshot.nodes))
     handle.assets.caches.snapshots.put(snapshot.id, snapshot, weight)
     return _Written(snapshot, log)
+
+
+async def _look_before_upload(
+    handle: RepoHandle, state: SessionState, plan: CommitPlan, work: CommitWork
+) -> None:
+    """Find out that the branch has moved before anything is uploaded, as late as possible."""
+    files = state.snapshot.manifest_files
+    infos = [files[key] for key in plan.needed()]
+    if sum(info.num_chunk_refs for info in infos) < _MOST_REFS_AHEAD:
+        await handle.assets.manifests([(info.id, info.size_bytes) for info in infos])
+    branch, base = _require_branch(state), state.snapshot_id
+    if handle.spec_version == 1:
+        tip = await refs_v1.lookup_branch(handle, branch)
+        if tip != base:
+            raise ConflictError(base.text, tip.text)
+        return
+    current = await handle.assets.repo_object()
+    _require_tip(current.info, branch, base)
+    work.seen = seen_now(handle, current)
 
 
 def _flush_time(handle: RepoHandle, parent: Snapshot) -> int:
@@ -337,7 +361,10 @@ def _flush_time(handle: RepoHandle, parent: Snapshot) -> int:
 
 
 async def _check_clock_skew(handle: RepoHandle, snapshot: Snapshot) -> None:
-    """Refuse to publish a time that the storage's own clock contradicts."""
+    """Refuse to publish a time that the storage's own clock contradicts; asked once in a while."""
+    checked_at = handle.shared.clock_checked_at
+    if checked_at is not None and 0 <= snapshot.flushed_at - checked_at < _CLOCK_CHECK_LASTS_US:
+        return
     stored = await handle.driver.head(layout.snapshot_key(snapshot.id))
     skew = snapshot.flushed_at / 1e6 - stored.created_at.timestamp()
     if abs(skew) > _MAX_CLOCK_SKEW_S:
@@ -346,6 +373,7 @@ async def _check_clock_skew(handle: RepoHandle, snapshot: Snapshot) -> None:
             f"{_MAX_CLOCK_SKEW_S} s are allowed, set the clock right",
             ErrorKind.SNAPSHOT_TIMESTAMP,
         )
+    handle.shared.clock_checked_at = snapshot.flushed_at
 
 
 def _with_commit(

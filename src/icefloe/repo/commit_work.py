@@ -12,6 +12,7 @@ from icefloe.changes.splits import Box, SplitRewrite
 from icefloe.format.snapshot import Snapshot
 from icefloe.ids import ManifestId, NodeId
 from icefloe.repo.handle import RepoHandle
+from icefloe.repo.update import Seen
 from icefloe.repo.write_manifests import write_manifests
 
 _Key = tuple[NodeId, Box, tuple[ManifestId, ...]]
@@ -24,7 +25,10 @@ _MOST_DOUBLINGS = 4
 class CommitWork:
     """Work of earlier tries that a later one need not do again."""
 
-    is_clock_checked: bool = False
+    is_contended: bool = False
+    """Others may commit as well: look before every upload."""
+    seen: Seen | None = None
+    """The repo object that was current before the upload."""
     # A split's manifest by what it was made of: the old manifests, and the session's edits, which
     # are the same as long as they are the same object.
     _made: dict[_Key, tuple[object, NewManifest | None]] = field(default_factory=dict)

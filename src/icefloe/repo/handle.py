@@ -35,6 +35,8 @@ class Shared:
     default_commit_metadata: dict[str, Any] = field(default_factory=dict)
     config_version: Version | None = None
     """Of config.yaml, in a version-1 repository."""
+    clock_checked_at: int | None = None
+    """When this machine's clock was last compared with the storage's, in microseconds."""
 
 
 @dataclass(frozen=True, slots=True)

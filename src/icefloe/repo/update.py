@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from icefloe.assets.assets import RepoObject, object_metadata
 from icefloe.changes.ops_log import with_entry
@@ -26,12 +26,35 @@ _IMMEDIATE_RETRIES = 5
 _MAX_CLOCK_STEP_US = 1_000_000
 
 
+class Seen(NamedTuple):
+    """A repo object that was the current one a moment ago, and the name for a copy of it."""
+
+    current: RepoObject
+    backup: str
+
+    @property
+    def copy(self) -> tuple[str, bytes]:
+        """Key and bytes of the copy, which has to be stored before the object is replaced."""
+        return layout.OVERWRITTEN + self.backup, self.current.data
+
+
+def seen_now(handle: RepoHandle, current: RepoObject) -> Seen:
+    """To be replaced next; a caller who writes other files anyway can store the copy with them."""
+    milliseconds = handle.clock.now_us() // 1000
+    return Seen(current, layout.backup_name(layout.REPO, milliseconds, handle.new_id(ChunkId)))
+
+
 async def update_repo(
-    handle: RepoHandle, change: Change, *, is_status_change: bool = False
+    handle: RepoHandle,
+    change: Change,
+    *,
+    is_status_change: bool = False,
+    seen: Seen | None = None,
 ) -> RepoInfo:
     """Apply `change` to the newest repo object, again and again until nobody interferes.
 
-    `change` makes its own checks on the object it is given; what it raises ends the update.
+    `change` makes its own checks on the object it is given; what it raises ends the update. The
+    first try takes the object in `seen`, of which the copy is stored already, for the newest.
 
     Raises:
         ReadOnlyError: the repository does not take writes now.
@@ -41,7 +64,7 @@ async def update_repo(
     retries = handle.settings.repo_update_retries.default
     attempts = max(_IMMEDIATE_RETRIES, retries.max_tries) + 1
     for attempt in range(attempts):
-        current = await handle.assets.repo_object()
+        current = seen.current if seen is not None else await handle.assets.repo_object()
         status = current.info.status
         if status.availability == RepoAvailability.READ_ONLY and not is_status_change:
             reason = status.limited_availability_reason
@@ -51,9 +74,13 @@ async def update_repo(
             )
         now = _time_of_update(handle, current.info)
         changed, kind, values = change(current.info, now)
-        replaced = await _replace(handle, current, changed, kind, values, now)
+        if seen is None:
+            seen = seen_now(handle, current)
+            await handle.driver.put(*seen.copy)
+        replaced = await _replace(handle, seen, changed, kind, values, now)
         if replaced is not None:
             return replaced
+        seen = None
         if attempt >= _IMMEDIATE_RETRIES:
             grown = retries.initial_backoff_ms * 2 ** min(attempt - _IMMEDIATE_RETRIES, 30)
             longest = min(grown, retries.max_backoff_ms) / 1000
@@ -81,21 +108,19 @@ def _time_of_update(handle: RepoHandle, info: RepoInfo) -> int:
 
 async def _replace(
     handle: RepoHandle,
-    current: RepoObject,
+    seen: Seen,
     changed: RepoInfo,
     kind: UpdateKind,
     values: Mapping[str, Any],
     now: int,
 ) -> RepoInfo | None:
-    """Back the object up and replace it; None when it is not the current one any more."""
-    backup = layout.backup_name(layout.REPO, now // 1000, handle.new_id(ChunkId))
+    """Replace the object; None when it is not the current one any more."""
     page_size = handle.settings.num_updates_per_repo_info_file
-    info = with_entry(changed, kind, values, now=now, backup=backup, page_size=page_size)
+    info = with_entry(changed, kind, values, now=now, backup=seen.backup, page_size=page_size)
     data = encode_repo_info(info, level=handle.settings.compression.level)
-    await handle.driver.put(layout.OVERWRITTEN + backup, current.data)
     try:
         version = await handle.driver.put_if(
-            layout.REPO, data, previous=current.version, metadata=object_metadata(data)
+            layout.REPO, data, previous=seen.current.version, metadata=object_metadata(data)
         )
     except ConditionFailed:
         return None
