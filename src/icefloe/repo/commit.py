@@ -333,7 +333,13 @@ async def _look_before_upload(
 ) -> None:
     """Find out that the branch has moved before anything is uploaded, as late as possible."""
     files = state.snapshot.manifest_files
-    infos = [files[key] for key in plan.needed()]
+    needed = {
+        ref.id
+        for array_plan in plan.arrays.values()
+        for rewrite in array_plan.rewrites
+        for ref in rewrite.sources
+    }
+    infos = [files[key] for key in needed]
     if sum(info.num_chunk_refs for info in infos) < _MOST_REFS_AHEAD:
         await handle.assets.manifests([(info.id, info.size_bytes) for info in infos])
     branch, base = _require_branch(state), state.snapshot_id
