@@ -73,13 +73,18 @@ INTEGER_OPTIONS = [
     (StorageConcurrencySettings, "max_concurrent_requests_for_object", 1, 2**16 - 1),
     (StorageConcurrencySettings, "ideal_concurrent_request_size", 1, 2**64 - 1),
     (StorageSettings, "minimum_size_for_multipart_upload", 0, 2**64 - 1),
-    (PackingConfig, "target_size_bytes", 0, 2**64 - 1),
-    (PackingConfig, "max_chunk_size_bytes", 0, 2**64 - 1),
     (S3Options, "network_stream_timeout_seconds", 0, 2**32 - 1),
 ]
+OWN_INTEGER_OPTIONS = [
+    (PackingConfig, "target_size_bytes", 0, 2**64 - 1),
+    (PackingConfig, "max_chunk_size_bytes", 0, 2**64 - 1),
+]
+"""Options that Icechunk does not have."""
 
 
-@pytest.mark.parametrize(("section", "name", "lowest", "highest"), INTEGER_OPTIONS)
+@pytest.mark.parametrize(
+    ("section", "name", "lowest", "highest"), [*INTEGER_OPTIONS, *OWN_INTEGER_OPTIONS]
+)
 def test_an_integer_option_takes_its_range_and_nothing_beyond(
     section: Any, name: str, lowest: int, highest: int
 ) -> None:
