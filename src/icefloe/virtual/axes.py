@@ -63,7 +63,10 @@ def time_units(variable: VariableDescription) -> TimeUnits | None:
     attributes = variable.attributes
     if variable.dtype == "string" or np.dtype(variable.dtype).kind not in "iuf":
         return None
-    return parse_time_units(attributes.get("units"), attributes.get("calendar"))
+    units, calendar = attributes.get("units"), attributes.get("calendar")
+    if not isinstance(units, str) or not isinstance(calendar, str | None):
+        return None
+    return parse_time_units(units, calendar)
 
 
 def place_along(

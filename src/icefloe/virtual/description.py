@@ -112,6 +112,8 @@ class SourceDescription:
 
 SMALL_BYTES = 64 * 1024
 """Up to this size the values of any variable are compared between files."""
+TINY_BYTES = 4 * 1024
+"""Up to this size also those that change from file to file: two files may both bring bounds."""
 COORDINATE_BYTES = 8 * 1024 * 1024
 """Up to this size the values of a 1-d coordinate travel with the description."""
 
@@ -126,7 +128,9 @@ def wants_values(variable: VariableDescription, concat_dims: tuple[str, ...] | N
         return variable.nbytes <= COORDINATE_BYTES
     if variable.nbytes > SMALL_BYTES:
         return False
-    return concat_dims is None or not set(concat_dims) & set(variable.dimensions)
+    if concat_dims is None or variable.nbytes <= TINY_BYTES:
+        return True
+    return not set(concat_dims) & set(variable.dimensions)
 
 
 def with_values(variable: VariableDescription, values: NDArray[Any]) -> VariableDescription:

@@ -47,8 +47,9 @@ def make_box(
     axes: Axes,
     concat_dims: Sequence[str],
     static: frozenset[str],
+    bounds: Mapping[str, TimeUnits],
 ) -> Box:
-    """Where variable of source `number` goes. `static` variables get no new dimensions."""
+    """Where a variable of source `number` goes. `static` ones get no new dimensions."""
     dimensions, start, shape = list(variable.dimensions), [0] * len(variable.shape), variable.shape
     for at, name in enumerate(variable.dimensions):
         scope = scope_of(source, variable.group, name)
@@ -73,22 +74,20 @@ def make_box(
         (*(1 for _ in new), *shape),
         concat,
         len(new),
-        effective_times(source, variable),
+        time_units(variable) if "units" in variable.attributes else bounds.get(variable.path),
     )
 
 
-def effective_times(source: SourceDescription, variable: VariableDescription) -> TimeUnits | None:
-    """The units of a variable's times; bounds of a coordinate have those of the coordinate."""
-    if "units" in variable.attributes:
-        return time_units(variable)
-    for other in source.variables.values():
-        attributes = other.attributes
-        if other.group == variable.group and variable.name in (
-            attributes.get("bounds"),
-            attributes.get("climatology"),
-        ):
-            return time_units(other)
-    return None
+def bounds_units(source: SourceDescription) -> dict[str, TimeUnits]:
+    """Variables that are the bounds of times, by path: their units are those of the times."""
+    found = {}
+    for variable in source.variables.values():
+        for attribute in ("bounds", "climatology"):
+            name = variable.attributes.get(attribute)
+            units = time_units(variable) if isinstance(name, str) else None
+            if units is not None:
+                found[f"{variable.group}/{name}" if variable.group else str(name)] = units
+    return found
 
 
 # -- what has to be the same
@@ -195,10 +194,20 @@ def find_inexact_times(path: str, boxes: Mapping[int, Box], wanted: Box) -> dict
 
 
 def find_overlaps(
-    path: str, boxes: Mapping[int, Box], num_old: int, names: Sequence[str]
+    path: str, boxes: dict[int, Box], num_old: int, names: Sequence[str]
 ) -> dict[int, str]:
-    """Sources that fill what an earlier one (in the order listed) fills already."""
-    placed = [(number, box) for number, box in boxes.items() if box.concat_axes]
+    """Sources that fill what an earlier one (in the order listed) fills already.
+
+    Those that fill the very same place with the very same values are taken out of `boxes`: files
+    with different variables bring the same coordinates and bounds.
+    """
+    _drop_repeated(boxes)
+    placed = [
+        (number, box)
+        for number, box in boxes.items()
+        # Coordinates have been put in order already: at the same place they have the same values.
+        if box.concat_axes and box.dimensions != (box.variable.name,)
+    ]
     if len(placed) < 2:
         return {}
     axes = placed[0][1].concat_axes
@@ -225,6 +234,19 @@ def find_overlaps(
         else:
             owner[spans] = row
     return problems
+
+
+def _drop_repeated(boxes: dict[int, Box]) -> None:
+    seen: dict[tuple[tuple[int, ...], tuple[int, ...]], bytes] = {}
+    for number, box in list(boxes.items()):
+        digest = box.variable.digest
+        if digest is None or not box.concat_axes:
+            continue
+        place = (box.start, box.shape)
+        if place not in seen:
+            seen[place] = digest
+        elif seen[place] == digest:
+            del boxes[number]
 
 
 def _is_disjoint(starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> bool:

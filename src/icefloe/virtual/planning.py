@@ -17,6 +17,7 @@ from icefloe.virtual.description import Json, SourceDescription
 from icefloe.virtual.layout import (
     Box,
     as_matrix,
+    bounds_units,
     find_disagreements,
     find_inexact_times,
     find_overlaps,
@@ -175,8 +176,11 @@ class _Work:
         for number, source in enumerate(self.live):
             if source is None:
                 continue
+            bounds = bounds_units(source)
             for path, variable in source.variables.items():
-                box = make_box(number, source, variable, self.axes, self.concat_dims, static)
+                box = make_box(
+                    number, source, variable, self.axes, self.concat_dims, static, bounds
+                )
                 boxes.setdefault(path, {})[number] = box
         return boxes
 

@@ -70,10 +70,7 @@ def choose_chunks(box: Box, shape: Sequence[int], wanted: Mapping[str, int]) -> 
     chunks = [max(1, min(size, chunk)) for size, chunk in zip(shape, start, strict=True)]
     free = [at for at, name in enumerate(box.dimensions) if name not in wanted]
     for at, name in enumerate(box.dimensions):
-        if name in wanted:
-            # Along a joined dimension there may be more to come.
-            is_open = at in box.concat_axes
-            chunks[at] = wanted[name] if is_open else min(wanted[name], max(1, shape[at]))
+        chunks[at] = wanted.get(name, chunks[at])
     itemsize = variable.itemsize
 
     def size_bytes() -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -83,6 +84,7 @@ class TimeUnits:
         return self.calendar == other.calendar
 
 
+@lru_cache(maxsize=4096)
 def parse_time_units(units: Any, calendar: Any = None) -> TimeUnits | None:
     """Units that count time since a date; None when they do not, or not in steps of fixed length.
 
