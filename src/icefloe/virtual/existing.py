@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import zarr
@@ -17,6 +18,7 @@ from icefloe.virtual.description import (
     Json,
     SourceDescription,
     SourceVersion,
+    VariableDescription,
     wants_values,
     with_values,
 )
@@ -49,10 +51,7 @@ def describe_existing(
         document = _document(store, "/".join(filter(None, (prefix, path))))
         variable, _ = describe_v3(path, document, document.get("attributes") or {})
         if wants_values(variable, concat_dims):
-            values = np.asarray(node[...])
-            variable = with_values(
-                variable, values.astype(object) if values.dtype.kind == "T" else values
-            )
+            variable = _with_values(variable, node)
         variables[path], documents[path] = variable, document
     if not variables:
         return None
@@ -61,6 +60,18 @@ def describe_existing(
         f"the group {'/' + prefix!r}", "icefloe", SourceVersion(0), groups, variables
     )
     return Existing(description, documents, read_ledger(store, group))
+
+
+def _with_values(variable: VariableDescription, node: zarr.Array[Any]) -> VariableDescription:
+    try:
+        values = np.asarray(node[...])
+    except InvalidInputError as error:
+        is_closed = error.kind == ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER
+        if variable.is_coordinate or not is_closed:
+            raise
+        # References that may not be read here: the values are then not compared.
+        return variable
+    return with_values(variable, values.astype(object) if values.dtype.kind == "T" else values)
 
 
 def _document(store: Store, path: str) -> dict[str, Json]:

@@ -194,18 +194,15 @@ def find_inexact_times(path: str, boxes: Mapping[int, Box], wanted: Box) -> dict
 
 
 def find_overlaps(
-    path: str, boxes: dict[int, Box], num_old: int, names: Sequence[str]
+    path: str, boxes: Mapping[int, Box], num_old: int, names: Sequence[str]
 ) -> dict[int, str]:
     """Sources that fill what an earlier one (in the order listed) fills already.
 
-    Those that fill the very same place with the very same values are taken out of `boxes`: files
-    with different variables bring the same coordinates and bounds.
+    Coordinates have been put in order already: at the same place they have the same values.
     """
-    _drop_repeated(boxes)
     placed = [
         (number, box)
         for number, box in boxes.items()
-        # Coordinates have been put in order already: at the same place they have the same values.
         if box.concat_axes and box.dimensions != (box.variable.name,)
     ]
     if len(placed) < 2:
@@ -236,17 +233,38 @@ def find_overlaps(
     return problems
 
 
-def _drop_repeated(boxes: dict[int, Box]) -> None:
-    seen: dict[tuple[tuple[int, ...], tuple[int, ...]], bytes] = {}
-    for number, box in list(boxes.items()):
-        digest = box.variable.digest
-        if digest is None or not box.concat_axes:
-            continue
-        place = (box.start, box.shape)
-        if place not in seen:
-            seen[place] = digest
-        elif seen[place] == digest:
+def drop_repeated(all_boxes: Mapping[str, dict[int, Box]], names: Sequence[str]) -> dict[int, str]:
+    """Take boxes out that fill the very same place with the very same values as another source.
+
+    Files with different variables bring the same bounds. A file of which nothing is left is the
+    same as another one, and is returned with the reason.
+    """
+    brought: Counter[int] = Counter()
+    repeated: dict[int, list[int]] = {}
+    for path, boxes in all_boxes.items():
+        for number, box in boxes.items():
+            brought[number] += bool(box.concat_axes) and box.dimensions != (path,)
+        for number, other in _repeated(boxes).items():
             del boxes[number]
+            repeated.setdefault(number, []).append(other)
+    return {
+        number: f"it holds the same as {names[others[0]]}"
+        for number, others in repeated.items()
+        if len(others) == brought[number]
+    }
+
+
+def _repeated(boxes: Mapping[int, Box]) -> dict[int, int]:
+    seen: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
+    found = {}
+    for number, box in boxes.items():
+        is_coordinate = box.dimensions == (box.variable.name,)
+        if box.variable.digest is None or not box.concat_axes or is_coordinate:
+            continue
+        first = seen.setdefault((box.start, box.shape), number)
+        if first != number and boxes[first].variable.digest == box.variable.digest:
+            found[number] = first
+    return found
 
 
 def _is_disjoint(starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> bool:

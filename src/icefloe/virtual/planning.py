@@ -18,6 +18,7 @@ from icefloe.virtual.layout import (
     Box,
     as_matrix,
     bounds_units,
+    drop_repeated,
     find_disagreements,
     find_inexact_times,
     find_overlaps,
@@ -160,6 +161,7 @@ class _Work:
             wrong |= find_disagreements(path, boxes, self.num_old)
         if wrong:
             return wrong
+        wrong |= drop_repeated(self.boxes, names)
         for path, boxes in self.boxes.items():
             wrong |= find_overlaps(path, boxes, self.num_old, names)
             first = boxes[self._first(boxes)]
