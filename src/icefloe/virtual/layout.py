@@ -241,9 +241,9 @@ def drop_repeated(all_boxes: Mapping[str, dict[int, Box]], names: Sequence[str])
     """
     brought: Counter[int] = Counter()
     repeated: dict[int, list[int]] = {}
-    for path, boxes in all_boxes.items():
+    for boxes in all_boxes.values():
         for number, box in boxes.items():
-            brought[number] += bool(box.concat_axes) and box.dimensions != (path,)
+            brought[number] += bool(box.concat_axes) and box.dimensions != (box.variable.name,)
         for number, other in _repeated(boxes).items():
             del boxes[number]
             repeated.setdefault(number, []).append(other)
