@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import icefloe
 from icefloe import AlreadyExistsError, InvalidInputError, Repository
 from icefloe.virtual import ingest_local, list_sources
-from tests.virtual.materialise import materialise
-from tests.virtual.test_ingest import (
+from tests.virtual.datasets import (
     NAMES,
     PACKED,
     TIME,
@@ -35,11 +33,6 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-@pytest.fixture
-def repository() -> Repository:
-    return Repository.create(icefloe.in_memory_storage())
-
-
 def files(folder: Path, parts: range = range(4)) -> list[Path]:
     paths = [folder / f"{NAMES[part % 4]}{part}.nc" for part in parts]
     for part, path in zip(parts, paths, strict=True):
@@ -47,9 +40,7 @@ def files(folder: Path, parts: range = range(4)) -> list[Path]:
     return paths
 
 
-def contents(repository: Repository, mode: str = "native", **options: Any) -> Any:
-    if mode == "virtual":
-        return read(materialise(repository), **options)
+def contents(repository: Repository, **options: Any) -> Any:
     return read(repository.readonly_session("main").store, **options)
 
 
@@ -72,7 +63,7 @@ def test_appending_adds_new_files_and_running_again_adds_nothing(
     assert len(second.unchanged) == 2
     assert third.snapshot_id is None
     assert len(third.unchanged) == 5
-    check(contents(repository, mode, group="obs/daily"), expected(paths))
+    check(contents(repository, group="obs/daily"), expected(paths))
     history = [entry.id for entry in repository.ancestry(branch="main")]
     assert history[:2] == [second.snapshot_id, first.snapshot_id]
 
@@ -135,7 +126,7 @@ def test_tiles_along_two_dimensions(tmp_path: Path, repository: Repository, mode
             part.to_netcdf(tmp_path / f"{x}{t}.nc", encoding={"time": TIME, **chunks})
     result = ingest_local(tmp_path / "*.nc", repository, mode=mode)
     assert result.notes == ()
-    xr.testing.assert_identical(contents(repository, mode), whole)
+    xr.testing.assert_identical(contents(repository), whole)
 
 
 @pytest.mark.parametrize("mode", ["native", "virtual"])
@@ -147,7 +138,7 @@ def test_a_scalar_time_becomes_a_dimension(
         part.to_netcdf(tmp_path / f"{name}.nc", encoding={"time": TIME})
     ingest_local(tmp_path / "*.nc", repository, concat_dim="time", mode=mode)
     wanted = xr.concat(parts, "time", coords="minimal", compat="override", join="override")
-    found = contents(repository, mode)
+    found = contents(repository)
     for name in ("packed", "plain", "time", "y", "area"):
         assert found[name].dims == wanted[name].dims
         np.testing.assert_array_equal(found[name], wanted[name])
@@ -162,8 +153,8 @@ def test_groups_come_over_as_groups(tmp_path: Path, repository: Repository, mode
         more.to_netcdf(path, mode="a", group="inner/most", encoding={"time": TIME})
     paths = [tmp_path / "1.nc", tmp_path / "0.nc"]
     ingest_local(paths, repository, group="all", concat_dim="time", mode=mode)
-    check(contents(repository, mode, group="all"), expected(paths))
-    inner = contents(repository, mode, group="all/inner/most")
+    check(contents(repository, group="all"), expected(paths))
+    inner = contents(repository, group="all/inner/most")
     xr.testing.assert_identical(inner, expected(paths, group="inner/most"))
 
 
@@ -181,7 +172,7 @@ def test_times_counted_from_each_file_on(tmp_path: Path, repository: Repository,
         data.to_netcdf(tmp_path / f"{name}.nc", encoding={"time": units})
     paths = [tmp_path / f"{name}.nc" for name in "bca"]
     ingest_local(tmp_path / "*.nc", repository, concat_dim="time", mode=mode)
-    found, wanted = contents(repository, mode), expected(paths)
+    found, wanted = contents(repository), expected(paths)
     xr.testing.assert_identical(found, wanted)
     assert found.time.encoding["units"] == wanted.time.encoding["units"]
 
@@ -210,7 +201,7 @@ def test_contiguous_files_of_different_lengths_are_referred_to(
     for data, path in zip(parts, paths, strict=True):
         write(data, path)
     ingest_local(paths, repository, concat_dim="time", mode="virtual")
-    check(contents(repository, "virtual"), expected(paths, engine="netcdf4"))
+    check(contents(repository), expected(paths, engine="netcdf4"))
     session = repository.readonly_session("main")
     assert session.chunk_type("/packed", [0, 0, 0]).name == "virtual"
 

@@ -18,6 +18,7 @@ from icefloe import paths
 from icefloe.api.repository import Repository
 from icefloe.api.session import Session
 from icefloe.errors import AlreadyExistsError, IcefloeError, InvalidInputError
+from icefloe.store.zarr_store import IcechunkStore
 from icefloe.virtual.access import SourceAccess
 from icefloe.virtual.description import SourceDescription
 from icefloe.virtual.existing import describe_existing
@@ -26,11 +27,11 @@ from icefloe.virtual.globs import Sources, list_sources
 from icefloe.virtual.ledger import add_to_ledger
 from icefloe.virtual.plan import ArrayPlan, IngestOptions, IngestPlan, Mode, Problem
 from icefloe.virtual.planning import Existing, plan_ingest
-from icefloe.virtual.references import to_chunk_refs
 from icefloe.virtual.transfer import (
     placed_references,
     read_block,
     write_metadata,
+    write_references,
     write_values,
 )
 
@@ -181,7 +182,7 @@ def _run(
         elif array.storage == "native":
             _copy(store, plan, array, access)
         else:
-            _refer(session, plan, array, references)
+            _refer(store, plan, array, references)
     add_to_ledger(store, plan.options.group, plan.sources)
 
 
@@ -208,15 +209,13 @@ def _copy(store: Store, plan: IngestPlan, array: ArrayPlan, access: SourceAccess
 
 
 def _refer(
-    session: Session,
+    store: IcechunkStore,
     plan: IngestPlan,
     array: ArrayPlan,
     references: Mapping[str, Mapping[str, pa.Table]],
 ) -> None:
-    node, _ = session._state.array("/" + array.target)
-    edits = session._state.changes.edits(node)
     for number in array.sources.tolist():
         table = references[plan.sources[number].location][array.path]
         placed = placed_references(plan, array, number, table)
         if placed is not None:
-            edits.set_table(to_chunk_refs(placed))
+            write_references(store, array, placed)

@@ -16,7 +16,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from icefloe.format.chunk_input import index_from_arrow, index_to_arrow
-from icefloe.format.chunk_refs import ChunkRefs
 from icefloe.virtual.description import SourceVersion
 
 
@@ -99,23 +98,3 @@ def with_checksums(table: pa.Table, version: SourceVersion) -> pa.Table:
         seconds = np.full(count, version.last_modified, np.uint32)
         return table.append_column("last_modified", pa.array(seconds))
     return table
-
-
-def to_chunk_refs(table: pa.Table) -> ChunkRefs:
-    """References in the form manifests are made of."""
-    index = index_of(table)
-    if "inline" in table.column_names:
-        return ChunkRefs.inline_chunks(index, table["inline"].combine_chunks())
-    etag = last_modified = None
-    if "etag" in table.column_names:
-        etag = table["etag"].combine_chunks()
-    if "last_modified" in table.column_names:
-        last_modified = table["last_modified"].combine_chunks().to_numpy()
-    return ChunkRefs.virtual(
-        index,
-        table["location"].combine_chunks(),
-        table["offset"].to_numpy(),
-        table["length"].to_numpy(),
-        etag=etag,
-        last_modified=last_modified,
-    )

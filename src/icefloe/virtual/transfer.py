@@ -15,12 +15,14 @@ from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 from zarr.dtype import parse_dtype
 
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.store.zarr_store import IcechunkStore
 from icefloe.virtual.data_types import little_endian
 from icefloe.virtual.description import Json, SourceDescription, SourceError
 from icefloe.virtual.formats import NativeReader
 from icefloe.virtual.layout import fill_of
 from icefloe.virtual.plan import ArrayPlan, IngestPlan, Region
-from icefloe.virtual.references import cut_leading, shift_references, with_checksums
+from icefloe.virtual.references import cut_leading, index_of, shift_references, with_checksums
 from icefloe.virtual.targets import group_document
 from icefloe.virtual.times import convert_times
 
@@ -108,6 +110,28 @@ def _converted(
             "of the first file"
         )
     return found
+
+
+def write_references(store: IcechunkStore, array: ArrayPlan, placed: pa.Table) -> None:
+    """Hand references over to a session; chunks that travel in the table are written.
+
+    Raises:
+        InvalidInputError: no virtual chunk container of the repository covers a location.
+    """
+    if "inline" in placed.column_names:
+        buffer = default_buffer_prototype().buffer
+        chunks = zip(index_of(placed).tolist(), placed["inline"].to_pylist(), strict=True)
+        for index, data in chunks:
+            key = "/".join([array.target, "c", *map(str, index)])
+            sync(store.set(key, buffer.from_bytes(data)))
+        return
+    if store.set_virtual_refs_table(array.target, placed) is not None:
+        location = placed["location"][0].as_py()
+        raise InvalidInputError(
+            f"no virtual chunk container covers {location}; add one to the configuration of the "
+            "repository, with set_virtual_chunk_container, and save it",
+            ErrorKind.NO_CONTAINER_FOR_VIRTUAL_CHUNK,
+        )
 
 
 def placed_references(
