@@ -1,0 +1,75 @@
+"""Writing dask arrays: every task writes its chunks to a fork, the forks are merged as a tree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import dask.array
+import numpy as np
+import zarr
+from dask.base import compute
+from dask.delayed import delayed
+
+from icefloe.api.session import ForkSession
+from icefloe.interop.merging import extract_session, merge_sessions
+
+_SPLIT_EVERY = 16
+"""Forks that one task merges: many small merges are slower, few large ones do not overlap."""
+
+
+def store_dask(
+    *,
+    sources: list[dask.array.Array],
+    targets: list[zarr.Array[Any]],
+    regions: list[tuple[slice, ...]] | None = None,
+    split_every: int | None = None,
+    **store_kwargs: Any,
+) -> ForkSession:
+    """Write dask arrays into Zarr arrays of a fork, and return the fork with all changes.
+
+    Open the targets in `session.fork().store`, and merge what comes back into the session. Works
+    with threads, processes and clusters. Dask chunks have to consist of whole Zarr chunks, or
+    tasks overwrite each other's.
+
+    Args:
+        sources: arrays to write.
+        targets: where each of them goes.
+        regions: which part of each target to write.
+        split_every: how many forks one task merges.
+        store_kwargs: further arguments of `dask.array.store`, but not `compute`, `return_stored`,
+            `load_stored` or `lock`.
+    """
+    goals: Any = targets
+    stored = dask.array.store(
+        sources,
+        goals,
+        regions=regions,
+        compute=False,
+        return_stored=True,
+        load_stored=False,
+        lock=False,
+        **store_kwargs,
+    )
+    return merge_stored(stored, split_every=split_every)
+
+
+def merge_stored(stored: Any, *, split_every: int | None) -> ForkSession:
+    """Run a `dask.array.store` whose blocks are the arrays written to, and merge their forks."""
+    arrays: Sequence[Any] = stored if isinstance(stored, list | tuple) else [stored]
+    waiting = [block for array in arrays for block in _sessions(array)]
+    size = max(2, split_every or _SPLIT_EVERY)
+    merge = delayed(merge_sessions, pure=False)
+    while len(waiting) > 1:
+        batches = (waiting[first : first + size] for first in range(0, len(waiting), size))
+        waiting = [merge(*batch) if len(batch) > 1 else batch[0] for batch in batches]
+    (fork,) = compute(*waiting)  # type: ignore[no-untyped-call]
+    return merge_sessions(fork)
+
+
+def _sessions(array: Any) -> list[Any]:
+    """One task a block, which writes it and returns the fork."""
+    none = np.empty((0,) * array.ndim, object)
+    blocks = array.map_blocks(extract_session, dtype=object, meta=none)
+    found: list[Any] = blocks.to_delayed().ravel().tolist()
+    return found

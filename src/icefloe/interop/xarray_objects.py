@@ -1,0 +1,119 @@
+"""Writing xarray objects. Values in memory are written at once, dask arrays through a fork."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, MutableMapping
+from importlib import import_module
+from typing import Any, Literal
+
+import zarr
+from xarray import DataArray, Dataset
+from xarray.backends import ZarrStore
+from xarray.backends.api import DATAARRAY_NAME, DATAARRAY_VARIABLE
+from xarray.backends.common import ArrayWriter
+from xarray.backends.writers import _validate_dataset_names, dump_to_store
+
+from icefloe.api.session import Session
+
+Region = Mapping[str, slice | Literal["auto"]] | Literal["auto"] | None
+ZarrWriteModes = Literal["w", "w-", "a", "a-", "r+", "r"]
+
+
+def to_icechunk(
+    obj: DataArray | Dataset,
+    session: Session,
+    *,
+    group: str | None = None,
+    mode: ZarrWriteModes | None = None,
+    safe_chunks: bool = True,
+    align_chunks: bool = False,
+    append_dim: Hashable | None = None,
+    region: Region = None,
+    encoding: Mapping[Any, Any] | None = None,
+    chunkmanager_store_kwargs: MutableMapping[Any, Any] | None = None,
+    split_every: int | None = None,
+) -> None:
+    """Write a dataset or data array to a group of a session; commit the session afterwards.
+
+    Like `Dataset.to_zarr`, whose arguments have the same meaning here. Dask arrays are computed
+    wherever dask is set up to, threads, processes or a cluster: tasks write to a fork of the
+    session, and the forks are merged into it.
+
+    Args:
+        obj: what to write.
+        session: a writable session, or a fork of one.
+        group: where in the hierarchy.
+        mode: "w" replaces what is there, "w-" refuses to, "a" adds and overwrites variables,
+            "a-" only those with `append_dim`, "r+" changes values only. The default is "a" with
+            `append_dim`, "r+" with `region`, and otherwise "w-".
+        safe_chunks: refuse dask chunks that do not consist of whole Zarr chunks.
+        align_chunks: rechunk dask arrays so that they do.
+        append_dim: the dimension to append along.
+        region: which part of existing arrays to write.
+        encoding: for each variable.
+        chunkmanager_store_kwargs: further arguments of `dask.array.store`.
+        split_every: how many forks one task merges.
+    """
+    if not isinstance(session, Session):
+        raise TypeError(
+            f"to_icechunk(): session is {session!r:.80}, expected a Session; pass "
+            "repository.writable_session(...), not its store"
+        )
+    dataset = obj if isinstance(obj, Dataset) else _as_dataset(obj)
+    _validate_dataset_names(dataset)
+    target = ZarrStore.open_group(
+        session.store,
+        mode=_mode(mode, append_dim, region),
+        group=group,
+        consolidated=False,
+        consolidate_on_close=False,
+        append_dim=append_dim,
+        write_region=region,
+        safe_chunks=safe_chunks,
+        align_chunks=align_chunks,
+        zarr_format=3,
+    )
+    dataset = target._validate_and_autodetect_region(dataset)
+    target._validate_encoding(encoding or {})
+    writer = ArrayWriter()  # type: ignore[no-untyped-call]
+    # Creates and resizes arrays, and writes values that are in memory.
+    dump_to_store(dataset, target, writer, encoding=dict(encoding or {}))  # type: ignore[no-untyped-call]
+    if not writer.sources:
+        return
+    fork = session.fork()
+    writer.targets = [
+        zarr.open_array(fork.store, path=array.path, mode="r+") for array in writer.targets
+    ]
+    options = {**(chunkmanager_store_kwargs or {}), "load_stored": False, "return_stored": True}
+    stored = writer.sync(compute=False, chunkmanager_store_kwargs=options)  # type: ignore[no-untyped-call]
+    # Not at the top: who has nothing chunked needs no dask.
+    dask_arrays = import_module("icefloe.interop.dask_arrays")
+    session.merge(dask_arrays.merge_stored(stored, split_every=split_every))
+
+
+def _mode(mode: str | None, append_dim: Hashable | None, region: Region) -> Any:
+    if mode is None:
+        if append_dim is not None:
+            return "a"
+        return "w-" if region is None else "r+"
+    allowed = ["w", "w-", "a", "a-", "r+"]
+    if append_dim is not None:
+        allowed = ["a", "a-"]
+    elif region is not None:
+        allowed = ["a", "a-", "r+"]
+    if mode not in allowed:
+        reason = "with append_dim " if append_dim is not None else ""
+        reason = reason or ("with region " if region is not None else "")
+        raise ValueError(f"mode is {mode!r}, {reason}expected None or one of {allowed}")
+    return mode
+
+
+def _as_dataset(array: DataArray) -> Dataset:
+    """A dataset of one variable, from which xarray finds the array's name again."""
+    if array.name is None:
+        return array.to_dataset(name=DATAARRAY_VARIABLE)
+    if array.name in array.coords or array.name in array.dims:
+        dataset = array.to_dataset(name=DATAARRAY_VARIABLE)
+        dataset.attrs[DATAARRAY_NAME] = array.name
+        return dataset
+    return array.to_dataset()
