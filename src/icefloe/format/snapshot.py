@@ -87,11 +87,16 @@ class ManifestFiles(Mapping[ManifestId, ManifestFileInfo]):
 
     def refs_in(self, wanted: Sequence[ManifestId]) -> int:
         """How many references these manifests hold together, those of other arrays included."""
-        if not wanted or not len(self):
-            return 0
-        keys = np.ascontiguousarray(self.id).view("S12").reshape(-1)
-        rows = np.searchsorted(keys, np.array(wanted, "S12"))
-        return int(self.num_chunk_refs[np.minimum(rows, len(keys) - 1)].sum(dtype=np.int64))
+        ids = np.frombuffer(b"".join(wanted), np.uint8).reshape(-1, ManifestId.size)
+        return int(self.num_refs(ids).sum(dtype=np.int64))
+
+    def num_refs(self, ids: Bytes) -> NDArray[np.uint32]:
+        """How many references each of these manifests holds; 0 for one that is not listed."""
+        if not len(ids) or not len(self):
+            return np.zeros(len(ids), np.uint32)
+        keys, wanted = (np.ascontiguousarray(t).view("S12").reshape(-1) for t in (self.id, ids))
+        rows = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+        return np.where(keys[rows] == wanted, self.num_chunk_refs[rows], np.uint32(0))
 
     def with_infos(self, infos: Sequence[ManifestFileInfo]) -> ManifestFiles:
         """These files and some new ones, sorted by id."""

@@ -238,17 +238,21 @@ def _add_coordinates(writer: FlatWriter, index: Index) -> int:
     )
     blocks = np.zeros(-(-count // _BLOCK), block)
     base = writer.add(blocks)
-    row = np.arange(len(blocks) * _BLOCK, dtype=np.int64).reshape(-1, _BLOCK)
-    inside = head + row % _BLOCK * layout.itemsize
-    at = (base + row // _BLOCK * block.itemsize + inside).reshape(-1)[:count]
-    words[1:] = at - np.arange(start + 4, start + words.nbytes, 4)
-    records = blocks["rows"]
     blocks["vtable"] = vtable.view(f"V{vtable.nbytes}")[0]
+    records = blocks["rows"]
+    inside = head + np.arange(_BLOCK) * layout.itemsize
     records["soffset"] = inside
     records["coords"] = 4
     records["tail"]["count"] = ndim
-    if ndim:
-        padding = np.zeros((row.size - count, ndim), np.uint32)
-        full = np.concatenate([index, padding]).reshape(-1, _BLOCK, ndim)
-        records["tail"]["at"] = full
+    # A slice at a time, so that what is computed for it stays in the processor cache.
+    for first in range(0, count, _SLICE):
+        rows = np.arange(first, min(first + _SLICE, count))
+        at = base + rows // _BLOCK * block.itemsize + inside[rows % _BLOCK]
+        words[1:][rows] = at - (start + 4 + 4 * rows)
+        if ndim:
+            whole = len(rows) // _BLOCK * _BLOCK
+            block_of = slice(first // _BLOCK, (first + whole) // _BLOCK)
+            records["tail"]["at"][block_of] = index[first : first + whole].reshape(-1, _BLOCK, ndim)
+            if whole < len(rows):  # the last block is not full
+                records["tail"]["at"][-1, : len(rows) - whole] = index[first + whole : count]
     return start

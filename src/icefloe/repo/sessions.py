@@ -18,12 +18,14 @@ from icefloe.errors import (
     SessionStateError,
 )
 from icefloe.format.chunk_refs import ChunkRef, ChunkRefs
+from icefloe.format.manifest_boxes import ManifestBoxes
 from icefloe.format.nodes import ArrayData, Node
 from icefloe.format.repo_info import RepoAvailability, RepoInfo
 from icefloe.format.snapshot import Snapshot
-from icefloe.ids import SnapshotId
+from icefloe.ids import NodeId, SnapshotId
 from icefloe.repo import refs
 from icefloe.repo.handle import RepoHandle
+from icefloe.repo.preload import load_manifest
 
 _MANIFESTS_AT_ONCE = 128
 
@@ -52,7 +54,10 @@ class SessionState:
         """In a fork: the snapshot of the session that all forks around it come from."""
         self.packs = Packs()
         self.lock = RLock()
+        self.is_reading = False
+        """Whether a manifest was needed already: small ones come along with the first."""
         self._nodes: dict[str, Node | None] = {}
+        self._boxes: dict[NodeId, ManifestBoxes] = {}
 
     @property
     def snapshot_id(self) -> SnapshotId:
@@ -84,6 +89,15 @@ class SessionState:
 
     def forget_nodes(self) -> None:
         self._nodes = {}
+        self._boxes = {}
+
+    def boxes(self, node: Node) -> ManifestBoxes:
+        """Where the manifests of an array are; remembered like the node."""
+        assert node.array is not None
+        found = self._boxes.get(node.id)
+        if found is None or found.manifests is not node.array.manifests:
+            found = self._boxes[node.id] = ManifestBoxes(node.array.manifests)
+        return found
 
     def node(self, path: str) -> Node:
         """The node at `path`, which has to be there."""
@@ -181,19 +195,14 @@ async def find_chunk(
             is_touched, ref = (False, None) if edits is None else edits.find(coordinates)
             if is_touched:
                 return ref if ref is None else state.packs.filled(ref, node.id, coordinates)
-    assert node.array is not None
-    for manifest in node.array.manifests:
-        for at, (start, stop) in zip(coordinates, manifest.extents, strict=True):
-            if not start <= at < stop:
-                break
-        else:
-            loaded = handle.assets.caches.manifests.get(manifest.id)
-            if loaded is None:
-                size = state.snapshot.manifest_files[manifest.id].size_bytes
-                loaded = await handle.assets.manifest(manifest.id, size)
-            refs_ = loaded.find(node.id)
-            if refs_ is not None and (ref := refs_.get(coordinates)) is not None:
-                return ref
+    for manifest in state.boxes(node).around(coordinates):
+        loaded = handle.assets.caches.manifests.get(manifest.id)
+        if loaded is None:
+            is_first, state.is_reading = not state.is_reading, True
+            loaded = await load_manifest(handle, state.snapshot, manifest.id, is_first=is_first)
+        refs_ = loaded.find(node.id)
+        if refs_ is not None and (ref := refs_.get(coordinates)) is not None:
+            return ref
     return None
 
 
@@ -215,11 +224,9 @@ async def committed_chunks(handle: RepoHandle, snapshot: Snapshot, node: Node) -
     assert node.array is not None
     files = snapshot.manifest_files
     wanted = [(ref.id, files[ref.id].size_bytes) for ref in node.array.manifests]
-    merged = ChunkRefs.empty(len(node.array.shape))
-    for manifest in await handle.assets.manifests(wanted):
-        if (found := manifest.find(node.id)) is not None:
-            merged = merged.merge(found)
-    return merged
+    found = [manifest.find(node.id) for manifest in await handle.assets.manifests(wanted)]
+    layers = [(refs_, None) for refs_ in found if refs_ is not None]
+    return ChunkRefs.overlay(layers, len(node.array.shape))[0]
 
 
 async def all_chunks(handle: RepoHandle, state: SessionState, node: Node) -> ChunkRefs:

@@ -1,0 +1,44 @@
+"""Which manifests a session is likely to need: decided from the snapshot, without reading them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from icefloe.config.resolved import ResolvedPreload
+from icefloe.format.nodes import NodeTable
+from icefloe.format.snapshot import ManifestFiles
+from icefloe.ids import ManifestId
+
+
+def plan_preload(
+    nodes: NodeTable, files: ManifestFiles, settings: ResolvedPreload
+) -> list[ManifestId]:
+    """Manifests to fetch ahead, in the order of the nodes.
+
+    The first `max_arrays_to_scan` arrays are looked at; their manifests are taken if `preload_if`
+    holds and the references of all that were taken stay within `max_total_refs`.
+    """
+    if settings.max_total_refs == 0 or settings.max_arrays_to_scan == 0:
+        return []
+    taken: dict[ManifestId, None] = {}
+    total = 0
+    rows = np.flatnonzero(nodes.is_array)[: settings.max_arrays_to_scan].tolist()
+    first = 0
+    for array, row in enumerate(rows):
+        last = first + int(nodes.num_manifests[array])
+        ids, first = nodes.manifest_id[first:last], last
+        if not len(ids):
+            continue
+        counts = files.num_refs(ids)
+        # An array of very many manifests has few sizes of them; the condition is asked for each.
+        path = nodes.path[row]
+        sizes = np.unique(counts).tolist()
+        matching = [size for size in sizes if settings.preload_if.matches(path, size)]
+        for at in np.flatnonzero(np.isin(counts, matching)).tolist():
+            if total + int(counts[at]) > settings.max_total_refs:
+                continue
+            manifest_id = ManifestId(ids[at].tobytes())
+            if manifest_id not in taken:
+                taken[manifest_id] = None
+                total += int(counts[at])
+    return list(taken)

@@ -1,0 +1,44 @@
+"""Fetching small manifests ahead, together with the first one that a session asks for.
+
+Reading a dataset starts with its coordinates: small arrays with a manifest each. When the first
+manifest is needed, the others that the settings call for travel with it, so that they cost no
+further round trip, and a session that reads nothing costs nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from icefloe.changes.preload import plan_preload
+from icefloe.errors import IcechunkError
+from icefloe.format.manifest import Manifest
+from icefloe.format.snapshot import Snapshot
+from icefloe.ids import ManifestId
+from icefloe.repo.handle import RepoHandle
+
+_log = logging.getLogger(__name__)
+
+
+async def load_manifest(
+    handle: RepoHandle, snapshot: Snapshot, wanted: ManifestId, *, is_first: bool
+) -> Manifest:
+    """A manifest that is not in the cache; with the first of a session, others come along."""
+    files = snapshot.manifest_files
+    ahead = _plan(handle, snapshot) if is_first else []
+    together = [wanted, *(key for key in ahead if key != wanted)]
+    if len(together) > 1:
+        requests = [(key, files[key].size_bytes) for key in together]
+        try:
+            return (await handle.assets.manifests(requests))[0]
+        except IcechunkError as error:
+            # Nobody has asked for the others yet: whoever does will hear of it.
+            _log.warning("manifests could not be fetched ahead: %s", error)
+    return await handle.assets.manifest(wanted, files[wanted].size_bytes)
+
+
+def _plan(handle: RepoHandle, snapshot: Snapshot) -> list[ManifestId]:
+    if handle.settings.caching.num_chunk_refs == 0:
+        return []  # nothing would be kept
+    files, settings = snapshot.manifest_files, handle.settings.manifest.preload
+    planned = plan_preload(snapshot.nodes, files, settings)
+    return [key for key in planned if key in files and key not in handle.assets.caches.manifests]
