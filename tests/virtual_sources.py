@@ -7,6 +7,7 @@ import email.utils
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,11 @@ def read_chunk(repo: Any, at: int = 0) -> bytes:
     array = zarr.open_array(repo.readonly_session("main").store, path="a", mode="r")
     values: Any = array[at * CHUNK : (at + 1) * CHUNK]
     return np.asarray(values).tobytes()
+
+
+def at_second(seconds: int) -> datetime:
+    """A time in UTC."""
+    return datetime.fromtimestamp(seconds, UTC)
 
 
 def reopened(

@@ -20,7 +20,7 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _DOT = re.compile(r"\.|%2e", re.IGNORECASE)
 _DOUBLE_DOT = re.compile(r"(\.|%2e){2}", re.IGNORECASE)
 # What a file URL keeps as it is in its path; everything else is percent-encoded.
-_KEPT_IN_PATH = "!$%&'()*+,-./:;=@[\\]_|~"
+_KEPT_IN_PATH = "!$%&'()*+,-./:;=@[\\]^_|~"
 
 
 class Url(NamedTuple):

@@ -115,9 +115,9 @@ def set_virtual_refs(
     """
     require_writable(state)
     node, array = state.array(paths.validate("/" + array_path.strip("/")))
-    _check_grid(array_path, columns, [dimension.num_chunks for dimension in array.shape])
     if not len(columns.index):
         return None
+    _check_grid(array_path, columns, [dimension.num_chunks for dimension in array.shape])
     if columns.location.null_count:
         raise InvalidInputError(
             f"{columns.location.null_count} virtual chunks have no location (null)",
