@@ -108,6 +108,26 @@ _PACKED_ROWS = [
     )
 ]
 
+_VIRTUAL_ROWS = [
+    replace(
+        _row(
+            f"set and commit 1,000,000 virtual refs to {files} from {what}",
+            (way, dataset),
+            ("set", "commit"),
+            LOCAL,
+            note,
+            cpu=cpu,
+        ),
+        official=Side(("stores", official, dataset, "official", LOCAL), ("set", "commit")),
+    )
+    for files, dataset in (("1000 files", "files"), ("as many files", "distinct"))
+    for what, way, official, note, cpu in (
+        ("an Arrow table", "virtual_table", "virtual_lists", "official: from lists", 2.0),
+        ("lists", "virtual_lists", "virtual_lists", "", NO_SLOWER),
+        ("objects", "virtual_objects", "virtual_objects", "", NO_SLOWER),
+    )
+]
+
 STORE_CASES = [
     _write(_SMALL, "small", LOCAL, _FSYNC),
     _write(_SMALL, "small", UNSYNCED),
@@ -131,6 +151,7 @@ STORE_CASES = [
     _commits(LOCAL, _FSYNC),
     _commits(UNSYNCED),
     _commits(S3, cpu=1 / LARGEST_COMMIT_CPU),
+    *_VIRTUAL_ROWS,
     _open("virtual", "files", LOCAL),
     _open("virtual", "files", S3),
     _open("native", "native", LOCAL, _NATIVE_NOTE),

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import zarr
 
-from benchmarks import stores
+from benchmarks import stores, virtual_refs
 from benchmarks.arrays import chunk_values, num_commits
 from benchmarks.data import Corpus
 from benchmarks.measure import WARM_UP_ROWS
@@ -63,6 +64,19 @@ def check_commits(corpus: Corpus, _dataset: str, kind: str) -> None:
             repository = stores.create_repository(writer, writer.storage(address), count)
             stores.commit_chunks(repository, count)
             stores.require_commits(reader, reader.storage(address), count)
+
+
+def check_virtual(corpus: Corpus, dataset: str, kind: str, way: str) -> None:
+    """Either finds every location that the other set."""
+    refs = Corpus(corpus.folder, WARM_UP_ROWS).references(dataset)
+    for writer, reader in _both_ways(corpus, kind):
+        with writer.fresh_address() as address:
+            session = virtual_refs.start(writer, writer.storage(address), refs)
+            chosen = way if writer.side == "ours" else "lists"
+            assert virtual_refs.hand_in(chosen, writer, refs)(session.store) is None
+            session.commit("references")
+            found = stores.open_session(reader, reader.storage(address))
+            assert found.all_virtual_chunk_locations() == refs.locations, "locations differ"
 
 
 def check_look_up(corpus: Corpus, dataset: str, kind: str) -> None:
@@ -122,6 +136,9 @@ CHECKS: dict[str, Callable[[Corpus, str, str], None]] = {
     "fused_chunks": check_chunks,
     "packed_chunks": check_packed_chunks,
     "commits": check_commits,
+    "virtual_lists": partial(check_virtual, way="lists"),
+    "virtual_objects": partial(check_virtual, way="objects"),
+    "virtual_table": partial(check_virtual, way="table"),
     "look_up": check_look_up,
     "keys": check_keys,
     "documents": check_documents,

@@ -18,6 +18,7 @@ from benchmarks.arrays import chunk_values, compressors, listed, num_commits, nu
 from benchmarks.data import Corpus
 from benchmarks.places import Place
 from benchmarks.steps import PREPARED, Scenario, Step
+from benchmarks.virtual_refs import set_virtual
 
 # --- what scenarios and checks have in common -------------------------------------------------
 
@@ -146,6 +147,21 @@ def commits(corpus: Corpus, _dataset: str, side: str, kind: str) -> Scenario:
         commit_chunks(repository, count)
         yield Step("commits")
         require_commits(place, storage, count)
+
+
+def virtual_lists(corpus: Corpus, dataset: str, side: str, kind: str) -> Scenario:
+    """Set virtual references from lists and arrays."""
+    yield from set_virtual(corpus, dataset, side, kind, "lists")
+
+
+def virtual_objects(corpus: Corpus, dataset: str, side: str, kind: str) -> Scenario:
+    """Set virtual references from an object for each."""
+    yield from set_virtual(corpus, dataset, side, kind, "objects")
+
+
+def virtual_table(corpus: Corpus, dataset: str, side: str, kind: str) -> Scenario:
+    """Set virtual references from an Arrow table."""
+    yield from set_virtual(corpus, dataset, side, kind, "table")
 
 
 def look_up(corpus: Corpus, dataset: str, side: str, kind: str) -> Scenario:
