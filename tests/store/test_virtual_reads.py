@@ -5,19 +5,27 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import obstore
 import pytest
+import zarr
 from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
 from zarr.core.buffer import default_buffer_prototype
 
 import icefloe
 from icefloe import VirtualChunkContainer
+from icefloe.assets.virtual_fetch import MOST_READERS
 from icefloe.credentials import HttpAccess, LocalFileSystemAccess
 from icefloe.storage.locations import S3Location
+from icefloe.storage.run import run_blocking
+from icefloe.store import operations
 from tests.servers import BUCKET, S3Server
 from tests.virtual_sources import (
     CHUNK,
@@ -308,3 +316,59 @@ def test_many_chunks_at_once(tmp_path: Path, s3_server: S3Server) -> None:
         location = f"{prefix}f.bin"
         session.store.set_virtual_ref(f"a/c/{at}", location, offset=at * CHUNK, length=CHUNK)
     assert bytes(array[:]) == DATA  # type: ignore[arg-type]
+
+
+def test_threads_and_forks_share_a_web_reader(tmp_path: Path) -> None:
+    locations = [f"/data/{at}.bin" for at in range(8)]
+    files = {path: bytes([at]) * CHUNK for at, path in enumerate(locations)}
+    with web_server(files=files) as server:
+        prefix = f"{server.url}/data/"
+        repo = virtual_repo(
+            tmp_path / "repo",
+            [server.url + path for path in locations],
+            [web(server.url)],
+            {prefix: HttpAccess},
+        )
+        session = repo.readonly_session("main")
+        handle = repo._handles.blocking
+
+        def read(at: int) -> bytes:
+            found = run_blocking(operations.get(handle, session._state, f"a/c/{at}"))
+            assert found is not None
+            return bytes(found)
+
+        with ThreadPoolExecutor(4) as pool:
+            assert list(pool.map(read, [*range(8)] * 5)) == list(files.values()) * 5
+        [process] = [get_context("fork").Process(target=_read_and_exit, args=(read,))]
+        with warnings.catch_warnings():  # of threads in a process that forks: that is the point
+            warnings.simplefilter("ignore", DeprecationWarning)
+            process.start()
+        process.join(30)
+        assert process.exitcode == 7
+        assert read(1) == files[locations[1]]
+
+
+def _read_and_exit(read: Callable[[int], bytes]) -> None:
+    os._exit(
+        7 if [read(at) for at in (3, 3, 5)] == [bytes([at]) * CHUNK for at in (3, 3, 5)] else 1
+    )
+
+
+def test_no_more_readers_are_kept_than_allowed(tmp_path: Path) -> None:
+    containers = []
+    for at in range(MOST_READERS + 5):
+        (tmp_path / str(at)).mkdir()
+        (tmp_path / str(at) / "f").write_bytes(DATA)
+        containers.append(files(tmp_path / str(at)))
+    prefixes = [container.url_prefix for container in containers]
+    repo = virtual_repo(
+        tmp_path / "repo",
+        [f"{prefix}f" for prefix in prefixes],
+        containers,
+        dict.fromkeys(prefixes, LocalFileSystemAccess),
+    )
+    array = zarr.open_array(repo.readonly_session("main").store, path="a", mode="r")
+    values: Any = array[:]
+    assert bytes(values) == DATA[:CHUNK] * len(prefixes)
+    reader = repo._handles.eventloop.assets.virtual
+    assert len(reader._readers._entries) <= MOST_READERS

@@ -23,9 +23,9 @@ _MAX_CONCURRENT_REQUESTS = 256
 
 
 class _Found(NamedTuple):
-    """Where a location leads."""
+    """Where a location leads. It names the reader only, which may be gone and made again."""
 
-    reader: ForeignReader
+    container: VirtualChunkContainer
     key: str
 
 
@@ -60,7 +60,8 @@ class VirtualReader:
         found = self._locate(ref.location)
         wanted = Span(ref.offset + start, length)
         try:
-            return await found.reader.get_if_unchanged(found.key, wanted, condition)
+            reader = self._reader(found.container)
+            return await reader.get_if_unchanged(found.key, wanted, condition)
         except ConditionFailed as error:
             raise StorageError(
                 f"virtual chunk source {self._shown(ref.location)} has changed since it was "
@@ -92,7 +93,7 @@ class VirtualReader:
             key = url.key
             if not isinstance(container.store, stores.LocalFileSystem) and key.endswith("/"):
                 key = key.removesuffix("/")
-            found = _Found(self._reader(container), key)
+            found = _Found(container, key)
             self._found.put(location, found, 1)
         return found
 
