@@ -127,16 +127,15 @@ class _Merge:
             above = paths.parent(path)
             if above is None:
                 continue
-            if self._mine(above) is None and self.fork.find(self.fork_base, above) is not None:
+            if self._mine(above) is None and self._theirs(above) is not None:
                 _refuse(path, f"the fork created it, the session deleted {above!r} above it")
             for group in paths.ancestors(path):
-                mine = self._mine(group)
-                if mine is not None and mine.array is not None:
+                if self._is_array(self._mine(group)) and not self._is_array(self._theirs(group)):
                     _refuse(path, f"the fork created it, in the session {group!r} is an array")
             if node.array is None:
                 continue
             for below in self._below(path):
-                if self.fork.find(self.fork_base, below) is None:
+                if self._theirs(below) is None:
                     _refuse(below, f"the session created it, in the fork {path!r} is an array")
 
     def check_grids(self) -> None:
@@ -159,7 +158,14 @@ class _Merge:
                 _refuse(path, f"one side wrote chunk {at}, the other made the array smaller")
 
     def _sides(self, path: str) -> Iterable[Node | None]:
-        return self.fork_base.find(path), self.fork.find(self.fork_base, path)
+        return self.fork_base.find(path), self._theirs(path)
+
+    @staticmethod
+    def _is_array(node: Node | None) -> bool:
+        return node is not None and node.array is not None
+
+    def _theirs(self, path: str) -> Node | None:
+        return self.fork.find(self.fork_base, path)
 
     def _mine(self, path: str) -> Node | None:
         return self.result.find(self.base, path)
