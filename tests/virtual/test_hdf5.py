@@ -241,6 +241,38 @@ def test_links_and_data_in_other_files_are_not_followed(path: Path, tmp_path: Pa
         assert "other" in str(source.variables[name].reason)
 
 
+def test_variables_that_were_written_less_far_than_others(path: Path) -> None:
+    """NetCDF gives all of them the length of the longest, and fill values."""
+    with nc.Dataset(path, "w") as file:
+        file.createDimension("time", None)
+        file.createDimension("x", 2)
+        file.createVariable("long", "i4", ("time", "x"))[0:5] = 1
+        file.createVariable("short", "f4", ("time", "x"), fill_value=-1.0)[0:2] = 7
+        file.createVariable("time", "f8", ("time",))[0:3] = [1.0, 2.0, 3.0]
+        file.createGroup("g").createVariable("inner", "i2", ("time",), fill_value=-3)[0:1] = 4
+    source = scan(path, references=True)
+    assert source.groups[""].dimensions["time"] == 5
+    with nc.Dataset(path) as file, open_native(path) as reader:
+        for name in ("long", "short", "time", "g/inner"):
+            found = file[name]
+            found.set_auto_mask(False)
+            expected = found[:]
+            assert source.variables[name].shape == expected.shape
+            np.testing.assert_array_equal(decode(source, name), expected)
+            region = (slice(1, 5), *(slice(0, size) for size in expected.shape[1:]))
+            np.testing.assert_array_equal(reader.read(name, region), expected[1:5])
+    values = source.variables["time"].values
+    assert values is not None
+    assert len(values) == 5
+
+
+def test_a_group_inside_itself_is_met_once(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        file["group/values"] = np.arange(3)
+        file["group/again"] = file["group"]
+    assert set(scan(path).variables) == {"group/values"}
+
+
 def test_damaged_files_say_which_and_why(path: Path) -> None:
     with h5py.File(path, "w") as file:
         file.create_dataset("values", data=np.arange(10_000))

@@ -34,23 +34,12 @@ from icefloe.virtual.description import (
 )
 from icefloe.virtual.hdf5_chunks import codecs_of, find_references
 
-NOT_A_VARIABLE = b"This is a netCDF dimension but not a netCDF variable"
+NOT_A_VARIABLE = "This is a netCDF dimension but not a netCDF variable"
 NON_COORDINATE = "_nc4_non_coord_"
 """NetCDF puts this before the name of a variable named like a dimension it does not span."""
 
-_BOOKKEEPING = frozenset(
-    {
-        b"CLASS",
-        b"NAME",
-        b"REFERENCE_LIST",
-        b"DIMENSION_LIST",
-        b"DIMENSION_LABELS",
-        b"_Netcdf4Dimid",
-        b"_Netcdf4Coordinates",
-        b"_NCProperties",
-        b"_nc3_strict",
-    }
-)
+_MARKS = frozenset({b"CLASS", b"NAME", b"DIMENSION_LIST", b"_Netcdf4Dimid", b"_Netcdf4Coordinates"})
+_BOOKKEEPING = frozenset({b"REFERENCE_LIST", b"DIMENSION_LABELS", b"_NCProperties", b"_nc3_strict"})
 
 
 def scan_hdf5(
@@ -60,6 +49,7 @@ def scan_hdf5(
     with opened(file) as fid:
         scan = _Scan(file, fid, references, concat_dims)
         scan.group(h5g.open(fid, b"/"), "")
+        scan.stretch()
         return SourceDescription(
             file.location,
             "hdf5",
@@ -94,45 +84,80 @@ class _Scan:
     references: dict[str, Any] = field(default_factory=dict)
     dimension_names: dict[int, str] = field(default_factory=dict)
     """NetCDF's numbers of dimensions, as met so far."""
+    seen: set[int] = field(default_factory=set)
+    """Addresses of the groups met so far: a group may be its own grandchild."""
 
     def group(self, gid: Any, path: str) -> None:
+        address = h5o.get_info(gid).addr
+        if address in self.seen:
+            return
+        self.seen.add(address)
         arrays, groups = _members(gid)
-        scales = {name: _scale_of(dataset) for name, dataset in arrays.items()}
         dimensions, unlimited = {}, set()
-        for name, scale in scales.items():
-            if scale is None:
+        for name, item in arrays.items():
+            if not item.is_scale:
                 continue
-            size, is_unlimited, number = scale.size, scale.is_unlimited, scale.number
-            dimensions[name] = size
-            if is_unlimited:
+            dimensions[name] = item.dataset.shape[0]
+            longest = item.dataset.get_space().get_simple_extent_dims(maxdims=True)
+            if longest[0] in (None, h5s.UNLIMITED):
                 unlimited.add(name)
-            if number is not None:
-                self.dimension_names[number] = name
+            if (number := item.marks.get(b"_Netcdf4Dimid")) is not None:
+                self.dimension_names[int(np.ravel(number)[0])] = name
         phony: list[tuple[str, int]] = []
-        for name, dataset in arrays.items():
-            found = scales[name]
-            if found is None or found.is_variable:
-                self._variable(dataset, name, path, phony)
+        for name, item in arrays.items():
+            if item.is_variable:
+                self._variable(item, name, path, phony)
         dimensions |= dict(phony)
-        attributes = {key: attribute_json(value) for key, value in _attributes(gid).items()}
+        own, _ = _attributes(gid)
+        attributes = {key: attribute_json(value) for key, value in own.items()}
         self.groups[path] = GroupDescription(attributes, dimensions, frozenset(unlimited))
         for name, child in groups.items():
             self.group(child, f"{path}/{name}" if path else name)
 
-    def _variable(self, dataset: Any, name: str, group: str, phony: list[tuple[str, int]]) -> None:
+    def stretch(self) -> None:
+        """Give all variables along an unlimited dimension its length, as NetCDF does.
+
+        HDF5 knows how far each was written; NetCDF takes the rest for fill values.
+        """
+        longest: dict[tuple[str, str], int] = {}
+        keys = {}
+        for path, variable in self.variables.items():
+            keys[path] = [self._unlimited(variable.group, name) for name in variable.dimensions]
+            for key, size in zip(keys[path], variable.shape, strict=True):
+                if key is not None:
+                    known = longest.get(key, self.groups[key[0]].dimensions[key[1]])
+                    longest[key] = max(size, known)
+        for (group, name), size in longest.items():
+            self.groups[group].dimensions[name] = size
+        for path, variable in self.variables.items():
+            shape = tuple(
+                size if key is None else longest[key]
+                for key, size in zip(keys[path], variable.shape, strict=True)
+            )
+            if shape != variable.shape:
+                self.variables[path] = _stretched(variable, shape)
+
+    def _unlimited(self, group: str, name: str) -> tuple[str, str] | None:
+        """The group that defines an unlimited dimension, with its name."""
+        while True:
+            found = self.groups.get(group)
+            if found is not None and name in found.dimensions:
+                return (group, name) if name in found.unlimited else None
+            if not group:
+                return None
+            group = group.rpartition("/")[0]
+
+    def _variable(
+        self, item: _Dataset, name: str, group: str, phony: list[tuple[str, int]]
+    ) -> None:
         name = name.removeprefix(NON_COORDINATE)
         path = f"{group}/{name}" if group else name
-        shape = dataset.shape
-        if shape is None:  # a dataset without values, only attributes
-            shape = ()
+        dataset, attributes = item.dataset, item.attributes
+        shape = dataset.shape or ()  # a dataset without values, only attributes, has none
         plist = dataset.get_create_plist()
-        chunks = shape
         is_chunked = plist.get_layout() == h5d.CHUNKED
-        if is_chunked:
-            chunks = plist.get_chunk()
         dtype, trouble = _storable_dtype(dataset.dtype)
         trouble = trouble or _foreign_storage(plist)
-        attributes = _attributes(dataset)
         fill: Json = None
         codecs, reason = None, trouble
         if not trouble:
@@ -144,8 +169,8 @@ class _Scan:
             path=path,
             dtype="string" if dtype.kind == "O" else dtype.str,
             shape=shape,
-            chunks=tuple(max(1, length) for length in chunks),
-            dimensions=self._dimensions(dataset, name, shape, phony),
+            chunks=tuple(max(1, size) for size in (plist.get_chunk() if is_chunked else shape)),
+            dimensions=self._dimensions(item, name, shape, phony),
             attributes={key: attribute_json(value) for key, value in attributes.items()},
             data_type=None if trouble else data_type_of(dtype),
             fill_value=fill,
@@ -156,8 +181,8 @@ class _Scan:
         if not trouble and wants_values(variable, self.concat_dims):
             variable = with_values(variable, read_all(dataset, dtype))
         if self.with_references and codecs is not None:
-            size = self.file.version.size_bytes
-            found = find_references(dataset, plist, self.file.location, size)
+            size_bytes = self.file.version.size_bytes
+            found = find_references(dataset, plist, self.file.location, size_bytes)
             if isinstance(found, str):
                 variable = replace(variable, codecs=None, reason=found)
             else:
@@ -165,22 +190,21 @@ class _Scan:
         self.variables[path] = variable
 
     def _dimensions(
-        self, dataset: Any, name: str, shape: tuple[int, ...], phony: list[tuple[str, int]]
+        self, item: _Dataset, name: str, shape: tuple[int, ...], phony: list[tuple[str, int]]
     ) -> tuple[str, ...]:
         if not shape:
             return ()
-        if h5a.exists(dataset, b"_Netcdf4Coordinates"):
-            numbers = _attribute(h5a.open(dataset, b"_Netcdf4Coordinates"))
+        numbers = item.marks.get(b"_Netcdf4Coordinates")
+        if numbers is not None:
             known = [self.dimension_names.get(int(number)) for number in np.ravel(numbers)]
             names = tuple(known_name for known_name in known if known_name is not None)
             if len(names) == len(shape):
                 return names
-        if h5a.exists(dataset, b"DIMENSION_LIST"):
-            listed = [self._scale_name(refs) for refs in _scale_references(dataset)]
-        elif len(shape) == 1 and _is_scale(dataset):
+        listed: list[str | None] = [None] * len(shape)
+        if (scales := item.marks.get(b"DIMENSION_LIST")) is not None:
+            listed = [self._scale_name(np.ravel(refs)) for refs in scales]
+        elif len(shape) == 1 and item.is_scale:
             return (name,)
-        else:
-            listed = [None] * len(shape)
         used: set[str] = set()
         return tuple(
             scale or _phony_name(size, phony, used)
@@ -195,16 +219,42 @@ class _Scan:
 
 
 @dataclass(frozen=True, slots=True)
-class _Scale:
-    """A dimension, and whether it has values of its own."""
+class _Dataset:
+    """An open dataset, its attributes, and the marks HDF5 and NetCDF put on it."""
 
-    size: int
-    is_unlimited: bool
-    number: int | None
-    is_variable: bool
+    dataset: Any
+    attributes: dict[str, Any]
+    marks: dict[bytes, Any]
+
+    @property
+    def is_scale(self) -> bool:
+        """Whether it is a dimension."""
+        return self.marks.get(b"CLASS") == "DIMENSION_SCALE" and bool(self.dataset.shape)
+
+    @property
+    def is_variable(self) -> bool:
+        """Whether it has values; NetCDF also makes empty ones, to be dimensions only."""
+        label = str(self.marks.get(b"NAME", ""))
+        return not (self.is_scale and label.startswith(NOT_A_VARIABLE))
 
 
-def _members(gid: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def _stretched(variable: VariableDescription, shape: tuple[int, ...]) -> VariableDescription:
+    longer = replace(variable, shape=shape, values=None, digest=None)
+    if variable.values is None:
+        return longer
+    return with_values(longer, pad(variable.values, shape, variable.fill_value))
+
+
+def pad(values: NDArray[Any], shape: tuple[int, ...], fill: Any) -> NDArray[Any]:
+    """Values with the fill value behind them, up to a shape."""
+    if values.dtype.kind == "f" and isinstance(fill, str):  # as zarr.json spells it
+        fill = np.nan if fill.startswith("0x") else float(fill)
+    padded = np.full(shape, fill, values.dtype)
+    padded[tuple(slice(0, size) for size in values.shape)] = values
+    return padded
+
+
+def _members(gid: Any) -> tuple[dict[str, _Dataset], dict[str, Any]]:
     """Datasets and groups by name, as far as they are in this file. Symbolic links are left out:
     they may lead to any other file, and who made this one must not choose which are read.
     """
@@ -214,41 +264,10 @@ def _members(gid: Any) -> tuple[dict[str, Any], dict[str, Any]]:
             continue
         child = h5o.open(gid, raw)
         if isinstance(child, h5d.DatasetID):
-            arrays[raw.decode()] = child
+            arrays[raw.decode()] = _Dataset(child, *_attributes(child))
         elif isinstance(child, h5g.GroupID):
             groups[raw.decode()] = child
     return arrays, groups
-
-
-def _is_scale(dataset: Any) -> bool:
-    if not h5a.exists(dataset, b"CLASS"):
-        return False
-    found = _attribute(h5a.open(dataset, b"CLASS"))
-    return found in ("DIMENSION_SCALE", b"DIMENSION_SCALE")
-
-
-def _scale_of(dataset: Any) -> _Scale | None:
-    if not _is_scale(dataset) or not dataset.shape:
-        return None
-    number = None
-    if h5a.exists(dataset, b"_Netcdf4Dimid"):
-        number = int(np.ravel(_attribute(h5a.open(dataset, b"_Netcdf4Dimid")))[0])
-    label: Any = b""
-    if h5a.exists(dataset, b"NAME"):
-        label = _attribute(h5a.open(dataset, b"NAME"))
-        label = label.encode() if isinstance(label, str) else bytes(label)
-    longest = dataset.get_space().get_simple_extent_dims(maxdims=True)
-    return _Scale(
-        dataset.shape[0],
-        longest[0] in (None, h5s.UNLIMITED),
-        number,
-        not label.startswith(NOT_A_VARIABLE),
-    )
-
-
-def _scale_references(dataset: Any) -> list[Any]:
-    listed = _attribute(h5a.open(dataset, b"DIMENSION_LIST"))
-    return [np.ravel(refs) for refs in listed]
 
 
 def _phony_name(size: int, phony: list[tuple[str, int]], used: set[str]) -> str:
@@ -263,15 +282,17 @@ def _phony_name(size: int, phony: list[tuple[str, int]], used: set[str]) -> str:
     return name
 
 
-def _attributes(owner: Any) -> dict[str, Any]:
-    """The attributes that are somebody's data, as numpy or Python values."""
-    found = {}
+def _attributes(owner: Any) -> tuple[dict[str, Any], dict[bytes, Any]]:
+    """The attributes that are somebody's data, and those that are marks; numpy or Python values."""
+    found, marks = {}, {}
     for number in range(h5a.get_num_attrs(owner)):
         attribute = h5a.open(owner, index=number)
         raw = attribute.name if isinstance(attribute.name, bytes) else attribute.name.encode()
-        if raw not in _BOOKKEEPING:
+        if raw in _MARKS:
+            marks[raw] = _attribute(attribute)
+        elif raw not in _BOOKKEEPING:
             found[raw.decode()] = _attribute(attribute)
-    return found
+    return found, marks
 
 
 def _attribute(attribute: Any) -> Any:
@@ -349,8 +370,15 @@ def read_region(fid: Any, path: str, region: tuple[slice, ...]) -> NDArray[Any]:
     if NON_COORDINATE.encode() + raw in parent:
         raw = NON_COORDINATE.encode() + raw
     dataset = h5py.Dataset(h5o.open(parent, raw))
-    values = dataset[region] if dataset.shape else dataset[()]
-    if dataset.dtype.kind == "O":
-        return as_text(values)
     dtype, _ = _storable_dtype(dataset.dtype)
-    return np.asarray(values, dtype)
+    values = dataset[region] if dataset.shape else dataset[()]
+    values = as_text(values) if dtype.kind == "O" else np.asarray(values, dtype)
+    wanted = tuple(
+        values.shape[axis] if span.stop is None else span.stop - (span.start or 0)
+        for axis, span in enumerate(region)
+    )
+    if wanted == values.shape:
+        return values
+    # Not written so far, though the dimension has grown: see `stretch`.
+    fill = "" if dtype.kind == "O" else _fill_value(dataset.id.get_create_plist(), dtype)
+    return pad(values, wanted, fill)

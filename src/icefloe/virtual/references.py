@@ -27,15 +27,14 @@ def make_references(
     if isinstance(location, str):
         codes = pa.array(np.zeros(count, np.int32))
         location = pa.DictionaryArray.from_arrays(codes, pa.array([location], pa.string()))
-    return pa.table(
-        {
-            "index": index_to_arrow(index.astype(np.uint32, copy=False)),
-            "location": location,
-            "offset": pa.array(offset.astype(np.uint64, copy=False)),
-            "length": pa.array(length.astype(np.uint64, copy=False)),
-            **more,
-        }
-    )
+    columns = [
+        index_to_arrow(index.astype(np.uint32, copy=False)),
+        location,
+        pa.array(offset.astype(np.uint64, copy=False)),
+        pa.array(length.astype(np.uint64, copy=False)),
+    ]
+    names = ["index", "location", "offset", "length", *more]
+    return pa.Table.from_arrays([*columns, *more.values()], names)
 
 
 def inline_references(index: NDArray[Any], chunks: Sequence[bytes]) -> pa.Table:
