@@ -214,8 +214,16 @@ def _refer(
     array: ArrayPlan,
     references: Mapping[str, Mapping[str, pa.Table]],
 ) -> None:
+    tables = []
     for number in array.sources.tolist():
         table = references[plan.sources[number].location][array.path]
         placed = placed_references(plan, array, number, table)
-        if placed is not None:
+        if placed is None:
+            continue
+        if "inline" in placed.column_names:
             write_references(store, array, placed)
+        else:
+            tables.append(placed)
+    if tables:
+        # All at once: a session lays every table it is given over the ones before.
+        write_references(store, array, pa.concat_tables(tables, promote_options="default"))
