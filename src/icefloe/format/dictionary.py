@@ -20,7 +20,9 @@ def encode_dictionary(
     buffer: FlatBuffer, at: Ints, what: str
 ) -> tuple[NDArray[np.int32], pa.Array]:
     """Codes and distinct values of the blobs whose length words are at `at`."""
-    head = np.flatnonzero(np.diff(at, prepend=-1))
+    is_head = np.ones(len(at), np.bool_)
+    np.not_equal(at[1:], at[:-1], out=is_head[1:])
+    head = np.flatnonzero(is_head)
     codes, address = _distinct_addresses(at[head])
     start, length = buffer.vectors_at(address, 1, what)
     buffer.check_total(int(length.sum()), what)
