@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
+from benchmarks import scale
 from benchmarks.cases import FILE_CASES, Case, ScenarioName
 from benchmarks.data import ROWS_PER_STEP
 from benchmarks.measure import WARM_UP_ROWS, Steps, best, measure, memory_method, run_in_process
@@ -36,6 +37,9 @@ def main() -> None:
     arguments = _arguments()
     if importlib.util.find_spec("icechunk") is None:
         sys.exit(NEEDS_OFFICIAL)
+    if arguments.only == "scale":
+        print("\n".join(scale.run(arguments.refs)))
+        return
     cases = [case for case in CASES if case.is_about(arguments.only)]
     if not cases:
         names = "\n  ".join(case.name for case in CASES)
@@ -126,7 +130,10 @@ def _arguments() -> argparse.Namespace:
         "--only",
         default="",
         metavar="SUBSTRING",
-        help="cases to measure, or a group: files, repositories",
+        help="cases to measure, or a group: files, repositories; or scale, which is a table alone",
+    )
+    parser.add_argument(
+        "--refs", type=int, default=scale.DEFAULT_REFS, help="references of the array of scale"
     )
     parser.add_argument(
         "--json",
