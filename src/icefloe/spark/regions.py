@@ -1,0 +1,183 @@
+"""Regions of arrays that can be written independently: no two of them share a chunk."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from icefloe.errors import InvalidInputError
+
+TARGET_REGION_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The axes that a set of arrays shares, and how their chunks cut them.
+
+    `chunks` is the length along each axis at which every array of the set has a border, so that
+    regions made of whole steps never share a chunk of any of them.
+    """
+
+    dims: tuple[str, ...]
+    shape: tuple[int, ...]
+    chunks: tuple[int, ...]
+    itemsize: int
+
+    @classmethod
+    def common(
+        cls,
+        dims: tuple[str, ...],
+        shape: tuple[int, ...],
+        chunks: Sequence[Sequence[int]],
+        itemsize: int,
+    ) -> Grid:
+        """The grid of arrays with equal axes and `chunks` of their own."""
+        steps = tuple(math.lcm(*axis) for axis in zip(*chunks, strict=True))
+        return cls(dims, shape, steps, itemsize)
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A box of an array, or of the arrays of a group that have the same axes."""
+
+    dims: tuple[str, ...]
+    start: tuple[int, ...]
+    stop: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """How many elements the box has along each axis."""
+        return tuple(stop - start for start, stop in zip(self.start, self.stop, strict=True))
+
+    @property
+    def slices(self) -> tuple[slice, ...]:
+        """The box as an index for numpy and Zarr arrays, in the order of `dims`."""
+        return tuple(slice(start, stop) for start, stop in zip(self.start, self.stop, strict=True))
+
+    @property
+    def indexers(self) -> dict[str, slice]:
+        """The box by name, as xarray's `isel` takes it."""
+        return dict(zip(self.dims, self.slices, strict=True))
+
+    def __getitem__(self, dim: str) -> slice:
+        return self.indexers[dim]
+
+
+def default_region_shape(grid: Grid, target_bytes: int = TARGET_REGION_BYTES) -> tuple[int, ...]:
+    """Whole chunks, grown from the last axis forward until a region is worth a task."""
+    size = [min(step, length) for step, length in zip(grid.chunks, grid.shape, strict=True)]
+    for axis in reversed(range(len(size))):
+        others = math.prod(size) // max(size[axis], 1) * grid.itemsize
+        room = max(1, target_bytes // max(others * max(grid.chunks[axis], 1), 1))
+        size[axis] = min(max(grid.chunks[axis] * room, 1), max(grid.shape[axis], 1))
+        if size[axis] < grid.shape[axis]:
+            break
+    return tuple(size)
+
+
+def cut(
+    grid: Grid,
+    region_shape: Sequence[int] | None,
+    start: Sequence[int] | None = None,
+    stop: Sequence[int] | None = None,
+) -> Iterator[Region]:
+    """Regions that cover the box from `start` to `stop`, their borders at those of chunks.
+
+    The first and the last along an axis may be shorter: they hold what of their chunks lies
+    inside the box, and each chunk still belongs to one region alone.
+    """
+    step = tuple(region_shape or default_region_shape(grid))
+    _check_steps(grid, step)
+    low = tuple(start or (0,) * len(grid.shape))
+    high = tuple(grid.shape if stop is None else stop)
+    axes = []
+    for first, last, size in zip(low, high, step, strict=True):
+        begin = first - first % size
+        axes.append([(max(at, first), min(at + size, last)) for at in range(begin, last, size)])
+    for box in product(*axes):
+        yield Region(grid.dims, tuple(a for a, _ in box), tuple(b for _, b in box))
+
+
+def _check_steps(grid: Grid, step: Sequence[int]) -> None:
+    if len(step) != len(grid.shape):
+        raise InvalidInputError(
+            f"region_shape {tuple(step)} has {len(step)} axes, expected {len(grid.shape)}: "
+            f"{grid.dims}"
+        )
+    for dim, size, chunk, length in zip(grid.dims, step, grid.chunks, grid.shape, strict=True):
+        if size < 1 or (size % chunk and size < length):
+            raise InvalidInputError(
+                f"region_shape has {size} along {dim!r}, expected a multiple of {chunk}: two "
+                "regions would share a chunk, and one task's data would overwrite the other's"
+            )
+
+
+def check_given(grid: Grid, regions: Sequence[Region]) -> None:
+    """Refuse regions outside the arrays, and any two that share a chunk."""
+    if not regions:
+        return
+    lows = np.array([region.start for region in regions], np.int64).reshape(len(regions), -1)
+    highs = np.array([region.stop for region in regions], np.int64).reshape(len(regions), -1)
+    is_bad = ((lows < 0) | (highs > np.array(grid.shape)) | (lows >= highs)).any(axis=1)
+    if bool(is_bad.any()):
+        region = regions[int(np.flatnonzero(is_bad)[0])]
+        raise InvalidInputError(
+            f"region {region.indexers} is empty or not inside the shape {grid.shape}"
+        )
+    step = np.array(grid.chunks)
+    first, last = lows // step, -(-highs // step)
+    pair = _overlapping_pair(first, last)
+    if pair is not None:
+        a, b = (regions[at].indexers for at in pair)
+        raise InvalidInputError(
+            f"regions {a} and {b} share a chunk (chunks of {grid.dims} are {grid.chunks}): "
+            "one task's data would overwrite the other's; move their common border to a border "
+            "of chunks, or write them as one region"
+        )
+
+
+def _overlapping_pair(first: np.ndarray, last: np.ndarray) -> tuple[int, int] | None:
+    """Two boxes that overlap, found by sweeping along the first axis."""
+    if first.shape[1] == 0:
+        return (0, 1) if len(first) > 1 else None
+    order = np.argsort(first[:, 0], kind="stable")
+    active = np.empty(0, np.int64)
+    for at in order.tolist():
+        active = active[last[active, 0] > first[at, 0]]
+        is_hit = ((first[active] < last[at]) & (first[at] < last[active])).all(axis=1)
+        if bool(is_hit.any()):
+            return int(active[is_hit][0]), int(at)
+        active = np.append(active, at)
+    return None
+
+
+def region_of(dims: Sequence[str], shape: Sequence[int], given: object) -> Region:
+    """A region from what a caller may write: a Region, slices in order, or slices by name."""
+    if isinstance(given, Region):
+        return given
+    if isinstance(given, Mapping):
+        unknown = set(given) - set(dims)
+        if unknown:
+            raise InvalidInputError(
+                f"region {dict(given)} names {sorted(unknown)}, the arrays have {tuple(dims)}"
+            )
+        slices = [given.get(dim, slice(None)) for dim in dims]
+    elif isinstance(given, Sequence) and len(given) == len(dims):
+        slices = list(given)
+    else:
+        raise InvalidInputError(
+            f"region {given!r} is not understood, expected a slice for each of {tuple(dims)}, or "
+            "a mapping from their names to slices"
+        )
+    bounds = []
+    for dim, part, length in zip(dims, slices, shape, strict=True):
+        if not isinstance(part, slice) or part.step not in (None, 1):
+            raise InvalidInputError(f"region: {part!r} along {dim!r}, expected slice(start, stop)")
+        start = 0 if part.start is None else part.start
+        stop = length if part.stop is None else part.stop
+        bounds.append((int(start), int(stop)))
+    return Region(tuple(dims), tuple(a for a, _ in bounds), tuple(b for _, b in bounds))
