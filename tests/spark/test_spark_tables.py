@@ -1,0 +1,144 @@
+"""Tables, SQL, filters and streams through a running Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zarr
+from pyspark.sql import DataFrame, SparkSession
+
+import icefloe.spark
+from icefloe import InvalidInputError, Repository
+from icefloe.spark.source import pin
+from icefloe.spark.tables import TABLES, plan_table
+from tests.servers import S3Server
+from tests.spark.datasets import WEATHER_ENCODING, rows, rows_of, weather, write
+from tests.spark.test_tables import history
+
+
+@pytest.fixture(scope="module")
+def past(tmp_path_factory: pytest.TempPathFactory) -> Repository:
+    return history(tmp_path_factory.mktemp("past"), 2)
+
+
+def sorted_rows(found: Any) -> list[str]:
+    table = found.toArrow() if isinstance(found, DataFrame) else found
+    return sorted(map(repr, table.to_pylist()))
+
+
+def test_tables_are_the_same_through_spark(spark: SparkSession, past: Repository) -> None:
+    for name in TABLES:
+        expected = sorted_rows(rows_of(plan_table(pin(past), name, "main")))
+        assert sorted_rows(icefloe.spark.table(spark, past, name)) == expected
+    reader = spark.read.format("icefloe").option("table", "chunks").option("tag", "filled")
+    found = reader.load(past.storage.url)
+    assert found.groupBy("kind").count().count() == 2
+    files = spark.read.format("icefloe").option("table", "files").load(past.storage.url)
+    assert files.where("is_referenced").count() > 10
+
+
+def test_files_on_s3_are_listed_in_parts(spark: SparkSession, s3_server: S3Server) -> None:
+    repository = Repository.create(s3_server.storage())
+    write(repository, weather(), encoding=WEATHER_ENCODING)
+    found = icefloe.spark.table(spark, repository, "files").toArrow()
+    listed = dict(repository.storage.list_objects())
+    assert (
+        dict(zip(found["path"].to_pylist(), found["file_size_in_bytes"].to_pylist(), strict=True))
+        == listed
+    )
+
+
+def test_filters_of_a_query_choose_the_chunks(spark: SparkSession, repository: Repository) -> None:
+    write(repository, weather(), encoding=WEATHER_ENCODING)
+    reader = spark.read.format("icefloe").option("pushdown", "true").option("min-partitions", 100)
+    whole = reader.load(repository.storage.url)
+    near = whole.where("lat = 47.5 AND time >= '2001-02-01' AND temperature > 0 AND height > 8")
+    assert whole.rdd.getNumPartitions() == 12
+    assert near.rdd.getNumPartitions() == 4
+    expected = rows(repository, where="lat = 47.5 AND time >= '2001-02-01'").to_pandas()
+    wanted = expected.query("temperature > 0 and height > 8")
+    assert near.count() == len(wanted) > 0
+
+
+def test_sql_and_a_schema_that_chooses_columns(spark: SparkSession, repository: Repository) -> None:
+    write(repository, weather(), encoding=WEATHER_ENCODING)
+    url = repository.storage.url
+    spark.sql(
+        f"CREATE OR REPLACE TEMPORARY VIEW weather USING icefloe OPTIONS (path '{url}', "
+        "variables 'temperature', where 'lat > 48')"
+    )
+    [row] = spark.sql("SELECT count(*) n, max(temperature) top FROM weather").collect()
+    assert (row.n, row.top) == (
+        40,
+        rows(repository, where="lat > 48")["temperature"].to_pandas().max(),
+    )
+    chosen = spark.read.format("icefloe").schema("height int, lat float").load(url)
+    assert chosen.columns == ["height", "lat"]
+    assert chosen.count() == 60
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"layuot": "cells"}, "unknown option 'layuot'"),
+        ({"table": "everything"}, "tables are snapshots"),
+        ({"branch": "nowhere"}, "nowhere"),
+        ({"as-of": "yesterday"}, "as-of is 'yesterday'"),
+        ({"decode": "perhaps"}, "expected true or false"),
+        ({"variables": "nothing"}, "no array 'nothing'"),
+        ({"path": ""}, "no repository"),
+    ],
+)
+def test_bad_options_are_refused_before_a_job_starts(
+    spark: SparkSession, past: Repository, options: dict[str, str], problem: str
+) -> None:
+    reader = spark.read.format("icefloe").options(**{"path": past.storage.url, **options})
+    with pytest.raises(Exception, match=problem):
+        reader.load()
+
+
+def test_a_stream_has_every_commit_once(
+    spark: SparkSession, repository: Repository, tmp_path: Path
+) -> None:
+    write(repository, weather())
+    stream = (
+        spark.readStream.format("icefloe").option("table", "changes").load(repository.storage.url)
+    )
+    target, checkpoint = str(tmp_path / "changes"), str(tmp_path / "checkpoint")
+
+    def drain() -> dict[str, int]:
+        query = (
+            stream.writeStream.format("parquet")
+            .option("checkpointLocation", checkpoint)
+            .trigger(availableNow=True)
+            .start(target)
+        )
+        assert query.awaitTermination(120)
+        counts = spark.read.parquet(target).groupBy("snapshot_id").count().collect()
+        return {row["snapshot_id"]: row["count"] for row in counts}
+
+    first = drain()
+    assert set(first) == {repository.lookup_branch("main")}
+    session = repository.writable_session("main")
+    zarr.open_array(session.store, path="height")[...] = 1
+    second = session.commit("one array")
+    assert drain() == first | {second: 1}
+    assert drain() == first | {second: 1}
+
+
+def test_a_stream_of_arrays_is_refused(spark: SparkSession, past: Repository) -> None:
+    stream = spark.readStream.format("icefloe").option("variables", "a").load(past.storage.url)
+    query = stream.writeStream.format("noop").start()
+    with pytest.raises(Exception, match="cannot be read as a stream"):
+        query.awaitTermination(120)
+
+
+def test_a_table_refuses_before_a_job_starts(spark: SparkSession, past: Repository) -> None:
+    with pytest.raises(InvalidInputError, match="no table 'chunk'"):
+        icefloe.spark.table(spark, past, "chunk")
+    with pytest.raises(InvalidInputError, match="whole repository"):
+        icefloe.spark.table(spark, past, "refs", branch="main")
+    with pytest.raises(InvalidInputError, match=r"expected an icefloe\.Repository"):
+        icefloe.spark.table(spark, past.storage, "refs")  # type: ignore[arg-type]
