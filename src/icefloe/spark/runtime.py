@@ -73,14 +73,9 @@ def session(
     _prepare_environment(master)
     builder: Any = SparkSession.builder
     builder = builder.appName(app_name)
-    defaults = {
-        **_DEFAULTS,
-        "spark.ui.showConsoleProgress": str(shows).lower(),
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
-    }
     if master is not None or "spark.master" not in options:
         builder = builder.master(master or os.environ.get("MASTER") or "local[*]")
-    for name, value in {**defaults, **options}.items():
+    for name, value in {**_defaults(shows_progress=shows), **options}.items():
         builder = builder.config(name, value)
     made: SparkSession = builder.getOrCreate()
     return made
@@ -95,6 +90,14 @@ def parallelism(spark: SparkSession) -> int:
 def is_local(master: str | None) -> bool:
     """Whether the workers run on this machine, where this Python is."""
     return master is None or master.startswith("local")
+
+
+def _defaults(*, shows_progress: bool) -> dict[str, str]:
+    return {
+        **_DEFAULTS,
+        "spark.ui.showConsoleProgress": str(shows_progress).lower(),
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+    }
 
 
 def _prepare_environment(master: str | None) -> None:
@@ -112,12 +115,13 @@ def _prepare_environment(master: str | None) -> None:
 def _connect(
     url: str, app_name: str, options: Mapping[str, str], shows_progress: bool
 ) -> SparkSession:
-    if not url.startswith("sc://"):
-        _prepare_environment(url)  # a server of our own, in this process
+    settings = {PUSHDOWN: "true"}  # of the defaults, what a session on a running server may set
+    if not url.startswith("sc://"):  # a server of our own, started with this session
+        _prepare_environment(url)
+        settings = _defaults(shows_progress=False)
     builder: Any = SparkSession.builder
     builder = builder.remote(url).appName(app_name)
-    # Of the defaults, only what a session on a running server may set.
-    for name, value in {PUSHDOWN: "true", **options}.items():
+    for name, value in {**settings, **options}.items():
         builder = builder.config(name, value)
     made: SparkSession = builder.getOrCreate()
     if shows_progress:
