@@ -58,6 +58,11 @@ def num_commits(rows: int) -> int:
     return max(rows // 5000, 1)
 
 
+def crowd_size(rows: int) -> tuple[int, int]:
+    """Processes, and commits of each: 10 and 10 at a million references."""
+    return (10, 10) if rows >= 1_000_000 else (3, 2)
+
+
 def num_members(rows: int) -> int:
     """Arrays in one group: 5000 at a million references."""
     return rows // 200

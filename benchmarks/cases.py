@@ -37,6 +37,8 @@ class Case:
     official_file: Side | None = None
     """Where to find the file of official's that ours is to be compared with."""
     has_size_target: bool = False
+    largest_size: float | None = None
+    """How large ours may be against official's; `LARGEST_SIZE_RATIO` if None."""
     wall_target: float | None = None
     """How many times less wall time than official icefloe is to need."""
     requests_target: float | None = None

@@ -72,11 +72,25 @@ def let_go(processes: list[subprocess.Popen[str]]) -> None:
 def main(library_name: str, url: str, prefix: str, first: str, count: str) -> None:
     """Commit chunk after chunk."""
     library = importlib.import_module(library_name)
+    warm_up(library)
     repository = open_repository(library, url, prefix)
-    solver = library.ConflictDetector()
     print("ready", flush=True)
     sys.stdin.readline()
-    for at in range(int(first), int(first) + int(count)):
+    commit_chunks(library, repository, range(int(first), int(first) + int(count)))
+
+
+def warm_up(library: Any) -> None:
+    """The first commit of a process loads modules and starts threads, here in memory."""
+    repository = library.Repository.create(library.in_memory_storage())
+    with repository.transaction("main", message="an array") as store:
+        zarr.create_array(store, name="a", shape=(3,), chunks=(1,), dtype="int32")
+    commit_chunks(library, repository, range(3))
+
+
+def commit_chunks(library: Any, repository: Any, chunks: range) -> None:
+    """One chunk a commit, each from the newest snapshot on."""
+    solver = library.ConflictDetector()
+    for at in chunks:
         session = repository.writable_session("main")
         array: Any = zarr.open_array(session.store, path="a")
         array[at] = at + 1

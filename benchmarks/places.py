@@ -47,6 +47,13 @@ def count_requests(folder: Path) -> dict[str, int]:
     return methods
 
 
+def count_received(folder: Path) -> int:
+    """How many bytes requests have brought to the S3 server so far."""
+    with urllib.request.urlopen(f"{endpoint(folder)}/-/requests") as response:
+        received: int = json.load(response)["received_bytes"]
+    return received
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """The storages that one library has of one kind."""

@@ -128,6 +128,15 @@ _VIRTUAL_ROWS = [
     )
 ]
 
+_CROWD = _row(
+    "100 commits by 10 processes, rebasing",
+    ("crowd", "crowd"),
+    ("crowd",),
+    S3,
+    "one array, no chunk twice; MB are what the server received, the CPU is not that of the ten",
+    wall=2.0,
+)
+
 STORE_CASES = [
     _write(_SMALL, "small", LOCAL, _FSYNC),
     _write(_SMALL, "small", UNSYNCED),
@@ -152,6 +161,13 @@ STORE_CASES = [
     _commits(UNSYNCED),
     _commits(S3, cpu=1 / LARGEST_COMMIT_CPU),
     *_VIRTUAL_ROWS,
+    replace(
+        _CROWD,
+        official_file=_CROWD.official,
+        has_size_target=True,
+        largest_size=0.5,
+        requests_target=2.0,
+    ),
     _open("virtual", "files", LOCAL),
     _open("virtual", "files", S3),
     _open("native", "native", LOCAL, _NATIVE_NOTE),

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import zarr
 
-from benchmarks import stores, virtual_refs
+from benchmarks import committers, stores, virtual_refs
 from benchmarks.arrays import chunk_values, num_commits
 from benchmarks.data import Corpus
 from benchmarks.measure import WARM_UP_ROWS
-from benchmarks.places import LOCAL, MEMORY, UNSYNCED, Place
+from benchmarks.places import LIBRARIES, LOCAL, MEMORY, UNSYNCED, Place, endpoint
 
 LOOKUPS = 200
 
@@ -77,6 +77,17 @@ def check_virtual(corpus: Corpus, dataset: str, kind: str, way: str) -> None:
             session.commit("references")
             found = stores.open_session(reader, reader.storage(address))
             assert found.all_virtual_chunk_locations() == refs.locations, "locations differ"
+
+
+def check_crowd(corpus: Corpus, _dataset: str, kind: str) -> None:
+    """Either sees what a crowd of the other's committers did."""
+    for writer, reader in _both_ways(corpus, kind):
+        with writer.fresh_address() as address:
+            stores.create_crowded(writer, writer.storage(address), 4)
+            url, library = endpoint(corpus.folder), LIBRARIES[writer.side]
+            with committers.crowd(library, url, address, processes=2, commits=2) as started:
+                committers.let_go(started)
+            stores.require_crowd(reader, reader.storage(address), 4)
 
 
 def check_look_up(corpus: Corpus, dataset: str, kind: str) -> None:
@@ -139,6 +150,7 @@ CHECKS: dict[str, Callable[[Corpus, str, str], None]] = {
     "virtual_lists": partial(check_virtual, way="lists"),
     "virtual_objects": partial(check_virtual, way="objects"),
     "virtual_table": partial(check_virtual, way="table"),
+    "crowd": check_crowd,
     "look_up": check_look_up,
     "keys": check_keys,
     "documents": check_documents,

@@ -14,9 +14,17 @@ import zarr
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.common import concurrent_map
 
-from benchmarks.arrays import chunk_values, compressors, listed, num_commits, num_members
+from benchmarks import committers
+from benchmarks.arrays import (
+    chunk_values,
+    compressors,
+    crowd_size,
+    listed,
+    num_commits,
+    num_members,
+)
 from benchmarks.data import Corpus
-from benchmarks.places import Place
+from benchmarks.places import LIBRARIES, Place, count_received, endpoint
 from benchmarks.steps import PREPARED, Scenario, Step
 from benchmarks.virtual_refs import set_virtual
 
@@ -162,6 +170,43 @@ def virtual_objects(corpus: Corpus, dataset: str, side: str, kind: str) -> Scena
 def virtual_table(corpus: Corpus, dataset: str, side: str, kind: str) -> Scenario:
     """Set virtual references from an Arrow table."""
     yield from set_virtual(corpus, dataset, side, kind, "table")
+
+
+def create_crowded(place: Place, storage: Any, count: int) -> None:
+    """A repository with an array of which so many chunks are still to be written."""
+    session = place.library.Repository.create(storage).writable_session("main")
+    shape = (count + _CHUNKS_BEFORE,)
+    array: Any = zarr.create_array(session.store, name="a", shape=shape, chunks=(1,), dtype="int32")
+    array[count:] = np.arange(_CHUNKS_BEFORE)
+    session.commit("an array")
+
+
+def require_crowd(place: Place, storage: Any, count: int) -> None:
+    """What the crowd did is all there, every commit once."""
+    history = place.library.Repository.open(storage).ancestry(branch="main")
+    messages = [snapshot.message for snapshot in history][:-2]  # the array, the repository
+    assert sorted(messages) == sorted(f"chunk {number}" for number in range(count)), messages
+    assert open_array(place, storage)[:count].tolist() == list(range(1, count + 1))
+
+
+def crowd(corpus: Corpus, _dataset: str, side: str, kind: str) -> Scenario:
+    """Many processes that commit to one branch, each rebasing when others were faster."""
+    place, (processes, commits) = Place(side, kind, corpus), crowd_size(corpus.rows)
+    folder, library = corpus.folder, LIBRARIES[side]
+    with place.fresh_address() as address:
+        storage = place.storage(address)
+        create_crowded(place, storage, processes * commits)
+        with committers.crowd(
+            library, endpoint(folder), address, processes=processes, commits=commits
+        ) as started:
+            before = count_received(folder)
+            yield PREPARED
+            committers.let_go(started)
+            yield Step("crowd", size_bytes=count_received(folder) - before)
+        require_crowd(place, storage, processes * commits)
+
+
+_CHUNKS_BEFORE = 1000
 
 
 def look_up(corpus: Corpus, dataset: str, side: str, kind: str) -> Scenario:

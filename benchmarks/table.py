@@ -97,7 +97,9 @@ class Row:
         if self.case.has_memory_target and self.official is not None:
             found["memory"] = self.ours.peak_bytes <= self.official.peak_bytes
         if self.case.has_size_target and self.size_ratio is not None:
-            found["size"] = self.size_ratio <= LARGEST_SIZE_RATIO
+            largest = self.case.largest_size
+            name = "size" if largest is None else f"size {largest:.2g}"
+            found[name] = self.size_ratio <= (largest or LARGEST_SIZE_RATIO)
         return found
 
     def as_json(self) -> dict[str, Any]:
