@@ -3,7 +3,8 @@
     python -m benchmarks.spark_read [MILLION_CELLS]
 
 CPU is that of this process, of Java and of Spark's Python workers together. The best of three runs
-is shown; the first run of each line only warms up.
+is shown; the first run of each line only warms up. Rates are of all cells, also in the line that
+reads four time steps of them.
 """
 
 from __future__ import annotations
