@@ -1,5 +1,12 @@
 """What a bounded cache keeps."""
 
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,3 +50,27 @@ def test_dropping_makes_room() -> None:
     cache.put("c", "C", 1)
     assert cache.get("a") is None
     assert (cache.get("b"), cache.get("c")) == ("B", "C")
+
+
+FORKED_WHILE_LOCKED = """
+import os, signal
+from icefloe.assets.cache import BoundedCache
+
+cache = BoundedCache(10)
+cache.put("a", 1, 1)
+cache._lock.acquire()  # what a thread that is at work here holds at that moment
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    assert cache.get("a") is None
+    cache.put("b", 2, 1)
+    os._exit(0 if cache.get("b") == 2 else 1)
+_, status = os.waitpid(child, 0)
+raise SystemExit(os.waitstatus_to_exitcode(status))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_forked_child_does_not_wait_for_a_thread_it_does_not_have() -> None:
+    program = [sys.executable, "-c", FORKED_WHILE_LOCKED]
+    assert subprocess.run(program, timeout=60, check=False).returncode == 0

@@ -7,6 +7,8 @@ from collections.abc import Hashable, Iterable
 from threading import Lock
 from typing import Generic, NamedTuple, TypeVar
 
+from icefloe.storage.forks import repair_after_fork
+
 Value = TypeVar("Value")
 
 
@@ -28,6 +30,13 @@ class BoundedCache(Generic[Value]):
         self._entries: OrderedDict[Hashable, _Entry[Value]] = OrderedDict()
         self._weight = self._nbytes = 0
         self._lock = Lock()  # held for dictionary work only, never across an await
+        repair_after_fork(self)
+
+    def after_fork_in_child(self) -> None:
+        """Another thread of the parent may have been at work here: start afresh."""
+        self._lock = Lock()
+        self._entries = OrderedDict()
+        self._weight = self._nbytes = 0
 
     @property
     def nbytes(self) -> int:

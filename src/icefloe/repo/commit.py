@@ -294,10 +294,12 @@ async def _write(
     properties = {**handle.shared.default_commit_metadata, **(metadata or {})}
     encode_metadata(properties, handle.spec_version)  # refused before anything is uploaded
     sizes = split_sizes(handle.settings.manifest)
+    snapshot_id = handle.new_id(SnapshotId)
     with state.lock:  # every chunk in the plan has its place in a pack, and is stored below
         state.packs.close(state.changes)
         state.packs.check_placed(state.changes)
         plan = plan_commit(base, state.changes, sizes, rewrite_all=rewrite_all)
+        log = state.changes.log(snapshot_id)  # now, so that it tells of what the plan has
     await store_packs(handle, state)
     if work.is_contended:
         await _look_before_upload(handle, state, plan, work)
@@ -306,13 +308,12 @@ async def _write(
         plan,
         manifests,
         base.manifest_files,
-        snapshot_id=handle.new_id(SnapshotId),
+        snapshot_id=snapshot_id,
         parent_id=parent_id if handle.spec_version == 1 else None,
         flushed_at=_flush_time(handle, base),
         message=message,
         metadata=properties,
     )
-    log = state.changes.log(snapshot.id)
     if before is not None:
         log = union_of_logs(before, log)
     version = handle.spec_version
