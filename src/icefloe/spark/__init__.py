@@ -19,5 +19,6 @@ from icefloe.spark.runtime import session
 from icefloe.spark.tables import table
 from icefloe.spark.write_dataset import write_dataset
 from icefloe.spark.write_regions import write_regions
+from icefloe.spark.write_table import write_table
 
-__all__ = ["Region", "read", "session", "table", "write_dataset", "write_regions"]
+__all__ = ["Region", "read", "session", "table", "write_dataset", "write_regions", "write_table"]

@@ -1,0 +1,246 @@
+"""`write_table`: rows of a DataFrame, one a cell, become arrays in one commit.
+
+Rows are located by their coordinates and brought together by block of chunks, so that every chunk
+is written by one task; a task holds one block at a time.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from icefloe.api.repository import Repository
+from icefloe.api.session import ForkSession
+from icefloe.changes.solvers import ConflictSolver
+from icefloe.errors import InvalidInputError
+from icefloe.spark import ref_blocks
+from icefloe.spark.engine import drain, take_blocks
+from icefloe.spark.runtime import parallelism
+from icefloe.spark.source import as_repository
+from icefloe.spark.table_arrays import (
+    TableRequest,
+    check_present,
+    check_target,
+    prepare,
+    table_request,
+)
+from icefloe.spark.table_columns import as_keys, key_type
+from icefloe.spark.table_grid import BLOCK, CELL, TableGrid
+
+_TASKS_A_SLOT = 4
+_DRAIN_ROWS = 4 << 20  # references are handed on about this often, so that a task stays small
+
+
+@dataclass(frozen=True, slots=True)
+class TableReport:
+    """What `write_table` did."""
+
+    snapshot_id: str
+    chunks_written: int
+    bytes_written: int
+    seconds: float
+
+
+def write_table(
+    df: DataFrame,
+    repository: Repository | str,
+    *,
+    group: str = "",
+    dims: Sequence[str] | Mapping[str, Any],
+    variables: Sequence[str],
+    chunks: Mapping[str, int] | Sequence[int] | None = None,
+    branch: str = "main",
+    mode: str = "error",
+    message: str | None = None,
+    metadata: dict[str, Any] | None = None,
+    rebase_with: ConflictSolver | None = None,
+    num_tasks: int | None = None,
+) -> TableReport:
+    """Write rows, one for each cell, into arrays of a group, in one commit.
+
+    The columns `dims` say where a row belongs, the columns `variables` what is there. Coordinates
+    of new arrays are the sorted distinct values of each column of `dims` (one Spark job more), or
+    those given as a mapping from the column to its values. They are stored as arrays of the same
+    name; times in UTC, as CF conventions have it. Cells without a row, and nulls, are missing
+    values: NaN in floats, the `_FillValue` of integers and times, empty text; null in a column of
+    booleans is an error.
+
+    With `mode="error"` none of the arrays of `variables` may exist; "overwrite" replaces them;
+    "append" writes into them (and creates those missing). Rows are located by value. Appending,
+    coordinates that lie after the last one make all arrays of that dimension longer. Any other
+    value that is not among the coordinates is an error, and so are two rows for one cell; then
+    nothing is committed. Chunks that the rows cover in part keep their other cells.
+
+    Args:
+        chunks: lengths of the chunks of new arrays, by dimension or in order; about 8 MB
+            unless given.
+        num_tasks: how many tasks write.
+
+    Raises:
+        InvalidInputError: a column is missing or has no fitting type, a coordinate is out of
+            range, a cell has two rows.
+        AlreadyExistsError: an array exists, with mode "error".
+        ConflictError: others committed to the branch meanwhile, and `rebase_with` was not given.
+    """
+    if not hasattr(df, "mapInArrow") or not hasattr(df, "schema"):
+        raise InvalidInputError(f"df is a {type(df).__name__}, expected a Spark DataFrame")
+    if getattr(df, "isStreaming", False):
+        raise InvalidInputError(
+            'df is a stream; write it with df.writeStream.format("icefloe"), or call write_table '
+            "in foreachBatch"
+        )
+    started = time.monotonic()
+    schema = _arrow_schema(df, dims, variables)
+    request = table_request(schema, group, dims, variables, chunks, mode)
+    session = as_repository(repository).writable_session(branch)
+    request = check_target(session, request)
+    with plain_errors():
+        values = {**_distinct_values(df, request), **request.coordinates}
+        grid = prepare(session, request, values)
+        base = session.snapshot_id
+        rows = _located(df, request, grid)
+        tasks = num_tasks or parallelism(df.sparkSession) * _TASKS_A_SLOT
+        run = partial(_write_blocks, session.fork(), grid)
+        blocks = (
+            rows.repartition(tasks, BLOCK)
+            .sortWithinPartitions(BLOCK)
+            .mapInArrow(run, ref_blocks.DDL)
+            .toArrow()
+        )
+    chunks_written, size = take_blocks(session, base, blocks)
+    text = message or f"write {', '.join(request.variables)} to {request.group}"
+    snapshot = session.commit(text, metadata, rebase_with=rebase_with, allow_empty=True)
+    return TableReport(snapshot, chunks_written, size, time.monotonic() - started)
+
+
+def _arrow_schema(df: DataFrame, dims: Any, variables: Any) -> pa.Schema:
+    """The columns that matter, in Arrow's types; others may have types that Arrow lacks."""
+    named = {*_listed(dims), *_listed(variables)}
+    seen = df.schema
+    twice = [name for name in seen.names if name in named and seen.names.count(name) > 1]
+    if twice:
+        raise InvalidInputError(f"the table has two columns {twice[0]!r}; rename one of them")
+    missing = [name for name in named if name not in seen.names]
+    if missing:
+        raise InvalidInputError(
+            f"the table has no column {missing[0]!r}; columns are "
+            f"{', '.join(map(repr, seen.names))}"
+        )
+    kept = type(seen)([field for field in seen.fields if field.name in named])
+    return to_arrow_schema(kept, timezone="UTC")
+
+
+def _listed(names: Any) -> list[str]:
+    if isinstance(names, str):
+        return [names]
+    return [name for name in names if isinstance(name, str)] if isinstance(names, Iterable) else []
+
+
+def _column(df: DataFrame, name: str) -> Any:
+    quoted = name.replace("`", "``")
+    return df[f"`{quoted}`"]
+
+
+def _distinct_values(df: DataFrame, request: TableRequest) -> dict[str, pa.Array]:
+    """The sorted values of each dimension that were not given, found in one pass."""
+    wanted = [dim for dim in request.dims if dim not in request.coordinates]
+    if not wanted:
+        return {}
+    found = df.agg(
+        *(sf.collect_set(_column(df, dim)).alias(f"v{at}") for at, dim in enumerate(wanted)),
+        *(
+            sf.count(sf.when(_column(df, dim).isNull(), 1)).alias(f"n{at}")
+            for at, dim in enumerate(wanted)
+        ),
+    ).toArrow()
+    values = {}
+    for at, dim in enumerate(wanted):
+        if found[f"n{at}"][0].as_py():
+            raise InvalidInputError(
+                f"column {dim!r} has null in a row, expected a coordinate; drop those rows"
+            )
+        values[dim] = sorted_keys(dim, found[f"v{at}"].combine_chunks().flatten(), request)
+    return values
+
+
+def sorted_keys(dim: str, column: pa.Array, request: TableRequest) -> pa.Array:
+    """Distinct values in the order in which new coordinates are stored."""
+    keys = pc.unique(as_keys(dim, column, key_type(request.types[dim])))
+    check_present(dim, keys)
+    return keys.take(pc.sort_indices(keys))
+
+
+def _located(df: DataFrame, request: TableRequest, grid: TableGrid) -> DataFrame:
+    fields = [f"{BLOCK} bigint", f"{CELL} bigint"]
+    for name in grid.variables:
+        quoted = name.replace("`", "``")
+        fields.append(f"`{quoted}` {df.schema[name].dataType.simpleString()}")
+    chosen = df.select(*(_column(df, name) for name in request.columns))
+    return chosen.mapInArrow(partial(_locate_rows, grid), ", ".join(fields))
+
+
+def _locate_rows(grid: TableGrid, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield from grid.locate(batch).to_batches()
+
+
+def _write_blocks(
+    fork: ForkSession, grid: TableGrid, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    rows = 0
+    for block, table in whole_blocks(batches):
+        grid.write_block(fork, block, table)
+        rows += table.num_rows
+        if rows >= _DRAIN_ROWS:
+            yield drain(fork)
+            rows = 0
+    if rows:
+        yield drain(fork)
+
+
+def whole_blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]:
+    """Rows sorted by block, put together: each block once, with all its rows."""
+    held: list[pa.RecordBatch] = []
+    current = -1
+    for batch in batches:
+        blocks = np.asarray(batch.column(BLOCK))
+        if not len(blocks):
+            continue
+        starts = np.flatnonzero(np.diff(blocks, prepend=blocks[0] - 1))
+        for start, stop in zip(starts, [*starts[1:], len(blocks)], strict=True):
+            number = int(blocks[start])
+            if number != current and held:
+                yield current, pa.Table.from_batches(held)
+                held = []
+            current = number
+            held.append(batch.slice(int(start), int(stop - start)))
+    if held:
+        yield current, pa.Table.from_batches(held)
+
+
+_OURS = re.compile(r"icefloe\.errors\.InvalidInputError: (.*)")
+
+
+class plain_errors:  # noqa: N801 - used like a function
+    """Turns what a task found wrong with the rows into the error that it raised there."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, PySparkException):
+            found = _OURS.search(str(error))
+            if found is not None:
+                raise InvalidInputError(found[1].strip()) from error
