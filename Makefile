@@ -27,8 +27,8 @@ help: ## list these commands
 setup: ## build the environment, unless it is there already
 	@$(SETUP_ENV) "$(VENV)"; $(NO_PYTHON)
 
-demo: setup ## a tour of what works
-	@$(PY) examples/tour.py
+demo: setup ## files become a versioned dataset with Spark, asked in SQL
+	@$(PY) examples/ingest.py
 
 test: setup ## every test
 	$(PY) -m pytest -n 2 --dist worksteal $(ARGS) tests

@@ -1,6 +1,7 @@
 """A tour of what works: a versioned repository in a plain directory, seen from several sides.
 
-Run it with `make demo`. Where official icechunk is installed, it is asked to read the result.
+Run it with `python examples/tour.py`. Where official icechunk is installed, it is asked to read the
+result.
 """
 
 from __future__ import annotations

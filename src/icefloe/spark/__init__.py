@@ -3,6 +3,7 @@
     spark = icefloe.spark.session()
     df = icefloe.spark.read(spark, repo, variables=["t2m"], where={"lat": (40, 60)})
     icefloe.spark.write_dataset(spark, dataset, repo, append_dim="time")
+    icefloe.spark.ingest(spark, "s3://bucket/2024/*.nc", repo, concat_dim="time", append=True)
 
 `spark.read.format("icefloe").load(url)` works as well, without registration; it takes credentials
 from the environment.
@@ -13,7 +14,9 @@ try:
 except ImportError as error:  # pragma: no cover - an environment without the extra
     raise ImportError('icefloe.spark needs pyspark: pip install "icefloe[spark]"') from error
 
+from icefloe.spark.ingest import IngestReport, ingest
 from icefloe.spark.reading import read
+from icefloe.spark.recipe import load_recipe, run_recipe
 from icefloe.spark.regions import Region
 from icefloe.spark.runtime import session
 from icefloe.spark.tables import table
@@ -21,4 +24,16 @@ from icefloe.spark.write_dataset import write_dataset
 from icefloe.spark.write_regions import write_regions
 from icefloe.spark.write_table import write_table
 
-__all__ = ["Region", "read", "session", "table", "write_dataset", "write_regions", "write_table"]
+__all__ = [
+    "IngestReport",
+    "Region",
+    "ingest",
+    "load_recipe",
+    "read",
+    "run_recipe",
+    "session",
+    "table",
+    "write_dataset",
+    "write_regions",
+    "write_table",
+]

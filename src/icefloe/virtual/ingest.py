@@ -221,9 +221,10 @@ def _refer(
         if placed is None:
             continue
         if "inline" in placed.column_names:
-            write_references(store, array, placed)
+            write_references(store, array.target, placed)
         else:
             tables.append(placed)
     if tables:
         # All at once: a session lays every table it is given over the ones before.
-        write_references(store, array, pa.concat_tables(tables, promote_options="default"))
+        placed = pa.concat_tables(tables, promote_options="default")
+        write_references(store, array.target, placed)

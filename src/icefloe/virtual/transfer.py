@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from zarr.dtype import parse_dtype
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.store.zarr_store import IcechunkStore
 from icefloe.virtual.data_types import little_endian
-from icefloe.virtual.description import Json, SourceDescription, SourceError
+from icefloe.virtual.description import Json, SourceDescription, SourceError, SourceVersion
 from icefloe.virtual.formats import NativeReader
 from icefloe.virtual.layout import fill_of
 from icefloe.virtual.plan import ArrayPlan, IngestPlan, Region
@@ -112,7 +113,7 @@ def _converted(
     return found
 
 
-def write_references(store: IcechunkStore, array: ArrayPlan, placed: pa.Table) -> None:
+def write_references(store: IcechunkStore, target: str, placed: pa.Table) -> None:
     """Hand references over to a session; chunks that travel in the table are written.
 
     Raises:
@@ -122,16 +123,46 @@ def write_references(store: IcechunkStore, array: ArrayPlan, placed: pa.Table) -
         buffer = default_buffer_prototype().buffer
         chunks = zip(index_of(placed).tolist(), placed["inline"].to_pylist(), strict=True)
         for index, data in chunks:
-            key = "/".join([array.target, "c", *map(str, index)])
+            key = "/".join([target, "c", *map(str, index)])
             sync(store.set(key, buffer.from_bytes(data)))
         return
-    if store.set_virtual_refs_table(array.target, placed) is not None:
+    if store.set_virtual_refs_table(target, placed) is not None:
         location = placed["location"][0].as_py()
         raise InvalidInputError(
             f"no virtual chunk container covers {location}; add one to the configuration of the "
             "repository, with set_virtual_chunk_container, and save it",
             ErrorKind.NO_CONTAINER_FOR_VIRTUAL_CHUNK,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where the references of one variable of one source go: all that placing them needs."""
+
+    first_chunk: tuple[int, ...]
+    cut: tuple[int, int] | None
+    """For a contiguous variable, how many rows it has and how many make a chunk."""
+    version: SourceVersion
+
+    def place(self, table: pa.Table) -> pa.Table | None:
+        """What scanning gave, at its place in the target, with checksums; None without chunks."""
+        if not table.num_rows:
+            return None
+        if self.cut is not None and "offset" in table.column_names:
+            table = cut_leading(table, *self.cut)
+        return with_checksums(shift_references(table, self.first_chunk), self.version)
+
+
+def placement_of(plan: IngestPlan, array: ArrayPlan, row: int) -> Placement:
+    """Where the file of `array.sources[row]` goes."""
+    source = plan.sources[int(array.sources[row])]
+    variable = source.variables[array.path]
+    chunks = np.maximum(np.array(array.chunks, np.int64), 1)
+    rows = variable.shape[0] if variable.shape else 0
+    length = array.chunks[array.num_new_axes] if rows else 0
+    is_cut = variable.is_contiguous and rows and length != rows
+    first_chunk = tuple((array.starts[row] // chunks).tolist())
+    return Placement(first_chunk, (rows, length) if is_cut else None, source.version)
 
 
 def placed_references(
@@ -141,15 +172,5 @@ def placed_references(
 
     `table` is what scanning the source gave for `array.path`. None if it has no chunk.
     """
-    source = plan.sources[number]
     row = int(np.flatnonzero(array.sources == number)[0])
-    chunks = np.array(array.chunks, np.int64)
-    if not table.num_rows:
-        return None
-    variable = source.variables[array.path]
-    rows = variable.shape[0] if variable.shape else 0
-    length = array.chunks[array.num_new_axes] if rows else 0
-    if variable.is_contiguous and "offset" in table.column_names and rows and length != rows:
-        table = cut_leading(table, rows, length)
-    first = array.starts[row] // np.maximum(chunks, 1)
-    return with_checksums(shift_references(table, first.tolist()), source.version)
+    return placement_of(plan, array, row).place(table)

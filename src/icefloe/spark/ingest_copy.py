@@ -1,0 +1,137 @@
+"""The native half of an ingest: tasks own chunks of the target and read what they need for them.
+
+A piece of work is a few boxes of target arrays, cut at chunk borders so that no chunk has two
+writers, with the files that overlap them. It carries only what those files need to be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+import zarr
+from pyspark.sql import SparkSession
+from zarr.dtype import parse_dtype
+
+from icefloe.api.session import ForkSession, Session
+from icefloe.spark.engine import WriteReport, write_items
+from icefloe.spark.runtime import parallelism
+from icefloe.virtual.access import SourceAccess
+from icefloe.virtual.description import SourceDescription
+from icefloe.virtual.formats import NativeReader, open_native
+from icefloe.virtual.ingest import MOST_OPEN_FILES
+from icefloe.virtual.plan import BLOCK_BYTES, ArrayPlan, IngestPlan, Region
+from icefloe.virtual.transfer import read_block
+
+_PIECES_A_SLOT = 8
+_LEAST_BYTES = 1 << 20  # smaller pieces cost more to hand out than to do
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A box of one target array, and the part of the plan that fills it."""
+
+    plan: IngestPlan
+    array: ArrayPlan
+    region: Region
+    nbytes: int
+
+
+def copy(
+    spark: SparkSession, session: Session, plan: IngestPlan, access: SourceAccess
+) -> WriteReport:
+    """Fill the native arrays of a plan, in a session that has their metadata."""
+    pieces = cut_pieces(plan, parallelism(spark) * _PIECES_A_SLOT)
+    return write_items(spark, session, pieces, partial(_copy_piece, access))
+
+
+def cut_pieces(plan: IngestPlan, num_pieces: int) -> list[list[Box]]:
+    """The work, in about this many pieces; boxes of the same files lie next to each other."""
+    arrays = [array for array in plan.arrays if array.storage == "native"]
+    total = sum(int(array.shapes.prod(axis=1).sum()) * _itemsize(array) for array in arrays)
+    most = int(np.clip(total // max(1, num_pieces), _LEAST_BYTES, BLOCK_BYTES))
+    # Files in the order of the first array that has them: where they follow each other.
+    rank: dict[int, int] = {}
+    for array in arrays:
+        for row in np.lexsort(array.starts.T[::-1]).tolist() if array.starts.size else []:
+            rank.setdefault(int(array.sources[row]), len(rank))
+    boxes = [pair for array in arrays for pair in _boxes(plan, array, most, rank)]
+    boxes.sort(key=lambda pair: pair[0])
+    pieces: list[list[Box]] = []
+    size = most
+    for _, box in boxes:
+        if size + box.nbytes > most:
+            pieces.append([])
+            size = 0
+        pieces[-1].append(box)
+        size += box.nbytes
+    return pieces
+
+
+def _boxes(
+    plan: IngestPlan, array: ArrayPlan, most_bytes: int, rank: dict[int, int]
+) -> Iterator[tuple[int, Box]]:
+    itemsize = _itemsize(array)
+    for region in array.blocks(most_bytes, itemsize):
+        low = np.array([span.start for span in region], np.int64)
+        high = np.array([span.stop for span in region], np.int64)
+        overlaps = (array.starts < high) & (array.starts + array.shapes > low)
+        rows = np.flatnonzero(overlaps.all(axis=1))
+        numbers = array.sources[rows].tolist()
+        part = replace(
+            array,
+            sources=np.arange(len(rows), dtype=np.int32),
+            starts=array.starts[rows],
+            shapes=array.shapes[rows],
+            source_times={
+                at: array.source_times[number]
+                for at, number in enumerate(numbers)
+                if number in array.source_times
+            },
+        )
+        sources = tuple(_slim(plan.sources[number], array.path) for number in numbers)
+        small = replace(plan, sources=sources, groups={}, arrays=(), problems=(), unchanged=())
+        nbytes = prod(span.stop - span.start for span in region) * itemsize
+        yield min(rank.get(number, 0) for number in numbers), Box(small, part, region, nbytes)
+
+
+def _slim(source: SourceDescription, path: str) -> SourceDescription:
+    variable = replace(source.variables[path], values=None, digest=None)
+    return replace(source, groups={}, variables={path: variable}, references=None)
+
+
+def _itemsize(array: ArrayPlan) -> int:
+    kind: Any = parse_dtype(array.metadata["data_type"], zarr_format=3)
+    return max(1, int(kind.to_native_dtype().itemsize))
+
+
+def _copy_piece(access: SourceAccess, fork: ForkSession, piece: list[Box]) -> None:
+    """Read and write the boxes of a piece; a file they share is opened once."""
+    with ExitStack() as stack:
+        open_files: dict[str, NativeReader] = {}
+
+        def reader_of(location: str) -> NativeReader:
+            if location not in open_files:
+                if len(open_files) >= MOST_OPEN_FILES:
+                    stack.close()
+                    open_files.clear()
+                open_files[location] = stack.enter_context(open_native(location, access))
+            return open_files[location]
+
+        for box in piece:
+            locations = [source.location for source in box.plan.sources]
+            readers = partial(_numbered, reader_of, locations)
+            block = read_block(box.plan, box.array, box.region, readers)
+            target = zarr.open_array(fork.store, path=box.array.target, mode="r+", zarr_format=3)
+            target[box.region or ...] = block
+
+
+def _numbered(
+    reader_of: Callable[[str], NativeReader], locations: Sequence[str], number: int
+) -> NativeReader:
+    return reader_of(locations[number])

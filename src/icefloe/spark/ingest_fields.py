@@ -1,0 +1,84 @@
+"""What may be said about an ingest, in Python and in a recipe: names, kinds, choices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from icefloe.errors import InvalidInputError
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_texts(value: Any) -> bool:
+    is_list = isinstance(value, Sequence) and not isinstance(value, str | bytes)
+    return is_list and bool(value) and all(isinstance(item, str) and item for item in value)
+
+
+def _is_name_or_names(value: Any) -> bool:
+    return (isinstance(value, str) and value != "") or _is_texts(value)
+
+
+def _is_lengths(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(
+        isinstance(name, str) and type(length) is int and length > 0
+        for name, length in value.items()
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One thing that can be said: how to tell a good value, and how to describe one."""
+
+    is_good: Callable[[Any], bool]
+    expected: str
+    may_be_none: bool = True
+    is_required: bool = False
+
+
+FIELDS = {
+    "sources": Field(
+        _is_name_or_names, "a path, a URL, a pattern, or a list of them", False, is_required=True
+    ),
+    "repository": Field(
+        lambda value: _is_text(value) and value != "",
+        "the URL or the directory of a repository",
+        False,
+        is_required=True,
+    ),
+    "group": Field(_is_text, "the path of a group", False),
+    "branch": Field(lambda value: _is_text(value) and value != "", "the name of a branch", False),
+    "concat_dim": Field(_is_name_or_names, "the name of a dimension, or a list of names"),
+    "variables": Field(_is_name_or_names, "a list of names of variables"),
+    "chunks": Field(_is_lengths, "lengths by name of dimension, such as {time: 24}"),
+    "mode": Field(lambda value: value in ("native", "virtual"), "'native' or 'virtual'", False),
+    "append": Field(lambda value: isinstance(value, bool), "true or false", False),
+    "on_error": Field(lambda value: value in ("fail", "skip"), "'fail' or 'skip'", False),
+    "message": Field(_is_text, "the text of the commit message"),
+}
+
+
+def check_fields(given: Mapping[str, Any], where: str = "") -> None:
+    """Refuse what no ingest could be run with; `where` begins the messages.
+
+    Raises:
+        InvalidInputError: a name that is not known, or a value of the wrong kind.
+    """
+    for name, value in given.items():
+        field = FIELDS.get(name)
+        if field is None:
+            raise InvalidInputError(f"{where}{_unknown(name)}")
+        if value is None and field.may_be_none:
+            continue
+        if not field.is_good(value):
+            raise InvalidInputError(f"{where}{name} is {value!r:.80}, expected {field.expected}")
+
+
+def _unknown(name: Any) -> str:
+    close = get_close_matches(str(name), FIELDS, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(FIELDS)}"
+    return f"there is no field {name!r}; {hint}"

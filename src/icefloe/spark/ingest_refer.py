@@ -1,0 +1,86 @@
+"""The virtual half of an ingest: references meet their placements on the executors."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator
+from functools import partial
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from icefloe.api.session import ForkSession, Session
+from icefloe.spark import ref_blocks
+from icefloe.spark.engine import drain, take_blocks
+from icefloe.spark.ingest_scan import unpack_table
+from icefloe.virtual.plan import IngestPlan
+from icefloe.virtual.transfer import Placement, placement_of, write_references
+
+
+def refer(
+    spark: SparkSession, session: Session, plan: IngestPlan, scanned: DataFrame
+) -> tuple[int, int, int]:
+    """Put the references of all virtual arrays into a session: references, chunks and bytes.
+
+    The last two are of chunks that had to be stored, because no reference can say what they are.
+    """
+    placements = _placements(plan)
+    if not placements.num_rows:
+        return 0, 0, 0
+    base = session.snapshot_id
+    # Small beside the references, and joined by name: where files are scanned does not matter.
+    wanted = spark.createDataFrame(placements)
+    found = scanned.where("path IS NOT NULL").select("location", "path", "data")
+    work = partial(_place_task, session.fork())
+    joined = found.join(wanted, ["location", "path"]).select("data", "placement")
+    rows = joined.mapInArrow(work, ref_blocks.DDL).toArrow()
+    total, size = take_blocks(session, base, rows)
+    blocks = zip(rows["chunks"].to_pylist(), rows["bytes"].to_pylist(), strict=True)
+    references = sum(count for count, stored in blocks if not stored)
+    return references, total - references, size
+
+
+def _placements(plan: IngestPlan) -> pa.Table:
+    """One row for each variable of each file that is referred to."""
+    locations, paths, placements = [], [], []
+    for array in plan.arrays:
+        if array.storage != "virtual":
+            continue
+        for row, number in enumerate(array.sources.tolist()):
+            locations.append(plan.sources[number].location)
+            paths.append(array.path)
+            placements.append(pickle.dumps((array.target, placement_of(plan, array, row))))
+    columns = [
+        pa.array(locations, pa.string()),
+        pa.array(paths, pa.string()),
+        pa.array(placements, pa.binary()),
+    ]
+    return pa.Table.from_arrays(columns, ["location", "path", "placement"])
+
+
+def _place_task(fork: ForkSession, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        tables: dict[str, list[pa.Table]] = {}
+        inline = []
+        rows = zip(batch.column("data"), batch.column("placement"), strict=True)
+        for data, pickled in rows:
+            place: Placement
+            target, place = pickle.loads(pickled.as_py())
+            table = place.place(unpack_table(data.as_py()))
+            if table is None:
+                continue
+            if "inline" in table.column_names:
+                inline.append((target, table))
+            else:
+                tables.setdefault(target, []).append(table)
+        for target, parts in tables.items():
+            # All at once: a session lays every table it is given over the ones before.
+            whole = pa.concat_tables(parts, promote_options="default")
+            write_references(fork.store, target, whole)
+        if tables:
+            yield drain(fork)
+        # Blocks of their own: what is stored is counted apart from what is referred to.
+        for target, table in inline:
+            write_references(fork.store, target, table)
+        if inline:
+            yield drain(fork)

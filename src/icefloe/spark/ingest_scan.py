@@ -1,0 +1,105 @@
+"""Scanning sources on the executors: descriptions come back, references stay there.
+
+A scan gives one row for what a source is, or for why it cannot be read, and one for the references
+of each of its variables. The frame is kept by Spark, so that a file is opened once: the driver
+takes the descriptions, and the references are placed later where they are.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from icefloe.errors import IcefloeError
+from icefloe.spark.engine import items_frame
+from icefloe.virtual.access import SourceAccess
+from icefloe.virtual.description import SourceDescription
+from icefloe.virtual.formats import scan
+from icefloe.virtual.plan import IngestOptions, Problem
+
+SCHEMA = pa.schema(
+    [
+        ("location", pa.string()),
+        ("path", pa.string()),
+        ("data", pa.binary()),
+        ("reason", pa.string()),
+    ]
+)
+DDL = "location string, path string, data binary, reason string"
+
+
+def scan_frame(
+    spark: SparkSession, locations: Sequence[str], options: IngestOptions, access: SourceAccess
+) -> DataFrame:
+    """The rows of a scan. In virtual mode they are kept by Spark: `unpersist` them."""
+    work = partial(_scan_task, options, access)
+    frame = items_frame(spark, locations, None).mapInArrow(work, DDL)
+    return frame.persist() if options.mode == "virtual" else frame
+
+
+def descriptions_of(
+    frame: DataFrame, locations: Sequence[str]
+) -> tuple[list[SourceDescription], list[Problem]]:
+    """What the scan found, in the order the sources were given."""
+    rows = frame.where("path IS NULL").select("location", "data", "reason").toArrow().to_pylist()
+    by_location = {row["location"]: row for row in rows}
+    found, problems = [], []
+    for location in locations:
+        row = by_location[location]
+        if row["reason"] is None:
+            found.append(pickle.loads(row["data"]))
+        else:
+            problems.append(Problem(location, row["reason"]))
+    return found, problems
+
+
+def pack_table(table: pa.Table) -> bytes:
+    """A table as compressed Arrow."""
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def unpack_table(data: bytes) -> pa.Table:
+    """The table of `pack_table`."""
+    with pa.ipc.open_stream(data) as reader:
+        return reader.read_all()
+
+
+def _scan_task(
+    options: IngestOptions, access: SourceAccess, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for item in batch.column("item"):
+            yield _scan_one(pickle.loads(item.as_py()), options, access)
+
+
+def _scan_one(location: str, options: IngestOptions, access: SourceAccess) -> pa.RecordBatch:
+    try:
+        found = scan(
+            location,
+            references=options.mode == "virtual",
+            concat_dims=options.concat_dims,
+            access=access,
+        )
+    except IcefloeError as error:
+        reason = str(error).removeprefix(f"{location}: ")
+        return _rows([(location, None, None, reason)])
+    rows: list[tuple[str, str | None, bytes | None, str | None]] = [
+        (location, None, pickle.dumps(found.without_references()), None)
+    ]
+    for path, table in (found.references or {}).items():
+        rows.append((location, path, pack_table(table), None))
+    return _rows(rows)
+
+
+def _rows(rows: Sequence[tuple[str, str | None, bytes | None, str | None]]) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True)
+    arrays = [pa.array(c, field.type) for c, field in zip(columns, SCHEMA, strict=True)]
+    return pa.record_batch(arrays, schema=SCHEMA)

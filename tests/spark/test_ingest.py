@@ -1,0 +1,167 @@
+"""Ingests with Spark against xarray's own reading of the same files, and against one process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import icefloe
+from icefloe import AlreadyExistsError, InvalidInputError, Repository
+from icefloe.credentials import LocalFileSystemAccess
+from icefloe.spark import ingest
+from icefloe.virtual import ingest_local
+from tests.virtual.datasets import FORMATS, NAMES, check, dataset, expected, read, to_netcdf4
+from tests.virtual_sources import config_of
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:The data type:zarr.errors.UnstableSpecificationWarning",
+    "ignore:Consolidated metadata:zarr.errors.ZarrUserWarning",
+)
+
+
+def make_repository(folder: Path, name: str = "repository") -> Repository:
+    """One whose references may point at files of the test."""
+    files = icefloe.local_filesystem_store(str(folder))
+    config = config_of([icefloe.VirtualChunkContainer(f"file://{folder}/", files)])
+    access = {f"file://{folder}/": LocalFileSystemAccess}
+    storage = icefloe.local_filesystem_storage(folder / name, durable=False)
+    return Repository.create(storage, config, access)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    return make_repository(tmp_path)
+
+
+def files(folder: Path, parts: range = range(4)) -> list[Path]:
+    paths = [folder / f"{NAMES[part % 4]}{part}.nc" for part in parts]
+    for part, path in zip(parts, paths, strict=True):
+        to_netcdf4(dataset(part), path)
+    return paths
+
+
+def contents(repository: Repository, **options: Any) -> Any:
+    return read(repository.readonly_session("main").store, **options)
+
+
+def history(repository: Repository) -> list[str]:
+    return [entry.id for entry in repository.ancestry(branch="main")]
+
+
+@pytest.mark.parametrize("mode", ["native", "virtual"])
+@pytest.mark.parametrize("kind", FORMATS)
+def test_files_of_every_format_become_what_xarray_reads(
+    spark: SparkSession, tmp_path: Path, repository: Repository, kind: str, mode: Any
+) -> None:
+    suffix, write, options = FORMATS[kind]
+    paths = [tmp_path / f"{name}{suffix}" for name in NAMES]
+    for part, path in enumerate(paths):
+        write(dataset(part), path)
+    pattern = str(tmp_path / f"*{suffix}")
+    report = ingest(spark, pattern, repository, concat_dim="time", mode=mode)
+    assert (report.files_added, report.files_skipped, report.files_failed) == (4, 0, 0)
+    assert history(repository)[0] == report.snapshot_id
+    assert len(history(repository)) == 2
+    check(contents(repository), expected(paths, **options))
+    session = repository.readonly_session("main")
+    locations = session.all_virtual_chunk_locations()
+    assert bool(locations) == (mode == "virtual") == (report.refs_written > 0)
+    assert (report.chunks_written > 0) == (report.bytes_written > 0)
+    if mode == "native":
+        assert report.chunks_written > 0
+        return
+    alone = make_repository(tmp_path, "alone")
+    ingest_local(pattern, alone, concat_dim="time", mode=mode)
+    assert sorted(locations) == sorted(alone.readonly_session("main").all_virtual_chunk_locations())
+
+
+@pytest.mark.parametrize("mode", ["native", "virtual"])
+def test_appending_adds_new_files_and_running_again_adds_nothing(
+    spark: SparkSession, tmp_path: Path, repository: Repository, mode: Any
+) -> None:
+    options: dict[str, Any] = {"group": "obs/daily", "mode": mode, "append": True}
+    if mode == "native":
+        options["chunks"] = {"time": 4}  # so that appending starts inside a chunk
+    pattern = str(tmp_path / "*.nc")
+    paths = files(tmp_path, range(2))
+    first = ingest(spark, pattern, repository, concat_dim="time", **options)
+    paths += files(tmp_path, range(2, 5))
+    frame = spark.createDataFrame([(str(path),) for path in reversed(paths)], "location string")
+    second = ingest(spark, frame, repository.storage.url, concat_dim="time", **options)
+    third = ingest(spark, pattern, repository, concat_dim="time", **options)
+    assert [report.files_added for report in (first, second, third)] == [2, 3, 0]
+    assert [report.files_skipped for report in (first, second, third)] == [0, 2, 5]
+    assert third.snapshot_id is None
+    check(contents(repository, group="obs/daily"), expected(paths))
+    assert history(repository)[:2] == [second.snapshot_id, first.snapshot_id]
+
+
+def test_official_icechunk_reads_the_result(
+    spark: SparkSession, tmp_path: Path, repository: Repository
+) -> None:
+    icechunk = pytest.importorskip("icechunk", reason="official icechunk needs Python 3.12")
+    paths = files(tmp_path, range(3))
+    ingest(spark, [str(path) for path in paths], repository, group="native", concat_dim="time")
+    ingest(spark, paths, repository, group="virtual", concat_dim="time", mode="virtual")
+    storage = icechunk.local_filesystem_storage(str(tmp_path / "repository"))
+    access = icechunk.containers_credentials({f"file://{tmp_path}/": None})
+    official = icechunk.Repository.open(storage, authorize_virtual_chunk_access=access)
+    store = official.readonly_session("main").store
+    for group in ("native", "virtual"):
+        check(read(store, group=group), expected(paths))
+
+
+def test_files_that_do_not_fit_are_named(
+    spark: SparkSession, tmp_path: Path, repository: Repository
+) -> None:
+    paths = files(tmp_path, range(3))
+    broken = tmp_path / "broken.nc"
+    broken.write_bytes(paths[0].read_bytes()[:300])
+    narrow = tmp_path / "narrow.nc"
+    to_netcdf4(dataset(7).isel(x=slice(0, 5)), narrow)
+    before = history(repository)
+    pattern = str(tmp_path / "*.nc")
+    with pytest.raises(InvalidInputError, match=r"2 file\(s\) cannot be ingested") as raised:
+        ingest(spark, pattern, repository, concat_dim="time")
+    assert broken.as_uri() in str(raised.value)
+    assert narrow.as_uri() in str(raised.value)
+    assert history(repository) == before
+    report = ingest(spark, pattern, repository, concat_dim="time", on_error="skip")
+    assert (report.files_added, report.files_failed) == (3, 2)
+    assert {problem.location for problem in report.problems} == {broken.as_uri(), narrow.as_uri()}
+    assert all(problem.reason for problem in report.problems)
+    check(contents(repository), expected(paths))
+    with pytest.raises(AlreadyExistsError, match="append=True"):
+        ingest(spark, pattern, repository, concat_dim="time")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"sources": 7}, "sources is a int"),
+        ({"sources": []}, "no sources"),
+        ({"sources": ["a.nc", None]}, r"sources\[1\] is None"),
+        ({"sources": "/nowhere/*.nc"}, "no file matches"),
+        ({"repository": 7}, "repository is 7"),
+        ({"group": None}, "group is None"),
+        ({"branch": ""}, "branch is ''"),
+        ({"concat_dim": 3}, "concat_dim is 3"),
+        ({"variables": []}, r"variables is \[\]"),
+        ({"chunks": {"time": 0}}, "chunks is"),
+        ({"chunks": {"time": 2}, "mode": "virtual"}, "chunks cannot be chosen"),
+        ({"mode": "copy"}, "mode is 'copy', expected 'native' or 'virtual'"),
+        ({"append": "yes"}, "append is 'yes'"),
+        ({"on_error": "ignore"}, "on_error is 'ignore', expected 'fail' or 'skip'"),
+        ({"message": 3}, "message is 3"),
+    ],
+)
+def test_bad_input_is_refused_before_a_job_starts(
+    repository: Repository, given: dict[str, Any], message: str
+) -> None:
+    arguments = {"sources": "*.nc", "repository": repository, **given}
+    nothing: Any = None  # no Spark is needed to say no
+    with pytest.raises(InvalidInputError, match=message):
+        ingest(nothing, arguments.pop("sources"), arguments.pop("repository"), **arguments)
