@@ -11,10 +11,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-import pandas as pd
 import xarray as xr
 
 import icefloe
@@ -22,6 +21,7 @@ import icefloe.spark
 from icefloe.credentials import LocalFileSystemAccess
 
 FILES, STEPS, ROWS, COLUMNS = 12, 8, 60, 90
+MODES: tuple[Literal["native", "virtual"], ...] = ("native", "virtual")
 PACKED = {"dtype": "i2", "scale_factor": 0.01, "add_offset": 280.0, "_FillValue": -32767}
 
 
@@ -41,17 +41,18 @@ def timed(label: str) -> Iterator[None]:
 def make_file(folder: Path, number: int) -> Path:
     """A day of temperatures: packed, compressed, with gaps, as archives keep them."""
     rng = np.random.default_rng(number)
-    time_of_day = pd.date_range("2024-01-01", periods=STEPS, freq="3h") + pd.Timedelta(days=number)
+    hours = np.arange(STEPS) * 3 + number * 24
+    steps = (np.datetime64("2024-01-01", "h") + hours).astype("M8[ns]")
     lat, lon = np.linspace(-59, 59, ROWS), np.arange(0, 360, 360 / COLUMNS)
     values = 288 - abs(lat)[:, None] * 0.5 + rng.normal(0, 3, (STEPS, ROWS, COLUMNS))
     values[0, 0, :3] = np.nan
     dataset = xr.Dataset(
         {"t2m": (("time", "lat", "lon"), values, {"units": "K", "long_name": "temperature"})},
-        {"time": time_of_day, "lat": lat, "lon": lon},
+        {"time": steps, "lat": lat, "lon": lon},
         {"title": "made-up weather"},
     )
     path = folder / f"t2m_{(number * 5) % FILES:02d}.nc"  # names do not sort like the days in them
-    encoding = {
+    encoding: dict[str, dict[str, Any]] = {
         "t2m": {**PACKED, "zlib": True, "chunksizes": (4, ROWS, COLUMNS)},
         "time": {"units": "hours since 2024-01-01", "dtype": "i4"},
     }
@@ -116,18 +117,17 @@ def run(spark: Any, repository: icefloe.Repository, files: Path, paths: list[Pat
     """What the demonstration shows, once there are files and Spark."""
     pattern = str(files / "*.nc")
     heading("Ingested twice: as copies of the values, and as references to the files")
-    reports = {}
-    for mode in ("native", "virtual"):
+    for mode in MODES:
         with timed(f"ingest, mode={mode!r}"):
-            reports[mode] = icefloe.spark.ingest(
+            report = icefloe.spark.ingest(
                 spark, pattern, repository, group=mode, concat_dim="time", mode=mode
             )
-        show(reports[mode])
+        show(report)
     before = repository.lookup_branch("main")
 
     heading("Four more files arrive; the same call brings over only those")
     paths += [make_file(files, number) for number in range(FILES - 4, FILES)]
-    for mode in ("native", "virtual"):
+    for mode in MODES:
         with timed(f"ingest, mode={mode!r}, append=True"):
             report = icefloe.spark.ingest(
                 spark, pattern, repository, group=mode, concat_dim="time", mode=mode, append=True
@@ -166,7 +166,7 @@ def run(spark: Any, repository: icefloe.Repository, files: Path, paths: list[Pat
     with xr.open_mfdataset(paths, combine="nested", concat_dim="time") as found:
         source = checksum(found.load())
     sums = {"source files": source}
-    for mode in ("native", "virtual"):
+    for mode in MODES:
         sums[mode] = checksum(open_group(repository, mode))
     for label, value in sums.items():
         print(f"  {label:>12}  {value}")
