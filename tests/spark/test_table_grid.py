@@ -11,7 +11,7 @@ import pytest
 from icefloe import AlreadyExistsError, InvalidInputError, Repository
 from icefloe.spark.table_arrays import check_target, prepare, table_request
 from icefloe.spark.table_grid import BLOCK, default_chunks
-from icefloe.spark.write_table import sorted_keys, whole_blocks
+from icefloe.spark.table_rows import sorted_keys, whole_blocks
 
 xr: Any = pytest.importorskip("xarray", reason="xarray is an optional dependency")
 
@@ -153,6 +153,29 @@ def test_given_coordinates_are_kept_in_their_order(repository: Repository) -> No
     more = pa.table({"x": [0, 3], "v": [0.0, 31.0]})
     put(repository, more, dims=["x"], variables=["v"], mode="append")
     np.testing.assert_array_equal(opened(repository).v, [np.nan, 31.0, 10.0, 0.0])
+
+
+def test_a_table_without_rows_makes_empty_arrays(repository: Repository) -> None:
+    empty = rows_of(cube()).slice(0, 0)
+    put(repository, empty, dims=DIMS, variables=["t"], chunks=(2, 3, 2))
+    assert dict(opened(repository).sizes) == {"time": 0, "lat": 0, "site": 0}
+    put(repository, rows_of(cube()), dims=DIMS, variables=["t"], mode="append")
+    assert_same(opened(repository), cube()[["t"]])
+
+
+def test_zones_and_dates_become_times_in_utc(repository: Repository) -> None:
+    instants = pa.array([0, 3_600_000_000], pa.timestamp("us", tz="Europe/Berlin"))
+    table = pa.table({"when": instants, "day": pa.array([1, None], pa.date32())})
+    put(repository, table, dims=["when"], variables=["day"])
+    found = opened(repository)
+    expected = np.array(["1970-01-01T00", "1970-01-01T01"], "M8[ns]")
+    np.testing.assert_array_equal(found.when.values.astype("M8[ns]"), expected)
+    days = found.day.values.astype("M8[ns]")
+    assert days[0] == np.datetime64("1970-01-02")
+    assert np.isnat(days[1])
+    dates = pa.table({"when": pa.array([1], pa.date32()), "day": pa.array([5], pa.date32())})
+    put(repository, dates, dims=["when"], variables=["day"], mode="append")
+    assert opened(repository).when.values[2] == np.datetime64("1970-01-02")
 
 
 ONE = pa.table({"x": [1, 2], "v": [1.0, 2.0], "b": [True, None], "d": [[1], [2]]})

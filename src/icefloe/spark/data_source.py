@@ -1,4 +1,4 @@
-"""The data source `icefloe`: `spark.read.format("icefloe")` and `readStream`.
+"""The data source `icefloe`: read, written, and both as streams.
 
 Spark runs `schema`, `partitions` and `read` in different processes, so a reader carries all it
 needs: the scan, with the snapshot pinned when the query was planned.
@@ -8,7 +8,8 @@ Options: the URL is given to `load`; `branch`, `tag`, `snapshot` or `as-of`; `gr
 `icefloe.spark.read`; `table` for a table of metadata, with `start-snapshot` for `changes`, and
 `max-commits-per-trigger` in a stream; `pushdown=true` to use the filters of a query
 (Spark 4.1 or newer with spark.sql.python.filterPushdown.enabled, which `icefloe.spark.session`
-sets). Credentials come from the environment; options are shown in plans.
+sets). Options for writing are in `table_writer.py` and `stream_sink.py`. Credentials come from the
+environment; options are shown in plans.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
     InputPartition,
 )
 from pyspark.sql.types import StructType
@@ -33,6 +36,8 @@ from icefloe.spark.reading import plan_read
 from icefloe.spark.scan import Scan
 from icefloe.spark.source import REF_OPTIONS, Source, pin_options
 from icefloe.spark.spark_types import spark_schema
+from icefloe.spark.stream_sink import StreamSink
+from icefloe.spark.table_writer import TableWriter, target_of
 from icefloe.spark.tables import TABLES, check_ref, check_table, plan_table
 from icefloe.spark.where import Condition
 
@@ -74,6 +79,13 @@ class IcefloeDataSource(DataSource):
                 "arrays cannot be read as a stream; give option table=changes for what commits did"
             )
         return ChangeStreamReader(self.options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return TableWriter(target_of(self.options, schema, overwrite=overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        sink: DataSourceStreamWriter = StreamSink(self.options, schema, overwrite=overwrite)
+        return sink
 
 
 class ScanReader(DataSourceReader):

@@ -240,7 +240,8 @@ def _axis(
 def _after_last(dim: str, keys: pa.Array, new: pa.Array) -> pa.Array:
     """New coordinates in the direction of those there are; refuses any that lie before the end."""
     is_falling = len(keys) > 1 and keys[-1].as_py() < keys[0].as_py()
-    new = new.take(pc.sort_indices(pc.unique(new)))
+    new = pc.unique(new)
+    new = new.take(pc.sort_indices(new))
     if is_falling:
         new = new[::-1]
     if len(keys):

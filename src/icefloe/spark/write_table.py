@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
@@ -26,18 +24,18 @@ from icefloe.api.session import ForkSession
 from icefloe.changes.solvers import ConflictSolver
 from icefloe.errors import InvalidInputError
 from icefloe.spark import ref_blocks
+from icefloe.spark.batch_ids import BatchId
 from icefloe.spark.engine import drain, take_blocks
 from icefloe.spark.runtime import parallelism
 from icefloe.spark.source import as_repository
 from icefloe.spark.table_arrays import (
     TableRequest,
-    check_present,
     check_target,
     prepare,
     table_request,
 )
-from icefloe.spark.table_columns import as_keys, key_type
 from icefloe.spark.table_grid import BLOCK, CELL, TableGrid
+from icefloe.spark.table_rows import sorted_keys, whole_blocks
 
 _TASKS_A_SLOT = 4
 _DRAIN_ROWS = 4 << 20  # references are handed on about this often, so that a task stays small
@@ -66,6 +64,7 @@ def write_table(
     message: str | None = None,
     metadata: dict[str, Any] | None = None,
     rebase_with: ConflictSolver | None = None,
+    transaction: tuple[str, int] | None = None,
     num_tasks: int | None = None,
 ) -> TableReport:
     """Write rows, one for each cell, into arrays of a group, in one commit.
@@ -86,6 +85,9 @@ def write_table(
     Args:
         chunks: lengths of the chunks of new arrays, by dimension or in order; about 8 MB
             unless given.
+        transaction: the name of an application and the number of this write. A write whose
+            number, or a later one, the branch already has of that application is left out. In
+            `foreachBatch`, with the number of the batch, this makes a stream exactly-once.
         num_tasks: how many tasks write.
 
     Raises:
@@ -104,7 +106,14 @@ def write_table(
     started = time.monotonic()
     schema = _arrow_schema(df, dims, variables)
     request = table_request(schema, group, dims, variables, chunks, mode)
-    session = as_repository(repository).writable_session(branch)
+    batch = BatchId.of(transaction)
+    opened = as_repository(repository)
+    session = opened.writable_session(branch)
+    if batch is not None:
+        metadata = {**(metadata or {}), **batch.metadata}
+        before = batch.find(opened, session.snapshot_id)
+        if before is not None:
+            return TableReport(before, 0, 0, time.monotonic() - started)
     request = check_target(session, request)
     with plain_errors():
         values = {**_distinct_values(df, request), **request.coordinates}
@@ -175,13 +184,6 @@ def _distinct_values(df: DataFrame, request: TableRequest) -> dict[str, pa.Array
     return values
 
 
-def sorted_keys(dim: str, column: pa.Array, request: TableRequest) -> pa.Array:
-    """Distinct values in the order in which new coordinates are stored."""
-    keys = pc.unique(as_keys(dim, column, key_type(request.types[dim])))
-    check_present(dim, keys)
-    return keys.take(pc.sort_indices(keys))
-
-
 def _located(df: DataFrame, request: TableRequest, grid: TableGrid) -> DataFrame:
     fields = [f"{BLOCK} bigint", f"{CELL} bigint"]
     for name in grid.variables:
@@ -208,26 +210,6 @@ def _write_blocks(
             rows = 0
     if rows:
         yield drain(fork)
-
-
-def whole_blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]:
-    """Rows sorted by block, put together: each block once, with all its rows."""
-    held: list[pa.RecordBatch] = []
-    current = -1
-    for batch in batches:
-        blocks = np.asarray(batch.column(BLOCK))
-        if not len(blocks):
-            continue
-        starts = np.flatnonzero(np.diff(blocks, prepend=blocks[0] - 1))
-        for start, stop in zip(starts, [*starts[1:], len(blocks)], strict=True):
-            number = int(blocks[start])
-            if number != current and held:
-                yield current, pa.Table.from_batches(held)
-                held = []
-            current = number
-            held.append(batch.slice(int(start), int(stop - start)))
-    if held:
-        yield current, pa.Table.from_batches(held)
 
 
 _OURS = re.compile(r"icefloe\.errors\.InvalidInputError: (.*)")

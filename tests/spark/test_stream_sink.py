@@ -1,0 +1,100 @@
+"""The data source written by Spark itself: a table, and a stream that is stopped and repeated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from icefloe import Repository
+from icefloe.spark import write_table
+from tests.spark.test_table_grid import DIMS, assert_same, cube, opened, rows_of
+
+xr: Any = pytest.importorskip("xarray", reason="xarray is an optional dependency")
+pq: Any = pytest.importorskip("pyarrow.parquet", reason="a part of pyarrow")
+
+COLUMNS = ["time", "lat", "site", "t"]
+
+
+def messages(repository: Repository) -> list[str]:
+    return [info.message for info in repository.ancestry(branch="main")]
+
+
+def test_a_table_is_saved_in_one_commit(spark: SparkSession, repository: Repository) -> None:
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    rows = spark.createDataFrame(rows_of(cube()).select(COLUMNS)).repartition(2)
+    save = (
+        rows.write.format("icefloe")
+        .option("dims", "time, lat,site")
+        .option("variables", "t")
+        .option("chunks", "time=2")
+        .option("message", "saved")
+    )
+    save.mode("append").save(repository.storage.url)
+    assert messages(repository)[:-1] == ["saved"]
+    assert_same(opened(repository), cube()[["t"]])
+    with pytest.raises(PySparkException, match="two rows are for the cell"):
+        (
+            rows.union(rows)
+            .write.format("icefloe")
+            .options(dims="time,lat,site", variables="t")
+            .mode("overwrite")
+            .save(repository.storage.url)
+        )
+    assert messages(repository)[:-1] == ["saved"]
+
+
+def test_a_repeated_batch_is_not_written_twice(
+    spark: SparkSession, repository: Repository, tmp_path: Path
+) -> None:
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    incoming, checkpoint = tmp_path / "incoming", tmp_path / "checkpoint"
+    incoming.mkdir()
+
+    def arrive(first: int) -> None:
+        table = rows_of(cube(first, 2)).select(COLUMNS)
+        pq.write_table(table, incoming / f"{first}.parquet")
+
+    def run() -> None:
+        schema = spark.read.parquet(str(incoming)).schema
+        query = (
+            spark.readStream.schema(schema)
+            .parquet(str(incoming))
+            .writeStream.format("icefloe")
+            .option("dims", ",".join(DIMS))
+            .option("variables", "t")
+            .option("chunks", "3,3,2")
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start(repository.storage.url)
+        )
+        assert query.awaitTermination(300)
+        assert query.exception() is None
+
+    arrive(0)
+    run()
+    (note,) = (checkpoint / "commits").glob("0")
+    note.unlink()  # as if Spark had been stopped between our commit and its own note of it
+    (checkpoint / "commits" / ".0.crc").unlink(missing_ok=True)
+    tip = repository.lookup_branch("main")
+    arrive(2)
+    run()
+    assert len(messages(repository)) == 3
+    newest, before, *_ = repository.ancestry(branch="main")
+    assert before.id == tip
+    assert newest.metadata["icefloe.stream.batch"] == 1
+    whole = xr.concat([cube(0, 2), cube(2, 2)], "time")[["t"]]
+    assert_same(opened(repository), whole)
+    again = spark.createDataFrame(rows_of(cube(0, 2)).select(COLUMNS))
+    report = write_table(
+        again,
+        repository,
+        dims=DIMS,
+        variables=["t"],
+        mode="append",
+        transaction=(newest.metadata["icefloe.stream.app"], 1),
+    )
+    assert (report.snapshot_id, report.chunks_written) == (newest.id, 0)

@@ -1,0 +1,155 @@
+"""What the data source's writers do, without Spark: rows set aside, put together, once."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import Row
+from pyspark.sql.types import DoubleType, LongType, StructField, StructType
+
+from icefloe import InvalidInputError, Repository
+from icefloe.spark import table_pieces
+from icefloe.spark.batch_ids import BatchId
+from icefloe.spark.data_source import IcefloeDataSource
+from icefloe.spark.stream_sink import app_of, record_batches
+from icefloe.spark.table_arrays import table_request
+from icefloe.spark.table_pieces import assemble, commit_pieces, stage
+from tests.spark.test_table_grid import DIMS, VARIABLES, assert_same, cube, opened, rows_of
+from tests.spark.writing import number_of_objects
+
+xr: Any = pytest.importorskip("xarray", reason="xarray is an optional dependency")
+
+
+def request_of(table: pa.Table, **options: Any) -> Any:
+    given: dict[str, Any] = {
+        "group": "",
+        "dims": DIMS,
+        "variables": VARIABLES,
+        "chunks": {"time": 3, "lat": 2},
+        "mode": "append",
+    }
+    return table_request(table.schema, **{**given, **options})
+
+
+@pytest.mark.parametrize("memory", [1, 400, 1 << 30])
+@pytest.mark.parametrize("in_message", [0, 1 << 20])
+def test_rows_of_a_chunk_may_be_in_many_tasks(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch, memory: int, in_message: int
+) -> None:
+    monkeypatch.setattr(table_pieces, "PIECE_BYTES", 400)
+    monkeypatch.setattr(table_pieces, "_IN_MESSAGE_BYTES", in_message)
+    table = rows_of(cube())
+    request = request_of(table)
+    before = number_of_objects(repository)
+    pieces = []
+    for start in range(0, table.num_rows, 11):
+        batches = table.slice(start, 11).to_batches(max_chunksize=4)
+        pieces += pickle.loads(pickle.dumps(stage(repository, request, batches)))
+    assert len(pieces) > 3
+    assert number_of_objects(repository) - before == (0 if in_message else len(pieces))
+    session = repository.writable_session("main")
+    assemble(repository, session, request, pieces, memory)
+    session.commit("put together")
+    assert_same(opened(repository), cube())
+
+
+def test_a_batch_is_committed_once(repository: Repository) -> None:
+    table = rows_of(cube(0, 4))
+    request = request_of(table)
+    pieces = stage(repository, request, table.to_batches())
+
+    def put(app: str, number: int) -> str | None:
+        return commit_pieces(repository, "main", request, pieces, "rows", BatchId(app, number))
+
+    first = put("a", 0)
+    assert first is not None
+    assert put("a", 0) is None
+    assert put("b", 0) is not None
+    assert put("a", 1) is not None
+    assert put("a", 0) is None
+    assert put("b", 0) is None
+    found = [info.metadata for info in repository.ancestry(branch="main")][:-1]
+    assert found == [
+        {"icefloe.stream.app": app, "icefloe.stream.batch": number}
+        for app, number in (("a", 1), ("b", 0), ("a", 0))
+    ]
+    assert_same(opened(repository), cube(0, 4))
+
+
+def test_others_may_commit_meanwhile(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = rows_of(cube(0, 2)), rows_of(cube(2, 2))
+    request = request_of(first)
+    pieces = [stage(repository, request, table.to_batches()) for table in (first, second)]
+    honest = table_pieces.assemble
+
+    def overtaken(*arguments: Any) -> None:
+        honest(*arguments)
+        monkeypatch.setattr(table_pieces, "assemble", honest)
+        commit_pieces(repository, "main", request, pieces[0], "the other one")
+
+    monkeypatch.setattr(table_pieces, "assemble", overtaken)
+    commit_pieces(repository, "main", request, pieces[1], "overtaken")
+    messages = [info.message for info in repository.ancestry(branch="main")]
+    assert messages[:2] == ["overtaken", "the other one"]
+    assert_same(opened(repository), xr.concat([cube(0, 2), cube(2, 2)], "time"))
+
+
+def test_no_rows_commit_nothing(repository: Repository) -> None:
+    table = rows_of(cube())
+    assert commit_pieces(repository, "main", request_of(table), [], "nothing") is None
+    assert len(list(repository.ancestry(branch="main"))) == 1
+    with pytest.raises(InvalidInputError, match="no rows"):
+        commit_pieces(repository, "main", request_of(table, mode="overwrite"), [], "nothing")
+
+
+SCHEMA = StructType([StructField("x", LongType()), StructField("v", DoubleType())])
+GOOD = {"dims": "x", "variables": "v"}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"variables": "v"}, "option dims is missing"),
+        ({"dims": "x"}, "option variables is missing"),
+        ({**GOOD, "chunk": "1"}, "unknown option 'chunk'"),
+        ({**GOOD, "chunks": "x=1,2"}, "option chunks is 'x=1,2'"),
+        ({**GOOD, "chunks": "y=1"}, "chunks names 'y'"),
+        ({**GOOD, "dims": "x,y"}, "no column 'y'"),
+    ],
+)
+def test_bad_options_are_refused_before_anything_runs(
+    repository: Repository, options: dict[str, str], said: str
+) -> None:
+    source = IcefloeDataSource({"path": repository.storage.url, **options})
+    with pytest.raises(InvalidInputError, match=said):
+        source.writer(SCHEMA, overwrite=False)
+
+
+def test_a_sink_needs_a_repository_a_name_and_append(repository: Repository) -> None:
+    with pytest.raises(InvalidInputError, match="INSERT INTO"):
+        IcefloeDataSource({}).writer(SCHEMA, overwrite=False)
+    source = IcefloeDataSource({"path": repository.storage.url, **GOOD})
+    with pytest.raises(InvalidInputError, match="option app-id is missing"):
+        source.streamWriter(SCHEMA, overwrite=False)
+    with pytest.raises(InvalidInputError, match=r"outputMode\('append'\)"):
+        source.streamWriter(SCHEMA, overwrite=True)
+    assert app_of({"checkpointLocation": "/a/"}) == app_of({"checkpointlocation": "/a"})
+    assert app_of({"app-id": "me", "checkpointLocation": "/a"}) == "me"
+
+
+def test_rows_one_by_one_become_batches() -> None:
+    types = {"x": pa.int64(), "v": pa.float64()}
+    rows = [Row(x=at, v=at / 2, other="o") for at in range(3)]
+    found = pa.Table.from_batches(record_batches(iter(rows), types))
+    assert found.to_pydict() == {"x": [0, 1, 2], "v": [0.0, 0.5, 1.0]}
+
+
+@pytest.mark.parametrize("given", ["a", ("a",), ("", 1), ("a", "1"), ("a", True)])
+def test_a_transaction_is_a_name_and_a_number(given: Any) -> None:
+    with pytest.raises(InvalidInputError, match="transaction"):
+        BatchId.of(given)
