@@ -21,7 +21,7 @@ from icefloe.format.nodes import ArrayData, Dimension, Node, NodeTable
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import NodeId, SnapshotId
 from icefloe.repo import commit
-from icefloe.repo.commit_work import pause_before_retry
+from icefloe.repo.contention import Contention
 from icefloe.storage.driver import Driver
 from icefloe.storage.run import run_blocking
 from icefloe.testing.wrapping import WrappingDriver
@@ -249,8 +249,20 @@ def test_a_million_chunks_on_either_side_take_less_than_a_second() -> None:
 
 
 def test_pauses_grow_and_are_bounded() -> None:
-    assert pause_before_retry(1, 0.1, 0.0) == 0
-    longest = [pause_before_retry(tries, 0.1, 1.0) for tries in range(1, 50)]
+    others = Contention()
+    assert others.pause(0, 1.0) == 0
+    longest = []
+    for now in range(50):
+        others.lost(now, 0.1)
+        longest.append(others.pause(now, 1.0))
+        assert others.pause(now, 0.0) == 0
     assert longest[0] < longest[1] < longest[2]
     assert longest == sorted(longest)
-    assert pause_before_retry(10**6, 10.0, 1.0) <= 2
+    others.lost(50, 100.0)
+    assert others.pause(50, 1.0) == 2
+    for now in range(51, 55):
+        others.won(now, 0.1)
+    assert others.pause(55, 1.0) == 0
+    others.lost(60, 0.1)
+    assert others.pause(60, 1.0) > 0
+    assert others.pause(60_000_000, 1.0) == 0

@@ -20,7 +20,7 @@ from icefloe.format.snapshot_table import SnapshotInfo
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import SnapshotId
 from icefloe.repo import refs_v1
-from icefloe.repo.commit_work import CommitWork, pause_before_retry, with_rebase_attempts
+from icefloe.repo.commit_work import CommitWork, with_rebase_attempts
 from icefloe.repo.feature_flags import require_flag
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.packing import store_packs
@@ -67,21 +67,25 @@ async def commit(
     work = CommitWork()
     if rebase_with is None:
         return await _try_commit(handle, state, message, metadata, work, rewrite_all=rewrite_all)
-    # Whoever is behind already need not upload anything to find that out.
     work.is_contended = True
-    rebases = 1 if rebase_tries > 0 and await rebase(handle, state, rebase_with) else 0
+    clock, others = handle.clock, handle.shared.contention
+    rebases = 0
     while True:
-        started = handle.clock.now_us()
+        started = clock.now_us()
+        # Whoever is behind already need not upload anything to find that out.
+        if rebases < rebase_tries and await rebase(handle, state, rebase_with):
+            rebases += 1
         noted = with_rebase_attempts(metadata, rebases)
         try:
-            return await _try_commit(handle, state, message, noted, work)
+            landed = await _try_commit(handle, state, message, noted, work, rewrite_all=rewrite_all)
         except ConflictError as conflict:
             if conflict.kind != ErrorKind.COMMIT_CONFLICT or rebases >= rebase_tries:
                 raise
-        rebases += 1
-        seconds = (handle.clock.now_us() - started) / 1e6
-        await handle.driver.sleep(pause_before_retry(rebases, seconds, random.random()))
-        await rebase(handle, state, rebase_with)
+            others.lost(clock.now_us(), (clock.now_us() - started) / 1e6)
+            await handle.driver.sleep(others.pause(clock.now_us(), random.random()))
+        else:
+            others.won(clock.now_us(), (clock.now_us() - started) / 1e6)
+            return landed
 
 
 async def _try_commit(

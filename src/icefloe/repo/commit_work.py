@@ -1,4 +1,4 @@
-"""What the tries of one commit share: work that is done already, and how long to wait."""
+"""What the tries of one commit share: work that is done already."""
 
 from __future__ import annotations
 
@@ -16,9 +16,6 @@ from icefloe.repo.update import Seen
 from icefloe.repo.write_manifests import write_manifests
 
 _Key = tuple[NodeId, Box, tuple[ManifestId, ...]]
-
-_LONGEST_PAUSE_S = 2.0
-_MOST_DOUBLINGS = 4
 
 
 @dataclass(slots=True)
@@ -85,16 +82,6 @@ def _contains(outer: Sequence[tuple[int, int]], inner: Sequence[tuple[int, int]]
         first <= start and stop <= last
         for (first, last), (start, stop) in zip(outer, inner, strict=True)
     )
-
-
-def pause_before_retry(tries: int, seconds: float, chance: float) -> float:
-    """How long to wait after losing a race that took so many seconds; `chance` is in [0, 1).
-
-    While others are about to win, another try only adds to the load. The more often one has
-    lost, the more others there must be, so pauses grow in units of what a try takes.
-    """
-    units = 2.0 ** min(tries, _MOST_DOUBLINGS) * seconds
-    return min(units, _LONGEST_PAUSE_S) * chance
 
 
 def with_rebase_attempts(metadata: Mapping[str, Any] | None, number: int) -> dict[str, Any]:

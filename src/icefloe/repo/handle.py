@@ -12,6 +12,7 @@ from icefloe.config import RepositoryConfig
 from icefloe.config.resolved import ResolvedConfig
 from icefloe.errors import ErrorKind, FormatError, ReadOnlyError
 from icefloe.ids import ObjectId
+from icefloe.repo.contention import Contention
 from icefloe.storage.driver import Driver, Version
 from icefloe.storage.spec import Storage
 
@@ -37,6 +38,7 @@ class Shared:
     """Of config.yaml, in a version-1 repository."""
     clock_checked_at: int | None = None
     """When this machine's clock was last compared with the storage's, in microseconds."""
+    contention: Contention = field(default_factory=Contention)
 
 
 @dataclass(frozen=True, slots=True)
