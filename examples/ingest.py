@@ -120,7 +120,13 @@ def run(spark: Any, repository: icefloe.Repository, files: Path, paths: list[Pat
     for mode in MODES:
         with timed(f"ingest, mode={mode!r}"):
             report = icefloe.spark.ingest(
-                spark, pattern, repository, group=mode, concat_dim="time", mode=mode
+                spark,
+                pattern,
+                repository,
+                group=mode,
+                concat_dim="time",
+                mode=mode,
+                chunks={"time": 24} if mode == "native" else None,
             )
         show(report)
     before = repository.lookup_branch("main")

@@ -15,9 +15,20 @@ import icefloe
 from icefloe import AlreadyExistsError, InvalidInputError, Repository
 from icefloe.credentials import LocalFileSystemAccess
 from icefloe.spark import ingest
-from icefloe.virtual import ingest_local
-from tests.virtual.datasets import FORMATS, NAMES, check, dataset, expected, read, to_netcdf4
+from icefloe.virtual import SourceError, ingest_local
+from tests.virtual.datasets import (
+    FORMATS,
+    NAMES,
+    check,
+    dataset,
+    expected,
+    read,
+    to_h5netcdf,
+    to_netcdf4,
+)
 from tests.virtual_sources import config_of
+
+h5py: Any = pytest.importorskip("h5py", reason="h5py is an optional dependency")
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:The data type:zarr.errors.UnstableSpecificationWarning",
@@ -112,7 +123,7 @@ def test_official_icechunk_reads_the_result(
     ingest(spark, [str(path) for path in paths], repository, group="native", concat_dim="time")
     ingest(spark, paths, repository, group="virtual", concat_dim="time", mode="virtual")
     storage = icechunk.local_filesystem_storage(str(tmp_path / "repository"))
-    access = icechunk.containers_credentials({f"file://{tmp_path}/": None})
+    access = {f"file://{tmp_path}/": icechunk.credentials.LocalFileSystemAccess}
     official = icechunk.Repository.open(storage, authorize_virtual_chunk_access=access)
     store = official.readonly_session("main").store
     for group in ("native", "virtual"):
@@ -126,7 +137,7 @@ def test_files_that_do_not_fit_are_named(
     broken = tmp_path / "broken.nc"
     broken.write_bytes(paths[0].read_bytes()[:300])
     narrow = tmp_path / "narrow.nc"
-    to_netcdf4(dataset(7).isel(x=slice(0, 5)), narrow)
+    to_h5netcdf(dataset(7).isel(x=slice(0, 5)), narrow)
     before = history(repository)
     pattern = str(tmp_path / "*.nc")
     with pytest.raises(InvalidInputError, match=r"2 file\(s\) cannot be ingested") as raised:
@@ -141,6 +152,36 @@ def test_files_that_do_not_fit_are_named(
     check(contents(repository), expected(paths))
     with pytest.raises(AlreadyExistsError, match="append=True"):
         ingest(spark, pattern, repository, concat_dim="time")
+
+
+def test_a_file_damaged_inside_stops_the_job_and_the_next_run_starts_anew(
+    spark: SparkSession, tmp_path: Path, repository: Repository
+) -> None:
+    paths = files(tmp_path, range(3))
+    before = history(repository)
+    good = paths[1].read_bytes()
+    with h5py.File(paths[1]) as file:
+        chunk = file["packed"].id.get_chunk_info(0)
+    bad = bytearray(good)
+    bad[chunk.byte_offset : chunk.byte_offset + chunk.size] = b"\xff" * chunk.size
+    paths[1].write_bytes(bytes(bad))
+    options: dict[str, Any] = {"concat_dim": "time", "append": True}
+    with pytest.raises(SourceError, match=r"a1\.nc: 'packed' cannot be read"):
+        ingest(spark, paths, repository, **options)
+    assert history(repository) == before
+    paths[1].write_bytes(good)
+    assert ingest(spark, paths, repository, **options).files_added == 3
+    check(contents(repository), expected(paths))
+
+
+def test_a_repository_without_a_container_takes_no_references(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    storage = icefloe.local_filesystem_storage(tmp_path / "repository", durable=False)
+    repository = Repository.create(storage)
+    with pytest.raises(InvalidInputError, match=r"no virtual chunk container covers .*c0\.nc"):
+        ingest(spark, files(tmp_path, range(1)), repository, mode="virtual")
+    assert len(history(repository)) == 1
 
 
 @pytest.mark.parametrize(

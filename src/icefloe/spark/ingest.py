@@ -21,7 +21,7 @@ from icefloe.changes.solvers import ConflictDetector
 from icefloe.errors import InvalidInputError
 from icefloe.spark.ingest_copy import copy
 from icefloe.spark.ingest_fields import check_fields
-from icefloe.spark.ingest_refer import refer
+from icefloe.spark.ingest_refer import refer, require_containers
 from icefloe.spark.ingest_scan import descriptions_of, scan_frame
 from icefloe.spark.reading import check_session
 from icefloe.spark.source import as_repository
@@ -95,6 +95,7 @@ def ingest(
 
     Raises:
         InvalidInputError: files do not fit together; every one is named with its reason.
+        SourceError: a file turned out to be damaged while it was copied; nothing was committed.
         AlreadyExistsError: the group has arrays and `append` is not set.
         RebaseFailedError: somebody else changed the same arrays meanwhile; nothing was committed,
             run it again.
@@ -185,6 +186,7 @@ def _run(
     access: SourceAccess,
 ) -> tuple[int, int, int]:
     """Everything but the commit: chunks and bytes written, references set."""
+    require_containers(session, plan)
     write_metadata(session.store, plan)
     copied = copy(spark, session, plan, access)
     references, stored, size = 0, 0, 0

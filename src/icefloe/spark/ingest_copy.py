@@ -6,6 +6,7 @@ writers, with the files that overlap them. It carries only what those files need
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -15,6 +16,8 @@ from typing import Any
 
 import numpy as np
 import zarr
+from numpy.typing import NDArray
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from zarr.dtype import parse_dtype
 
@@ -22,13 +25,14 @@ from icefloe.api.session import ForkSession, Session
 from icefloe.spark.engine import WriteReport, write_items
 from icefloe.spark.runtime import parallelism
 from icefloe.virtual.access import SourceAccess
-from icefloe.virtual.description import SourceDescription
+from icefloe.virtual.description import SourceDescription, SourceError
 from icefloe.virtual.formats import NativeReader, open_native
 from icefloe.virtual.ingest import MOST_OPEN_FILES
 from icefloe.virtual.plan import BLOCK_BYTES, ArrayPlan, IngestPlan, Region
 from icefloe.virtual.transfer import read_block
 
 _PIECES_A_SLOT = 8
+_TOLD = re.compile(r"SourceError: (.*)")  # Spark hands on the text of a task's error, not its class
 _LEAST_BYTES = 1 << 20  # smaller pieces cost more to hand out than to do
 
 
@@ -45,9 +49,19 @@ class Box:
 def copy(
     spark: SparkSession, session: Session, plan: IngestPlan, access: SourceAccess
 ) -> WriteReport:
-    """Fill the native arrays of a plan, in a session that has their metadata."""
+    """Fill the native arrays of a plan, in a session that has their metadata.
+
+    Raises:
+        SourceError: a file that could be described cannot be read; the message names it.
+    """
     pieces = cut_pieces(plan, parallelism(spark) * _PIECES_A_SLOT)
-    return write_items(spark, session, pieces, partial(_copy_piece, access))
+    try:
+        return write_items(spark, session, pieces, partial(_copy_piece, access))
+    except PySparkException as error:
+        told = _TOLD.search(str(error))
+        if told is None:
+            raise
+        raise SourceError(told[1]) from error
 
 
 def cut_pieces(plan: IngestPlan, num_pieces: int) -> list[list[Box]]:
@@ -134,4 +148,19 @@ def _copy_piece(access: SourceAccess, fork: ForkSession, piece: list[Box]) -> No
 def _numbered(
     reader_of: Callable[[str], NativeReader], locations: Sequence[str], number: int
 ) -> NativeReader:
-    return reader_of(locations[number])
+    return _NamingReader(locations[number], partial(reader_of, locations[number]))
+
+
+@dataclass(frozen=True, slots=True)
+class _NamingReader:
+    """Says of which file a failure is: libraries only tell what was wrong with the bytes."""
+
+    location: str
+    open: Callable[[], NativeReader]
+
+    def read(self, path: str, region: Region) -> NDArray[Any]:
+        try:
+            return self.open().read(path, region)
+        except Exception as error:
+            reason = " ".join(str(error).removeprefix(f"{self.location}: ").split())
+            raise SourceError(f"{self.location}: {path!r} cannot be read: {reason}") from error

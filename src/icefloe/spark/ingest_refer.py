@@ -6,13 +6,16 @@ import pickle
 from collections.abc import Iterable, Iterator
 from functools import partial
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from icefloe.api.session import ForkSession, Session
+from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.spark import ref_blocks
 from icefloe.spark.engine import drain, take_blocks
 from icefloe.spark.ingest_scan import unpack_table
+from icefloe.store.location_columns import match_containers
 from icefloe.virtual.plan import IngestPlan
 from icefloe.virtual.transfer import Placement, placement_of, write_references
 
@@ -38,6 +41,28 @@ def refer(
     blocks = zip(rows["chunks"].to_pylist(), rows["bytes"].to_pylist(), strict=True)
     references = sum(count for count, stored in blocks if not stored)
     return references, total - references, size
+
+
+def require_containers(session: Session, plan: IngestPlan) -> None:
+    """Refuse files that no container covers, before any work is done.
+
+    Raises:
+        InvalidInputError: names one of them.
+    """
+    virtual = [array for array in plan.arrays if array.storage == "virtual"]
+    numbers = {number for array in virtual for number in array.sources.tolist()}
+    sources = [plan.sources[number] for number in sorted(numbers)]
+    # Chunks of a Zarr store are objects of their own below it; tasks look at those.
+    locations = [source.location for source in sources if not source.format.startswith("zarr")]
+    containers = session._handle.assets.virtual.access.containers
+    is_covered = match_containers(pa.array(locations, pa.string()), containers).number >= 0
+    if not is_covered.all():
+        first = locations[int(np.argmin(is_covered))]
+        raise InvalidInputError(
+            f"no virtual chunk container covers {first}; add one to the configuration of the "
+            "repository, with set_virtual_chunk_container, and save it",
+            ErrorKind.NO_CONTAINER_FOR_VIRTUAL_CHUNK,
+        )
 
 
 def _placements(plan: IngestPlan) -> pa.Table:
