@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +14,7 @@ from icefloe import AlreadyExistsError, InvalidInputError, Repository
 from icefloe.credentials import LocalFileSystemAccess
 from icefloe.spark import ingest
 from icefloe.virtual import SourceError, ingest_local
+from tests.spark.connect import SECONDS, run_connect_program
 from tests.virtual.datasets import (
     FORMATS,
     NAMES,
@@ -35,8 +33,6 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:The data type:zarr.errors.UnstableSpecificationWarning",
     "ignore:Consolidated metadata:zarr.errors.ZarrUserWarning",
 )
-
-CONNECT_SECONDS = 400
 
 
 def make_repository(folder: Path, name: str = "repository") -> Repository:
@@ -220,21 +216,13 @@ def test_bad_input_is_refused_before_a_job_starts(
         ingest(nothing, arguments.pop("sources"), arguments.pop("repository"), **arguments)
 
 
-@pytest.mark.timeout(CONNECT_SECONDS)
+@pytest.mark.timeout(2 * SECONDS)
 def test_an_ingest_through_spark_connect(tmp_path: Path, repository: Repository) -> None:
     pytest.importorskip("grpc", reason="Spark Connect is an optional dependency")
     paths = files(tmp_path, range(2))
-    program = Path(__file__).with_name("connect_ingest_program.py")
-    command = [sys.executable, "-W", "ignore", str(program)]
-    done = subprocess.run(
-        [*command, repository.storage.url, str(tmp_path / "*.nc")],
-        capture_output=True,
-        text=True,
-        timeout=CONNECT_SECONDS - 20,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    kind, native, virtual = json.loads(done.stdout.splitlines()[-1])
+    url = repository.storage.url
+    found = run_connect_program("connect_ingest_program.py", url, str(tmp_path / "*.nc"))
+    kind, native, virtual = found
     assert kind.startswith("pyspark.sql.connect")
     assert native == [2, True, False]
     assert virtual[0] == 2
