@@ -22,9 +22,8 @@ from icefloe.spark.regions import Region, cut
 from icefloe.spark.source import as_repository
 from icefloe.spark.write_regions import common_grid, write_dataset_region
 
-_SMALL_BYTES = (
-    1 << 20
-)  # a variable in memory below this is written with the metadata, by the driver
+# Variables below this size go with the metadata, unless dask has cut them.
+_SMALL_BYTES = 1 << 20
 _CHUNK_BYTES = 8 << 20
 
 Mode = Literal["w-", "w", "a", "r+"]
@@ -128,7 +127,7 @@ def _is_far(name: Any, variable: Any, dataset: Any) -> bool:
     """Whether a variable is written by the executors; the rest goes with the metadata."""
     if not variable.dims or name in dataset.xindexes or variable.dtype == object:
         return False  # of objects xarray has to see every value to find out what they are
-    return variable.chunks is not None or not variable._in_memory or variable.nbytes > _SMALL_BYTES
+    return variable.chunks is not None or variable.nbytes > _SMALL_BYTES
 
 
 def _write_metadata(
