@@ -74,6 +74,8 @@ def main(library_name: str, url: str, prefix: str, first: str, count: str) -> No
     library = importlib.import_module(library_name)
     warm_up(library)
     repository = open_repository(library, url, prefix)
+    session = repository.readonly_session("main")
+    zarr.open_array(session.store, path="a", mode="r")  # connects
     print("ready", flush=True)
     sys.stdin.readline()
     commit_chunks(library, repository, range(int(first), int(first) + int(count)))

@@ -259,7 +259,7 @@ def test_pauses_grow_and_are_bounded() -> None:
     assert longest[0] < longest[1] < longest[2]
     assert longest == sorted(longest)
     others.lost(50, 100.0)
-    assert others.pause(50, 1.0) == 2
+    assert others.pause(50, 1.0) == 1
     for now in range(51, 55):
         others.won(now, 0.1)
     assert others.pause(55, 1.0) == 0

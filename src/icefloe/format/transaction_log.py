@@ -123,8 +123,10 @@ def _node_ids(root: Table, field_name: str) -> frozenset[NodeId]:
 
 def _decode_moves(root: Table) -> tuple[Move, ...]:
     rows = root.rows("moved_nodes", MOVE_OPERATION)
+    if not len(rows):
+        return ()
     node_type = rows.scalar("node_type")
-    if len(rows) and int(node_type.max()) > max(NodeType):
+    if int(node_type.max()) > max(NodeType):
         root.buffer.fail(f"MoveOperation.node_type is {int(node_type.max())}, expected 0 or 1")
     sources, destinations = rows.strings("from"), rows.strings("to")
     check_paths(root.buffer, sources, "MoveOperation.from")

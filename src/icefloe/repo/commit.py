@@ -73,8 +73,9 @@ async def commit(
     while True:
         started = clock.now_us()
         # Whoever is behind already need not upload anything to find that out.
-        if rebases < rebase_tries and await rebase(handle, state, rebase_with):
-            rebases += 1
+        if rebases < rebase_tries:
+            work.is_at_tip = not await rebase(handle, state, rebase_with)
+            rebases += not work.is_at_tip
         noted = with_rebase_attempts(metadata, rebases)
         try:
             landed = await _try_commit(handle, state, message, noted, work, rewrite_all=rewrite_all)
@@ -344,7 +345,12 @@ async def _look_before_upload(
         for rewrite in array_plan.rewrites
         for ref in rewrite.sources
     }
-    infos = [files[key] for key in needed]
+    cached = handle.assets.caches
+    infos = [files[key] for key in needed if cached.manifests.get(key) is None]
+    if work.is_at_tip and not infos:
+        # The look that found the session at the tip was a moment ago: nothing was fetched since.
+        work.seen = None if cached.repo is None else seen_now(handle, cached.repo)
+        return
     if sum(info.num_chunk_refs for info in infos) < _MOST_REFS_AHEAD:
         await handle.assets.manifests([(info.id, info.size_bytes) for info in infos])
     branch, base = _require_branch(state), state.snapshot_id

@@ -24,6 +24,8 @@ class CommitWork:
 
     is_contended: bool = False
     """Others may commit as well: look before every upload."""
+    is_at_tip: bool = False
+    """The session was found to be at the tip of its branch when this try started."""
     seen: Seen | None = None
     """The repo object that was current before the upload."""
     # A split's manifest by what it was made of: the old manifests, and the session's edits, which

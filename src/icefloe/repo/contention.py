@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-_MOST_LOSSES = 4.0
-_LONGEST_PAUSE_S = 2.0
+_MOST_LOSSES = 3.0
+_LONGEST_PAUSE_S = 1.0
 _REMEMBERED_US = 10_000_000
 
 
