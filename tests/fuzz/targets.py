@@ -23,7 +23,7 @@ from icefloe.format.config_file import (
     encode_config_flexbuffer,
     encode_config_yaml,
 )
-from icefloe.format.manifest import Manifest, decode_manifest
+from icefloe.format.manifest import ArrayManifest, Manifest, decode_manifest
 from icefloe.format.manifest_encode import encode_manifest
 from icefloe.format.ref_files import decode_ref_file, encode_ref_file
 from icefloe.format.repo_info import RepoInfo, decode_repo_info, encode_repo_info
@@ -118,6 +118,25 @@ def _use_manifest(manifest: Manifest) -> None:
         assert ChunkRefs.from_arrow(table).equals(refs)
 
 
+def _use_lookups(manifest: Manifest) -> None:
+    """A search in the file finds what is in its columns, if they can be decoded at all."""
+    for array in manifest.arrays:
+        found = {index: _look_up(array, index) for index in _LOOKED_UP}
+        refs = array.refs
+        for index, ref in found.items():
+            if len(index) == refs.ndim and not isinstance(ref, FormatError):
+                assert refs.get(index) == ref
+
+
+def _look_up(array: ArrayManifest, index: tuple[int, ...]) -> Any:
+    try:
+        return array.get(index)
+    except FormatError as error:
+        return error
+    except InvalidInputError:  # another number of dimensions
+        return None
+
+
 def _use_snapshot(snapshot: Snapshot) -> None:
     for node in snapshot.nodes:
         assert paths.validate(node.path) == node.path
@@ -189,6 +208,7 @@ def _equal(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
+_LOOKED_UP = [(), (0,), (3,), (0, 0), (1, 0), (0, 0, 0), (0, 0, 1), (1, 2, 3)]
 _JSON_TOKENS = (b"{", b"}", b"[", b'"', b"\\u", b"\\ud800", b":", b",", b"null", b"1e999", b"\xff")
 _YAML_TOKENS = (
     *(b"- ", b"? ", b": ", b"{", b"}", b"[", b"]", b"'", b'"', b"#", b"\t", b"\n", b"\n  "),
@@ -215,6 +235,16 @@ TARGETS = {
             seeds.manifests,
             lambda data: decode_manifest(data, NAME),
             _use_manifest,
+            lambda value, data: encode_manifest(
+                value, spec_version=data[_SPEC_VERSION_BYTE], level=1
+            ),
+            Manifest.equals,
+        ),
+        Target(
+            "manifest-lookup",
+            seeds.manifests,
+            lambda data: decode_manifest(data, NAME, lazy_from=0),
+            _use_lookups,
             lambda value, data: encode_manifest(
                 value, spec_version=data[_SPEC_VERSION_BYTE], level=1
             ),

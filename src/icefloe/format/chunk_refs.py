@@ -157,12 +157,7 @@ location='s3://b/f', etag=None, last_modified=None, inline=None)
 
     def get(self, coordinates: Sequence[int]) -> ChunkRef | None:
         """The reference of one chunk, or None."""
-        if len(coordinates) != self.ndim:
-            raise InvalidInputError(
-                f"chunk index {tuple(coordinates)} has {len(coordinates)} dimensions, "
-                f"the array has {self.ndim}",
-                ErrorKind.INVALID_CHUNK_INDEX,
-            )
+        check_ndim(coordinates, self.ndim)
         row = self.lookup.find(coordinates)
         return None if row < 0 else self.row(row)
 
@@ -500,3 +495,13 @@ def _validity(is_there: NDArray[np.bool_]) -> pa.Buffer | None:
     if is_there.all():
         return None
     return pa.py_buffer(np.packbits(is_there, bitorder="little"))
+
+
+def check_ndim(coordinates: Sequence[int], ndim: int) -> None:
+    """Refuse to look for a chunk of another kind of array."""
+    if len(coordinates) != ndim:
+        raise InvalidInputError(
+            f"chunk index {tuple(coordinates)} has {len(coordinates)} dimensions, "
+            f"the array has {ndim}",
+            ErrorKind.INVALID_CHUNK_INDEX,
+        )

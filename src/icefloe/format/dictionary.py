@@ -27,7 +27,7 @@ def encode_dictionary(
     start, length = buffer.vectors_at(address, 1, what)
     buffer.check_total(int(length.sum()), what)
     values = gather(buffer.u1, start, length)
-    if not seems_distinct(values):
+    if len(values) > 1 and not seems_distinct(values):
         encoded = values.dictionary_encode()
         values = encoded.dictionary
         codes = encoded.indices.to_numpy().take(codes)
@@ -37,7 +37,7 @@ def encode_dictionary(
 
 
 def _distinct_addresses(address: Ints) -> tuple[NDArray[np.int32], Ints]:
-    if seems_distinct(pa.array(address)):
+    if len(address) == 1 or seems_distinct(pa.array(address)):
         return np.arange(len(address), dtype=np.int32), address
     encoded = pa.array(address).dictionary_encode()
     return encoded.indices.to_numpy(), encoded.dictionary.to_numpy()

@@ -5,40 +5,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
-import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
-
-from icefloe.format.blobs import Bytes, Ints, gather
-from icefloe.format.chunk_index import SortedIndex
-from icefloe.format.chunk_refs import ChunkKind, ChunkRefs
-from icefloe.format.coded import Coded
-from icefloe.format.dictionary import encode_dictionary
+from icefloe.format.chunk_refs import ChunkRef, ChunkRefs
 from icefloe.format.envelope import FileType, decode_envelope
-from icefloe.format.equal_vectors import EqualVectors
-from icefloe.format.flat_read import FlatBuffer, Rows
-from icefloe.format.locations import CompressedLocations, Locations
-from icefloe.format.schema import ARRAY_MANIFEST, CHUNK_REF, MANIFEST
-from icefloe.ids import ChunkId, ManifestId, NodeId
+from icefloe.format.flat_read import FlatBuffer
+from icefloe.format.refs_decode import StoredRefs
+from icefloe.format.schema import ARRAY_MANIFEST, MANIFEST
+from icefloe.ids import ManifestId, NodeId
 
-# Tables are decoded this many at a time, so that what is gathered stays in the processor cache
-# and temporary columns do not add to the peak.
-_SLICE = 1 << 15
-
+_MANY_REFS = 1 << 15
+"""Arrays with fewer are decoded at once: that takes a few milliseconds."""
 _COMPRESSION_ZSTD_DICTIONARY = 1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class ArrayManifest:
     """The references of one array in one manifest."""
 
-    node_id: NodeId
-    refs: ChunkRefs
-    extra: bytes | None = None
+    __slots__ = ("_refs", "extra", "node_id")
+
+    def __init__(
+        self, node_id: NodeId, refs: ChunkRefs | StoredRefs, extra: bytes | None = None
+    ) -> None:
+        self.node_id = node_id
+        self.extra = extra
+        self._refs = refs
+
+    @property
+    def refs(self) -> ChunkRefs:
+        """All references as columns, made when they are first asked for, then kept.
+
+        Raises:
+            FormatError: they are not whole and consistent.
+        """
+        refs = self._refs
+        if isinstance(refs, StoredRefs):
+            refs = self._refs = refs.decode()
+        return refs
+
+    def get(self, coordinates: Sequence[int]) -> ChunkRef | None:
+        """The reference of one chunk, or None."""
+        refs = self._refs
+        if isinstance(refs, StoredRefs) and not refs.is_worn_out:
+            return refs.get(coordinates)
+        return self.refs.get(coordinates)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory the references take."""
+        return self._refs.nbytes
+
+    def __len__(self) -> int:
+        return len(self._refs)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,14 +76,21 @@ class Manifest:
                 return array.refs
         return None
 
+    def get(self, node_id: NodeId, coordinates: Sequence[int]) -> ChunkRef | None:
+        """The reference of one chunk, or None; cheaper than `find` as long as few are wanted."""
+        for array in self.arrays:
+            if array.node_id == node_id:
+                return array.get(coordinates)
+        return None
+
     @property
     def num_chunk_refs(self) -> int:
-        return sum(len(array.refs) for array in self.arrays)
+        return sum(map(len, self.arrays))
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory the columns of all arrays take."""
-        return sum(array.refs.nbytes for array in self.arrays)
+        """Bytes of memory the references of all arrays take."""
+        return sum(array.nbytes for array in self.arrays)
 
     def equals(self, other: Manifest) -> bool:
         """Same id, arrays, references and extra bytes."""
@@ -78,10 +105,14 @@ class Manifest:
         )
 
 
-def decode_manifest(data: bytes | memoryview, name: str = "manifest") -> Manifest:
+def decode_manifest(
+    data: bytes | memoryview, name: str = "manifest", *, lazy_from: int = _MANY_REFS
+) -> Manifest:
     """Decode a manifest file. `name` is what errors call it.
 
-    Locations stored as zstd frames stay compressed until they are asked for.
+    Locations stored as zstd frames stay compressed until they are asked for. Arrays with
+    `lazy_from` references or more stay as the file has them until somebody wants many: what is
+    wrong with those is found out then.
 
     Raises:
         FormatError: the bytes are not a whole, consistent manifest.
@@ -104,154 +135,7 @@ def decode_manifest(data: bytes | memoryview, name: str = "manifest") -> Manifes
     for node_id, extra, first, number in zip(
         node_ids, extras, start.tolist(), count.tolist(), strict=True
     ):
-        slots = np.arange(first, first + 4 * number, 4, dtype=np.int64)
-        refs = _RefsDecoder(buffer, buffer.targets(slots), dictionary).decode(node_id)
+        stored = StoredRefs(buffer, first, number, dictionary, node_id)
+        refs = stored if number >= lazy_from else stored.decode()
         decoded.append(ArrayManifest(node_id, refs, extra))
     return Manifest(ManifestId(root.id("id")), tuple(decoded), root.bytes("extra"))
-
-
-class _RefsDecoder:
-    """Fills the columns of one array slice by slice."""
-
-    def __init__(self, buffer: FlatBuffer, position: Ints, dictionary: bytes | None) -> None:
-        self.buffer = buffer
-        self.position = position
-        self.dictionary = dictionary
-        n = len(position)
-        self.kind = np.empty(n, np.uint8)
-        self.offset = np.empty(n, np.uint64)
-        self.length = np.empty(n, np.uint64)
-        self.index = EqualVectors(buffer, n, "ChunkRef.index")
-        self.chunk_id: Bytes | None = None
-        self.last_modified: NDArray[np.uint32] | None = None
-        # Where the blobs of a row are, 0 for none: addresses now, bytes when all are known.
-        self.blob_at: dict[str, NDArray[np.uint32]] = {}
-
-    def decode(self, node_id: NodeId) -> ChunkRefs:
-        if not len(self.position):
-            return ChunkRefs.empty(0)
-        for first in range(0, len(self.position), _SLICE):
-            rows = slice(first, min(first + _SLICE, len(self.position)))
-            self._decode_slice(rows, Rows(self.buffer, self.position[rows], CHUNK_REF))
-        lookup = SortedIndex(self.index.matrix)
-        if not lookup.is_strictly_ascending():
-            self.buffer.fail(f"refs of node {node_id} do not ascend by chunk index")
-        inline = self._blobs("inline")
-        if inline is not None:
-            is_inline = self.kind == ChunkKind.INLINE
-            self.length[is_inline] = np.diff(_offsets(inline))[is_inline]
-        return ChunkRefs(
-            self.index.matrix,
-            self.kind,
-            self.offset,
-            self.length,
-            self.chunk_id,
-            self._locations(),
-            self._coded("checksum_etag"),
-            self.last_modified,
-            inline,
-            self._blobs("extra"),
-            [lookup],
-        )
-
-    def _decode_slice(self, rows: slice, tables: Rows) -> None:
-        self.index.read(rows, tables.field("index")[0])
-        has = {
-            name: tables.field_offsets[:, tables.spec.slot(name)] != 0
-            for name in ("chunk_id", "compressed_location", "location", "inline")
-        }
-        is_virtual = has["compressed_location"] | has["location"]
-        inline = np.where(has["inline"], np.uint8(ChunkKind.INLINE), np.uint8(0))
-        foreign = np.where(is_virtual, np.uint8(ChunkKind.VIRTUAL), inline)
-        kind_of_vtable = np.where(has["chunk_id"], np.uint8(ChunkKind.NATIVE), foreign)
-        if bool((kind_of_vtable == 0).any()):
-            self.buffer.fail("a ChunkRef has neither chunk id nor location nor inline bytes")
-        kind = tables.per_row(kind_of_vtable)
-        self.kind[rows] = kind
-        self.offset[rows] = np.where(kind == ChunkKind.INLINE, 0, tables.scalar("offset"))
-        self.length[rows] = tables.scalar("length")
-        if bool(has["chunk_id"].any()):
-            if self.chunk_id is None:
-                self.chunk_id = np.zeros((len(self.position), ChunkId.size), np.uint8)
-            self.chunk_id[rows] = tables.struct("chunk_id")
-        if not tables.is_absent_everywhere("checksum_last_modified"):
-            if self.last_modified is None:
-                self.last_modified = np.zeros(len(self.position), np.uint32)
-            modified = tables.scalar("checksum_last_modified")
-            self.last_modified[rows] = np.where(kind == ChunkKind.VIRTUAL, modified, 0)
-        wanted = {
-            "inline": kind == ChunkKind.INLINE,
-            "location": (kind == ChunkKind.VIRTUAL) & ~tables.per_row(has["compressed_location"]),
-            "compressed_location": kind == ChunkKind.VIRTUAL,
-            "checksum_etag": kind == ChunkKind.VIRTUAL,
-            "extra": np.True_,
-        }
-        for name, mask in wanted.items():
-            if not tables.is_absent_everywhere(name):
-                self._note_blobs(name, rows, tables, mask)
-
-    def _note_blobs(self, name: str, rows: slice, tables: Rows, mask: Any) -> None:
-        field, absent, _ = tables.field(name)
-        at = self.buffer.targets(field)
-        if absent is not None:
-            mask = mask & ~absent
-        if name not in self.blob_at:
-            self.blob_at[name] = np.zeros(len(self.position), np.uint32)
-        self.buffer.check(at if np.all(mask) else at[mask], 4, 4, f"ChunkRef.{name}")
-        self.blob_at[name][rows] = np.where(mask, at, 0)
-
-    def _blobs(self, name: str) -> pa.Array | None:
-        if name not in self.blob_at:
-            return None
-        at = self.blob_at[name].astype(np.int64)
-        there, absent = np.flatnonzero(at), None
-        start, length = self.buffer.vectors_at(at[there], 1, f"ChunkRef.{name}")
-        self.buffer.check_total(int(length.sum()), f"ChunkRef.{name}")
-        if len(there) < len(at):
-            absent = at == 0
-            found = start, length
-            start, length = np.full(len(at), 8, np.int64), np.zeros(len(at), np.int64)
-            start[there], length[there] = found
-        return gather(self.buffer.u1, start, length, absent)
-
-    def _codes(self, name: str) -> tuple[NDArray[np.int32], pa.Array] | None:
-        if name not in self.blob_at:
-            return None
-        at = self.blob_at.pop(name).astype(np.int64)
-        there = np.flatnonzero(at)
-        if not len(there):
-            return None
-        if len(there) == len(at):
-            return encode_dictionary(self.buffer, at, f"ChunkRef.{name}")
-        codes = np.full(len(at), -1, np.int32)
-        codes[there], values = encode_dictionary(self.buffer, at[there], f"ChunkRef.{name}")
-        return codes, values
-
-    def _text(self, name: str, values: pa.Array) -> pa.Array:
-        try:
-            large = pa.types.is_large_binary(values.type)
-            return values.cast(pa.large_string() if large else pa.string())
-        except pa.ArrowInvalid:
-            self.buffer.fail(f"ChunkRef.{name} is not valid UTF-8")
-
-    def _coded(self, name: str) -> Coded | None:
-        found = self._codes(name)
-        return None if found is None else Coded(found[0], Locations(self._text(name, found[1])))
-
-    def _locations(self) -> Coded | None:
-        plain, compressed = self._coded("location"), self._codes("compressed_location")
-        if compressed is None:
-            return plain
-        if self.dictionary is None:
-            self.buffer.fail("a location is compressed, but the file has no location dictionary")
-        waiting = CompressedLocations(compressed[1], self.dictionary, self.buffer.name)
-        if plain is None:
-            return Coded(compressed[0], Locations(pa.array([], pa.string()), waiting))
-        first = len(plain.values)
-        codes = np.where(compressed[0] < 0, plain.codes, compressed[0] + first).astype(np.int32)
-        return Coded(codes, Locations(plain.values.strings(), waiting))
-
-
-def _offsets(column: pa.Array) -> NDArray[Any]:
-    large = pa.types.is_large_binary(column.type)
-    return np.frombuffer(column.buffers()[1], np.int64 if large else np.int32)

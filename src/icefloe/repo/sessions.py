@@ -200,8 +200,7 @@ async def find_chunk(
         if loaded is None:
             is_first, state.is_reading = not state.is_reading, True
             loaded = await load_manifest(handle, state.snapshot, manifest.id, is_first=is_first)
-        refs_ = loaded.find(node.id)
-        if refs_ is not None and (ref := refs_.get(coordinates)) is not None:
+        if (ref := loaded.get(node.id, coordinates)) is not None:
             return ref
     return None
 
