@@ -15,21 +15,19 @@ from math import prod
 from typing import Any
 
 import numpy as np
-import zarr
 from numpy.typing import NDArray
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from zarr.dtype import parse_dtype
 
 from icefloe.api.session import ForkSession, Session
 from icefloe.spark.engine import WriteReport, write_items
 from icefloe.spark.runtime import parallelism
 from icefloe.virtual.access import SourceAccess
+from icefloe.virtual.chunk_copy import copy_region
 from icefloe.virtual.description import SourceDescription, SourceError
 from icefloe.virtual.formats import NativeReader, open_native
 from icefloe.virtual.ingest import MOST_OPEN_FILES
 from icefloe.virtual.plan import BLOCK_BYTES, ArrayPlan, IngestPlan, Region
-from icefloe.virtual.transfer import read_block
 
 _PIECES_A_SLOT = 8
 _TOLD = re.compile(r"SourceError: (.*)")  # Spark hands on the text of a task's error, not its class
@@ -67,7 +65,7 @@ def copy(
 def cut_pieces(plan: IngestPlan, num_pieces: int) -> list[list[Box]]:
     """The work, in about this many pieces; boxes of the same files lie next to each other."""
     arrays = [array for array in plan.arrays if array.storage == "native"]
-    total = sum(int(array.shapes.prod(axis=1).sum()) * _itemsize(array) for array in arrays)
+    total = sum(int(array.shapes.prod(axis=1).sum()) * array.itemsize for array in arrays)
     most = int(np.clip(total // max(1, num_pieces), _LEAST_BYTES, BLOCK_BYTES))
     # Files in the order of the first array that has them: where they follow each other.
     rank: dict[int, int] = {}
@@ -90,7 +88,7 @@ def cut_pieces(plan: IngestPlan, num_pieces: int) -> list[list[Box]]:
 def _boxes(
     plan: IngestPlan, array: ArrayPlan, most_bytes: int, rank: dict[int, int]
 ) -> Iterator[tuple[int, Box]]:
-    itemsize = _itemsize(array)
+    itemsize = array.itemsize
     for region in array.blocks(most_bytes, itemsize):
         low = np.array([span.start for span in region], np.int64)
         high = np.array([span.stop for span in region], np.int64)
@@ -119,11 +117,6 @@ def _slim(source: SourceDescription, path: str) -> SourceDescription:
     return replace(source, groups={}, variables={path: variable}, references=None)
 
 
-def _itemsize(array: ArrayPlan) -> int:
-    kind: Any = parse_dtype(array.metadata["data_type"], zarr_format=3)
-    return max(1, int(kind.to_native_dtype().itemsize))
-
-
 def _copy_piece(access: SourceAccess, fork: ForkSession, piece: list[Box]) -> None:
     """Read and write the boxes of a piece; a file they share is opened once."""
     with ExitStack() as stack:
@@ -140,9 +133,7 @@ def _copy_piece(access: SourceAccess, fork: ForkSession, piece: list[Box]) -> No
         for box in piece:
             locations = [source.location for source in box.plan.sources]
             readers = partial(_numbered, reader_of, locations)
-            block = read_block(box.plan, box.array, box.region, readers)
-            target = zarr.open_array(fork.store, path=box.array.target, mode="r+", zarr_format=3)
-            target[box.region or ...] = block
+            copy_region(fork.store, box.plan, box.array, box.region, readers)
 
 
 def _numbered(

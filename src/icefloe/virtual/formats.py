@@ -83,9 +83,12 @@ def open_native(
 class _ZarrReader:
     def __init__(self, place: Place) -> None:
         self._place = place
+        self._arrays: dict[str, Any] = {}
 
     def read(self, path: str, region: tuple[slice, ...]) -> NDArray[Any]:
-        return zarr_source.read_region(self._place, path, region)
+        if path not in self._arrays:
+            self._arrays[path] = self._place.open_zarr(path)
+        return zarr_source.read_region(self._arrays[path], region)
 
 
 class _Netcdf3Reader:
@@ -99,9 +102,12 @@ class _Netcdf3Reader:
 class _Hdf5Reader:
     def __init__(self, hdf5: Any, fid: Any) -> None:
         self._hdf5, self._fid = hdf5, fid
+        self._datasets: dict[str, Any] = {}
 
     def read(self, path: str, region: tuple[slice, ...]) -> NDArray[Any]:
-        return np.asarray(self._hdf5.read_region(self._fid, path, region))
+        if path not in self._datasets:
+            self._datasets[path] = self._hdf5.open_dataset(self._fid, path)
+        return np.asarray(self._hdf5.read_region(self._datasets[path], region))
 
 
 def _open(location: str, access: SourceAccess) -> SourceFile | None:

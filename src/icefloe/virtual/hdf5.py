@@ -362,14 +362,18 @@ def as_text(values: Any) -> NDArray[Any]:
     return made.reshape(array.shape)
 
 
-def read_region(fid: Any, path: str, region: tuple[slice, ...]) -> NDArray[Any]:
-    """Part of a dataset as stored, for `native.py`."""
+def open_dataset(fid: Any, path: str) -> Any:
+    """The dataset of a variable, for `read_region`."""
     group, _, name = path.rpartition("/")
     parent = h5o.open(fid, group.encode()) if group else h5g.open(fid, b"/")
     raw = name.encode()
     if NON_COORDINATE.encode() + raw in parent:
         raw = NON_COORDINATE.encode() + raw
-    dataset = h5py.Dataset(h5o.open(parent, raw))
+    return h5py.Dataset(h5o.open(parent, raw))
+
+
+def read_region(dataset: Any, region: tuple[slice, ...]) -> NDArray[Any]:
+    """Part of a dataset as stored."""
     dtype, _ = _storable_dtype(dataset.dtype)
     values = dataset[region] if dataset.shape else dataset[()]
     values = as_text(values) if dtype.kind == "O" else np.asarray(values, dtype)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import pyarrow as pa
-import zarr
 from zarr.abc.store import Store
 
 from icefloe import paths
@@ -20,6 +19,7 @@ from icefloe.api.session import Session
 from icefloe.errors import AlreadyExistsError, IcefloeError, InvalidInputError
 from icefloe.store.zarr_store import IcechunkStore
 from icefloe.virtual.access import SourceAccess
+from icefloe.virtual.chunk_copy import copy_region
 from icefloe.virtual.description import SourceDescription
 from icefloe.virtual.existing import describe_existing
 from icefloe.virtual.formats import NativeReader, open_native, scan
@@ -29,7 +29,6 @@ from icefloe.virtual.plan import ArrayPlan, IngestOptions, IngestPlan, Mode, Pro
 from icefloe.virtual.planning import Existing, plan_ingest
 from icefloe.virtual.transfer import (
     placed_references,
-    read_block,
     write_metadata,
     write_references,
     write_values,
@@ -186,9 +185,8 @@ def _run(
     add_to_ledger(store, plan.options.group, plan.sources)
 
 
-def _copy(store: Store, plan: IngestPlan, array: ArrayPlan, access: SourceAccess) -> None:
-    target = zarr.open_array(store, path=array.target, mode="r+", zarr_format=3)
-    for region in array.blocks(itemsize=max(1, target.dtype.itemsize)):
+def _copy(store: IcechunkStore, plan: IngestPlan, array: ArrayPlan, access: SourceAccess) -> None:
+    for region in array.blocks(itemsize=array.itemsize):
         with ExitStack() as stack:
             open_files: dict[int, NativeReader] = {}
 
@@ -205,7 +203,7 @@ def _copy(store: Store, plan: IngestPlan, array: ArrayPlan, access: SourceAccess
                     open_files[number] = stack.enter_context(open_native(location, access))
                 return open_files[number]
 
-            target[region or ...] = read_block(plan, array, region, reader_of)
+            copy_region(store, plan, array, region, reader_of)
 
 
 def _refer(

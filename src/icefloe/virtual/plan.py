@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from zarr.dtype import parse_dtype
 
 from icefloe.errors import InvalidInputError
 from icefloe.virtual.description import Json, SourceDescription
@@ -102,6 +103,12 @@ class ArrayPlan:
     @property
     def chunks(self) -> tuple[int, ...]:
         return tuple(self.metadata["chunk_grid"]["configuration"]["chunk_shape"])
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes a value takes in memory, at least one."""
+        kind: Any = parse_dtype(self.metadata["data_type"], zarr_format=3)
+        return max(1, int(kind.to_native_dtype().itemsize))
 
     def parts(self, region: Region) -> list[Part]:
         """What has to be read to fill a region of the target."""

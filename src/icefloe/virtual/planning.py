@@ -296,7 +296,7 @@ class _Work:
             document = array_document(box.variable, box.dimensions, shape, chunks, codecs)
         else:
             chunks = choose_chunks(box, shape, self.options.chunks)
-            codecs_ = native_codecs(box.variable.dtype)
+            codecs_ = native_codecs(box.variable.dtype, chunks)
             document = array_document(box.variable, box.dimensions, shape, chunks, codecs_)
         others = {
             renumbered[number]: item.times

@@ -7,6 +7,8 @@ from functools import reduce
 from math import gcd, prod
 from typing import Any
 
+import numpy as np
+
 from icefloe.virtual.data_types import bytes_codec_of
 from icefloe.virtual.description import Json, VariableDescription
 from icefloe.virtual.layout import Box
@@ -18,7 +20,8 @@ COORDINATE_CHUNK = (1024, 131072)
 COPY_BYTES = 1024 * 1024
 """Up to this size for each file, what cannot be referred to is copied in a virtual ingest."""
 
-_NATIVE_COMPRESSION = {"name": "zstd", "configuration": {"level": 0, "checksum": False}}
+_ZSTD = {"name": "zstd", "configuration": {"level": 0, "checksum": False}}
+_BLOSC_MOST_BYTES = 2**31 - 17
 
 
 def array_document(
@@ -49,10 +52,25 @@ def group_document(attributes: Mapping[str, Json]) -> dict[str, Json]:
     return {"zarr_format": 3, "node_type": "group", "attributes": dict(attributes)}
 
 
-def native_codecs(dtype: str) -> list[Json]:
-    """How copied chunks are stored: little-endian and compressed, as zarr does by default."""
-    serializer = {"name": "vlen-utf8"} if dtype == "string" else bytes_codec_of(dtype)
-    return [serializer, _NATIVE_COMPRESSION]
+def native_codecs(dtype: str, chunks: Sequence[int]) -> list[Json]:
+    """How copied chunks are stored: little-endian and compressed by zstd.
+
+    Numbers of several bytes are shuffled before, which Blosc does: packed measurements become a
+    fifth smaller than by zstd alone, and take a seventh of the time. Its level 2 is level 3 of
+    zstd, which is Zarr's default as well.
+    """
+    if dtype == "string":
+        return [{"name": "vlen-utf8"}, _ZSTD]
+    kind = np.dtype(dtype)
+    serializer = bytes_codec_of(dtype)
+    is_small = prod(chunks) * kind.itemsize <= _BLOSC_MOST_BYTES
+    if kind.kind not in "iufcmM" or kind.itemsize == 1 or not is_small:
+        return [serializer, _ZSTD]
+    settings = {"cname": "zstd", "clevel": 2, "shuffle": "shuffle", "blocksize": 0}
+    return [
+        serializer,
+        {"name": "blosc", "configuration": {**settings, "typesize": kind.itemsize}},
+    ]
 
 
 def choose_chunks(box: Box, shape: Sequence[int], wanted: Mapping[str, int]) -> tuple[int, ...]:

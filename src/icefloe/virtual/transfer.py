@@ -83,19 +83,23 @@ def read_block(
     fill = kind.from_json_scalar(array.metadata["fill_value"], zarr_format=3)
     native = kind.to_native_dtype()
     dtype = np.dtype(object) if native.kind in "OT" else native
-    shape = [span.stop - span.start for span in region]
-    block = np.full(shape, fill, dtype)
+    shape = tuple(span.stop - span.start for span in region)
+    block: NDArray[Any] | None = None
     for part in array.parts(region):
         values = reader_of(part.source).read(array.path, part.source_region)
         units = array.source_times.get(part.source)
         if units is not None:
             values = _converted(plan.sources[part.source], array, values, units)
+        if part.target_region == region and region:
+            return values.reshape(shape).astype(dtype, copy=False)
+        if block is None:
+            block = np.full(shape, fill, dtype)
         inside = tuple(
             slice(span.start - whole.start, span.stop - whole.start)
             for span, whole in zip(part.target_region, region, strict=True)
         )
         block[inside] = values.reshape(block[inside].shape)
-    return block
+    return np.full(shape, fill, dtype) if block is None else block
 
 
 def _converted(

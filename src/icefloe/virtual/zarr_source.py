@@ -77,7 +77,7 @@ def scan_zarr(
             continue
         variable, keys = _variable(location, path, document, attributes)
         if variable.data_type is not None and wants_values(variable, concat_dims):
-            variable = with_values(variable, read_region(place, path, ()))
+            variable = with_values(variable, read_region(place.open_zarr(path), ()))
         variables[path] = variable
         if references and variable.codecs is not None:
             assert listing is not None
@@ -92,9 +92,9 @@ def scan_zarr(
     )
 
 
-def read_region(place: Place, path: str, region: tuple[slice, ...]) -> NDArray[Any]:
+def read_region(array: Any, region: tuple[slice, ...]) -> NDArray[Any]:
     """Part of an array as stored."""
-    values = np.asarray(place.open_zarr(path)[region or ...])
+    values = np.asarray(array[region or ...])
     return values.astype(object) if values.dtype.kind == "T" else values
 
 
