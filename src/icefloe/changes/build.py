@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from icefloe.changes.change_set import ChangeSet
+from icefloe.changes.prepared import NewManifest
 from icefloe.changes.split_sizes import SplitSizes
 from icefloe.changes.splits import ArrayPlan, SplitRewrite, merge_split, plan_array
 from icefloe.errors import ErrorKind, InternalError
@@ -30,18 +31,12 @@ class CommitPlan:
     """The nodes that change, and what happens to the manifests of changed arrays."""
 
     base: NodeTable
+    files: ManifestFiles
+    """All that the nodes and the plan refer to."""
     gone: list[str]
     moved: list[Node]
     changed: list[Node]
     arrays: dict[NodeId, ArrayPlan]
-
-
-@dataclass(frozen=True, slots=True)
-class NewManifest:
-    """A manifest that a commit made: how nodes refer to it, and what the snapshot lists."""
-
-    ref: ManifestRef
-    info: ManifestFileInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +53,13 @@ def plan_commit(
 ) -> CommitPlan:
     """Decide what a commit has to read and write."""
     changed = list(base.nodes) if rewrite_all else list(changes.touched(base.nodes))
+    files = changes.manifest_files(base.manifest_files)
     arrays = {}
     for node in changed:
         if node.array is None:
             continue
         edits = changes.chunks.get(node.id)
-        listed = base.manifest_files.refs_in([ref.id for ref in node.array.manifests])
+        listed = files.refs_in([ref.id for ref in node.array.manifests])
         cells = prod(dimension.num_chunks for dimension in node.array.shape)
         num_refs = min(listed + (edits.most_set if edits else 0), cells)
         arrays[node.id] = plan_array(
@@ -73,7 +69,8 @@ def plan_commit(
             rewrite_all=rewrite_all,
         )
     gone = [*changes.deleted, *changes.moves.origins()]
-    return CommitPlan(base.nodes, gone, changes.moves.moved(base.nodes), changed, arrays)
+    moved = changes.moves.moved(base.nodes)
+    return CommitPlan(base.nodes, files, gone, moved, changed, arrays)
 
 
 def build_manifest(
@@ -99,7 +96,6 @@ def build_manifest(
 def build_snapshot(
     plan: CommitPlan,
     manifests: Mapping[NodeId, list[NewManifest]],
-    base_files: ManifestFiles,
     *,
     snapshot_id: SnapshotId,
     parent_id: SnapshotId | None,
@@ -121,7 +117,7 @@ def build_snapshot(
         nodes.append(replace(node, array=replace(node.array, manifests=tuple(refs))))
     replaced = plan.base.rows_of([*plan.gone, *(node.path for node in nodes)])
     table = plan.base.replace(replaced, nodes)
-    files = base_files.used_by(table.manifest_id).with_infos([new.info for new in made])
+    files = plan.files.used_by(table.manifest_id).with_infos([new.info for new in made])
     _check_listed(files, table)
     return Snapshot(
         snapshot_id,

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, KeysView
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
+
 from icefloe import paths
-from icefloe.changes.chunk_edits import ChunkEdits
+from icefloe.changes.chunk_edits import ChunkEdits, EditLayer
 from icefloe.changes.moves import Moves
+from icefloe.changes.prepared import PreparedArray
 from icefloe.errors import AlreadyExistsError, ErrorKind
+from icefloe.format.chunk_index import Index, sort_rows
 from icefloe.format.nodes import ArrayData, Node, NodeTable
+from icefloe.format.snapshot import ManifestFiles
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import NodeId, SnapshotId
 
@@ -41,13 +46,15 @@ class ChangeSet:
         self.updated: dict[NodeId, NodeUpdate] = {}
         self.deleted: dict[str, Deleted] = {}
         self.chunks: dict[NodeId, ChunkEdits] = {}
+        self.prepared: dict[NodeId, PreparedArray] = {}
+        """Manifests written ahead; what is in `chunks` lies on top of them."""
         self.moves = Moves()
         self._path_of: dict[NodeId, str] = {}
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing was done; a node moved away and back was."""
-        edits = self.new or self.updated or self.deleted or self.chunks
+        edits = self.new or self.updated or self.deleted or self.chunks or self.prepared
         return not (edits or self.moves.steps)
 
     # -- looking
@@ -58,7 +65,10 @@ class ChangeSet:
         if node is None and path not in self.deleted:
             node = self.moves.find(base, path)
             if node is not None and (update := self.updated.get(node.id)) is not None:
-                return _with_update(node, update)
+                node = _with_update(node, update)
+        if node is not None and (ahead := self.prepared.get(node.id)) is not None:
+            assert node.array is not None
+            node = replace(node, array=replace(node.array, manifests=ahead.manifests))
         return node
 
     def paths(self, base: NodeTable, below: str = paths.ROOT) -> list[str]:
@@ -70,11 +80,31 @@ class ChangeSet:
     def touched(self, base: NodeTable) -> Iterator[Node]:
         """The nodes whose metadata or chunks differ from the base, as the session sees them."""
         updated = (update.path for update in self.updated.values())
-        edited = (self._path_of[node_id] for node_id in self.chunks)
+        edited = (self._path_of[node_id] for node_id in self.edited)
         for path in sorted({*self.new, *updated, *edited}):
             node = self.find(base, path)
             assert node is not None
             yield node
+
+    @property
+    def edited(self) -> KeysView[NodeId]:
+        """The arrays whose chunks were set or deleted."""
+        return {**self.chunks, **self.prepared}.keys()
+
+    def touched_chunks(self, node_id: NodeId) -> Index:
+        """The chunks of an edited array that were set or deleted, ascending."""
+        edits, ahead = self.chunks.get(node_id), self.prepared.get(node_id)
+        parts = [] if ahead is None else [ahead.touched.unpack()]
+        parts += [] if edits is None else [edits.touched()]
+        if len(parts) == 1:
+            return parts[0]
+        both = np.concatenate(parts)
+        return both[sort_rows(both)]
+
+    def manifest_files(self, base: ManifestFiles) -> ManifestFiles:
+        """The files of the base and those written ahead: all that a node may refer to."""
+        ahead = [info for array in self.prepared.values() for info in array.files]
+        return base.with_infos(ahead)
 
     # -- changing
 
@@ -105,6 +135,7 @@ class ChangeSet:
             node = self.find(base, gone)
             assert node is not None
             self.chunks.pop(node.id, None)
+            self.prepared.pop(node.id, None)
             self.updated.pop(node.id, None)
             if self.new.pop(gone, None) is None:
                 self.deleted[gone] = Deleted(node.id, node.array is not None)
@@ -117,6 +148,20 @@ class ChangeSet:
             self._path_of[node.id] = node.path
         return self.chunks[node.id]
 
+    def prepare(self, node: Node, ahead: PreparedArray) -> None:
+        """Let an array have these manifests; they hold all that those it has now do, and more."""
+        self.prepared[node.id] = ahead
+        self._path_of[node.id] = node.path
+
+    def lay_below(self, node_id: NodeId, layer: EditLayer) -> None:
+        """Turn what was written ahead into ordinary edits, which are in `layer`."""
+        ahead = self.prepared.pop(node_id)
+        edits = ChunkEdits(ahead.touched.ndim)
+        edits.set_table(*layer)
+        for refs, deleted in self.chunks[node_id].layers() if node_id in self.chunks else ():
+            edits.set_table(refs, deleted)
+        self.chunks[node_id] = edits
+
     def chunk_path(self, node_id: NodeId) -> str:
         """The path of an array whose chunks were edited."""
         return self._path_of[node_id]
@@ -126,17 +171,25 @@ class ChangeSet:
         twin = ChangeSet()
         twin.new, twin.updated = dict(self.new), dict(self.updated)
         twin.deleted, twin.chunks = dict(self.deleted), dict(self.chunks)
+        twin.prepared = dict(self.prepared)
         twin._path_of = dict(self._path_of)
         twin.moves = self.moves
         return twin
 
     def clear(self) -> None:
-        for part in (self.new, self.updated, self.deleted, self.chunks):
+        for part in (self.new, self.updated, self.deleted, self.chunks, self.prepared):
             part.clear()
         self.moves = Moves()
 
-    def log(self, snapshot_id: SnapshotId) -> TransactionLog:
-        """The transaction log of these changes."""
+    def log(self, snapshot_id: SnapshotId, *, is_packed: bool = False) -> TransactionLog:
+        """The transaction log of these changes; chunks stay packed where they are, if asked for."""
+        packed = {}
+        if is_packed:
+            packed = {
+                key: ahead.touched
+                for key, ahead in self.prepared.items()
+                if key not in self.chunks and len(ahead.touched)
+            }
         is_array = {True: set[NodeId](), False: set[NodeId]()}
         for gone in self.deleted.values():
             is_array[gone.is_array].add(gone.id)
@@ -151,10 +204,11 @@ class ChangeSet:
             updated_groups=frozenset(self.updated.keys() - updated_arrays),
             updated_chunks={
                 key: touched
-                for key, edits in self.chunks.items()
-                if len(touched := edits.touched())
+                for key in self.edited
+                if key not in packed and len(touched := self.touched_chunks(key))
             },
             moved_nodes=self.moves.log(),
+            packed_chunks=packed,
         )
 
 

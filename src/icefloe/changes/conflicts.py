@@ -223,7 +223,7 @@ def _updates(changes: ChangeSet, log: TransactionLog) -> Iterator[Conflict]:
 
 def _chunks(changes: ChangeSet, log: TransactionLog) -> Iterator[Conflict]:
     theirs = log.deleted_arrays | log.updated_arrays | log.updated_chunks.keys()
-    ours = sorted((changes.chunk_path(key), key) for key in changes.chunks.keys() & theirs)
+    ours = sorted((changes.chunk_path(key), key) for key in changes.edited & theirs)
     for kind, nodes in (
         (ConflictType.ChunksUpdatedInDeletedArray, log.deleted_arrays),
         (ConflictType.ChunksUpdatedInUpdatedArray, log.updated_arrays),
@@ -233,7 +233,7 @@ def _chunks(changes: ChangeSet, log: TransactionLog) -> Iterator[Conflict]:
                 yield Conflict(kind, path, node_id=node_id)
     for path, node_id in ours:
         if node_id in log.updated_chunks:
-            both = common_rows(changes.chunks[node_id].touched(), log.updated_chunks[node_id])
+            both = common_rows(changes.touched_chunks(node_id), log.updated_chunks[node_id])
             if len(both):
                 yield Conflict(ConflictType.ChunkDoubleUpdate, path, both, node_id=node_id)
 

@@ -43,7 +43,7 @@ def net_log(
         if (array := new[key].array) is not None and array != old[key].array
     }
     for key, (theirs_before, theirs_after) in chunks.items():
-        touched = changes.chunks[key].touched()
+        touched = changes.touched_chunks(key)
         updated_chunks[key] = touched[_differs(touched, theirs_before, theirs_after)]
     return TransactionLog(
         snapshot_id,

@@ -64,7 +64,7 @@ class _Merge:
             if mine.id != gone.id:
                 _refuse(path, "the fork deleted it, the session replaced it by another node")
             before = self.fork_base.find(path)
-            is_edited = mine.id in self.result.chunks
+            is_edited = mine.id in self.result.edited
             if is_edited or before is None or mine.user_data != before.user_data:
                 _refuse(path, "the fork deleted it, the session changed it")
             self._drop(path, gone)
@@ -77,6 +77,7 @@ class _Merge:
 
     def _drop(self, path: str, gone: Deleted) -> None:
         self.result.chunks.pop(gone.id, None)
+        self.result.prepared.pop(gone.id, None)
         self.result.updated.pop(gone.id, None)
         if self.result.new.pop(path, None) is None:
             self.result.deleted[path] = gone

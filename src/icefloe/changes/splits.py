@@ -61,7 +61,7 @@ def plan_array(
     grid = [dimension.num_chunks for dimension in array.shape]
     if 0 in grid:
         return ArrayPlan([], [])  # no chunk can exist
-    splits = _Splits(grid, split_sizes)
+    splits = Splits(grid, split_sizes)
     rewrites = _Rewrites(splits)
     for refs, deleted in layers:
         if deleted is not None:
@@ -89,7 +89,7 @@ def merge_split(rewrite: SplitRewrite, sources: Sequence[ChunkRefs]) -> ChunkRef
 class _Rewrites:
     """The splits that need a new manifest, found one after the other."""
 
-    def __init__(self, splits: _Splits) -> None:
+    def __init__(self, splits: Splits) -> None:
         self._splits = splits
         self._found: dict[int, SplitRewrite] = {}
 
@@ -130,7 +130,7 @@ class _Rewrites:
         return self._found[number]
 
 
-class _Splits:
+class Splits:
     """The splits of a grid, numbered in row-major order."""
 
     def __init__(self, grid: Sequence[int], sizes: Sequence[int]) -> None:
@@ -139,9 +139,10 @@ class _Splits:
         counts = [-(-count // size) for count, size in zip(grid, self._sizes, strict=True)]
         self._counts = counts
         self._strides = [prod(counts[axis + 1 :]) for axis in range(len(counts))]
+        self.count = prod(counts)
         self._cut_axes = [axis for axis, count in enumerate(counts) if count > 1]
         # Sizes of 1 in a grid of astronomical extent: slow, but right.
-        self._dtype: Any = np.int64 if prod(counts) < 2**63 else object
+        self._dtype: Any = np.int64 if self.count < 2**63 else object
 
     def box(self, number: int) -> Box:
         """The chunk indices of a split."""

@@ -12,17 +12,17 @@ offset  size  content
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, FormatError
+from icefloe.format.segments import Produced, Segment, contiguous, segment_size
 
 MAGIC = bytes.fromhex("494345f09fa78a4348554e4b")
 HEADER_SIZE = 39
@@ -124,15 +124,13 @@ def encode_header(spec_version: int, file_type: FileType, writer: str = WRITER_N
 
 
 def encode_envelope(
-    segments: Sequence[NDArray[Any] | bytes | bytearray],
+    segments: Sequence[Segment],
     spec_version: int,
     file_type: FileType,
     level: int,
 ) -> bytes:
     """Header plus one zstd frame over `segments`; large ones are never joined uncompressed."""
-    size = sum(
-        segment.nbytes if isinstance(segment, np.ndarray) else len(segment) for segment in segments
-    )
+    size = sum(map(segment_size, segments))
     if size >= MAX_PAYLOAD_BYTES:
         raise FormatError(
             f"{file_type.noun}: {size:,} bytes uncompressed, a flatbuffer holds less than "
@@ -141,20 +139,18 @@ def encode_envelope(
         )
     header = encode_header(spec_version, file_type)
     if size < _SMALL_PAYLOAD:
-        return header + _compress(b"".join(segments), level)
+        return header + _compress(_joined(segments), level)
     frame = zstandard.ZstdCompressor(level=level).compressobj(size=size)
     parts = [header]
-    parts.extend(frame.compress(memoryview(part).cast("B")) for part in _contiguous(segments))
+    parts.extend(frame.compress(memoryview(part).cast("B")) for part in contiguous(segments))
     parts.append(frame.flush())
     return b"".join(parts)
 
 
-def _contiguous(segments: Iterable[NDArray[Any] | bytes | bytearray]) -> Iterable[Any]:
-    for segment in segments:
-        if not isinstance(segment, np.ndarray):
-            yield segment
-        elif segment.nbytes:
-            yield segment.reshape(-1).view(np.uint8)
+def _joined(segments: Sequence[Segment]) -> bytes:
+    if any(isinstance(segment, Produced) for segment in segments):
+        return b"".join(contiguous(segments))
+    return b"".join(segments)  # type: ignore[arg-type]
 
 
 @lru_cache(maxsize=32)

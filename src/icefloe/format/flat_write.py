@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from icefloe.format.blobs import Ints, parts, scatter, spread
 from icefloe.format.schema import Field, TableSpec
+from icefloe.format.segments import Segment, segment_size
 
 Mask = NDArray[np.bool_]
-Segment = NDArray[Any] | bytes | bytearray
 Blobs: TypeAlias = pa.Array | Sequence[str | bytes | None]
 
 _FEW_BLOBS = 16
@@ -363,11 +363,6 @@ def _row_layout(spec: TableSpec, names: tuple[str, ...]) -> _RowLayout:
     assert layout.fields is not None
     place = {name: (layout.fields[name][1], spec.fields[name].size) for name in names}
     return _RowLayout(layout.itemsize, vtable.tobytes(), place)
-
-
-def segment_size(segment: Segment) -> int:
-    """Bytes of a segment."""
-    return segment.nbytes if isinstance(segment, np.ndarray) else len(segment)
 
 
 def _record_format(field: Field) -> str:

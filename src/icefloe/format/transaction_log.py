@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,16 +18,19 @@ from icefloe.format.equal_vectors import EqualVectors, index_tail
 from icefloe.format.flat_read import FlatBuffer, Rows, Table
 from icefloe.format.flat_write import FlatWriter, padded, table_layout
 from icefloe.format.node_paths import check_paths
+from icefloe.format.packed_index import PackedIndex
 from icefloe.format.schema import (
     ARRAY_UPDATED_CHUNKS,
     CHUNK_INDICES,
     MOVE_OPERATION,
     TRANSACTION_LOG,
 )
+from icefloe.format.segments import Produced
 from icefloe.ids import NodeId, SnapshotId
 
 _SLICE = 1 << 16
 _BLOCK = 64
+_SMALL = 1 << 20  # bytes of a vector
 
 
 class NodeType(IntEnum):
@@ -63,11 +66,15 @@ class TransactionLog:
     updated_chunks: Mapping[NodeId, Index] = field(default_factory=dict)
     moved_nodes: tuple[Move, ...] | None = ()
     extra: bytes | None = None
+    packed_chunks: Mapping[NodeId, PackedIndex] = field(default_factory=dict)
+    """More of `updated_chunks`, in a log that is about to be written; no decoded log has any."""
 
     @property
     def num_changes(self) -> int:
         nodes = sum(len(getattr(self, name)) for name in NODE_LISTS)
-        return nodes + sum(map(len, self.updated_chunks.values())) + len(self.moved_nodes or ())
+        chunks = sum(map(len, self.updated_chunks.values()))
+        chunks += sum(map(len, self.packed_chunks.values()))
+        return nodes + chunks + len(self.moved_nodes or ())
 
     def equals(self, other: TransactionLog) -> bool:
         """Same changes."""
@@ -103,9 +110,10 @@ def decode_transaction_log(
     _, payload, size = decode_envelope(data, FileType.TRANSACTION_LOG, name)
     buffer = FlatBuffer(payload, size, name)
     root = buffer.root(TRANSACTION_LOG)
+    lists: dict[str, Any] = {name: _node_ids(root, name) for name in NODE_LISTS}
     return TransactionLog(
         SnapshotId(root.id("id")),
-        **{field_name: _node_ids(root, field_name) for field_name in NODE_LISTS},
+        **lists,
         updated_chunks=_decode_chunks(root.rows("updated_chunks", ARRAY_UPDATED_CHUNKS)),
         moved_nodes=_decode_moves(root) if root.has("moved_nodes") else None,
         extra=root.bytes("extra"),
@@ -184,7 +192,8 @@ def encode_transaction_log(log: TransactionLog, *, spec_version: int = 2, level:
     for name in NODE_LISTS:
         raw = np.frombuffer(b"".join(sorted(getattr(log, name))), "V8")
         root.point(name, writer.vector(raw))
-    root.point("updated_chunks", _add_chunks(writer, log.updated_chunks))
+    chunks: dict[NodeId, Index | PackedIndex] = {**log.updated_chunks, **log.packed_chunks}
+    root.point("updated_chunks", _add_chunks(writer, chunks))
     if log.moved_nodes is not None:
         root.point("moved_nodes", _add_moves(writer, log.moved_nodes))
     if log.extra is not None:
@@ -210,7 +219,7 @@ def _add_moves(writer: FlatWriter, moves: tuple[Move, ...]) -> int:
     return vector.position
 
 
-def _add_chunks(writer: FlatWriter, chunks: Mapping[NodeId, Index]) -> int:
+def _add_chunks(writer: FlatWriter, chunks: Mapping[NodeId, Index | PackedIndex]) -> int:
     nodes = sorted(chunks)
     vector = writer.offsets(len(nodes))
     tables = writer.tables(ARRAY_UPDATED_CHUNKS, len(nodes), {"node_id": None, "chunks": None})
@@ -221,13 +230,10 @@ def _add_chunks(writer: FlatWriter, chunks: Mapping[NodeId, Index]) -> int:
     return vector.position
 
 
-def _add_coordinates(writer: FlatWriter, index: Index) -> int:
+def _add_coordinates(writer: FlatWriter, index: Index | PackedIndex) -> int:
     """A vector of ChunkIndices tables, each with its coordinates right behind it."""
     count, ndim = index.shape
     layout, vtable = table_layout(CHUNK_INDICES, ("coords",), index_tail(ndim))
-    words: NDArray[np.uint32] = np.empty(count + 1, "<u4")
-    words[0] = count
-    start = writer.add(words)
     # Every so many tables have a vtable of their own: what leads there then repeats from block
     # to block, which the compressor likes.
     head = padded(vtable.nbytes, 4)
@@ -238,23 +244,50 @@ def _add_coordinates(writer: FlatWriter, index: Index) -> int:
             ("rows", layout, (_BLOCK,)),
         ]
     )
-    blocks = np.zeros(-(-count // _BLOCK), block)
-    base = writer.add(blocks)
-    blocks["vtable"] = vtable.view(f"V{vtable.nbytes}")[0]
-    records = blocks["rows"]
     inside = head + np.arange(_BLOCK) * layout.itemsize
-    records["soffset"] = inside
-    records["coords"] = 4
-    records["tail"]["count"] = ndim
-    # A slice at a time, so that what is computed for it stays in the processor cache.
-    for first in range(0, count, _SLICE):
-        rows = np.arange(first, min(first + _SLICE, count))
-        at = base + rows // _BLOCK * block.itemsize + inside[rows % _BLOCK]
-        words[1:][rows] = at - (start + 4 + 4 * rows)
-        if ndim:
-            whole = len(rows) // _BLOCK * _BLOCK
-            block_of = slice(first // _BLOCK, (first + whole) // _BLOCK)
-            records["tail"]["at"][block_of] = index[first : first + whole].reshape(-1, _BLOCK, ndim)
-            if whole < len(rows):  # the last block is not full
-                records["tail"]["at"][-1, : len(rows) - whole] = index[first + whole : count]
+    start = padded(writer.size, 4)
+    base = start + 4 * (count + 1)
+
+    def offsets() -> Iterator[NDArray[Any]]:
+        yield np.array([count], "<u4")
+        for first in range(0, count, _SLICE):
+            rows = np.arange(first, min(first + _SLICE, count))
+            at = base + rows // _BLOCK * block.itemsize + inside[rows % _BLOCK]
+            yield (at - (start + 4 + 4 * rows)).astype("<u4")
+
+    def tables() -> Iterator[NDArray[Any]]:
+        for rows in _slices(index):
+            blocks = np.zeros(-(-len(rows) // _BLOCK), block)
+            blocks["vtable"] = vtable.view(f"V{vtable.nbytes}")[0]
+            records = blocks["rows"]
+            records["soffset"] = inside
+            records["coords"] = 4
+            records["tail"]["count"] = ndim
+            if ndim:
+                whole = len(rows) // _BLOCK
+                full = rows[: whole * _BLOCK].reshape(-1, _BLOCK, ndim)
+                records["tail"]["at"][:whole] = full
+                if whole < len(blocks):
+                    records["tail"]["at"][-1, : len(rows) % _BLOCK] = rows[whole * _BLOCK :]
+            yield blocks
+
+    # A slice at a time, so that what is computed for it stays in the processor cache, and a log
+    # of many millions of chunks is compressed without ever being there as a whole.
+    _add_produced(writer, Produced(4 * (count + 1), offsets), start)
+    _add_produced(writer, Produced(-(-count // _BLOCK) * block.itemsize, tables), base)
     return start
+
+
+def _add_produced(writer: FlatWriter, segment: Produced, expected: int) -> None:
+    if segment.nbytes <= _SMALL:
+        parts = [piece.reshape(-1).view(np.uint8) for piece in segment.pieces()]
+        position = writer.add(np.concatenate(parts) if parts else b"")
+    else:
+        position = writer.add(segment)
+    assert position == expected
+
+
+def _slices(index: Index | PackedIndex) -> Iterator[Index]:
+    if isinstance(index, PackedIndex):
+        return index.slices(_SLICE)
+    return (index[first : first + _SLICE] for first in range(0, len(index), _SLICE))

@@ -20,6 +20,7 @@ from icefloe.format.blobs import Bytes, Ints
 from icefloe.format.flat_read import Rows, Table
 from icefloe.format.flat_write import FlatWriter
 from icefloe.format.schema import REPO_STATUS, UPDATE, UPDATE_TYPES
+from icefloe.format.segments import contiguous
 from icefloe.ids import SnapshotId
 
 
@@ -166,7 +167,7 @@ class UpdateTable(Sequence[Update]):
             if num_unused <= count // 4:
                 former = FlatWriter(has_head=False)
                 at = _add_entry(former, table[1])
-                before = b"".join(former.segments())
+                before = b"".join(contiguous(former.segments()))
                 position = np.concatenate(([at], len(before) + position[: count - 1]))
                 table._encoded.append(_Encoded(before + data, position, num_unused))
         return table
@@ -176,7 +177,7 @@ class UpdateTable(Sequence[Update]):
         if not self._encoded:
             writer = FlatWriter(has_head=False)
             position = _add_entries(writer, self, 1)
-            self._encoded.append(_Encoded(b"".join(writer.segments()), position, 0))
+            self._encoded.append(_Encoded(b"".join(contiguous(writer.segments())), position, 0))
         return self._encoded[0]
 
     def _with_first(self, entry: Update, backup_path: str, count: int) -> UpdateTable:

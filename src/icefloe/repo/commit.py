@@ -304,15 +304,15 @@ async def _write(
         state.packs.close(state.changes)
         state.packs.check_placed(state.changes)
         plan = plan_commit(base, state.changes, sizes, rewrite_all=rewrite_all)
-        log = state.changes.log(snapshot_id)  # now, so that it tells of what the plan has
+        # Now, so that it tells of what the plan has.
+        log = state.changes.log(snapshot_id, is_packed=before is None)
     await store_packs(handle, state)
     if work.is_contended:
         await _look_before_upload(handle, state, plan, work)
-    manifests = await work.write_manifests(handle, plan, base, state.changes)
+    manifests = await work.write_manifests(handle, plan, state.changes)
     snapshot = build_snapshot(
         plan,
         manifests,
-        base.manifest_files,
         snapshot_id=snapshot_id,
         parent_id=parent_id if handle.spec_version == 1 else None,
         flushed_at=_flush_time(handle, base),
@@ -338,7 +338,6 @@ async def _look_before_upload(
     handle: RepoHandle, state: SessionState, plan: CommitPlan, work: CommitWork
 ) -> None:
     """Find out that the branch has moved before anything is uploaded, as late as possible."""
-    files = state.snapshot.manifest_files
     needed = {
         ref.id
         for array_plan in plan.arrays.values()
@@ -346,7 +345,7 @@ async def _look_before_upload(
         for ref in rewrite.sources
     }
     cached = handle.assets.caches
-    infos = [files[key] for key in needed if cached.manifests.get(key) is None]
+    infos = [plan.files[key] for key in needed if cached.manifests.get(key) is None]
     if work.is_at_tip and not infos:
         # The look that found the session at the tip was a moment ago: nothing was fetched since.
         work.seen = None if cached.repo is None else seen_now(handle, cached.repo)

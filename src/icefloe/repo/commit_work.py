@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from icefloe.changes.build import CommitPlan, NewManifest
+from icefloe.changes.build import CommitPlan
 from icefloe.changes.change_set import ChangeSet
+from icefloe.changes.prepared import NewManifest
 from icefloe.changes.splits import Box, SplitRewrite
-from icefloe.format.snapshot import Snapshot
 from icefloe.ids import ManifestId, NodeId
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.update import Seen
@@ -33,7 +33,7 @@ class CommitWork:
     _made: dict[_Key, tuple[object, NewManifest | None]] = field(default_factory=dict)
 
     async def write_manifests(
-        self, handle: RepoHandle, plan: CommitPlan, base: Snapshot, changes: ChangeSet
+        self, handle: RepoHandle, plan: CommitPlan, changes: ChangeSet
     ) -> dict[NodeId, list[NewManifest]]:
         """Write the manifests of the plan that were not written by an earlier try."""
         done: dict[NodeId, list[NewManifest]] = {}
@@ -47,7 +47,7 @@ class CommitWork:
                 elif manifest is not None:
                     done.setdefault(node_id, []).append(manifest)
             array_plan.rewrites = missing.get(node_id, [])
-        made = await write_manifests(handle, plan, base)
+        made = await write_manifests(handle, plan.arrays, plan.files)
         for node_id, manifests in made.items():
             done.setdefault(node_id, []).extend(manifests)
         for node_id, rewrites in missing.items():

@@ -13,6 +13,7 @@ from icefloe.ids import SnapshotId
 from icefloe.repo.commit import store_aside
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.packing import store_packs
+from icefloe.repo.prepared import edit_again
 from icefloe.repo.sessions import SessionMode, SessionState
 from icefloe.storage.spec import Storage
 
@@ -69,11 +70,15 @@ async def fork_changes(handle: RepoHandle, state: SessionState) -> ForkChanges:
         )
     await store_packs(handle, state)
     await handle.driver.sync()
-    with state.lock:
-        changes = state.changes.copy()
-        changes.chunks = {key: edits.copy() for key, edits in changes.chunks.items()}
-        root = state.fork_root or state.snapshot_id
-        return ForkChanges(handle.storage, state.is_fork, root, state.snapshot_id, changes)
+    while True:
+        await edit_again(handle, state, state.changes.prepared)
+        with state.lock:
+            if state.changes.prepared:
+                continue  # another thread was faster
+            changes = state.changes.copy()
+            changes.chunks = {key: edits.copy() for key, edits in changes.chunks.items()}
+            root = state.fork_root or state.snapshot_id
+            return ForkChanges(handle.storage, state.is_fork, root, state.snapshot_id, changes)
 
 
 async def merge_forks(
@@ -96,6 +101,8 @@ async def merge_forks(
         _check_origin(handle, fork, root)
     starts = {fork.snapshot_id: None for fork in forks}
     nodes = {key: (await handle.assets.snapshot(key)).nodes for key in starts}
+    # Where an array became smaller, the merge looks at every chunk that was written.
+    await edit_again(handle, state, {key for fork in forks for key in fork.changes.updated})
     with state.lock:
         merged = state.changes
         for fork in forks:

@@ -12,7 +12,7 @@ import logging
 from icefloe.changes.preload import plan_preload
 from icefloe.errors import IcechunkError
 from icefloe.format.manifest import Manifest
-from icefloe.format.snapshot import Snapshot
+from icefloe.format.snapshot import ManifestFileInfo, Snapshot
 from icefloe.ids import ManifestId
 from icefloe.repo.handle import RepoHandle
 
@@ -20,20 +20,20 @@ _log = logging.getLogger(__name__)
 
 
 async def load_manifest(
-    handle: RepoHandle, snapshot: Snapshot, wanted: ManifestId, *, is_first: bool
+    handle: RepoHandle, snapshot: Snapshot, wanted: ManifestFileInfo, *, is_first: bool
 ) -> Manifest:
     """A manifest that is not in the cache; with the first of a session, others come along."""
     files = snapshot.manifest_files
     ahead = _plan(handle, snapshot) if is_first else []
-    together = [wanted, *(key for key in ahead if key != wanted)]
-    if len(together) > 1:
-        requests = [(key, files[key].size_bytes) for key in together]
+    requests = [(wanted.id, wanted.size_bytes)]
+    requests += [(key, files[key].size_bytes) for key in ahead if key != wanted.id]
+    if len(requests) > 1:
         try:
             return (await handle.assets.manifests(requests))[0]
         except IcechunkError as error:
             # Nobody has asked for the others yet: whoever does will hear of it.
             _log.warning("manifests could not be fetched ahead: %s", error)
-    return await handle.assets.manifest(wanted, files[wanted].size_bytes)
+    return await handle.assets.manifest(wanted.id, wanted.size_bytes)
 
 
 def _plan(handle: RepoHandle, snapshot: Snapshot) -> list[ManifestId]:

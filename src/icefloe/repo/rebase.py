@@ -33,6 +33,7 @@ from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import NodeId, SnapshotId
 from icefloe.repo import refs_v1
 from icefloe.repo.handle import RepoHandle
+from icefloe.repo.prepared import edit_again
 from icefloe.repo.sessions import SessionMode, SessionState, committed_chunks
 
 
@@ -72,14 +73,35 @@ async def rebase(handle: RepoHandle, state: SessionState, solver: ConflictSolver
     if reached:
         last = line[reached - 1].id
         snapshot = known.get(last) or await handle.assets.snapshot(last)
-        with state.lock:
-            apply_decisions(state.changes, decisions, snapshot.nodes)
-            state.changes.moves = moved_again(state.changes.moves, snapshot.nodes)
-            state.snapshot = snapshot
-            state.forget_nodes()
+        while unfit := _move(state, snapshot, decisions):
+            await edit_again(handle, state, unfit)
     if conflicts:
         raise RebaseFailedError(line[reached].id.text, conflicts)
     return reached
+
+
+def _move(state: SessionState, snapshot: Snapshot, decisions: Sequence[Decision]) -> list[NodeId]:
+    """Put the session on another snapshot, unless manifests written ahead are in the way: then
+    nothing changes, and the arrays they belong to are returned."""
+    changed = {
+        decision.conflict.node_id
+        for decision in decisions
+        if decision.version == VersionSelection.UseTheirs
+    }
+    with state.lock:
+        changes = state.changes
+        unfit = []
+        for node_id, ahead in changes.prepared.items():
+            found = snapshot.nodes.find(changes.chunk_path(node_id))
+            array = found.array if found is not None and found.id == node_id else None
+            if node_id in changed or not ahead.fits(array):
+                unfit.append(node_id)
+        if not unfit:
+            apply_decisions(changes, decisions, snapshot.nodes)
+            changes.moves = moved_again(changes.moves, snapshot.nodes)
+            state.snapshot = snapshot
+            state.forget_nodes()
+    return unfit
 
 
 def _replay(
@@ -210,14 +232,14 @@ async def _difference(handle: RepoHandle, state: SessionState, tip: Snapshot) ->
     """
     base = state.snapshot
     pairs: dict[NodeId, tuple[ChunkRefs, ChunkRefs]] = {}
-    for node_id in state.changes.chunks:
+    for node_id in state.changes.edited:
         path = state.changes.chunk_path(node_id)
         old, new = base.nodes.find(path), tip.nodes.find(path)
         if old is None or new is None or old.id != new.id or old.array is None or new.array is None:
             continue  # ours alone, or gone: the nodes tell
         if {ref.id for ref in old.array.manifests} != {ref.id for ref in new.array.manifests}:
             pairs[node_id] = (
-                await committed_chunks(handle, base, old),
-                await committed_chunks(handle, tip, new),
+                await committed_chunks(handle, base.manifest_files, old),
+                await committed_chunks(handle, tip.manifest_files, new),
             )
     return net_log(tip.id, base.nodes, tip.nodes, state.changes, pairs)

@@ -21,7 +21,7 @@ from icefloe.format.chunk_refs import ChunkRef, ChunkRefs
 from icefloe.format.manifest_boxes import ManifestBoxes
 from icefloe.format.nodes import ArrayData, Node
 from icefloe.format.repo_info import RepoAvailability, RepoInfo
-from icefloe.format.snapshot import Snapshot
+from icefloe.format.snapshot import ManifestFiles, Snapshot
 from icefloe.ids import NodeId, SnapshotId
 from icefloe.repo import refs
 from icefloe.repo.handle import RepoHandle
@@ -62,6 +62,11 @@ class SessionState:
     @property
     def snapshot_id(self) -> SnapshotId:
         return self.snapshot.id
+
+    @property
+    def manifest_files(self) -> ManifestFiles:
+        """The files of all manifests that nodes of the session refer to."""
+        return self.changes.manifest_files(self.snapshot.manifest_files)
 
     @property
     def is_read_only(self) -> bool:
@@ -199,7 +204,8 @@ async def find_chunk(
         loaded = handle.assets.caches.manifests.get(manifest.id)
         if loaded is None:
             is_first, state.is_reading = not state.is_reading, True
-            loaded = await load_manifest(handle, state.snapshot, manifest.id, is_first=is_first)
+            info = state.manifest_files[manifest.id]
+            loaded = await load_manifest(handle, state.snapshot, info, is_first=is_first)
         if (ref := loaded.get(node.id, coordinates)) is not None:
             return ref
     return None
@@ -207,7 +213,7 @@ async def find_chunk(
 
 async def load_manifests(handle: RepoHandle, state: SessionState, nodes: Iterable[Node]) -> None:
     """Fetch the manifests of many arrays ahead, many requests at once, into the cache."""
-    files = state.snapshot.manifest_files
+    files = state.manifest_files
     wanted = [
         (ref.id, files[ref.id].size_bytes)
         for node in nodes
@@ -218,10 +224,9 @@ async def load_manifests(handle: RepoHandle, state: SessionState, nodes: Iterabl
         await handle.assets.manifests(wanted[first : first + _MANIFESTS_AT_ONCE])
 
 
-async def committed_chunks(handle: RepoHandle, snapshot: Snapshot, node: Node) -> ChunkRefs:
-    """Every reference of an array in a snapshot."""
+async def committed_chunks(handle: RepoHandle, files: ManifestFiles, node: Node) -> ChunkRefs:
+    """Every reference in the manifests of an array."""
     assert node.array is not None
-    files = snapshot.manifest_files
     wanted = [(ref.id, files[ref.id].size_bytes) for ref in node.array.manifests]
     found = [manifest.find(node.id) for manifest in await handle.assets.manifests(wanted)]
     layers = [(refs_, None) for refs_ in found if refs_ is not None]
@@ -232,7 +237,7 @@ async def all_chunks(handle: RepoHandle, state: SessionState, node: Node) -> Chu
     """Every reference of an array inside its grid, the session's edits included."""
     assert node.array is not None
     grid = [dimension.num_chunks for dimension in node.array.shape]
-    merged = await committed_chunks(handle, state.snapshot, node)
+    merged = await committed_chunks(handle, state.manifest_files, node)
     with state.lock:  # others may be adding chunks
         edits = state.changes.chunks.get(node.id)
         columns = None if edits is None else edits.columns()

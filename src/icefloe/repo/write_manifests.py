@@ -7,11 +7,12 @@ encode, write, let go.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from icefloe.changes.build import CommitPlan, ManifestFile, NewManifest, build_manifest
-from icefloe.changes.splits import SplitRewrite
+from icefloe.changes.build import ManifestFile, build_manifest
+from icefloe.changes.prepared import NewManifest
+from icefloe.changes.splits import ArrayPlan, SplitRewrite
 from icefloe.format import layout
 from icefloe.format.manifest import Manifest
 from icefloe.format.snapshot import ManifestFiles, Snapshot
@@ -34,13 +35,12 @@ class _Task(NamedTuple):
 
 
 async def write_manifests(
-    handle: RepoHandle, plan: CommitPlan, base: Snapshot
+    handle: RepoHandle, arrays: Mapping[NodeId, ArrayPlan], files: ManifestFiles
 ) -> dict[NodeId, list[NewManifest]]:
-    """Write what the plan says, and return what was written for each changed array."""
-    files = base.manifest_files
+    """Write what the plans say, and return what was written for each changed array."""
     tasks = [
         _Task(node_id, rewrite)
-        for node_id, array_plan in plan.arrays.items()
+        for node_id, array_plan in arrays.items()
         for rewrite in array_plan.rewrites
     ]
     # A large manifest that is being cut is needed by many batches: it is let go after the last.

@@ -53,8 +53,11 @@ def copy(
         SourceError: a file that could be described cannot be read; the message names it.
     """
     pieces = cut_pieces(plan, parallelism(spark) * _PIECES_A_SLOT)
+    native = (array for array in plan.arrays if array.storage == "native")
+    num_chunks = {array.target: array.num_new_chunks for array in native}
+    work = partial(_copy_piece, access)
     try:
-        return write_items(spark, session, pieces, partial(_copy_piece, access))
+        return write_items(spark, session, pieces, work, num_chunks=num_chunks)
     except PySparkException as error:
         told = _TOLD.search(str(error))
         if told is None:

@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from icefloe.api.session import ForkSession, Session
+from icefloe.api.session import Session
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.spark import ref_blocks
-from icefloe.spark.engine import drain, take_blocks
 from icefloe.spark.ingest_scan import unpack_table
+from icefloe.spark.shared_write import TaskSide, share
 from icefloe.store.location_columns import match_containers
 from icefloe.virtual.plan import IngestPlan
 from icefloe.virtual.transfer import Placement, placement_of, write_references
@@ -30,17 +30,15 @@ def refer(
     placements = _placements(plan)
     if not placements.num_rows:
         return 0, 0, 0
-    base = session.snapshot_id
+    virtual = [array for array in plan.arrays if array.storage == "virtual"]
+    shared = share(session, {array.target: array.num_new_chunks for array in virtual})
     # Small beside the references, and joined by name: where files are scanned does not matter.
     wanted = spark.createDataFrame(placements)
     found = scanned.where("path IS NOT NULL").select("location", "path", "data")
-    work = partial(_place_task, session.fork())
+    work = partial(_place_task, shared.tasks)
     joined = found.join(wanted, ["location", "path"]).select("data", "placement")
-    rows = joined.mapInArrow(work, ref_blocks.DDL).toArrow()
-    total, size = take_blocks(session, base, rows)
-    blocks = zip(rows["chunks"].to_pylist(), rows["bytes"].to_pylist(), strict=True)
-    references = sum(count for count, stored in blocks if not stored)
-    return references, total - references, size
+    counts = shared.run(joined.mapInArrow(work, ref_blocks.DDL))
+    return counts.virtual, counts.chunks - counts.virtual, counts.bytes
 
 
 def require_containers(session: Session, plan: IngestPlan) -> None:
@@ -83,10 +81,10 @@ def _placements(plan: IngestPlan) -> pa.Table:
     return pa.Table.from_arrays(columns, ["location", "path", "placement"])
 
 
-def _place_task(fork: ForkSession, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _place_task(tasks: TaskSide, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         tables: dict[str, list[pa.Table]] = {}
-        inline = []
+        store = tasks.fork.store
         rows = zip(batch.column("data"), batch.column("placement"), strict=True)
         for data, pickled in rows:
             place: Placement
@@ -95,17 +93,11 @@ def _place_task(fork: ForkSession, batches: Iterable[pa.RecordBatch]) -> Iterato
             if table is None:
                 continue
             if "inline" in table.column_names:
-                inline.append((target, table))
+                write_references(store, target, table)
             else:
                 tables.setdefault(target, []).append(table)
         for target, parts in tables.items():
             # All at once: a session lays every table it is given over the ones before.
             whole = pa.concat_tables(parts, promote_options="default")
-            write_references(fork.store, target, whole)
-        if tables:
-            yield drain(fork)
-        # Blocks of their own: what is stored is counted apart from what is referred to.
-        for target, table in inline:
-            write_references(fork.store, target, table)
-        if inline:
-            yield drain(fork)
+            write_references(store, target, whole)
+        yield tasks.drain()

@@ -1,78 +1,154 @@
 """What a write task hands back: the references it made, as blocks of columns.
 
-A row stands for all references of one array that a task made. Packed as compressed Arrow they are
-a few bytes each, and neither Spark nor the driver ever sees one row a chunk.
+A row stands for all references of one array, or one split of it, that a task made. Packed as
+compressed Arrow they are a few bytes each, and neither Spark nor the driver ever sees one row a
+chunk. In a big job other tasks put them into manifests: then a row is a manifest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from icefloe.changes.change_set import ChangeSet
-from icefloe.format.chunk_index import Index
+from icefloe.changes.prepared import PreparedSplit
+from icefloe.format.chunk_index import Index, sort_rows
 from icefloe.format.chunk_refs import ChunkKind, ChunkRefs
 from icefloe.ids import NodeId
 
 SCHEMA = pa.schema(
     [
         ("node_id", pa.binary()),
+        ("split", pa.int64()),
         ("ndim", pa.int32()),
         ("chunks", pa.int64()),
+        ("virtual", pa.int64()),
         ("bytes", pa.int64()),
         ("refs", pa.binary()),
         ("deleted", pa.binary()),
+        ("made", pa.binary()),
     ]
 )
-DDL = "node_id binary, ndim int, chunks bigint, bytes bigint, refs binary, deleted binary"
+DDL = (
+    "node_id binary, split bigint, ndim int, chunks bigint, virtual bigint, bytes bigint, "
+    "refs binary, deleted binary, made binary"
+)
+UNCUT = -1
+
+
+class Counts(NamedTuple):
+    """Chunks set, how many of them are virtual, and bytes written for the others."""
+
+    chunks: int
+    virtual: int
+    bytes: int
+
+    @classmethod
+    def of(cls, refs: ChunkRefs) -> Counts:
+        """What a table of references adds up to."""
+        is_virtual = refs.kind == ChunkKind.VIRTUAL
+        return cls(len(refs), int(is_virtual.sum()), int(refs.length[~is_virtual].sum()))
+
+    @classmethod
+    def total(cls, many: Iterable[Counts]) -> Counts:
+        """The sum."""
+        return cls(*(sum(column) for column in zip((0, 0, 0), *many, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
 class RefBlock:
-    """References set and indices deleted, of one array."""
+    """References set and indices deleted, of one array or of one of its splits."""
 
     node_id: NodeId
     refs: ChunkRefs
     deleted: Index
+    split: int = UNCUT
 
 
-def blocks_of(changes: ChangeSet) -> Iterator[RefBlock]:
-    """The chunk edits of a change set."""
-    for node_id, edits in changes.chunks.items():
-        yield RefBlock(node_id, *edits.columns())
+def joined(blocks: Sequence[RefBlock]) -> tuple[ChunkRefs, Index]:
+    """The references and deletions of several blocks, ascending."""
+    refs = ChunkRefs.concat([block.refs for block in blocks])
+    deleted = np.concatenate([block.deleted for block in blocks])
+    return refs.take(sort_rows(refs.index)), deleted[sort_rows(deleted)]
+
+
+class MadeSplit(NamedTuple):
+    """A split whose manifest is written."""
+
+    node_id: NodeId
+    split: PreparedSplit
 
 
 def to_batch(blocks: Iterable[RefBlock]) -> pa.RecordBatch:
     """Blocks as rows."""
-    rows = list(blocks)
-    return pa.record_batch(
+    return pa.RecordBatch.from_pylist(
         [
-            pa.array([bytes(block.node_id) for block in rows], pa.binary()),
-            pa.array([block.refs.ndim for block in rows], pa.int32()),
-            pa.array([len(block.refs) for block in rows], pa.int64()),
-            pa.array([_stored_bytes(block.refs) for block in rows], pa.int64()),
-            pa.array([pack_refs(block.refs) for block in rows], pa.binary()),
-            pa.array([_pack_index(block.deleted) for block in rows], pa.binary()),
+            {
+                "node_id": bytes(block.node_id),
+                "split": block.split,
+                "ndim": block.refs.ndim,
+                **Counts.of(block.refs)._asdict(),
+                "refs": pack_refs(block.refs),
+                "deleted": _pack_index(block.deleted),
+                "made": None,
+            }
+            for block in blocks
         ],
         schema=SCHEMA,
     )
 
 
+def made_batch(
+    node_id: NodeId, number: int, split: PreparedSplit, counts: Counts
+) -> pa.RecordBatch:
+    """A written split as a row."""
+    row = {
+        "node_id": bytes(node_id),
+        "split": number,
+        "ndim": split.touched.ndim,
+        **counts._asdict(),
+        "refs": None,
+        "deleted": None,
+        "made": pickle.dumps(split),
+    }
+    return pa.RecordBatch.from_pylist([row], schema=SCHEMA)
+
+
+def counts_in(table: pa.Table) -> Counts:
+    """What all rows add up to."""
+    return Counts(*(sum(table[name].to_pylist()) for name in Counts._fields))
+
+
+def made_in(table: pa.Table) -> Iterator[MadeSplit]:
+    """The rows that are written splits."""
+    for node_id, made in zip(table["node_id"], table["made"], strict=True):
+        if made.is_valid:
+            yield MadeSplit(NodeId(node_id.as_py()), pickle.loads(made.as_py()))
+
+
 def from_table(table: pa.Table) -> Iterator[RefBlock]:
-    """Rows as blocks, in the order they came."""
+    """The rows that are blocks, in the order they came."""
     for batch in table.to_batches():
         yield from from_batch(batch)
 
 
 def from_batch(batch: pa.RecordBatch) -> Iterator[RefBlock]:
-    """Rows as blocks."""
-    for row in batch.to_pylist():
+    """The rows that are blocks."""
+    for number in range(batch.num_rows):
+        row = {name: batch.column(name)[number].as_py() for name in _BLOCK_FIELDS}
+        if row["refs"] is None:
+            continue
         deleted = np.frombuffer(row["deleted"], np.uint32).reshape(-1, max(row["ndim"], 1))
         deleted = deleted[:, : row["ndim"]]
-        yield RefBlock(NodeId(row["node_id"]), unpack_refs(row["refs"]), deleted)
+        refs = unpack_refs(row["refs"])
+        yield RefBlock(NodeId(row["node_id"]), refs, deleted, row["split"])
+
+
+_BLOCK_FIELDS: Sequence[str] = ("node_id", "split", "ndim", "refs", "deleted")
 
 
 def pack_refs(refs: ChunkRefs) -> bytes:
@@ -96,8 +172,3 @@ def _pack_index(index: Index) -> bytes:
     if index.shape[1] == 0:
         return np.zeros(len(index), np.uint32).tobytes()
     return np.ascontiguousarray(index).tobytes()
-
-
-def _stored_bytes(refs: ChunkRefs) -> int:
-    """Bytes that were written for these chunks: those of virtual ones were there before."""
-    return int(refs.length[refs.kind != ChunkKind.VIRTUAL].sum())

@@ -116,6 +116,14 @@ def _check_steps(grid: Grid, step: Sequence[int]) -> None:
             )
 
 
+def chunks_in(regions: Sequence[Region], chunks: Sequence[int]) -> int:
+    """How many chunks the regions touch; one that two of them share counts twice."""
+    low = np.array([region.start for region in regions], np.int64).reshape(len(regions), -1)
+    high = np.array([region.stop for region in regions], np.int64).reshape(len(regions), -1)
+    step = np.array(chunks, np.int64)
+    return int((-(-high // step) - low // step).prod(axis=1).sum())
+
+
 def check_given(grid: Grid, regions: Sequence[Region]) -> None:
     """Refuse regions outside the arrays, and any two that share a chunk."""
     if not regions:

@@ -18,9 +18,9 @@ from icefloe.api.session import ForkSession, Session
 from icefloe.changes.solvers import ConflictSolver
 from icefloe.errors import InvalidInputError
 from icefloe.spark.engine import write_items
-from icefloe.spark.regions import Region, cut
+from icefloe.spark.regions import Region, chunks_in, cut
 from icefloe.spark.source import as_repository
-from icefloe.spark.write_regions import common_grid, write_dataset_region
+from icefloe.spark.write_regions import common_grid, stored_chunks, write_dataset_region
 
 # Variables below this size go with the metadata, unless dask has cut them.
 _SMALL_BYTES = 1 << 20
@@ -99,7 +99,14 @@ def write_dataset(
     far = [name for name, variable in dataset.variables.items() if _is_far(name, variable, dataset)]
     offset = _write_metadata(session, dataset, far, group, mode, append_dim, region, encoding)
     parts = _parts(session, dataset, far, group, offset)
-    report = write_items(spark, session, parts, _Writer(group), num_tasks=num_tasks)
+    report = write_items(
+        spark,
+        session,
+        parts,
+        _Writer(group),
+        num_tasks=num_tasks,
+        num_chunks=_num_chunks(session, group, parts),
+    )
     snapshot_id = None
     if not given_session:
         snapshot_id = session.commit(
@@ -211,6 +218,20 @@ def _parts(
         regions = cut(grid, None, start, stop)
         parts.extend(_part(tuple(arrays), region, start, pieces) for region in regions)
     return parts
+
+
+def _num_chunks(session: Session, group: str, parts: Sequence[_Part]) -> dict[str, int]:
+    """Chunks that the parts touch, by path of array."""
+    stored = zarr.open_group(session.store, path=group.strip("/"), mode="r")
+    regions: dict[str, list[Region]] = {}
+    for part in parts:
+        for name in part.names:
+            regions.setdefault(name, []).append(part.region)
+    counts = {}
+    for name, boxes in regions.items():
+        array: Any = stored[name]
+        counts[f"{group}/{name}"] = chunks_in(boxes, stored_chunks(name, array))
+    return counts
 
 
 def _part(names: tuple[str, ...], region: Region, start: Sequence[int], pieces: Any) -> _Part:

@@ -14,7 +14,7 @@ from icefloe import paths
 from icefloe.api.session import ForkSession, Session
 from icefloe.errors import InvalidInputError
 from icefloe.spark.engine import WriteReport, require_writable, write_items
-from icefloe.spark.regions import Grid, Region, check_given, cut, region_of
+from icefloe.spark.regions import Grid, Region, check_given, chunks_in, cut, region_of
 
 Compute = Callable[[Region], Any]
 
@@ -59,8 +59,13 @@ def write_regions(
     else:
         boxes = [region_of(grid.dims, grid.shape, given) for given in regions]
         check_given(grid, boxes)
-    work = partial(_compute_and_write, fn, _group_of(session, array_or_group), tuple(arrays))
-    return write_items(spark, session, boxes, work, num_tasks=num_tasks)
+    group = _group_of(session, array_or_group)
+    work = partial(_compute_and_write, fn, group, tuple(arrays))
+    num_chunks = {
+        f"{group}/{name}": chunks_in(boxes, stored_chunks(name, array))
+        for name, array in arrays.items()
+    }
+    return write_items(spark, session, boxes, work, num_tasks=num_tasks, num_chunks=num_chunks)
 
 
 def _open_targets(

@@ -20,13 +20,12 @@ from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from icefloe.api.repository import Repository
-from icefloe.api.session import ForkSession
 from icefloe.changes.solvers import ConflictSolver
 from icefloe.errors import InvalidInputError
 from icefloe.spark import ref_blocks
 from icefloe.spark.batch_ids import BatchId
-from icefloe.spark.engine import drain, take_blocks
 from icefloe.spark.runtime import parallelism
+from icefloe.spark.shared_write import TaskSide, share
 from icefloe.spark.source import as_repository
 from icefloe.spark.table_arrays import (
     TableRequest,
@@ -118,20 +117,19 @@ def write_table(
     with plain_errors():
         values = {**_distinct_values(df, request), **request.coordinates}
         grid = prepare(session, request, values)
-        base = session.snapshot_id
         rows = _located(df, request, grid)
         tasks = num_tasks or parallelism(df.sparkSession) * _TASKS_A_SLOT
-        run = partial(_write_blocks, session.fork(), grid)
+        shared = share(session, {})
+        run = partial(_write_blocks, shared.tasks, grid)
         blocks = (
             rows.repartition(tasks, BLOCK)
             .sortWithinPartitions(BLOCK)
             .mapInArrow(run, ref_blocks.DDL)
-            .toArrow()
         )
-    chunks_written, size = take_blocks(session, base, blocks)
+        counts = shared.run(blocks)
     text = message or f"write {', '.join(request.variables)} to {request.group}"
     snapshot = session.commit(text, metadata, rebase_with=rebase_with, allow_empty=True)
-    return TableReport(snapshot, chunks_written, size, time.monotonic() - started)
+    return TableReport(snapshot, counts.chunks, counts.bytes, time.monotonic() - started)
 
 
 def _arrow_schema(df: DataFrame, dims: Any, variables: Any) -> pa.Schema:
@@ -199,17 +197,17 @@ def _locate_rows(grid: TableGrid, batches: Iterable[pa.RecordBatch]) -> Iterator
 
 
 def _write_blocks(
-    fork: ForkSession, grid: TableGrid, batches: Iterable[pa.RecordBatch]
+    tasks: TaskSide, grid: TableGrid, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     rows = 0
     for block, table in whole_blocks(batches):
-        grid.write_block(fork, block, table)
+        grid.write_block(tasks.fork, block, table)
         rows += table.num_rows
         if rows >= _DRAIN_ROWS:
-            yield drain(fork)
+            yield tasks.drain()
             rows = 0
     if rows:
-        yield drain(fork)
+        yield tasks.drain()
 
 
 _OURS = re.compile(r"icefloe\.errors\.InvalidInputError: (.*)")

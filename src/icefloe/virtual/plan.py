@@ -110,6 +110,13 @@ class ArrayPlan:
         kind: Any = parse_dtype(self.metadata["data_type"], zarr_format=3)
         return max(1, int(kind.to_native_dtype().itemsize))
 
+    @property
+    def num_new_chunks(self) -> int:
+        """Chunks that the files fill, at most: one that two files share counts twice."""
+        chunks = np.maximum(np.array(self.chunks, np.int64), 1)
+        first, last = self.starts // chunks, -(-(self.starts + self.shapes) // chunks)
+        return int((last - first).prod(axis=1).sum())
+
     def parts(self, region: Region) -> list[Part]:
         """What has to be read to fill a region of the target."""
         low = np.array([span.start for span in region], np.int64)

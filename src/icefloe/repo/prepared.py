@@ -1,0 +1,40 @@
+"""Manifests that were written ahead of a commit, taken into a session and out of it again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from icefloe.changes.chunk_edits import EditLayer
+from icefloe.changes.prepared import PreparedArray
+from icefloe.format.chunk_refs import ChunkRefs
+from icefloe.ids import NodeId
+from icefloe.repo.handle import RepoHandle
+from icefloe.repo.sessions import SessionState
+
+
+async def edits_of(handle: RepoHandle, node_id: NodeId, ahead: PreparedArray) -> EditLayer:
+    """What was set and deleted, found in the manifests that were written for it."""
+    touched = ahead.touched.unpack()
+    files = [(info.id, info.size_bytes) for info in ahead.files]
+    found = [manifest.find(node_id) for manifest in await handle.assets.manifests(files)]
+    layers = [(refs, None) for refs in found if refs is not None]
+    refs, _ = ChunkRefs.overlay(layers, ahead.touched.ndim)
+    rows = refs.lookup.find_many(touched)
+    return refs.take(rows[rows >= 0]), touched[rows < 0]
+
+
+async def edit_again(handle: RepoHandle, state: SessionState, nodes: Iterable[NodeId]) -> None:
+    """Turn what was written ahead for some arrays into ordinary edits, which go on any base.
+
+    For the session nothing changes. Every reference is in memory afterwards.
+    """
+    for node_id in list(nodes):
+        ahead = state.changes.prepared.get(node_id)
+        if ahead is None:
+            continue
+        layer = await edits_of(handle, node_id, ahead)
+        with state.lock:
+            # Another thread may have discarded it, or added to it; whoever asks looks again.
+            if state.changes.prepared.get(node_id) is ahead:
+                state.changes.lay_below(node_id, layer)
+                state.forget_nodes()
