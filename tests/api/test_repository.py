@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pickle
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 import zarr
 
+import icefloe
 from icefloe import (
     FIRST_SNAPSHOT_ID,
     AlreadyExistsError,
@@ -472,3 +474,17 @@ def test_a_time_without_a_zone_is_local_time() -> None:
     written = repository.lookup_snapshot(ids[2]).written_at
     local: datetime = written.astimezone().replace(tzinfo=None)
     assert repository.readonly_session("main", as_of=local).snapshot_id == ids[2]
+
+
+def test_a_snapshot_that_is_stored_but_not_listed_cannot_be_opened(tmp_path: Path) -> None:
+    repository = icefloe.Repository.create(icefloe.local_filesystem_storage(tmp_path))
+    first, second = (repository.writable_session("main") for _ in range(2))
+    for session in (first, second):
+        zarr.create_group(session.store)
+    first.commit("wins")
+    with pytest.raises(icefloe.ConflictError):
+        second.commit("loses")
+    listed = {snapshot.id for snapshot in repository.ancestry(branch="main")}
+    [orphan] = {file.name for file in (tmp_path / "snapshots").iterdir()} - listed
+    with pytest.raises(icefloe.errors.SnapshotNotFoundError, match=orphan):
+        repository.readonly_session(snapshot_id=orphan)

@@ -66,7 +66,10 @@ async def commit(
     _require_changes(state, allow_empty=allow_empty)
     work = CommitWork()
     if rebase_with is None:
-        return await _try_commit(handle, state, message, metadata, work, rewrite_all=rewrite_all)
+        with state.sealed():
+            return await _try_commit(
+                handle, state, message, metadata, work, rewrite_all=rewrite_all
+            )
     work.is_contended = True
     clock, others = handle.clock, handle.shared.contention
     rebases = 0
@@ -78,7 +81,10 @@ async def commit(
             rebases += not work.is_at_tip
         noted = with_rebase_attempts(metadata, rebases)
         try:
-            landed = await _try_commit(handle, state, message, noted, work, rewrite_all=rewrite_all)
+            with state.sealed():
+                landed = await _try_commit(
+                    handle, state, message, noted, work, rewrite_all=rewrite_all
+                )
         except ConflictError as conflict:
             if conflict.kind != ErrorKind.COMMIT_CONFLICT or rebases >= rebase_tries:
                 raise
@@ -147,29 +153,34 @@ async def amend(
     parent = replaced.parent_id
     before = await handle.assets.transaction_log(base)
     _require_amendable(state, before)
-    written = await _write(
-        handle,
-        state,
-        message,
-        metadata,
-        parent_id=parent,
-        before=before,
-        rewrite_all=rewrite_all,
-    )
+    with state.sealed():
+        written = await _write(
+            handle,
+            state,
+            message,
+            metadata,
+            parent_id=parent,
+            before=before,
+            rewrite_all=rewrite_all,
+        )
 
-    def change(info: RepoInfo, _now: int) -> Changed:
-        _require_news(info, written)
-        _require_moves_allowed(info, state)
-        _require_tip(info, branch, base)
-        pruned = info.snapshots[base].pruned_ancestor_tx_logs
-        changed = _with_commit(info, branch, written, info.snapshots[base].parent_id, pruned)
-        values = {"branch": branch, "previous_snap_id": base, "new_snap_id": written.snapshot.id}
-        return changed, UpdateKind.COMMIT_AMENDED, values
+        def change(info: RepoInfo, _now: int) -> Changed:
+            _require_news(info, written)
+            _require_moves_allowed(info, state)
+            _require_tip(info, branch, base)
+            pruned = info.snapshots[base].pruned_ancestor_tx_logs
+            changed = _with_commit(info, branch, written, info.snapshots[base].parent_id, pruned)
+            values = {
+                "branch": branch,
+                "previous_snap_id": base,
+                "new_snap_id": written.snapshot.id,
+            }
+            return changed, UpdateKind.COMMIT_AMENDED, values
 
-    await _publish(handle, change)
-    forget_replaced(handle, state.snapshot, written.snapshot)
-    state.finish(written.snapshot)
-    return written.snapshot.id
+        await _publish(handle, change)
+        forget_replaced(handle, state.snapshot, written.snapshot)
+        state.finish(written.snapshot)
+        return written.snapshot.id
 
 
 async def flush(
@@ -183,19 +194,20 @@ async def flush(
             ErrorKind.UNKNOWN,
         )
     base = state.snapshot_id
-    written = await _write(handle, state, message, metadata, parent_id=base)
-    if handle.spec_version > 1:
+    with state.sealed():
+        written = await _write(handle, state, message, metadata, parent_id=base)
+        if handle.spec_version > 1:
 
-        def change(info: RepoInfo, _now: int) -> Changed:
-            _require_news(info, written)
-            _require_moves_allowed(info, state)
-            values = {"new_snap_id": written.snapshot.id}
-            changed = _with_commit(info, None, written, base)
-            return changed, UpdateKind.NEW_DETACHED_SNAPSHOT, values
+            def change(info: RepoInfo, _now: int) -> Changed:
+                _require_news(info, written)
+                _require_moves_allowed(info, state)
+                values = {"new_snap_id": written.snapshot.id}
+                changed = _with_commit(info, None, written, base)
+                return changed, UpdateKind.NEW_DETACHED_SNAPSHOT, values
 
-        await _publish(handle, change)
-    state.finish(written.snapshot)
-    return written.snapshot.id
+            await _publish(handle, change)
+        state.finish(written.snapshot)
+        return written.snapshot.id
 
 
 async def store_aside(handle: RepoHandle, state: SessionState) -> Snapshot:

@@ -103,7 +103,7 @@ async def merge_forks(
     nodes = {key: (await handle.assets.snapshot(key)).nodes for key in starts}
     # Where an array became smaller, the merge looks at every chunk that was written.
     await edit_again(handle, state, {key for fork in forks for key in fork.changes.updated})
-    with state.lock:
+    with state.writing():
         merged = state.changes
         for fork in forks:
             fork_base = nodes[fork.snapshot_id]

@@ -32,7 +32,7 @@ async def add_chunk(
             again by the next chunk and by the commit.
     """
     await _make_room(handle, state)
-    with state.lock:
+    with state.writing():
         edits, new_id = state.edits(node), partial(handle.new_id, ChunkId)
         if edits is None:
             return

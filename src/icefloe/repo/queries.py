@@ -42,6 +42,8 @@ async def open_at(
     """A read-only session; `as_of` (microseconds) picks from the history of `branch`."""
     if as_of is None:
         found = await history.resolve(handle, branch=branch, tag=tag, snapshot_id=snapshot_id)
+        if snapshot_id is not None:
+            await history.lookup_snapshot(handle, found)  # it has to be listed, not only stored
     elif branch is None or tag is not None or snapshot_id is not None:
         raise InvalidInputError(
             "as_of needs a branch, and neither a tag nor a snapshot_id", ErrorKind.INVALID_REF_TYPE

@@ -31,7 +31,7 @@ async def move_node(handle: RepoHandle, state: SessionState, source: str, destin
             ErrorKind.NON_REARRANGE_SESSION,
         )
     start, end = (_node_path(path) for path in (source, destination))
-    with state.lock:
+    with state.writing():
         state.changes.moves.move(state.snapshot.nodes, start, end)
         state.forget_nodes()
 

@@ -54,5 +54,5 @@ def _regular_array(state: SessionState, path: str) -> tuple[Node, list[int]]:
 
 def _lay_over(state: SessionState, node: Node, moved: ChunkRefs, vacated: Index) -> None:
     if len(moved) or len(vacated):
-        with state.lock:
+        with state.writing():
             state.changes.edits(node).set_table(moved, vacated)

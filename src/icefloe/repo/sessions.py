@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from enum import Enum
 from threading import RLock
 
@@ -54,6 +55,7 @@ class SessionState:
         """In a fork: the snapshot of the session that all forks around it come from."""
         self.packs = Packs()
         self.lock = RLock()
+        self._is_sealed = False
         self.is_reading = False
         """Whether a manifest was needed already: small ones come along with the first."""
         self._nodes: dict[str, Node | None] = {}
@@ -139,8 +141,37 @@ class SessionState:
                 "this session only moves nodes; open a writable_session to change data",
                 ErrorKind.REARRANGE_SESSION_ONLY,
             )
+        self._require_open()
+
+    def _require_open(self) -> None:
         if self.mode == SessionMode.readonly:
             raise ReadOnlyError("this session only reads; open a writable_session to change data")
+        if self._is_sealed:
+            raise ReadOnlyError(
+                "the session is being committed and takes no more changes; open another "
+                "writable_session when that is done"
+            )
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Hold the lock for a change. Whatever gets in is part of the session's commit."""
+        with self.lock:
+            self._require_open()
+            yield
+
+    @contextmanager
+    def sealed(self) -> Iterator[None]:
+        """Refuse changes while a commit is written: it would neither have nor keep them."""
+        with self.lock:
+            if self._is_sealed:
+                raise SessionStateError(
+                    "another commit of this session is under way", ErrorKind.COMMIT_NOT_ALLOWED
+                )
+            self._is_sealed = True
+        try:
+            yield
+        finally:
+            self._is_sealed = False
 
     def finish(self, snapshot: Snapshot) -> None:
         """Become a read-only session at the snapshot just written."""

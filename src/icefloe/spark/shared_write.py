@@ -79,6 +79,7 @@ class SharedWrite:
         while True:
             with state.lock:
                 self._require_base()
+                state.require_writable()
                 nodes = {
                     node.id: node for path in state.all_paths() if (node := state.node(path)).array
                 }

@@ -236,7 +236,7 @@ async def set_key(handle: RepoHandle, state: SessionState, key: str, value: Any)
     if isinstance(parsed, MetadataKey):
         document = bytes(value)
         array = parse_zarr_json(document, parsed.path, spec_version=handle.spec_version)
-        with state.lock:
+        with state.writing():
             base, new_id = state.snapshot.nodes, handle.new_id(NodeId)
             state.changes.put_node(base, parsed.path, document, array, new_id)
             state.forget_nodes()
@@ -255,7 +255,7 @@ async def set_key(handle: RepoHandle, state: SessionState, key: str, value: Any)
         storage_class = handle.settings.storage.chunks_storage_class
         await handle.driver.put(layout.chunk_key(chunk_id), view, storage_class=storage_class)
         ref = ChunkRef(ChunkKind.NATIVE, 0, size, chunk_id)
-    with state.lock:
+    with state.writing():
         if (edits := state.edits(node)) is not None:
             edits.set(parsed.coordinates, ref)
 
@@ -273,7 +273,7 @@ async def delete(handle: RepoHandle, state: SessionState, key: str) -> None:
     parsed = parse_key(key)
     if isinstance(parsed, V2Key):
         return
-    with state.lock:
+    with state.writing():
         if isinstance(parsed, MetadataKey):
             state.changes.delete_node(state.snapshot.nodes, parsed.path)
             state.forget_nodes()
@@ -290,7 +290,7 @@ async def delete_dir(handle: RepoHandle, state: SessionState, prefix: str) -> No
     state.require_writable()
     path = paths.ROOT + prefix.strip("/")
     if path == paths.ROOT or state.find_node(path) is not None:
-        with state.lock:
+        with state.writing():
             state.changes.delete_node(state.snapshot.nodes, path)
             state.forget_nodes()
         return
@@ -305,7 +305,7 @@ async def delete_dir(handle: RepoHandle, state: SessionState, prefix: str) -> No
         if axis >= index.shape[1]:
             return
         index = index[index[:, axis] == int(number)]
-    with state.lock:
+    with state.writing():
         edits = state.changes.edits(node)
         for row in index.tolist():
             edits.set(tuple(row), None)

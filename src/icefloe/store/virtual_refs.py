@@ -97,7 +97,7 @@ def set_virtual_ref(
         etag=etag,
         last_modified=modified,
     )
-    with state.lock:
+    with state.writing():
         state.changes.edits(node).set(parsed.coordinates, ref)
 
 
@@ -139,7 +139,7 @@ def set_virtual_refs(
         columns.etag,
         columns.last_modified,
     )
-    with state.lock:
+    with state.writing():
         state.changes.edits(node).set_table(refs)
     return failed
 
