@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks import scale
+from benchmarks import scale, spark
 from benchmarks.cases import FILE_CASES, Case, ScenarioName
 from benchmarks.data import ROWS_PER_STEP
 from benchmarks.measure import WARM_UP_ROWS, Steps, best, measure, memory_method, run_in_process
@@ -40,6 +40,9 @@ def main() -> None:
     if arguments.only == "scale":
         print("\n".join(scale.run(arguments.refs)))
         return
+    if arguments.only == "spark":
+        print("\n".join(spark.run(min(arguments.rounds, 2), _say)[0]))
+        return
     cases = [case for case in CASES if case.is_about(arguments.only)]
     if not cases:
         names = "\n  ".join(case.name for case in CASES)
@@ -61,9 +64,11 @@ def main() -> None:
         "peak_memory": memory_method(),
     }
     print(render(rows, about))
-    arguments.json.write_text(
-        json.dumps(about | {"cases": [row.as_json() for row in rows]}, indent=1) + "\n"
-    )
+    found = about | {"cases": [row.as_json() for row in rows]}
+    if not arguments.only:
+        lines, found["spark"] = spark.run(min(arguments.rounds, 2), _say)
+        print("\n".join(["", *lines]))
+    arguments.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def run(cases: list[Case], folder: Path, rows: int, rounds: int) -> dict[ScenarioName, Steps]:
@@ -130,7 +135,7 @@ def _arguments() -> argparse.Namespace:
         "--only",
         default="",
         metavar="SUBSTRING",
-        help="cases to measure, or a group: files, repositories; or scale, which is a table alone",
+        help="cases to measure, or a group: files, repositories; or scale or spark alone",
     )
     parser.add_argument(
         "--refs", type=int, default=scale.DEFAULT_REFS, help="references of the array of scale"

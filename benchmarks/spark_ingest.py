@@ -1,196 +1,236 @@
 """Ingests with Spark on two cores, against one process with xarray and official icechunk.
 
-    python -m benchmarks.spark_ingest [native|virtual|refs] ...
+    python -m benchmarks.spark_ingest refs [REFERENCES ...]
 
-`native` copies packed, compressed NetCDF files; the other side is `open_mfdataset` and official's
-`to_icechunk`. `virtual` refers to many small files; the other side is VirtualiZarr. `refs` measures
-the peak memory of the driver while references by the million come in, at two sizes.
+prints the peak memory of the driver while that many references come in, each in a process of its
+own. The other figures are rows of `python -m benchmarks --only spark`.
 """
 
 from __future__ import annotations
 
 import importlib
+import json
+import resource
+import shutil
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xarray as xr
+import zarr
 
 import icefloe
 import icefloe.spark
+from benchmarks.spark_files import REFS_A_FILE, make_chunky, make_grids, make_steps
+from benchmarks.spark_rows import Row, measure
 from icefloe import Repository
+from icefloe.virtual import ingest_local
 
-psutil: Any = importlib.import_module("psutil")  # it ships no types
+FASTER = 1.5
+"""How many times as fast as one process an ingest on two cores is to be."""
 
-NATIVE_FILES, NATIVE_SHAPE = 48, (24, 200, 400)
-VIRTUAL_FILES = 2_000
-REFS_CHUNKS = 50_000
-"""In a file; the files differ in number."""
-
-
-def make_files(folder: Path, count: int, shape: tuple[int, int, int], **encoding: Any) -> int:
-    """Files along time; returns the bytes of their values."""
-    folder.mkdir()
-    rng = np.random.default_rng(0)
-    steps, rows, columns = shape
-    values = rng.integers(0, 3000, shape).astype("i2")
-    for number in range(count):
-        dataset = xr.Dataset(
-            {"v": (("time", "y", "x"), np.roll(values, number), {"scale_factor": 0.1})},
-            {
-                "time": np.arange(number * steps, (number + 1) * steps, dtype="i4"),
-                "y": np.arange(rows, dtype="f4"),
-                "x": np.arange(columns, dtype="f4"),
-            },
-        )
-        dataset.to_netcdf(folder / f"{number:05}.nc", encoding={"v": encoding})
-    return count * values.nbytes
+REFS = (1_000_000, 5_000_000)
+ROOT = Path(__file__).parents[1]
 
 
-def repository_at(folder: Path, files: Path) -> Repository:
-    """A repository of ours that may refer to the files."""
-    config = icefloe.RepositoryConfig.default()
-    store = icefloe.local_filesystem_store(str(files))
-    config.set_virtual_chunk_container(icefloe.VirtualChunkContainer(f"file://{files}/", store))
-    return Repository.create(icefloe.local_filesystem_storage(str(folder)), config)
+def repository_at(library: Any, folder: Path, files: Path) -> Any:
+    """A new repository that may refer to the files: ours or official's."""
+    if folder.exists():
+        shutil.rmtree(folder)
+    config = library.RepositoryConfig.default()
+    store = library.local_filesystem_store(str(files))
+    config.set_virtual_chunk_container(library.VirtualChunkContainer(f"file://{files}/", store))
+    return library.Repository.create(library.local_filesystem_storage(str(folder)), config)
 
 
-def official_at(folder: Path, files: Path) -> Any:
-    """The same of official icechunk."""
-    icechunk = importlib.import_module("icechunk")
-    icechunk.set_logs_filter("error")
-    config = icechunk.RepositoryConfig.default()
-    store = icechunk.local_filesystem_store(str(files))
-    config.set_virtual_chunk_container(icechunk.VirtualChunkContainer(f"file://{files}/", store))
-    return icechunk.Repository.create(icechunk.local_filesystem_storage(str(folder)), config)
+# --- values are copied ------------------------------------------------------------------------
 
 
-def official_native(folder: Path, files: Path) -> None:
-    """xarray reads packed values, official icechunk stores them."""
+def native_rows(spark: Any, folder: Path, files: int, rounds: int) -> Iterator[Row]:
+    """Files whose values are copied, into the same chunks with the same compression."""
+    titles = {"packed": "packed int16 with zlib", "floats": "plain float32"}
+    for kind, title in titles.items():
+        sources, ours, theirs = (folder / f"{kind}{suffix}" for suffix in ("", " a", " b"))
+        nbytes = make_grids(sources, files, kind)
+        pattern = str(sources / "*.nc")
+
+        def copy_ours(_: int, ours: Path = ours, sources: Path = sources, p: str = pattern) -> None:
+            repository = repository_at(icefloe, ours, sources)
+            icefloe.spark.ingest(spark, p, repository, concat_dim="time")
+
+        def copy_official(
+            _: int, theirs: Path = theirs, sources: Path = sources, ours: Path = ours
+        ) -> None:
+            _copy_official(theirs, sources, ours)
+
+        times = measure(copy_ours, copy_official, rounds=rounds, warm_up=True)
+        _check_same(ours, theirs)
+        name = f"native ingest of {files} files, {title}"
+        against = "xarray + official, one process"
+        yield Row(name, times[0], against, times[1], nbytes / 1e6, "MB", FASTER)
+        for made in (sources, ours, theirs):
+            shutil.rmtree(made)
+
+
+def _copy_official(folder: Path, files: Path, ours: Path) -> None:
+    """xarray reads stored values file by file, official icechunk appends them.
+
+    Quicker than `open_mfdataset`, which takes half as much CPU again.
+    """
+    icechunk = _official()
     to_icechunk = importlib.import_module("icechunk.xarray").to_icechunk
-    paths = sorted(map(str, files.glob("*.nc")))
-    options: dict[str, Any] = {"combine": "nested", "concat_dim": "time", "mask_and_scale": False}
-    with xr.open_mfdataset(paths, **options) as dataset:
-        session = official_at(folder, files).writable_session("main")
-        to_icechunk(dataset, session, mode="w")
-        session.commit("files")
+    like = _opened(icefloe, ours)["v"]
+    encoding = {"v": {"chunks": like.chunks, "compressors": like.compressors}}
+    session = repository_at(icechunk, folder, files).writable_session("main")
+    for number, path in enumerate(sorted(files.glob("*.nc"))):
+        with xr.open_dataset(path, decode_cf=False) as dataset:
+            for variable in dataset.variables.values():
+                variable.encoding = {}
+            # Appending to packed values, xarray would pack them a second time.
+            dataset["v"].attrs.pop("scale_factor", None)
+            if number == 0:
+                to_icechunk(dataset, session, mode="w", encoding=encoding)
+            else:
+                to_icechunk(dataset.drop_vars(["lat", "lon"]), session, append_dim="time")
+    session.commit("files")
 
 
-def official_virtual(folder: Path, files: Path) -> None:
+def _opened(library: Any, folder: Path) -> Any:
+    repository = library.Repository.open(library.local_filesystem_storage(str(folder)))
+    return zarr.open_group(repository.readonly_session("main").store, mode="r")
+
+
+def _check_same(ours: Path, theirs: Path) -> None:
+    mine, others = _opened(icefloe, ours), _opened(_official(), theirs)
+    assert mine["v"].compressors == others["v"].compressors
+    for name in ("time", "lat", "lon", "v"):
+        for start in range(0, mine[name].shape[0], 96):
+            part = slice(start, start + 96)
+            np.testing.assert_array_equal(mine[name][part], others[name][part], strict=True)
+
+
+# --- values are referred to -------------------------------------------------------------------
+
+
+def virtual_rows(spark: Any, folder: Path, files: int, rounds: int) -> Iterator[Row]:
+    """Many small files that are only referred to."""
+    sources = folder / "steps"
+    make_steps(sources, files)
+    pattern = str(sources / "*.nc")
+
+    def on_spark(_: int) -> None:
+        repository = repository_at(icefloe, folder / "spark", sources)
+        icefloe.spark.ingest(spark, pattern, repository, concat_dim="time", mode="virtual")
+
+    def in_one_process(_: int) -> None:
+        repository = repository_at(icefloe, folder / "one", sources)
+        ingest_local(pattern, repository, concat_dim="time", mode="virtual")
+
+    def official(_: int) -> None:
+        _refer_official(folder / "official", sources)
+
+    on_spark(0)
+    ours = measure(on_spark, in_one_process, rounds=rounds)
+    [theirs] = measure(official, rounds=1)
+    counts = [
+        _count_locations(icefloe, folder / "spark"),
+        _count_locations(icefloe, folder / "one"),
+        _count_locations(_official(), folder / "official"),
+    ]
+    assert counts[0] == counts[1] == counts[2], counts
+    against = "VirtualiZarr + official, one process"
+    yield Row(
+        f"virtual ingest of {files:,} files", ours[0], against, theirs, files, "files", FASTER
+    )
+    yield Row("the same in one process", ours[1], against, theirs, files, "files", FASTER)
+
+
+def _refer_official(folder: Path, files: Path) -> None:
     """VirtualiZarr scans, official icechunk stores the references."""
     virtualizarr = importlib.import_module("virtualizarr")
     parsers = importlib.import_module("virtualizarr.parsers")
     registry = importlib.import_module("obspec_utils.registry").ObjectStoreRegistry
     local = importlib.import_module("obstore.store").LocalStore
-    reach = registry({"file://": local()})
-    paths = [path.as_uri() for path in sorted(files.glob("*.nc"))]
-    dataset = virtualizarr.open_virtual_mfdataset(
-        paths,
-        registry=reach,
-        parser=parsers.HDFParser(),
-        combine="nested",
-        concat_dim="time",
-        coords="minimal",
-        compat="override",
-        loadable_variables=["time", "y", "x"],
-    )
-    session = official_at(folder, files).writable_session("main")
-    dataset.vz.to_icechunk(session.store)
-    session.commit("files")
+    options = {
+        "registry": registry({"file://": local()}),
+        "parser": parsers.HDFParser(),
+        "loadable_variables": ["time", "lat", "lon"],
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        urls = [path.as_uri() for path in sorted(files.glob("*.nc"))]
+        parts = [virtualizarr.open_virtual_dataset(url, **options) for url in urls]
+        choices: dict[str, Any] = {"coords": "minimal", "data_vars": "minimal"}
+        choices |= {"compat": "override", "combine_attrs": "override", "join": "override"}
+        dataset = xr.concat(parts, dim="time", **choices)
+        session = repository_at(_official(), folder, files).writable_session("main")
+        dataset.vz.to_icechunk(session.store)
+        session.commit("files")
 
 
-def cpu_seconds() -> float:
-    """Of this process and all it started that still run."""
-    total = 0.0
-    for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
-        try:
-            times = process.cpu_times()
-        except psutil.NoSuchProcess:
-            continue
-        total += times.user + times.system
-    return total
+def _count_locations(library: Any, folder: Path) -> tuple[int, int]:
+    repository = library.Repository.open(library.local_filesystem_storage(str(folder)))
+    locations = repository.readonly_session("main").all_virtual_chunk_locations()
+    return len(locations), len(set(locations))
 
 
-def measure(title: str, runs: int, run: Callable[[int], Any], nbytes: int = 0) -> float:
-    """Print the best of some runs."""
-    best = float("inf")
-    cpu_best = best
-    for number in range(runs):
-        wall, cpu = time.perf_counter(), cpu_seconds()
-        run(number)
-        best = min(best, time.perf_counter() - wall)
-        cpu_best = min(cpu_best, cpu_seconds() - cpu)
-    rate = f"{nbytes / best / 1e6:8.1f} MB/s" if nbytes else ""
-    print(f"{title:44}{best:8.2f} s{cpu_best:8.2f} cpu s {rate}", flush=True)
-    return best
+def _official() -> Any:
+    icechunk = importlib.import_module("icechunk")
+    icechunk.set_logs_filter("error")
+    return icechunk
 
 
-def compare(spark: Any, folder: Path, mode: Any) -> None:
-    """One mode against the other side, which gets the same files."""
-    files = folder / mode
-    if mode == "native":
-        nbytes = make_files(files, NATIVE_FILES, NATIVE_SHAPE, zlib=True, chunksizes=(8, 200, 400))
-        other, runs = official_native, 2
-    else:
-        nbytes = make_files(files, VIRTUAL_FILES, (4, 8, 8), chunksizes=(1, 8, 8))
-        other, runs = official_virtual, 2
-
-    def ours(number: int) -> None:
-        repository = repository_at(folder / f"{mode} ours {number}", files)
-        pattern = str(files / "*.nc")
-        icefloe.spark.ingest(spark, pattern, repository, concat_dim="time", mode=mode)
-
-    def official(number: int) -> None:
-        other(folder / f"{mode} official {number}", files)
-
-    shown = nbytes if mode == "native" else 0
-    mine = measure(f"{mode}: icefloe on Spark, 2 cores", runs, ours, shown)
-    theirs = measure(f"{mode}: one process, official icechunk", runs, official, shown)
-    print(f"{mode}: {theirs / mine:.2f} times as fast", flush=True)
+# --- the driver's memory ----------------------------------------------------------------------
 
 
-def peak_memory(folder: Path, number_of_files: int) -> None:
-    """In a process of its own: the driver's peak resident memory for so many references."""
-    resource = importlib.import_module("resource")
-    files = folder / f"refs {number_of_files}"
-    make_files(files, number_of_files, (REFS_CHUNKS, 1, 1), chunksizes=(1, 1, 1))
-    repository = repository_at(folder / f"repository {number_of_files}", files)
-    spark = icefloe.spark.session("local[2]", progress=False)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    report = icefloe.spark.ingest(
-        spark, str(files / "*.nc"), repository, concat_dim="time", mode="virtual"
-    )
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    spark.stop()
-    print(
-        f"refs: {report.refs_written:>10,} references in {report.seconds:6.1f} s, peak memory of "
-        f"the driver {before:.0f} MB before, {after:.0f} MB after",
-        flush=True,
-    )
+def refs_lines(sizes: tuple[int, ...]) -> Iterator[str]:
+    """What the driver needs for so many references, each in a process of its own."""
+    for size in sizes:
+        command = [sys.executable, "-m", "benchmarks.spark_ingest", "peak", str(size)]
+        done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE)
+        found = json.loads(done.stdout.splitlines()[-1])
+        yield (
+            f"virtual ingest of {found['refs']:,} references: {found['seconds']:.1f} s, "
+            f"peak memory of the driver {found['before']:.0f} MB before, "
+            f"{found['after']:.0f} MB after"
+        )
 
 
-def main(*wanted: str) -> None:
-    """Measure and print."""
+def peak_memory(references: int) -> dict[str, float]:
+    """The driver's peak resident memory, in this process."""
     with tempfile.TemporaryDirectory(prefix="icefloe-benchmarks-") as name:
-        folder = Path(name)
-        if wanted[:1] == ("peak",):
-            peak_memory(folder, int(wanted[1]))
-            return
-        modes = [mode for mode in ("native", "virtual") if not wanted or mode in wanted]
-        if modes:
-            spark = icefloe.spark.session("local[2]", progress=False)
-            for mode in modes:
-                compare(spark, folder, mode)
-            spark.stop()
-        if not wanted or "refs" in wanted:
-            for count in (20, 100):
-                command = [sys.executable, "-m", "benchmarks.spark_ingest", "peak", str(count)]
-                subprocess.run(command, check=True)
+        files = Path(name) / "files"
+        make_chunky(files, max(1, references // REFS_A_FILE))
+        repository: Repository = repository_at(icefloe, Path(name) / "repository", files)
+        spark = icefloe.spark.session("local[2]", progress=False)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        report = icefloe.spark.ingest(
+            spark, str(files / "*.nc"), repository, concat_dim="time", mode="virtual"
+        )
+        after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        spark.stop()
+    return {
+        "refs": report.refs_written,
+        "seconds": report.seconds,
+        "before": before,
+        "after": after,
+    }
+
+
+def main(what: str = "refs", *sizes: str) -> None:
+    """Print the memory of the driver."""
+    if what == "peak":
+        print(json.dumps(peak_memory(int(sizes[0]))))
+        return
+    if what != "refs":
+        sys.exit(__doc__)
+    for line in refs_lines(tuple(map(int, sizes)) or REFS):
+        print(line, flush=True)
 
 
 if __name__ == "__main__":
