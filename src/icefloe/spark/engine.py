@@ -10,16 +10,13 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from icefloe.api.session import ForkSession, Session
 from icefloe.errors import InvalidInputError, ReadOnlyError
 from icefloe.spark import ref_blocks
-from icefloe.spark.runtime import parallelism
+from icefloe.spark.items import map_items
 from icefloe.spark.shared_write import TaskSide, share
-
-ITEMS = "task bigint, item binary"
-_TASKS_A_SLOT = 4  # so that a slow task does not leave the others idle at the end
 
 Work = Callable[[ForkSession, Any], None]
 """What is done for one item: writes through the fork's store."""
@@ -53,21 +50,8 @@ def write_items(
         return WriteReport(0, 0, 0.0)
     shared = share(session, num_chunks or {})
     run = partial(_write_task, shared.tasks, work)
-    blocks = items_frame(spark, items, num_tasks).mapInArrow(run, ref_blocks.DDL)
-    counts = shared.run(blocks)
+    counts = shared.run(map_items(spark, items, run, ref_blocks.DDL, num_tasks))
     return WriteReport(counts.chunks, counts.bytes, time.monotonic() - started)
-
-
-def items_frame(spark: SparkSession, items: Sequence[Any], num_tasks: int | None) -> DataFrame:
-    """Work items as rows, spread over tasks in order: neighbours go to the same task."""
-    tasks = min(len(items), num_tasks or parallelism(spark) * _TASKS_A_SLOT)
-    table = pa.table(
-        {
-            "task": pa.array([at * tasks // len(items) for at in range(len(items))], pa.int64()),
-            "item": pa.array([pickle.dumps(item) for item in items], pa.binary()),
-        }
-    )
-    return spark.createDataFrame(table, ITEMS).repartitionByRange(tasks, "task")
 
 
 def _write_task(

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from icefloe.errors import IcefloeError
-from icefloe.spark.engine import items_frame
+from icefloe.spark.items import map_items
 from icefloe.virtual.access import SourceAccess
 from icefloe.virtual.description import SourceDescription
 from icefloe.virtual.formats import scan
@@ -37,7 +37,7 @@ def scan_frame(
 ) -> DataFrame:
     """The rows of a scan. In virtual mode they are kept by Spark: `unpersist` them."""
     work = partial(_scan_task, options, access)
-    frame = items_frame(spark, locations, None).mapInArrow(work, DDL)
+    frame = map_items(spark, locations, work, DDL)
     return frame.persist() if options.mode == "virtual" else frame
 
 
