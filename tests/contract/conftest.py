@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +14,8 @@ from icefloe.storage.constructors import in_memory_storage, local_filesystem_sto
 from icefloe.storage.driver import Driver
 from icefloe.storage.run import run_blocking
 from icefloe.storage.spec import Storage
+from tests import azure_server
+from tests.azure_server import AzureServer, azure_server_process
 
 Result = TypeVar("Result")
 
@@ -28,7 +30,15 @@ class Place:
     is_blocking: bool = True
 
 
-KINDS = ("memory", "local", "s3", "s3-eventloop")
+KINDS = ["memory", "local", "s3", "s3-eventloop"]
+if azure_server.PROGRAM is not None:  # `test_azure` says so where it is not
+    KINDS += ["azure", "azure-eventloop"]
+
+
+@pytest.fixture(scope="session")
+def azure() -> Iterator[AzureServer]:
+    with azure_server_process() as server:
+        yield server
 
 
 @pytest.fixture(params=KINDS)
@@ -37,8 +47,10 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
         storage = in_memory_storage()
     elif request.param == "local":
         storage = local_filesystem_storage(tmp_path / "repo")
+    elif request.param.startswith("azure"):
+        storage = request.getfixturevalue("azure").storage()
     else:
         storage = request.getfixturevalue("s3_server").storage()
-    if request.param == "s3-eventloop":
+    if request.param.endswith("-eventloop"):
         return Place(storage, storage.driver(blocking=False), asyncio.run, is_blocking=False)
     return Place(storage, storage.driver(blocking=True), run_blocking)

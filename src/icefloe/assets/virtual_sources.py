@@ -199,11 +199,13 @@ def _azure(
 def _service_options(
     container: VirtualChunkContainer, options: Mapping[str, str], are_own: bool
 ) -> tuple[tuple[str, str], ...]:
-    """Options for the service; those that tune connections are left to the client's defaults."""
-    chosen = {name: value for name, value in options.items() if not _TUNING.fullmatch(name)}
-    if chosen and not are_own:
-        raise _not_named(container, f"its option {min(chosen)!r}", "requests")
-    return tuple(sorted(chosen.items()))
+    """Options for the service: all that the caller gave. A stored configuration has no say."""
+    if are_own:
+        return tuple(sorted(options.items()))
+    choices = [name for name in options if not _TUNING.fullmatch(name)]
+    if choices:
+        raise _not_named(container, f"its option {min(choices)!r}", "requests")
+    return ()
 
 
 # -- the web
