@@ -21,6 +21,7 @@ from tests.virtual.datasets import (
     check,
     dataset,
     expected,
+    make_unreadable,
     read,
     to_h5netcdf,
     to_netcdf4,
@@ -104,11 +105,12 @@ def test_appending_adds_new_files_and_running_again_adds_nothing(
     paths += files(tmp_path, range(2, 5))
     frame = spark.createDataFrame([(str(path),) for path in reversed(paths)], "location string")
     second = ingest(spark, frame, repository.storage.url, concat_dim="time", **options)
+    check(contents(repository, group="obs/daily"), expected(paths))
+    make_unreadable(paths[1])  # nobody looks into it again
     third = ingest(spark, pattern, repository, concat_dim="time", **options)
     assert [report.files_added for report in (first, second, third)] == [2, 3, 0]
     assert [report.files_skipped for report in (first, second, third)] == [0, 2, 5]
     assert third.snapshot_id is None
-    check(contents(repository, group="obs/daily"), expected(paths))
     assert history(repository)[:2] == [second.snapshot_id, first.snapshot_id]
 
 

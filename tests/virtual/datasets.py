@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -118,3 +119,10 @@ def check(found: Any, wanted: Any) -> None:
     for name in ("packed", "time"):
         for key in ("scale_factor", "add_offset", "_FillValue", "units", "calendar"):
             assert found[name].encoding.get(key) == wanted[name].encoding.get(key), (name, key)
+
+
+def make_unreadable(path: Path) -> None:
+    """Another signature, but the size and the time of the last change that the file had."""
+    before = path.stat()
+    path.write_bytes(bytes(8) + path.read_bytes()[8:])
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))

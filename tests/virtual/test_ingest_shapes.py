@@ -18,6 +18,7 @@ from tests.virtual.datasets import (
     check,
     dataset,
     expected,
+    make_unreadable,
     read,
     to_h5netcdf,
     to_netcdf3,
@@ -66,6 +67,19 @@ def test_appending_adds_new_files_and_running_again_adds_nothing(
     check(contents(repository, group="obs/daily"), expected(paths))
     history = [entry.id for entry in repository.ancestry(branch="main")]
     assert history[:2] == [second.snapshot_id, first.snapshot_id]
+
+
+@pytest.mark.parametrize("mode", ["native", "virtual"])
+def test_a_file_that_is_known_is_not_opened_again(
+    tmp_path: Path, repository: Repository, mode: Any
+) -> None:
+    paths = files(tmp_path, range(3))
+    ingest_local(paths[:2], repository, concat_dim="time", mode=mode)
+    make_unreadable(paths[1])
+    result = ingest_local(paths, repository, concat_dim="time", mode=mode, append=True)
+    assert (result.num_sources, len(result.unchanged)) == (1, 2)
+    with pytest.raises(InvalidInputError, match=r"a1\.nc"):
+        ingest_local(paths, repository, group="other", concat_dim="time", mode=mode)
 
 
 def test_a_changed_file_is_reported_and_the_ledger_stays_out_of_the_way(

@@ -27,7 +27,7 @@ from icefloe.spark.reading import check_session
 from icefloe.spark.source import as_repository
 from icefloe.virtual.access import SourceAccess
 from icefloe.virtual.globs import Sources, list_sources
-from icefloe.virtual.ingest import make_options, require_group
+from icefloe.virtual.ingest import known_to, make_options, require_group
 from icefloe.virtual.ledger import add_to_ledger
 from icefloe.virtual.plan import IngestPlan, Mode, Problem
 from icefloe.virtual.planning import plan_ingest
@@ -90,7 +90,8 @@ def ingest(
         mode: `native` copies the values, `virtual` stores references to the files, for which
             the repository needs a virtual chunk container.
         append: add to the group, which then has to fit.
-        on_error: `fail` if any file does not fit, or `skip` it and list it in the report.
+        on_error: `fail` if any file does not fit, or `skip` it and list it in the report. One
+            that turns out to be damaged while it is copied stops the ingest in both cases.
         access: how remote sources are reached.
 
     Raises:
@@ -122,7 +123,7 @@ def ingest(
     existing = require_group(session.store, options, append=append)
     locations = list_sources(_given(sources), reach)
     check_session(spark)
-    scanned = scan_frame(spark, locations, options, reach)
+    scanned = scan_frame(spark, locations, options, reach, known_to(existing))
     try:
         found, problems = descriptions_of(scanned, locations)
         plan = plan_ingest(found, options, existing, problems)

@@ -8,7 +8,7 @@ takes the descriptions, and the references are placed later where they are.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 
 import pyarrow as pa
@@ -18,7 +18,7 @@ from icefloe.errors import IcefloeError
 from icefloe.spark.items import map_items
 from icefloe.virtual.access import SourceAccess
 from icefloe.virtual.description import SourceDescription
-from icefloe.virtual.formats import scan
+from icefloe.virtual.ingest import scan_for
 from icefloe.virtual.plan import IngestOptions, Problem
 
 SCHEMA = pa.schema(
@@ -33,11 +33,19 @@ DDL = "location string, path string, data binary, reason string"
 
 
 def scan_frame(
-    spark: SparkSession, locations: Sequence[str], options: IngestOptions, access: SourceAccess
+    spark: SparkSession,
+    locations: Sequence[str],
+    options: IngestOptions,
+    access: SourceAccess,
+    known: Collection[str] = (),
 ) -> DataFrame:
-    """The rows of a scan. In virtual mode they are kept by Spark: `unpersist` them."""
+    """The rows of a scan. In virtual mode they are kept by Spark: `unpersist` them.
+
+    Of sources that are `known` only the version is looked at.
+    """
     work = partial(_scan_task, options, access)
-    frame = map_items(spark, locations, work, DDL)
+    items = [(location, location in known) for location in locations]
+    frame = map_items(spark, items, work, DDL)
     return frame.persist() if options.mode == "virtual" else frame
 
 
@@ -77,17 +85,15 @@ def _scan_task(
 ) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for item in batch.column("item"):
-            yield _scan_one(pickle.loads(item.as_py()), options, access)
+            location, is_known = pickle.loads(item.as_py())
+            yield _scan_one(location, options, access, is_known)
 
 
-def _scan_one(location: str, options: IngestOptions, access: SourceAccess) -> pa.RecordBatch:
+def _scan_one(
+    location: str, options: IngestOptions, access: SourceAccess, is_known: bool
+) -> pa.RecordBatch:
     try:
-        found = scan(
-            location,
-            references=options.mode == "virtual",
-            concat_dims=options.concat_dims,
-            access=access,
-        )
+        found = scan_for(location, options, access, is_known=is_known)
     except IcefloeError as error:
         reason = str(error).removeprefix(f"{location}: ")
         return _rows([(location, None, None, reason)])

@@ -63,6 +63,22 @@ def scan(
     return found
 
 
+def look_at(
+    source: str | os.PathLike[str], access: SourceAccess | None = None
+) -> SourceDescription | None:
+    """What a file is called and which version it has, without anything that is in it.
+
+    Enough to tell whether a file that was ingested before has changed. None for a Zarr store,
+    whose version follows from all of its objects.
+
+    Raises:
+        StorageError: it is not there or cannot be read.
+    """
+    location = absolute_location(source)
+    file = _open(location, access or SourceAccess())
+    return None if file is None else SourceDescription(location, "", file.version, {}, {})
+
+
 @contextlib.contextmanager
 def open_native(
     source: str | os.PathLike[str], access: SourceAccess | None = None

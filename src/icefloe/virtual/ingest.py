@@ -22,7 +22,7 @@ from icefloe.virtual.access import SourceAccess
 from icefloe.virtual.chunk_copy import copy_region
 from icefloe.virtual.description import SourceDescription
 from icefloe.virtual.existing import describe_existing
-from icefloe.virtual.formats import NativeReader, open_native, scan
+from icefloe.virtual.formats import NativeReader, look_at, open_native, scan
 from icefloe.virtual.globs import Sources, list_sources
 from icefloe.virtual.ledger import add_to_ledger
 from icefloe.virtual.plan import ArrayPlan, IngestOptions, IngestPlan, Mode, Problem
@@ -122,9 +122,9 @@ def ingest_local(
         group=group, concat_dim=concat_dim, variables=variables, chunks=chunks, mode=mode
     )
     reach = access or SourceAccess()
-    found, problems = _scan_all(list_sources(sources, reach), options, reach)
     session = repository.writable_session(branch)
     existing = require_group(session.store, options, append=append)
+    found, problems = _scan_all(list_sources(sources, reach), options, reach, known_to(existing))
     plan = plan_ingest(found, options, existing, problems)
     if on_error == "fail":
         plan.raise_problems()
@@ -148,20 +148,32 @@ def require_group(store: Store, options: IngestOptions, *, append: bool) -> Exis
     return existing
 
 
+def known_to(existing: Existing | None) -> frozenset[str]:
+    """The files that a group was made of: of these only the version matters."""
+    return frozenset() if existing is None else frozenset(existing.ledger.versions)
+
+
+def scan_for(
+    location: str, options: IngestOptions, access: SourceAccess, *, is_known: bool
+) -> SourceDescription:
+    """What an ingest has to know of one source."""
+    if is_known and (seen := look_at(location, access)) is not None:
+        return seen
+    return scan(
+        location,
+        references=options.mode == "virtual",
+        concat_dims=options.concat_dims,
+        access=access,
+    )
+
+
 def _scan_all(
-    locations: Sequence[str], options: IngestOptions, access: SourceAccess
+    locations: Sequence[str], options: IngestOptions, access: SourceAccess, known: frozenset[str]
 ) -> tuple[list[SourceDescription], list[Problem]]:
     found, problems = [], []
     for location in locations:
         try:
-            found.append(
-                scan(
-                    location,
-                    references=options.mode == "virtual",
-                    concat_dims=options.concat_dims,
-                    access=access,
-                )
-            )
+            found.append(scan_for(location, options, access, is_known=location in known))
         except IcefloeError as error:
             problems.append(Problem(location, str(error).removeprefix(f"{location}: ")))
     return found, problems
