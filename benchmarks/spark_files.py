@@ -12,6 +12,7 @@ import numpy as np
 
 STEPS, ROWS, COLUMNS = 24, 361, 720
 REFS_A_FILE = 50_000
+_CHUNKY_STEPS = 50
 
 
 def make_grids(folder: Path, count: int, kind: str) -> int:
@@ -72,12 +73,16 @@ def make_chunky(folder: Path, count: int) -> None:
     """Files of `REFS_A_FILE` chunks of one value each. They differ in their times only."""
     folder.mkdir()
     first = folder / "00000.nc"
+    rows = REFS_A_FILE // _CHUNKY_STEPS
     with netCDF4.Dataset(first, "w") as file:
-        file.createDimension("time", REFS_A_FILE)
-        file.createVariable("time", "i8", ("time",), contiguous=True)[:] = np.arange(REFS_A_FILE)
-        file.createVariable("v", "i2", ("time",), chunksizes=(1,))[:] = np.arange(REFS_A_FILE) % 9
+        file.createDimension("time", _CHUNKY_STEPS)
+        file.createDimension("y", rows)
+        steps = np.arange(_CHUNKY_STEPS)
+        file.createVariable("time", "i8", ("time",), contiguous=True)[:] = steps
+        values = np.arange(REFS_A_FILE).reshape(_CHUNKY_STEPS, rows) % 9
+        file.createVariable("v", "i2", ("time", "y"), chunksizes=(1, 1))[:] = values
     for number in range(1, count):
         path = folder / f"{number:05}.nc"
         shutil.copy(first, path)
         with h5py.File(path, "r+") as changed:
-            changed["time"][:] += number * REFS_A_FILE
+            changed["time"][:] += number * _CHUNKY_STEPS

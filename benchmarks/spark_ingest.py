@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import importlib
 import json
-import resource
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -191,41 +192,48 @@ def _official() -> Any:
 def refs_lines(sizes: tuple[int, ...]) -> Iterator[str]:
     """What the driver needs for so many references, each in a process of its own."""
     for size in sizes:
-        command = [sys.executable, "-m", "benchmarks.spark_ingest", "peak", str(size)]
-        done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE)
+        with tempfile.TemporaryDirectory(prefix="icefloe-benchmarks-") as name:
+            make_chunky(Path(name) / "files", max(1, size // REFS_A_FILE))
+            command = [sys.executable, "-m", "benchmarks.spark_ingest", "peak", name]
+            done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE)
         found = json.loads(done.stdout.splitlines()[-1])
         yield (
             f"virtual ingest of {found['refs']:,} references: {found['seconds']:.1f} s, "
             f"peak memory of the driver {found['before']:.0f} MB before, "
-            f"{found['after']:.0f} MB after"
+            f"{found['after']:.0f} MB after, and {found['java']:.0f} MB of its Java"
         )
 
 
-def peak_memory(references: int) -> dict[str, float]:
-    """The driver's peak resident memory, in this process."""
-    with tempfile.TemporaryDirectory(prefix="icefloe-benchmarks-") as name:
-        files = Path(name) / "files"
-        make_chunky(files, max(1, references // REFS_A_FILE))
-        repository: Repository = repository_at(icefloe, Path(name) / "repository", files)
-        spark = icefloe.spark.session("local[2]", progress=False)
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        report = icefloe.spark.ingest(
-            spark, str(files / "*.nc"), repository, concat_dim="time", mode="virtual"
-        )
-        after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        spark.stop()
-    return {
-        "refs": report.refs_written,
-        "seconds": report.seconds,
-        "before": before,
-        "after": after,
-    }
+def peak_memory(folder: Path) -> dict[str, float]:
+    """The driver's peak resident memory, in this process and in the Java beside it.
+
+    Executors are processes of their own, so that both are the driver's alone. Java takes what
+    heap it is allowed to, whatever it needs.
+    """
+    files = folder / "files"
+    repository: Repository = repository_at(icefloe, folder / "repository", files)
+    heap = {"spark.driver.memory": "512m"}
+    spark = icefloe.spark.session("local-cluster[2,1,1024]", config=heap, progress=False)
+    before = _peak_mb(os.getpid())
+    report = icefloe.spark.ingest(
+        spark, str(files / "*.nc"), repository, concat_dim="time", mode="virtual"
+    )
+    psutil: Any = importlib.import_module("psutil")  # it ships no types
+    java = [child.pid for child in psutil.Process().children() if child.name() == "java"]
+    peaks = {"before": before, "after": _peak_mb(os.getpid()), "java": sum(map(_peak_mb, java))}
+    spark.stop()
+    return {"refs": report.refs_written, "seconds": report.seconds, **peaks}
+
+
+def _peak_mb(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) / 1024
 
 
 def main(what: str = "refs", *sizes: str) -> None:
     """Print the memory of the driver."""
     if what == "peak":
-        print(json.dumps(peak_memory(int(sizes[0]))))
+        print(json.dumps(peak_memory(Path(sizes[0]))))
         return
     if what != "refs":
         sys.exit(__doc__)

@@ -1,18 +1,13 @@
-"""Manifests that tasks write: the same repository as when the driver writes them.
-
-Tasks run in place here, one after the other; what Spark does in between is a sort.
-"""
+"""Manifests that tasks write: the same repository as when the driver writes them."""
 
 from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import zarr
 from pyspark.sql import SparkSession
@@ -20,34 +15,26 @@ from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 
 import icefloe
-from icefloe import Repository, Session, VersionSelection
-from icefloe.api.session import ForkSession
-from icefloe.format.chunk_refs import ChunkRefs
-from icefloe.repo.sessions import all_chunks
-from icefloe.spark import Region, reducers, write_regions
-from icefloe.spark.shared_write import SharedWrite, share
-from icefloe.storage.run import run_blocking
+from icefloe import Repository
+from icefloe.spark import Region, ingest, reducers, write_regions
+from icefloe.spark.shared_write import share
+from icefloe.virtual import ingest_local
+from tests.spark.reducing import (
+    NEVER,
+    both,
+    commit,
+    contents,
+    create,
+    fill,
+    job,
+    refer,
+    refs_of,
+    run_tasks,
+    values_of,
+)
+from tests.virtual.datasets import dataset, to_netcdf4
 
-Task = Callable[[ForkSession], None]
-CONTAINER = "s3://bucket/"
-NEVER = 1 << 60
-
-
-def create(folder: Path, spec: int = 2, **splitting: Any) -> Repository:
-    """Arrays are cut into splits of 16 references: four rows of `v`."""
-    manifest = icefloe.ManifestConfig(max_refs_per_manifest=16, **splitting)
-    config = icefloe.RepositoryConfig(manifest=manifest)
-    container = icefloe.VirtualChunkContainer(CONTAINER, icefloe.s3_store(region="us-east-1"))
-    config.set_virtual_chunk_container(container)
-    storage = icefloe.local_filesystem_storage(folder, durable=False)
-    repository = Repository.create(storage, config, spec_version=spec)
-    session = repository.writable_session("main")
-    group = zarr.open_group(session.store, mode="w")
-    for name in ("v", "other"):
-        group.create_array(name, shape=(32, 4), chunks=(1, 1), dtype="i4", fill_value=-1)
-    group.create_array("single", shape=(), dtype="i4", fill_value=-1)
-    session.commit("arrays")
-    return repository
+pytest.importorskip("h5py", reason="h5py is an optional dependency")
 
 
 @pytest.fixture
@@ -58,118 +45,6 @@ def repository(tmp_path: Path) -> Repository:
 @pytest.fixture(autouse=True)
 def _tasks_write_manifests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reducers, "REDUCED_FROM", 1)
-
-
-def refer(first: int, last: int, name: str = "v", salt: int = 0) -> Task:
-    """A task that sets references of some rows."""
-
-    def run(fork: ForkSession) -> None:
-        row = np.arange(4 * first, 4 * last)
-        table = pa.table(
-            {
-                "i0": row // 4,
-                "i1": row % 4,
-                "location": pa.array([f"{CONTAINER}{salt}/{number // 4}.nc" for number in row]),
-                "offset": 10 * row,
-                "length": np.full(len(row), 10),
-            }
-        )
-        assert fork.store.set_virtual_refs_table(name, table) is None
-
-    return run
-
-
-def fill(first: int, last: int, value: int, name: str = "v") -> Task:
-    """A task that writes values; the fill value deletes chunks."""
-
-    def run(fork: ForkSession) -> None:
-        zarr.open_array(fork.store, path=name, mode="r+")[first:last] = value
-
-    return run
-
-
-def run_tasks(shared: SharedWrite, tasks: Sequence[Task]) -> pa.Table:
-    """What all tasks hand back; each has the fork as it came over the wire."""
-    batches = []
-    for task in tasks:
-        side = pickle.loads(pickle.dumps(shared.tasks))
-        task(side.fork)
-        batches.append(side.drain())
-    rows = pa.Table.from_batches(batches)
-    if not shared.tasks.reductions:
-        return rows
-    order = [("node_id", "ascending"), ("split", "ascending")]
-    side = pickle.loads(pickle.dumps(shared.tasks))
-    sorted_rows = rows.sort_by(order).to_batches(max_chunksize=2)
-    return pa.Table.from_batches(reducers.reduce_task(side.fork, side.reductions, sorted_rows))
-
-
-def job(session: Session, *tasks: Task, names: Sequence[str] = ("v",)) -> Any:
-    shared = share(session, dict.fromkeys(names, 1000))
-    return shared.take(run_tasks(shared, tasks))
-
-
-def values_of(session: Session, name: str = "v") -> Any:
-    return zarr.open_array(session.store, path=name, mode="r")[:]
-
-
-def refs_of(session: Session, name: str = "v") -> ChunkRefs:
-    state = session._state
-    return run_blocking(all_chunks(session._handle, state, state.node(f"/{name}")))
-
-
-def contents(repository: Repository, snapshot_id: str | None = None) -> dict[str, Any]:
-    """Every reference, the layout of manifests, and the log, by path."""
-    key = snapshot_id or repository.lookup_branch("main")
-    session = repository.readonly_session(snapshot_id=key)
-    snapshot = session._state.snapshot
-    log = run_blocking(repository._handles.blocking.assets.transaction_log(snapshot.id))
-    seen: dict[str, Any] = {}
-    for node in snapshot.nodes:
-        if node.array is None:
-            continue
-        manifests = [
-            (ref.extents, snapshot.manifest_files[ref.id].num_chunk_refs)
-            for ref in node.array.manifests
-        ]
-        touched = log.updated_chunks.get(node.id)
-        rows = refs_of(session, node.path.strip("/")).to_arrow(plain=True).to_pylist()
-        seen[node.path] = (
-            node.array.shape,
-            manifests,
-            None if touched is None else touched.tolist(),
-            rows,
-        )
-    return seen
-
-
-Story = Callable[[Repository], None]
-
-
-def both(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, story: Story, **options: Any
-) -> Repository:
-    """Tell a story twice, and compare what comes of it. Returns the one with reducers."""
-    ends = []
-    for name, least in (("reduced", 1), ("plain", NEVER)):
-        monkeypatch.setattr(reducers, "REDUCED_FROM", least)
-        repository = create(tmp_path / name, **options)
-        story(repository)
-        ends.append(repository)
-    # The first snapshot of a repository has no arrays, and in version 1 no log.
-    commits = [[entry.id for entry in end.ancestry(branch="main")][:-1] for end in ends]
-    assert len(commits[0]) == len(commits[1])
-    for mine, theirs in zip(*commits, strict=True):
-        assert contents(ends[0], mine) == contents(ends[1], theirs)
-    return ends[0]
-
-
-def commit(repository: Repository, *tasks: Task, grow: int = 0, **options: Any) -> None:
-    session = repository.writable_session("main")
-    if grow:
-        zarr.open_array(session.store, path="v", mode="r+").resize((grow, 4))
-    job(session, *tasks, **options)
-    session.commit("job")
 
 
 def long_story(repository: Repository) -> None:
@@ -394,94 +269,6 @@ def test_manifests_to_be_cut_are_left_to_the_driver(
     both(tmp_path, monkeypatch, story)
 
 
-# -- others were faster
-
-
-def others(repository: Repository, name: str, rows: slice, value: int) -> None:
-    session = repository.writable_session("main")
-    zarr.open_array(session.store, path=name, mode="r+")[rows] = value
-    session.commit("others")
-
-
-def test_manifests_stay_when_others_changed_another_array(repository: Repository) -> None:
-    session = repository.writable_session("main")
-    job(session, fill(0, 20, 3))
-    ahead = dict(session._state.changes.prepared)
-    others(repository, "other", slice(0, 2), 1)
-    session.rebase(icefloe.ConflictDetector())
-    assert session._state.changes.prepared == ahead
-    session.commit("job")
-    found = repository.readonly_session("main")
-    assert len(refs_of(found)) == 80
-    assert len(refs_of(found, "other")) == 8
-    (prepared,) = ahead.values()
-    stored = found._state.node("/v").array
-    assert stored is not None
-    assert stored.manifests == prepared.manifests
-
-
-@pytest.mark.parametrize("rows", [slice(1, 2), slice(24, 30)])
-def test_other_chunks_of_the_same_array(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: slice
-) -> None:
-    def story(repository: Repository) -> None:
-        commit(repository, fill(0, 1, 1), fill(24, 32, 1))
-        session = repository.writable_session("main")
-        job(session, fill(2, 20, 3), fill(31, 32, -1))
-        others(repository, "v", rows, 5)
-        session.commit("job", rebase_with=icefloe.ConflictDetector())
-
-    both(tmp_path, monkeypatch, story)
-
-
-def test_the_same_chunk_is_a_conflict(repository: Repository) -> None:
-    session = repository.writable_session("main")
-    job(session, fill(2, 20, 3))
-    others(repository, "v", slice(19, 21), 5)
-    with pytest.raises(icefloe.RebaseFailedError) as failed:
-        session.commit("job", rebase_with=icefloe.ConflictDetector())
-    (conflict,) = failed.value.conflicts
-    assert conflict.conflicted_chunks == [[19, at] for at in range(4)]
-
-
-@pytest.mark.parametrize(
-    "version", [icefloe.VersionSelection.UseOurs, icefloe.VersionSelection.UseTheirs]
-)
-def test_a_settled_conflict(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: VersionSelection
-) -> None:
-    def story(repository: Repository) -> None:
-        session = repository.writable_session("main")
-        job(session, fill(2, 20, 3))
-        others(repository, "v", slice(19, 21), 5)
-        solver = icefloe.BasicConflictSolver(on_chunk_conflict=version)
-        session.commit("job", rebase_with=solver)
-
-    both(tmp_path, monkeypatch, story)
-
-
-def test_a_branch_that_was_reset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def story(repository: Repository) -> None:
-        first = repository.lookup_branch("main")
-        others(repository, "v", slice(28, 32), 5)
-        session = repository.writable_session("main")
-        job(session, fill(2, 20, 3))
-        repository.reset_branch("main", first)
-        session.commit("job", rebase_with=icefloe.ConflictDetector())
-
-    both(tmp_path, monkeypatch, story)
-
-
-def test_a_new_array_keeps_its_manifests(repository: Repository) -> None:
-    session = repository.writable_session("main")
-    zarr.create_array(session.store, name="new", shape=(32, 4), chunks=(1, 1), dtype="i4")
-    job(session, refer(0, 32, "new"), names=("new",))
-    others(repository, "v", slice(0, 2), 1)
-    session.commit("job", rebase_with=icefloe.ConflictDetector())
-    manifests = contents(repository)["/new"][1]
-    assert [number for _, number in manifests] == [16] * 8
-
-
 # -- on Spark
 
 
@@ -499,3 +286,33 @@ def test_regions_written_by_spark(spark: SparkSession, repository: Repository) -
     found = values_of(repository.readonly_session("main"))
     assert np.array_equal(found, np.arange(128).reshape(32, 4))
     assert [number for _, number in contents(repository)["/v"][1]] == [16] * 8
+
+
+@pytest.mark.filterwarnings("ignore:Consolidated metadata:zarr.errors.ZarrUserWarning")
+def test_files_ingested_by_spark(spark: SparkSession, tmp_path: Path) -> None:
+    paths = [tmp_path / f"{part}.nc" for part in range(5)]
+    for part, path in enumerate(paths):
+        to_netcdf4(dataset(part), path)
+    files = icefloe.local_filesystem_store(str(tmp_path))
+    config = icefloe.RepositoryConfig(manifest=icefloe.ManifestConfig(max_refs_per_manifest=4))
+    container = icefloe.VirtualChunkContainer(f"file://{tmp_path}/", files)
+    config.set_virtual_chunk_container(container)
+    found = []
+    for name in ("spark", "here"):
+        storage = icefloe.local_filesystem_storage(tmp_path / name, durable=False)
+        repository = Repository.create(storage, config)
+        if name == "spark":
+            first = ingest(spark, paths[:3], repository, concat_dim="time", mode="virtual")
+            ingest(spark, paths, repository, concat_dim="time", mode="virtual", append=True)
+        else:
+            ingest_local(paths[:3], repository, concat_dim="time", mode="virtual")
+            ingest_local(paths, repository, concat_dim="time", mode="virtual", append=True)
+        found.append(repository)
+    assert first.refs_written > 0
+    assert len(contents(found[0])) > 3
+    for mine, theirs in zip(*(end.ancestry(branch="main") for end in found), strict=True):
+        ours, expected = contents(found[0], mine.id), contents(found[1], theirs.id)
+        for array, (shape, _, touched, rows) in expected.items():
+            if not array.startswith("/.icefloe"):
+                assert ours[array][0] == shape, array
+                assert ours[array][2:] == (touched, rows), array

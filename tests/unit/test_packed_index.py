@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -90,3 +92,16 @@ def test_a_log_holds_indices_with_gaps() -> None:
     log = TransactionLog(ID, packed_chunks={NODE: PackedIndex.pack(index)})
     found = decode_transaction_log(encode_transaction_log(log))
     assert np.array_equal(found.updated_chunks[NODE], index)
+
+
+def test_a_log_from_pieces_needs_little_more_memory_than_the_file() -> None:
+    packed = PackedIndex.pack(full(1000, 1000))
+    log = TransactionLog(ID, packed_chunks={NODE: packed})
+    tracemalloc.start()
+    try:
+        data = encode_transaction_log(log)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(data) < 5_000_000
+    assert peak < 16_000_000  # the coordinates alone are 8 MB, their tables 24 MB

@@ -7,9 +7,12 @@ the array, as if its snapshot had them, and further edits lie on top.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
+import numpy as np
+
+from icefloe.changes.splits import Box
 from icefloe.format.nodes import ArrayData, ManifestRef
 from icefloe.format.packed_index import PackedIndex
 from icefloe.format.snapshot import ManifestFileInfo
@@ -28,6 +31,7 @@ class NewManifest:
 class PreparedSplit:
     """One split that was written ahead."""
 
+    box: Box
     replaced: tuple[ManifestId, ...]
     """The manifests it was in before; what they held is in the new one."""
     new: NewManifest | None
@@ -42,15 +46,30 @@ class PreparedArray:
 
     base: tuple[ManifestId, ...]
     """The array's manifests in the snapshot that all this was laid over."""
+    boxes: frozenset[Box]
+    """The splits that were written."""
     manifests: tuple[ManifestRef, ...]
     """Its manifests now, those of the snapshot that stayed included."""
     files: tuple[ManifestFileInfo, ...]
     """The files of those that the snapshot does not list."""
     touched: PackedIndex
 
-    def fits(self, array: ArrayData | None) -> bool:
-        """Whether an array of a snapshot has the very manifests that these were laid over."""
-        return self.base == manifest_ids(array)
+    def rebased(self, array: ArrayData | None) -> PreparedArray | None:
+        """The same for a later state of the array, in which other splits may have changed; None
+        where it was one of these, so that their manifests do not hold what they should."""
+        base = manifest_ids(array)
+        if base == self.base:
+            return self
+        before = set(self.base)
+        replaced = before - {ref.id for ref in self.manifests}
+        now = () if array is None else array.manifests
+        came = [ref.extents for ref in now if ref.id not in before]
+        if not replaced <= set(base) or _overlap(self.boxes, came):
+            return None
+        stayed = [ref for ref in now if ref.id not in replaced]
+        files = {info.id for info in self.files}
+        ahead = [ref for ref in self.manifests if ref.id in files]
+        return replace(self, base=base, manifests=_ordered([*stayed, *ahead]))
 
 
 def manifest_ids(array: ArrayData | None) -> tuple[ManifestId, ...]:
@@ -67,16 +86,34 @@ def prepare_array(
     """Put splits in the place of manifests of an array, in the snapshot or written ahead before."""
     if before is None:
         manifests = () if base is None else base.manifests
-        before = PreparedArray(manifest_ids(base), manifests, (), PackedIndex(ndim))
+        nothing = PackedIndex(ndim)
+        before = PreparedArray(manifest_ids(base), frozenset(), manifests, (), nothing)
     gone = {key for split in splits for key in split.replaced}
     new = [split.new for split in splits if split.new is not None]
     refs = [ref for ref in before.manifests if ref.id not in gone]
-    refs = sorted([*refs, *(made.ref for made in new)], key=lambda ref: ref.extents)
     files = [info for info in before.files if info.id not in gone]
     touched = [before.touched, *(split.touched for split in splits)]
     return PreparedArray(
         before.base,
-        tuple(refs),
+        before.boxes | {split.box for split in splits},
+        _ordered([*refs, *(made.ref for made in new)]),
         (*files, *(made.info for made in new)),
         PackedIndex.union(touched, ndim),
     )
+
+
+def _ordered(refs: Sequence[ManifestRef]) -> tuple[ManifestRef, ...]:
+    return tuple(sorted(refs, key=lambda ref: ref.extents))
+
+
+def _overlap(ours: Collection[Box], theirs: Collection[Box]) -> bool:
+    """Whether a box of one has chunks in common with a box of the other."""
+    if not ours or not theirs:
+        return False
+    left = np.array(list(ours), np.int64).reshape(len(ours), -1, 2)
+    for box in theirs:
+        right = np.array(box, np.int64).reshape(-1, 2)
+        common = (left[:, :, 0] < right[:, 1]) & (right[:, 0] < left[:, :, 1])
+        if bool(common.all(axis=1).any()):
+            return True
+    return False

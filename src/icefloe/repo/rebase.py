@@ -90,13 +90,17 @@ def _move(state: SessionState, snapshot: Snapshot, decisions: Sequence[Decision]
     }
     with state.lock:
         changes = state.changes
-        unfit = []
+        unfit, prepared = [], {}
         for node_id, ahead in changes.prepared.items():
             found = snapshot.nodes.find(changes.chunk_path(node_id))
             array = found.array if found is not None and found.id == node_id else None
-            if node_id in changed or not ahead.fits(array):
+            rebased = None if node_id in changed else ahead.rebased(array)
+            if rebased is None:
                 unfit.append(node_id)
+            else:
+                prepared[node_id] = rebased
         if not unfit:
+            changes.prepared = prepared
             apply_decisions(changes, decisions, snapshot.nodes)
             changes.moves = moved_again(changes.moves, snapshot.nodes)
             state.snapshot = snapshot

@@ -155,6 +155,7 @@ def write_split(
     both = np.concatenate([deleted, refs.index])
     new = made.get(node_id, [])
     return PreparedSplit(
+        rewrite.box,
         tuple(ref.id for ref in rewrite.sources),
         new[0] if new else None,
         PackedIndex.pack(both[sort_rows(both)] if len(deleted) else refs.index),
