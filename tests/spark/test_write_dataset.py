@@ -132,6 +132,11 @@ def test_bad_arguments_change_nothing(spark: SparkSession, repository: Repositor
         write_dataset(spark, weather(), repository, append_dim="level")
     with pytest.raises(InvalidInputError, match=r"expected an icefloe\.Repository"):
         write_dataset(spark, weather(), 3)  # type: ignore[arg-type]
+    session = repository.writable_session("main")
+    with pytest.raises(InvalidInputError, match="transaction is for a commit"):
+        write_dataset(spark, weather(), session, transaction=("nightly", 1))
+    with pytest.raises(InvalidInputError, match="expected the name of an application"):
+        write_dataset(spark, weather(), repository, transaction=7)  # type: ignore[arg-type]
     write_dataset(spark, weather(), repository)
     with pytest.raises(Exception, match="already contains data"):
         write_dataset(spark, weather(), repository, mode="w-")

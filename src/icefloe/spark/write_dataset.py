@@ -17,6 +17,7 @@ from icefloe.api.repository import Repository
 from icefloe.api.session import ForkSession, Session
 from icefloe.changes.solvers import ConflictSolver
 from icefloe.errors import InvalidInputError
+from icefloe.spark.batch_ids import BatchId
 from icefloe.spark.engine import write_items
 from icefloe.spark.regions import Region, chunks_in, cut
 from icefloe.spark.source import as_repository
@@ -62,6 +63,7 @@ def write_dataset(
     message: str | None = None,
     metadata: dict[str, Any] | None = None,
     rebase_with: ConflictSolver | None = None,
+    transaction: tuple[str, int] | None = None,
     num_tasks: int | None = None,
 ) -> DatasetReport:
     """Write a Dataset into a group, from many tasks at once, in one commit.
@@ -73,6 +75,11 @@ def write_dataset(
     within a chunk) is read, completed and written by one task.
 
     Given a `Session` instead of a repository, the changes wait there for your own commit.
+
+    Args:
+        transaction: the name of an application and the number of this write. A write whose
+            number, or a later one, the branch already has of that application is left out, so
+            that a program that was stopped can be run again without appending twice.
 
     Raises:
         ConflictError: others committed to the branch meanwhile, and `rebase_with` was not given.
@@ -90,12 +97,23 @@ def write_dataset(
             f"append_dim {append_dim!r} is not a dimension of the dataset: {dict(dataset.sizes)}"
         )
     started = time.monotonic()
+    batch = BatchId.of(transaction)
     given_session = isinstance(repository, Session)
-    session = (
-        repository
-        if isinstance(repository, Session)
-        else as_repository(repository).writable_session(branch)
-    )
+    if isinstance(repository, Session):
+        if batch is not None:
+            raise InvalidInputError(
+                "transaction is for a commit, which a session waits for you to make; give the "
+                "repository instead of a session"
+            )
+        session = repository
+    else:
+        opened = as_repository(repository)
+        session = opened.writable_session(branch)
+        if batch is not None:
+            metadata = {**(metadata or {}), **batch.metadata}
+            before = batch.find(opened, session.snapshot_id)
+            if before is not None:
+                return DatasetReport(before, 0, 0, time.monotonic() - started)
     far = [name for name, variable in dataset.variables.items() if _is_far(name, variable, dataset)]
     offset = _write_metadata(session, dataset, far, group, mode, append_dim, region, encoding)
     parts = _parts(session, dataset, far, group, offset)

@@ -1,0 +1,67 @@
+"""Executors that die in the middle of a write, and attempts that overtake each other.
+
+Executors are processes of their own, on a cluster of two addresses of this host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.spark.clusters import ORDER_SECONDS, START_SECONDS, FaultDriver, standalone_cluster
+from tests.spark.fault_driver import Order
+from tests.spark.fault_jobs import (
+    JOBS,
+    check_done,
+    orphans,
+)
+
+SECONDS = 2 * START_SECONDS + 2 * ORDER_SECONDS
+pytestmark = pytest.mark.timeout(SECONDS)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultDriver]:
+    folder = tmp_path_factory.mktemp("cluster")
+    with standalone_cluster(folder) as url:
+        driver = FaultDriver(
+            folder / "driver.log",
+            url,
+            executor__memory="512m",
+            speculation="true",
+            speculation__interval="100ms",
+            speculation__quantile="0.1",
+            speculation__minTaskRuntime="3s",
+        )
+        try:
+            yield driver
+        finally:
+            driver.stop()
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_an_executor_is_killed(cluster: FaultDriver, tmp_path: Path, name: str) -> None:
+    job = JOBS[name]
+    place = job.prepare(tmp_path / "place")
+    fault = place.fault("kill executor", job.point)
+    answer = cluster.obey(Order(name, str(place.folder), fault))
+    assert answer["error"] is None
+    assert fault.has_happened
+    check_done(place)
+    kind = job.point[1].strip("/").removesuffix("s")
+    assert orphans(place.open()).get(kind) or not kind
+
+
+@pytest.mark.parametrize("name", ["regions", "regions, manifests lost"])
+def test_a_slow_attempt_is_overtaken(cluster: FaultDriver, tmp_path: Path, name: str) -> None:
+    job = JOBS[name]
+    place = job.prepare(tmp_path / "place")
+    fault = place.fault("stall", job.point)
+    answer = cluster.obey(Order(name, str(place.folder), fault))
+    assert answer["error"] is None
+    assert fault.has_happened
+    assert max(map(len, fault.attempts().values())) == 2, "the stalled attempt was waited for"
+    check_done(place)
+    assert orphans(place.open())
