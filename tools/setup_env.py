@@ -22,7 +22,7 @@ from typing import Iterator, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 OLDEST = (3, 11)
-EXTRAS = "dev,xarray,dask,hdf5,virtual,spark"
+EXTRAS = "dev,xarray,dask,hdf5,grib,virtual,spark"
 
 # Lies in every environment made here from its first moment; a folder without it is not ours.
 MARK = ".made-by-icefloe"

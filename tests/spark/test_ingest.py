@@ -26,6 +26,7 @@ from tests.virtual.datasets import (
     to_h5netcdf,
     to_netcdf4,
 )
+from tests.virtual.test_grib import at, write_grib
 from tests.virtual_sources import config_of
 
 h5py: Any = pytest.importorskip("h5py", reason="h5py is an optional dependency")
@@ -219,6 +220,20 @@ def test_bad_input_is_refused_before_a_job_starts(
 
 
 @pytest.mark.timeout(2 * SECONDS)
+def test_grib_files(spark: SparkSession, tmp_path: Path, repository: Repository) -> None:
+    for day in (3, 1, 2):
+        messages = [at(20200100 + day, hour) for hour in range(0, day * 6, 6)]
+        write_grib(tmp_path / f"{9 - day}.grib", messages)
+    report = ingest(spark, str(tmp_path / "*.grib"), repository)
+    assert (report.files_added, report.files_failed) == (3, 0)
+    assert ingest(spark, str(tmp_path / "*.grib"), repository, append=True).snapshot_id is None
+    local = make_repository(tmp_path, "local")
+    ingest_local([str(tmp_path / "*.grib")], local)
+    found, expected = contents(repository), contents(local)
+    assert found["t2m"].shape == (6, 4, 6)
+    assert found.identical(expected)
+
+
 def test_an_ingest_through_spark_connect(tmp_path: Path, repository: Repository) -> None:
     pytest.importorskip("grpc", reason="Spark Connect is an optional dependency")
     paths = files(tmp_path, range(2))

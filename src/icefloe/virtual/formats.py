@@ -37,7 +37,7 @@ def scan(
     concat_dims: tuple[str, ...] | None = None,
     access: SourceAccess | None = None,
 ) -> SourceDescription:
-    """Describe one source: a NetCDF 4, HDF5 or NetCDF 3 file, or a Zarr store of version 2 or 3.
+    """Describe one source: a NetCDF 4, HDF5, NetCDF 3 or GRIB file, or a Zarr store (2 or 3).
 
     Args:
         source: a path, or a URL of a file, of S3, GCS, Azure or a web server.
@@ -57,9 +57,14 @@ def scan(
             location, reach, references=references, concat_dims=concat_dims
         )
     options: dict[str, Any] = {"references": references, "concat_dims": concat_dims}
-    if _detect(file) == "netcdf3":
-        return netcdf3.scan_netcdf3(file, **options)
-    found: SourceDescription = _hdf5(location).scan_hdf5(file, **options)
+    found: SourceDescription
+    match _detect(file):
+        case "netcdf3":
+            found = netcdf3.scan_netcdf3(file, **options)
+        case "grib":
+            found = _grib(location).scan_grib(file, **options)
+        case _:
+            found = _hdf5(location).scan_hdf5(file, **options)
     return found
 
 
@@ -88,12 +93,17 @@ def open_native(
     file = _open(location, reach)
     if file is None:
         yield _ZarrReader(Place(location, reach))
-    elif _detect(file) == "netcdf3":
-        yield _Netcdf3Reader(file, netcdf3.read_header(file))
-    else:
-        hdf5 = _hdf5(location)
-        with hdf5.opened(file) as fid:
-            yield _Hdf5Reader(hdf5, fid)
+        return
+    match _detect(file):
+        case "netcdf3":
+            yield _Netcdf3Reader(file, netcdf3.read_header(file))
+        case "grib":
+            with contextlib.closing(_grib(location).GribFile(file)) as opened:
+                yield opened
+        case _:
+            hdf5 = _hdf5(location)
+            with hdf5.opened(file) as fid:
+                yield _Hdf5Reader(hdf5, fid)
 
 
 class _ZarrReader:
@@ -148,6 +158,8 @@ def _detect(file: SourceFile) -> str:
     stream = file.open()
     try:
         start = stream.read(8)
+        if start[:4] == b"GRIB":
+            return "grib"
         if start[:4] in (b"CDF\x01", b"CDF\x02", b"CDF\x05"):
             return "netcdf3"
         for offset in _HDF5_STARTS:
@@ -159,22 +171,26 @@ def _detect(file: SourceFile) -> str:
             stream.close()
         else:
             stream.seek(0)
-    if start[:4] == b"GRIB":
-        raise SourceError(
-            f"{file.location}: a GRIB file, for which no parser is installed; convert it to NetCDF"
-        )
     size = file.version.size_bytes
     what = "it is empty" if not size else f"it starts with {start!r}"
-    raise SourceError(f"{file.location}: {what}, which is not NetCDF, HDF5 or Zarr")
+    raise SourceError(f"{file.location}: {what}, which is not NetCDF, HDF5, GRIB or Zarr")
 
 
 def _hdf5(location: str) -> Any:
+    return _parser("hdf5", ("h5py",), f"{location}: HDF5 and NetCDF 4 files need h5py")
+
+
+def _grib(location: str) -> Any:
+    return _parser("grib", ("cfgrib", "eccodes", "xarray"), f"{location}: GRIB files need cfgrib")
+
+
+def _parser(name: str, packages: tuple[str, ...], problem: str) -> Any:
+    """The module for a format whose packages are optional."""
     try:
-        return importlib.import_module("icefloe.virtual.hdf5")
+        return importlib.import_module(f"icefloe.virtual.{name}")
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != "h5py":
+        if error.name is None or error.name.partition(".")[0] not in packages:
             raise
         raise InvalidInputError(
-            f"{location}: HDF5 and NetCDF 4 files need h5py: pip install 'icefloe[hdf5]'",
-            ErrorKind.UNIMPLEMENTED,
+            f"{problem}: pip install 'icefloe[{name}]'", ErrorKind.UNIMPLEMENTED
         ) from error

@@ -95,7 +95,7 @@ def ingest_local(
     message: str | None = None,
     access: SourceAccess | None = None,
 ) -> IngestResult:
-    """Bring NetCDF, HDF5 and Zarr files into a group of a repository, in one commit.
+    """Bring NetCDF, HDF5, GRIB and Zarr files into a group of a repository, in one commit.
 
     Files are joined along `concat_dim` in the order of their coordinate values; variables of
     different files are merged. Values are stored as the files have them, with the attributes
