@@ -45,6 +45,7 @@ def repository(tmp_path: Path) -> Repository:
 @pytest.fixture(autouse=True)
 def _tasks_write_manifests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reducers, "REDUCED_FROM", 1)
+    monkeypatch.setattr(reducers, "LEAST_A_SPLIT", 1)
 
 
 def long_story(repository: Repository) -> None:
@@ -234,6 +235,14 @@ def test_small_jobs_are_left_to_the_driver(
 ) -> None:
     monkeypatch.setattr(reducers, "REDUCED_FROM", 1001)
     assert not share(repository.writable_session("main"), {"v": 1000}).tasks.reductions
+
+
+def test_tiny_splits_are_left_to_the_driver(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reducers, "LEAST_A_SPLIT", 17)
+    planned = share(repository.writable_session("main"), {"v": 128, "other": 136}).tasks.reductions
+    assert [reduction.path for reduction in planned.values()] == ["/other"]
 
 
 def test_arrays_with_edits_are_left_to_the_driver(

@@ -15,6 +15,7 @@ from math import prod
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from icefloe import paths
@@ -36,6 +37,9 @@ from icefloe.storage.run import run_blocking
 REDUCED_FROM = 1 << 19
 """Chunks of a job, from which on its tasks write manifests: four of the size that arrays are cut
 into by themselves. Less is merged by the driver in about the time a second stage takes to start."""
+
+LEAST_A_SPLIT = 64
+"""Chunks a manifest, at least, on the whole."""
 
 _CHUNKS_A_TASK = 1 << 19  # a few megabytes of blocks
 _TASKS_A_SLOT = 4
@@ -65,7 +69,8 @@ def plan_reductions(
     """Which arrays the tasks write manifests of, given how many chunks of each they may set.
 
     None in a small job. An array is left to the driver where the session has edits of its chunks,
-    which lie below those of the job, and where its manifests have to be cut anew first.
+    which lie below those of the job, where its manifests have to be cut anew first, and where
+    its splits are so small that the driver would hear as much of manifests as of chunks.
     """
     if sum(num_chunks.values()) < REDUCED_FROM:
         return {}
@@ -83,8 +88,9 @@ def plan_reductions(
         if plan_array(array, [], sizes).rewrites:
             continue
         count = _splits(array, sizes).count
-        if count < _MOST_SPLITS:
-            found[node.id] = Reduction(node.path, sizes, min(count, most), most, over)
+        num_splits = min(count, most)
+        if count < _MOST_SPLITS and most >= LEAST_A_SPLIT * num_splits:
+            found[node.id] = Reduction(node.path, sizes, num_splits, most, over)
     return found
 
 
@@ -122,10 +128,9 @@ def reduce_task(
     """Write the manifests of the blocks that come, those of a split one after the other."""
     waiting: list[RefBlock] = []
     for batch in batches:
-        for block in ref_blocks.from_batch(batch):
-            if block.split < 0:
-                yield ref_blocks.to_batch([block])
-                continue
+        is_cut = pc.not_equal(batch.column("split"), ref_blocks.UNCUT)
+        yield batch.filter(pc.invert(is_cut))
+        for block in ref_blocks.from_batch(batch.filter(is_cut)):
             if waiting and (waiting[0].node_id, waiting[0].split) != (block.node_id, block.split):
                 yield _reduced(fork, plan, waiting)
                 waiting = []
