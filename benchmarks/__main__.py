@@ -41,7 +41,7 @@ def main() -> None:
         print("\n".join(scale.run(arguments.refs)))
         return
     if arguments.only == "spark":
-        print("\n".join(spark.run(min(arguments.rounds, 2), _say)[0]))
+        spark.run(min(arguments.rounds, 2), _say)
         return
     cases = [case for case in CASES if case.is_about(arguments.only)]
     if not cases:
@@ -66,8 +66,8 @@ def main() -> None:
     print(render(rows, about))
     found = about | {"cases": [row.as_json() for row in rows]}
     if not arguments.only:
-        lines, found["spark"] = spark.run(min(arguments.rounds, 2), _say)
-        print("\n".join(["", *lines]))
+        print()
+        found["spark"] = spark.run(min(arguments.rounds, 2), _say)
     arguments.json.write_text(json.dumps(found, indent=1) + "\n")
 
 

@@ -13,16 +13,15 @@ NEEDS = ("pyspark", "h5py", "netCDF4", "xarray", "virtualizarr", "psutil")
 NATIVE_FILES, VIRTUAL_FILES, MILLION_CELLS = 64, 2_000, 16.0
 
 
-def run(
-    rounds: int, say: Callable[[str], None], *, scale: float = 1.0, with_memory: bool = True
-) -> tuple[list[str], list[dict[str, Any]]]:
-    """Measure everything; the lines of the table, and the same as plain values.
+def run(rounds: int, say: Callable[[str], None]) -> list[dict[str, Any]]:
+    """Measure everything, print the table, and return the same as plain values.
 
-    `scale` makes the work smaller; the time that Spark takes to start is never part of it.
+    The time that Spark takes to start is not part of it.
     """
     missing = [name for name in NEEDS if importlib.util.find_spec(name) is None]
     if missing:
-        return [f"-- spark: not measured, {', '.join(missing)} is not installed"], []
+        print(f"-- spark: not measured, {', '.join(missing)} is not installed")
+        return []
     # Only now: the other benchmarks do without Spark.
     spark_ingest: Any = importlib.import_module("benchmarks.spark_ingest")
     spark_read: Any = importlib.import_module("benchmarks.spark_read")
@@ -32,23 +31,23 @@ def run(
     try:
         with tempfile.TemporaryDirectory(prefix="icefloe-benchmarks-") as name:
             folder = Path(name)
-            files = max(4, int(NATIVE_FILES * scale))
             for made in (
-                spark_ingest.native_rows(session, folder, files, rounds),
-                spark_ingest.virtual_rows(
-                    session, folder, max(20, int(VIRTUAL_FILES * scale)), rounds
-                ),
-                spark_read.read_rows(session, folder, MILLION_CELLS * scale, rounds),
+                spark_ingest.native_rows(session, folder, NATIVE_FILES, rounds),
+                spark_ingest.virtual_rows(session, folder, VIRTUAL_FILES, rounds),
+                spark_read.read_rows(session, folder, MILLION_CELLS, rounds),
             ):
                 for row in made:
                     say(f"spark: {row.name}")
                     rows.append(row)
     finally:
         session.stop()
-    lines = ["-- spark, 2 cores, after a run to warm up", *spark_rows.render(rows)]
-    if with_memory:
-        say("spark: memory of the driver")
-        lines += spark_ingest.refs_lines(spark_ingest.REFS)
+    say("")
+    print("-- spark, 2 cores, after a run to warm up")
+    print("\n".join(spark_rows.render(rows)), flush=True)
+    memory = []
+    for measured in spark_ingest.measure_refs(spark_ingest.REFS):
+        memory.append(measured)
+        print(spark_ingest.line_of(measured), flush=True)
     missed = [row.name for row in rows if row.is_missed]
-    lines.append("missed: " + "; ".join(missed) if missed else "all targets met")
-    return lines, [row.as_json() for row in rows]
+    print("missed: " + "; ".join(missed) if missed else "all targets met")
+    return [*(row.as_json() for row in rows), *memory]

@@ -13,11 +13,10 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ import zarr
 
 import icefloe
 import icefloe.spark
+from benchmarks.measure import run_in_process
 from benchmarks.spark_files import REFS_A_FILE, make_chunky, make_grids, make_steps
 from benchmarks.spark_rows import Row, measure
 from icefloe import Repository
@@ -36,7 +36,6 @@ FASTER = 1.5
 """How many times as fast as one process an ingest on two cores is to be."""
 
 REFS = (1_000_000, 5_000_000)
-ROOT = Path(__file__).parents[1]
 
 
 def repository_at(library: Any, folder: Path, files: Path) -> Any:
@@ -189,19 +188,22 @@ def _official() -> Any:
 # --- the driver's memory ----------------------------------------------------------------------
 
 
-def refs_lines(sizes: tuple[int, ...]) -> Iterator[str]:
+def measure_refs(sizes: Iterable[int]) -> Iterator[dict[str, float]]:
     """What the driver needs for so many references, each in a process of its own."""
     for size in sizes:
         with tempfile.TemporaryDirectory(prefix="icefloe-benchmarks-") as name:
             make_chunky(Path(name) / "files", max(1, size // REFS_A_FILE))
-            command = [sys.executable, "-m", "benchmarks.spark_ingest", "peak", name]
-            done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE)
-        found = json.loads(done.stdout.splitlines()[-1])
-        yield (
-            f"virtual ingest of {found['refs']:,} references: {found['seconds']:.1f} s, "
-            f"peak memory of the driver {found['before']:.0f} MB before, "
-            f"{found['after']:.0f} MB after, and {found['java']:.0f} MB of its Java"
-        )
+            printed = run_in_process("benchmarks.spark_ingest", "peak", name)
+        yield json.loads(printed.splitlines()[-1])
+
+
+def line_of(found: Mapping[str, float]) -> str:
+    """A measurement as text."""
+    return (
+        f"virtual ingest of {found['refs']:,} references: {found['seconds']:.1f} s, "
+        f"peak memory of the driver {found['before']:.0f} MB before, "
+        f"{found['after']:.0f} MB after, and {found['java']:.0f} MB of its Java"
+    )
 
 
 def peak_memory(folder: Path) -> dict[str, float]:
@@ -237,8 +239,8 @@ def main(what: str = "refs", *sizes: str) -> None:
         return
     if what != "refs":
         sys.exit(__doc__)
-    for line in refs_lines(tuple(map(int, sizes)) or REFS):
-        print(line, flush=True)
+    for measured in measure_refs(map(int, sizes or REFS)):
+        print(line_of(measured), flush=True)
 
 
 if __name__ == "__main__":

@@ -92,9 +92,11 @@ def measure(*sides: Callable[[int], Any], rounds: int, warm_up: bool = False) ->
     best = [Times(float("inf"), float("inf"))] * len(sides)
     for number in range(rounds + warm_up):
         for at, run in enumerate(sides):
-            wall, cpu = time.perf_counter(), cpu_seconds()
+            before, wall = cpu_seconds(), time.perf_counter()
             run(number)
-            wall, cpu = time.perf_counter() - wall, cpu_seconds() - cpu
+            wall = time.perf_counter() - wall
+            # Workers that ended meanwhile are not known any more, and had nothing to do.
+            cpu = sum(spent - before.get(key, 0.0) for key, spent in cpu_seconds().items())
             if number or not warm_up:
                 best[at] = Times(
                     min(best[at].wall_seconds, wall), min(best[at].cpu_seconds, max(cpu, 0.01))
@@ -102,13 +104,13 @@ def measure(*sides: Callable[[int], Any], rounds: int, warm_up: bool = False) ->
     return best
 
 
-def cpu_seconds() -> float:
-    """Of this process and all it started that still run."""
-    total = 0.0
+def cpu_seconds() -> dict[int, float]:
+    """Of this process and each one it started that still runs, by its number."""
+    found = {}
     for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
         try:
             times = process.cpu_times()
         except psutil.NoSuchProcess:
             continue
-        total += times.user + times.system
-    return total
+        found[process.pid] = times.user + times.system
+    return found
