@@ -40,7 +40,7 @@ class FaultDriver:
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 cwd=ROOT,
-                env=_environment(),
+                env=environment(),
             )
         self._answer(START_SECONDS)
 
@@ -106,13 +106,13 @@ def _kill(processes: list[psutil.Process]) -> None:
     psutil.wait_procs(processes, timeout=10)
 
 
-def _environment(**more: str) -> dict[str, str]:
+def environment(**more: str) -> dict[str, str]:
+    """That of a program which uses Spark: the workers find this Python, icefloe and the tests."""
     home = find_java_home(os.environ)
     paths = [str(ROOT / "src"), str(ROOT)]
     return {
         **os.environ,
         **({} if home is None else {"JAVA_HOME": home}),
-        # Executors run elsewhere, and find neither by the directory they are in.
         "PYTHONPATH": os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")]),
         "PYSPARK_PYTHON": sys.executable,
         **more,
@@ -144,14 +144,14 @@ def standalone_cluster(folder: Path) -> Iterator[str]:
 def _spark_class(name: str, arguments: list[str], log: Path, address: str) -> psutil.Popen:
     program = Path(pyspark.__path__[0], "bin", "spark-class")
     options = "-Dspark.master.rest.enabled=false -Dspark.deploy.maxExecutorRetries=-1"
-    environment = _environment(SPARK_LOCAL_IP=address, SPARK_DAEMON_JAVA_OPTS=options)
+    variables = environment(SPARK_LOCAL_IP=address, SPARK_DAEMON_JAVA_OPTS=options)
     with log.open("wb") as output:
         return psutil.Popen(
             [str(program), f"org.apache.spark.deploy.{name}", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env=environment,
+            env=variables,
         )
 
 

@@ -10,6 +10,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from tests.spark.clusters import environment
+
 SECONDS = 400
 
 
@@ -29,6 +31,7 @@ def run_connect_program(name: str, *arguments: str) -> Any:
             text=True,
             timeout=SECONDS - 20,
             check=False,
+            env=environment(),
         )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
