@@ -33,7 +33,7 @@ NUM_FILES = 6
 # What may be left over: a fork keeps the changes of its session in a snapshot of its own, and the
 # copy of `repo` is made ahead of the commit.
 _LOST = {"chunk", "manifest", "snapshot", "transaction_log", "backup"}
-_DEFAULT_REDUCED_FROM = reducers.REDUCED_FROM
+_REDUCED = (reducers.REDUCED_FROM, reducers.LEAST_A_SPLIT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +89,11 @@ class Job:
     again_is_new: bool = False
     """Whether running it again makes another commit, with the same values in it."""
 
+    @property
+    def loses(self) -> str | None:
+        """The kind of object that a fault makes an orphan; references alone leave nothing."""
+        return {CHUNK: "chunk", MANIFEST: "manifest"}.get(self.point)
+
     def prepare(self, folder: Path) -> Place:
         """The repository before the job, and one that one process has changed."""
         place = Place(folder)
@@ -100,11 +105,12 @@ class Job:
 
     def run(self, spark: SparkSession, place: Place, fault: Fault | None = None) -> None:
         """The whole job, with its commit."""
-        reducers.REDUCED_FROM = 1 if self.is_reduced else _DEFAULT_REDUCED_FROM
+        reduced = (1, 1) if self.is_reduced else _REDUCED
+        reducers.REDUCED_FROM, reducers.LEAST_A_SPLIT = reduced
         try:
             self.on_spark(spark, place, place.open(fault=fault))
         finally:
-            reducers.REDUCED_FROM = _DEFAULT_REDUCED_FROM
+            reducers.REDUCED_FROM, reducers.LEAST_A_SPLIT = _REDUCED
 
 
 # -- what is in a repository
