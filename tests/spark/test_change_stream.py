@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 
 from icefloe import InvalidInputError, Repository
@@ -46,6 +47,7 @@ def test_offsets_are_snapshots_of_the_branch(past: Repository) -> None:
     assert other.latestOffset() == {"snapshot": chain[1]}
 
 
+@pytest.mark.skipif(pyspark.__version__ < "4.2", reason="Spark limits triggers since 4.2")
 def test_a_trigger_can_be_limited_to_some_commits(past: Repository) -> None:
     chain = [info.id for info in past.ancestry(branch="main")]
     stream = reader(past, max_commits_per_trigger="1")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 import zarr
 from pyspark.sql import DataFrame, SparkSession
@@ -53,6 +54,7 @@ def test_files_on_s3_are_listed_in_parts(spark: SparkSession, s3_server: S3Serve
     )
 
 
+@pytest.mark.skipif(pyspark.__version__ < "4.1", reason="Spark tells sources of filters since 4.1")
 def test_filters_of_a_query_choose_the_chunks(spark: SparkSession, repository: Repository) -> None:
     write(repository, weather(), encoding=WEATHER_ENCODING)
     reader = spark.read.format("icefloe").option("pushdown", "true").option("min-partitions", 100)

@@ -7,8 +7,12 @@ compares schemas to the letter.
 
 from __future__ import annotations
 
+from inspect import signature
+from typing import Any
+
 import pyarrow as pa
 from pyspark.sql import types
+from pyspark.sql.pandas.types import to_arrow_schema
 
 _PLAIN: dict[pa.DataType, types.DataType] = {
     pa.bool_(): types.BooleanType(),
@@ -31,6 +35,15 @@ def spark_schema(schema: pa.Schema) -> types.StructType:
     return types.StructType(
         [types.StructField(field.name, spark_type(field.type), field.nullable) for field in schema]
     )
+
+
+def arrow_schema(schema: types.StructType) -> pa.Schema:
+    """The Arrow form of a Spark schema; timestamps with a zone are in UTC."""
+    # Spark 4.0 assumes so, later releases want to be told.
+    options: dict[str, Any] = {}
+    if "timezone" in signature(to_arrow_schema).parameters:
+        options["timezone"] = "UTC"
+    return to_arrow_schema(schema, **options)
 
 
 def spark_type(kind: pa.DataType) -> types.DataType:

@@ -14,11 +14,11 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from icefloe.errors import InvalidInputError
 from icefloe.spark.source import Source, as_repository, pin
+from icefloe.spark.spark_types import arrow_schema
 from icefloe.spark.table_arrays import TableRequest, check_target, table_request
 from icefloe.spark.table_pieces import Piece, commit_pieces, stage
 
@@ -76,7 +76,7 @@ def target_of(
             raise InvalidInputError(
                 f"option {key} is missing, expected names of columns separated by commas"
             )
-    columns: Any = to_arrow_schema(schema, timezone="UTC")
+    columns: Any = arrow_schema(schema)
     request = table_request(
         columns,
         options.get("group", ""),

@@ -17,7 +17,6 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from icefloe.api.repository import Repository
 from icefloe.changes.solvers import ConflictSolver
@@ -27,6 +26,7 @@ from icefloe.spark.batch_ids import BatchId
 from icefloe.spark.runtime import parallelism
 from icefloe.spark.shared_write import TaskSide, share
 from icefloe.spark.source import as_repository
+from icefloe.spark.spark_types import arrow_schema
 from icefloe.spark.table_arrays import (
     TableRequest,
     check_target,
@@ -146,7 +146,7 @@ def _arrow_schema(df: DataFrame, dims: Any, variables: Any) -> pa.Schema:
             f"{', '.join(map(repr, seen.names))}"
         )
     kept = type(seen)([field for field in seen.fields if field.name in named])
-    return to_arrow_schema(kept, timezone="UTC")
+    return arrow_schema(kept)
 
 
 def _listed(names: Any) -> list[str]:
