@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import xarray as xr
 import zarr
@@ -13,7 +14,9 @@ from pyspark.sql import SparkSession
 
 import icefloe.spark
 from icefloe import InvalidInputError, ReadOnlyError, Repository
+from icefloe.errors import SessionStateError
 from icefloe.spark import Region, write_regions
+from icefloe.spark.shared_write import share
 from tests.spark.writing import number_of_objects
 
 
@@ -188,3 +191,15 @@ def test_bad_arguments_are_refused_before_any_work(spark: SparkSession, arrays: 
     with pytest.raises(ReadOnlyError, match="writable_session"):
         write_regions(spark, arrays.readonly_session("main"), "a", cell_numbers)
     assert number_of_objects(arrays) == before
+
+
+def test_an_array_deleted_while_it_was_written(arrays: Repository) -> None:
+    session = arrays.writable_session("main")
+    shared = share(session, {"a": 1, "b": 1})
+    for name in ("a", "b"):
+        zarr.open_array(shared.tasks.fork.store, path=name, mode="r+")[:10, :20] = 1
+    rows = pa.Table.from_batches([shared.tasks.drain()])
+    del zarr.open_group(session.store, mode="r+")["b"]
+    with pytest.raises(SessionStateError, match="an array was deleted"):
+        shared.take(rows)
+    assert session.chunk_type("/a", [0, 0]).name == "uninitialized"

@@ -72,7 +72,8 @@ class SharedWrite:
         """Lay what tasks made over the session, all of it or nothing.
 
         Raises:
-            SessionStateError: the session is no longer at its base, kind `merge-not-allowed`.
+            SessionStateError: the session is no longer at its base, or an array is gone from it,
+                kind `merge-not-allowed`.
         """
         edits, made = _edits_in(rows), _splits_in(rows)
         state = self.session._state
@@ -83,6 +84,12 @@ class SharedWrite:
                 nodes = {
                     node.id: node for path in state.all_paths() if (node := state.node(path)).array
                 }
+                if not nodes.keys() >= {*edits, *made}:
+                    raise SessionStateError(
+                        "an array was deleted from the session while Spark was writing it; nothing "
+                        "was taken over",
+                        ErrorKind.MERGE_NOT_ALLOWED,
+                    )
                 unfit = [key for key in made if not self._fits(nodes[key])]
                 if not unfit:
                     for node_id, layer in edits.items():
