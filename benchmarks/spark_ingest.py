@@ -40,13 +40,16 @@ REFS = (1_000_000, 5_000_000)
 
 
 def repository_at(library: Any, folder: Path, files: Path) -> Any:
-    """A new repository that may refer to the files: ours or official's."""
+    """A new repository that may refer to the files: ours or official's, neither with fsync."""
     if folder.exists():
         shutil.rmtree(folder)
     config = library.RepositoryConfig.default()
     store = library.local_filesystem_store(str(files))
     config.set_virtual_chunk_container(library.VirtualChunkContainer(f"file://{files}/", store))
-    return library.Repository.create(library.local_filesystem_storage(str(folder)), config)
+    options = {"durable": False} if library is icefloe else {}  # official never waits for disks
+    return library.Repository.create(
+        library.local_filesystem_storage(str(folder), **options), config
+    )
 
 
 # --- values are copied ------------------------------------------------------------------------

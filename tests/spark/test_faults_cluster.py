@@ -15,7 +15,8 @@ from tests.spark.fault_driver import Order
 from tests.spark.fault_jobs import JOBS, check_done, orphans
 
 # Of ingests that copy, one; `test_faults` has them all.
-NAMES = [name for name in JOBS if name not in ("native", "native append, manifests lost")]
+_ALIKE = ("native", "native append, manifests lost", "virtual", "regions, chunks lost")
+NAMES = [name for name in JOBS if name not in _ALIKE]  # others run the same code, for less time
 
 pytestmark = pytest.mark.timeout(2 * START_SECONDS + ORDER_SECONDS)
 

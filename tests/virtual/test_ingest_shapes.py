@@ -249,7 +249,7 @@ def test_odd_files_are_named_and_left_out(tmp_path: Path, repository: Repository
     assert "scale_factor 0.5, other files 0.1" in told["packed.nc"]
     assert "it holds the same as" in told["twice.nc"]
     assert "HDF5 cannot read it" in told["broken.nc"]
-    assert "not NetCDF, HDF5 or Zarr" in told["text.nc"]
+    assert "not NetCDF, HDF5, GRIB or Zarr" in told["text.nc"]
     check(contents(repository), expected(paths))
 
 
