@@ -14,9 +14,9 @@ from tests.spark.clusters import ORDER_SECONDS, START_SECONDS, FaultDriver, stan
 from tests.spark.fault_driver import Order
 from tests.spark.fault_jobs import JOBS, check_done, orphans
 
-# Of ingests that copy, one; `test_faults` has them all.
+# Of jobs that run the same code, one; `test_faults` has them all.
 _ALIKE = ("native", "native append, manifests lost", "virtual", "regions, chunks lost")
-NAMES = [name for name in JOBS if name not in _ALIKE]  # others run the same code, for less time
+NAMES = [name for name in JOBS if name not in _ALIKE]
 
 pytestmark = pytest.mark.timeout(2 * START_SECONDS + ORDER_SECONDS)
 
