@@ -31,7 +31,7 @@ demo: setup ## files become a versioned dataset with Spark, asked in SQL
 	@$(PY) examples/ingest.py
 
 test: setup ## every test
-	$(PY) -m pytest -n 3 --dist worksteal $(ARGS) tests
+	$(PY) -m pytest -n 2 --dist worksteal $(ARGS) tests
 
 check: setup ## lint, format, types, generated code, layers
 	$(PY) -m ruff check .

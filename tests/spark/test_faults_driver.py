@@ -20,7 +20,7 @@ from tests.spark.fault_jobs import (
     state,
 )
 
-NAMES = ["regions", "dataset", "table", "native append", "virtual", "regions, manifests lost"]
+NAMES = ["dataset", "table", "native append", "regions, manifests lost"]
 MOMENTS: tuple[What, ...] = ("park before", "park after")
 
 Killed = tuple[Place, tuple[dict[str, Any], list[str]]]
