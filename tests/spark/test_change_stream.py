@@ -12,6 +12,8 @@ from icefloe import InvalidInputError, Repository
 from icefloe.spark.change_stream import ChangeStreamReader
 from tests.spark.test_tables import history
 
+SPARK_VERSION = tuple(map(int, pyspark.__version__.split(".")[:2]))
+
 
 @pytest.fixture
 def past(tmp_path: Path) -> Repository:
@@ -47,7 +49,7 @@ def test_offsets_are_snapshots_of_the_branch(past: Repository) -> None:
     assert other.latestOffset() == {"snapshot": chain[1]}
 
 
-@pytest.mark.skipif(pyspark.__version__ < "4.2", reason="Spark limits triggers since 4.2")
+@pytest.mark.skipif(SPARK_VERSION < (4, 2), reason="Spark limits triggers since 4.2")
 def test_a_trigger_can_be_limited_to_some_commits(past: Repository) -> None:
     chain = [info.id for info in past.ancestry(branch="main")]
     stream = reader(past, max_commits_per_trigger="1")

@@ -21,6 +21,8 @@ from tests.servers import S3Server
 from tests.spark.datasets import WEATHER_ENCODING, rows, rows_of, weather, write
 from tests.spark.test_tables import history
 
+SPARK_VERSION = tuple(map(int, pyspark.__version__.split(".")[:2]))
+
 
 @pytest.fixture(scope="module")
 def past(tmp_path_factory: pytest.TempPathFactory) -> Repository:
@@ -54,7 +56,7 @@ def test_files_on_s3_are_listed_in_parts(spark: SparkSession, s3_server: S3Serve
     )
 
 
-@pytest.mark.skipif(pyspark.__version__ < "4.1", reason="Spark tells sources of filters since 4.1")
+@pytest.mark.skipif(SPARK_VERSION < (4, 1), reason="Spark tells sources of filters since 4.1")
 def test_filters_of_a_query_choose_the_chunks(spark: SparkSession, repository: Repository) -> None:
     write(repository, weather(), encoding=WEATHER_ENCODING)
     reader = spark.read.format("icefloe").option("pushdown", "true").option("min-partitions", 100)

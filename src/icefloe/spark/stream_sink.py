@@ -19,8 +19,7 @@ from pyspark.sql.types import StructType
 
 from icefloe.errors import InvalidInputError
 from icefloe.spark.batch_ids import BatchId
-from icefloe.spark.table_pieces import commit_pieces
-from icefloe.spark.table_writer import StagedRows, all_pieces, target_of
+from icefloe.spark.table_writer import StagedRows, target_of
 
 _ROWS_A_BATCH = 8192
 _HAS_ARROW = hasattr(datasource, "DataSourceStreamArrowWriter")  # Spark 4.1 and newer
@@ -46,15 +45,7 @@ class StreamSink(_Base):  # type: ignore[misc]
         return self._target.stage(record_batches(iterator, self._target.request.types))
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
-        target = self._target
-        commit_pieces(
-            target.source.open_repository(),
-            target.branch,
-            target.request,
-            all_pieces(messages),
-            target.message,
-            BatchId(self._app, int(batchId)),
-        )
+        self._target.commit(messages, BatchId(self._app, int(batchId)))
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Leaves everything: a commit that failed for Spark may have reached the repository."""

@@ -17,6 +17,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from icefloe.errors import InvalidInputError
+from icefloe.spark.batch_ids import BatchId
 from icefloe.spark.source import Source, as_repository, pin
 from icefloe.spark.spark_types import arrow_schema
 from icefloe.spark.table_arrays import TableRequest, check_target, table_request
@@ -38,6 +39,17 @@ class TableTarget:
     def stage(self, batches: Iterator[pa.RecordBatch]) -> StagedRows:
         """What a task does with its rows."""
         return StagedRows(tuple(stage(self.source.open_repository(), self.request, batches)))
+
+    def commit(self, messages: list[Any], batch: BatchId | None = None) -> None:
+        """What the driver does with what tasks handed over."""
+        commit_pieces(
+            self.source.open_repository(),
+            self.branch,
+            self.request,
+            all_pieces(messages),
+            self.message,
+            batch,
+        )
 
 
 @dataclass
@@ -122,14 +134,7 @@ class TableWriter(DataSourceArrowWriter):
         return self._target.stage(iterator)
 
     def commit(self, messages: list[Any]) -> None:
-        target = self._target
-        commit_pieces(
-            target.source.open_repository(),
-            target.branch,
-            target.request,
-            all_pieces(messages),
-            target.message,
-        )
+        self._target.commit(messages)
 
     def abort(self, messages: list[Any]) -> None:
         """Leaves everything: a commit that failed for Spark may have reached the repository."""

@@ -6,7 +6,6 @@ calls `time` is a dimension here even if a file has only one: files follow each 
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -132,8 +131,6 @@ def scan_grib(
 def _open(path: Path, location: str) -> xr.Dataset:
     # Raising, cfgrib tells of messages that do not fit; otherwise it leaves them out.
     options = {"indexpath": "", "errors": "raise"}
-    logger = logging.getLogger("cfgrib")
-    was_disabled, logger.disabled = logger.disabled, True  # it prints what it raises as well
     try:
         return xr.open_dataset(path, engine="cfgrib", decode_cf=False, backend_kwargs=options)
     except Exception as error:
@@ -143,5 +140,3 @@ def _open(path: Path, location: str) -> xr.Dataset:
             f"{location}: its messages cannot be read as one set of arrays ({said}); split it, for "
             "example by level and step type, and ingest the parts into groups of their own"
         ) from error
-    finally:
-        logger.disabled = was_disabled
