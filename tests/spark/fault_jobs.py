@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 import icefloe
 from icefloe import Repository, Session
 from icefloe.credentials import LocalFileSystemAccess
-from icefloe.repo.sessions import all_chunks
+from icefloe.repo.session_view import all_chunks
 from icefloe.spark import Region, ingest, reducers, write_dataset, write_regions, write_table
 from icefloe.spark.files import Files
 from icefloe.spark.source import pin
@@ -132,7 +132,9 @@ def state(repository: Repository) -> dict[str, Any]:
 
 
 def _indices(session: Session, path: str) -> list[tuple[int, ...]]:
-    found = run_blocking(all_chunks(session._handle, session._state, session._state.node(path)))
+    found = run_blocking(
+        all_chunks(session._handle, session._state.view, session._state.node(path))
+    )
     return [tuple(index) for index in found.index.tolist()]
 
 

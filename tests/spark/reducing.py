@@ -16,7 +16,7 @@ import icefloe
 from icefloe import Repository, Session
 from icefloe.api.session import ForkSession
 from icefloe.format.chunk_refs import ChunkRefs
-from icefloe.repo.sessions import all_chunks
+from icefloe.repo.session_view import all_chunks
 from icefloe.spark import reducers
 from icefloe.spark.shared_write import SharedWrite, share
 from icefloe.storage.run import run_blocking
@@ -98,7 +98,7 @@ def values_of(session: Session, name: str = "v") -> Any:
 
 def refs_of(session: Session, name: str = "v") -> ChunkRefs:
     state = session._state
-    return run_blocking(all_chunks(session._handle, state, state.node(f"/{name}")))
+    return run_blocking(all_chunks(session._handle, state.view, state.node(f"/{name}")))
 
 
 def contents(repository: Repository, snapshot_id: str | None = None) -> dict[str, Any]:

@@ -38,8 +38,9 @@ from icefloe.api.handles import Handles
 from icefloe.config.resolved import NO_PACKING, ResolvedPacking
 from icefloe.format import layout
 from icefloe.format.chunk_refs import ChunkRefs
-from icefloe.repo import lifecycle, sessions
+from icefloe.repo import lifecycle
 from icefloe.repo.handle import Clock
+from icefloe.repo.session_view import all_chunks
 from icefloe.storage.run import run_blocking
 from icefloe.testing.faults import FaultyDriver
 from tests.proxy import Seen, misbehaving_proxy
@@ -97,7 +98,7 @@ def objects(repository: Repository) -> dict[str, int]:
 
 def refs_of(session: Session, path: str) -> ChunkRefs:
     state, handle = session._state, session._handles.blocking
-    return run_blocking(sessions.all_chunks(handle, state, state.node(path)))
+    return run_blocking(all_chunks(handle, state.view, state.node(path)))
 
 
 # -- what a session sees

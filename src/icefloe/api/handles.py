@@ -89,10 +89,28 @@ class Handles:
 
 def driver_for(storage: Storage, config: RepositoryConfig | None, *, blocking: bool) -> Driver:
     """A driver with the storage's own defaults and the configured settings on top."""
+    config = config or RepositoryConfig()
     settings = storage.default_settings()
-    if config is not None and config.storage is not None:
+    if config.storage is not None:
         settings = settings.merge(config.storage)
-    return storage.driver(settings.resolved(), blocking=blocking)
+    return storage.driver(
+        settings.resolved(),
+        blocking=blocking,
+        max_concurrent_requests=config.resolved().max_concurrent_requests,
+    )
+
+
+def with_saved_settings(handle: RepoHandle, *, blocking: bool) -> RepoHandle:
+    """The handle with the driver that its configuration asks for.
+
+    A repository is opened before its saved configuration is known, with a driver for the
+    settings that the caller gave.
+    """
+    driver = driver_for(handle.storage, handle.config, blocking=blocking)
+    if driver is handle.driver:
+        return handle
+    settings = replace(handle.settings, storage=driver.settings)
+    return replace(handle, assets=replace(handle.assets, driver=driver, settings=settings))
 
 
 def _other(handle: RepoHandle, *, blocking: bool) -> RepoHandle:

@@ -14,7 +14,7 @@ from icefloe.api.ancestry_graph import AncestryGraph
 from icefloe.api.arguments import check_arguments
 from icefloe.api.authorize import authorizations
 from icefloe.api.generated.repository_async import RepositoryAsync
-from icefloe.api.handles import Handles, driver_for
+from icefloe.api.handles import Handles, driver_for, with_saved_settings
 from icefloe.api.session import Session
 from icefloe.api.values import (
     ManifestFileInfo,
@@ -185,6 +185,7 @@ class Repository(RepositoryAsync):
 
     @classmethod
     def _from_handle(cls, handle: RepoHandle, *, is_blocking: bool) -> Self:
+        handle = with_saved_settings(handle, blocking=is_blocking)
         return cls(Handles(handle, is_blocking=is_blocking))
 
     def reopen(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from threading import Lock
 from typing import Any
 
 from icefloe import paths
@@ -19,7 +18,9 @@ from icefloe.ids import FIRST_SNAPSHOT_ID
 from icefloe.repo import commit, forks, rearrange, rebase, relabel, sessions
 from icefloe.repo.forks import ForkChanges
 from icefloe.repo.handle import RepoHandle
+from icefloe.repo.session_view import all_chunks
 from icefloe.repo.sessions import SessionMode, SessionState
+from icefloe.storage.forks import RenewedLock
 from icefloe.storage.run import run_blocking
 from icefloe.store import session_queries
 from icefloe.store.zarr_store import IcechunkStore, LocalIcechunkStore
@@ -117,11 +118,11 @@ class Session(SessionAsync):
 
     def status(self) -> Diff:
         """The uncommitted changes."""
-        state = self._state
-        with state.lock:
-            log = state.changes.log(FIRST_SNAPSHOT_ID)
-            known = paths_by_id(state.snapshot.nodes)
-            known.update((node.id, path) for path, node in state.changes.new.items())
+        view = self._state.view
+        with view.lock:
+            log = view.changes.log(FIRST_SNAPSHOT_ID)
+            known = paths_by_id(view.snapshot.nodes)
+            known.update((node.id, path) for path, node in view.changes.new.items())
         return make_diff([log], known)
 
     def discard_changes(self) -> None:
@@ -299,8 +300,9 @@ class Session(SessionAsync):
         """The index of every chunk of an array that was written, in ascending order."""
         if batch_size < 1:
             raise InvalidInputError(f"batch_size is {batch_size}, expected at least 1")
-        node, _ = self._state.array(paths.validate(array_path))
-        refs = await sessions.all_chunks(self._aio_handle, self._state, node)
+        view = self._state.view
+        node, _ = view.array(paths.validate(array_path))
+        refs = await all_chunks(self._aio_handle, view, node)
         for first in range(0, len(refs), batch_size):
             for row in refs.index[first : first + batch_size].tolist():
                 yield tuple(row)
@@ -324,7 +326,7 @@ class ForkSession(Session):
         self._handles = state["handles"]
         self._arrived = state["brought"]
         self._store = None
-        self._opening = Lock()
+        self._opening = RenewedLock()
 
     def __getattr__(self, name: str) -> Any:
         if name != "_state" or "_opening" not in self.__dict__:

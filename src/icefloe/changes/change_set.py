@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, KeysView
+from collections.abc import Iterable, Iterator, KeysView
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -15,9 +15,9 @@ from icefloe.changes.prepared import PreparedArray
 from icefloe.errors import AlreadyExistsError, ErrorKind
 from icefloe.format.chunk_index import Index, sort_rows
 from icefloe.format.nodes import ArrayData, Node, NodeTable
-from icefloe.format.snapshot import ManifestFiles
+from icefloe.format.snapshot import ManifestFileInfo, ManifestFiles
 from icefloe.format.transaction_log import TransactionLog
-from icefloe.ids import NodeId, SnapshotId
+from icefloe.ids import ManifestId, NodeId, SnapshotId
 
 
 class NodeUpdate(NamedTuple):
@@ -48,6 +48,9 @@ class ChangeSet:
         self.chunks: dict[NodeId, ChunkEdits] = {}
         self.prepared: dict[NodeId, PreparedArray] = {}
         """Manifests written ahead; what is in `chunks` lies on top of them."""
+        self._written_ahead: dict[ManifestId, ManifestFileInfo] = {}
+        """Their files, kept also when the manifests have been turned into edits: a reader may
+        have found the array before that."""
         self.moves = Moves()
         self._path_of: dict[NodeId, str] = {}
 
@@ -103,8 +106,7 @@ class ChangeSet:
 
     def manifest_files(self, base: ManifestFiles) -> ManifestFiles:
         """The files of the base and those written ahead: all that a node may refer to."""
-        ahead = [info for array in self.prepared.values() for info in array.files]
-        return base.with_infos(ahead)
+        return base.with_infos(list(self._written_ahead.values()))
 
     # -- changing
 
@@ -130,15 +132,24 @@ class ChangeSet:
             self.updated[old.id] = NodeUpdate(path, user_data, array)
 
     def delete_node(self, base: NodeTable, path: str) -> None:
-        """Delete a node and everything below it; nothing happens if it is not there."""
-        for gone in self.paths(base, below=path):
-            node = self.find(base, gone)
+        """Delete an array, or a group with everything below it; nothing if no node is there."""
+        node = self.find(base, path)
+        if node is not None:
+            self._delete([path] if node.array is not None else self.paths(base, path), base)
+
+    def delete_all(self, base: NodeTable) -> None:
+        """Delete every node, also where the root is missing."""
+        self._delete(self.paths(base), base)
+
+    def _delete(self, gone: Iterable[str], base: NodeTable) -> None:
+        for path in gone:
+            node = self.find(base, path)
             assert node is not None
             self.chunks.pop(node.id, None)
             self.prepared.pop(node.id, None)
             self.updated.pop(node.id, None)
-            if self.new.pop(gone, None) is None:
-                self.deleted[gone] = Deleted(node.id, node.array is not None)
+            if self.new.pop(path, None) is None:
+                self.deleted[path] = Deleted(node.id, node.array is not None)
 
     def edits(self, node: Node) -> ChunkEdits:
         """The chunk edits of an array, made on first use."""
@@ -151,6 +162,7 @@ class ChangeSet:
     def prepare(self, node: Node, ahead: PreparedArray) -> None:
         """Let an array have these manifests; they hold all that those it has now do, and more."""
         self.prepared[node.id] = ahead
+        self._written_ahead.update((info.id, info) for info in ahead.files)
         self._path_of[node.id] = node.path
 
     def lay_below(self, node_id: NodeId, layer: EditLayer) -> None:
@@ -172,14 +184,10 @@ class ChangeSet:
         twin.new, twin.updated = dict(self.new), dict(self.updated)
         twin.deleted, twin.chunks = dict(self.deleted), dict(self.chunks)
         twin.prepared = dict(self.prepared)
+        twin._written_ahead = dict(self._written_ahead)
         twin._path_of = dict(self._path_of)
         twin.moves = self.moves
         return twin
-
-    def clear(self) -> None:
-        for part in (self.new, self.updated, self.deleted, self.chunks, self.prepared):
-            part.clear()
-        self.moves = Moves()
 
     def log(self, snapshot_id: SnapshotId, *, is_packed: bool = False) -> TransactionLog:
         """The transaction log of these changes; chunks stay packed where they are, if asked for."""

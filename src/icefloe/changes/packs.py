@@ -16,7 +16,7 @@ import numpy as np
 from icefloe.changes.change_set import ChangeSet
 from icefloe.changes.chunk_edits import ChunkEdits, Coordinates
 from icefloe.errors import InternalError
-from icefloe.format.chunk_refs import ChunkKind, ChunkRef
+from icefloe.format.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
 from icefloe.ids import ChunkId, NodeId
 
 PENDING = 2**64 - 1
@@ -40,10 +40,9 @@ class Pack:
 class Packs:
     """The packs of one session that are not stored yet. Callers hold the lock of the session."""
 
-    __slots__ = ("_open", "_packs", "_was_used")
+    __slots__ = ("_open", "_packs")
 
     def __init__(self) -> None:
-        self._was_used = False
         self._packs: dict[ChunkId, Pack] = {}
         self._open: Pack | None = None
 
@@ -68,7 +67,6 @@ class Packs:
         """Put a chunk into the open pack and into `edits`; returns how full the pack is now."""
         pack = self._open
         if pack is None:
-            self._was_used = True
             pack = self._open = Pack(new_id())
             self._packs[pack.id] = pack
         key = (node_id, coordinates)
@@ -97,18 +95,6 @@ class Packs:
         if not parts:
             del self._packs[pack.id]
 
-    def check_placed(self, changes: ChangeSet) -> None:
-        """Raise InternalError if a reference has no place: nothing could ever read its chunk."""
-        if not self._was_used:
-            return
-        for node_id, edits in changes.chunks.items():
-            refs, _ = edits.columns()
-            if bool((refs.offset == np.uint64(PENDING)).any()):
-                raise InternalError(
-                    f"chunks of node {node_id} wait in a pack that is gone; nothing is committed, "
-                    "write them again"
-                )
-
     def take(self, *, all_closed: bool = False) -> list[Pack]:
         """Closed packs for the caller to store: those nobody is storing yet, or really all."""
         packs = [
@@ -130,11 +116,6 @@ class Packs:
         for pack in packs:
             self._packs.pop(pack.id, None)
 
-    def clear(self) -> None:
-        """Forget everything."""
-        self._packs = {}
-        self._open = None
-
     def filled(self, ref: ChunkRef, node_id: NodeId, coordinates: Coordinates) -> ChunkRef:
         """A current reference; if its chunk is not stored yet, together with the bytes."""
         pack = self._packs.get(ref.chunk_id) if ref.chunk_id is not None else None
@@ -143,3 +124,22 @@ class Packs:
         if ref.offset == PENDING:
             return ref._replace(inline=pack.chunks[node_id, coordinates])
         return ref._replace(inline=pack.data[ref.offset : ref.offset + ref.length])
+
+
+def check_placed(changes: ChangeSet) -> None:
+    """Raise InternalError if a reference has no place: nothing could ever read its chunk."""
+    for node_id, edits in changes.chunks.items():
+        if not any(_is_pending(refs) for refs, _ in edits.layers()):
+            continue
+        # An older layer may have a reference that was placed since, in a newer one.
+        refs, _ = edits.columns()
+        if _is_pending(refs):
+            raise InternalError(
+                f"chunks of node {node_id} wait in a pack that is gone; nothing is committed, "
+                "write them again"
+            )
+
+
+def _is_pending(refs: ChunkRefs) -> bool:
+    at = refs.offset == np.uint64(PENDING)
+    return bool(at.any()) and bool((at & (refs.kind == ChunkKind.NATIVE)).any())

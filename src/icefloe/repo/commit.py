@@ -9,22 +9,29 @@ from typing import Any
 
 from icefloe.changes.build import CommitPlan, build_snapshot, plan_commit
 from icefloe.changes.log_union import union_of_logs
+from icefloe.changes.packs import check_placed
 from icefloe.changes.solvers import ConflictSolver
 from icefloe.changes.split_sizes import split_sizes
-from icefloe.errors import ConflictError, ErrorKind, FormatError, SessionStateError
+from icefloe.errors import (
+    ConflictError,
+    ErrorKind,
+    FormatError,
+    SessionStateError,
+    SnapshotNotFoundError,
+)
 from icefloe.format import layout
 from icefloe.format.metadata import encode_metadata
 from icefloe.format.repo_info import RepoInfo, UpdateKind
 from icefloe.format.snapshot import Snapshot
-from icefloe.format.snapshot_table import SnapshotInfo
+from icefloe.format.snapshot_table import SnapshotInfo, SnapshotTable
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import SnapshotId
 from icefloe.repo import refs_v1
 from icefloe.repo.commit_work import CommitWork, with_rebase_attempts
 from icefloe.repo.feature_flags import require_flag
 from icefloe.repo.handle import RepoHandle
-from icefloe.repo.packing import store_packs
-from icefloe.repo.rebase import rebase
+from icefloe.repo.packing import close_packs, store_closed
+from icefloe.repo.rebase import rebase_sealed
 from icefloe.repo.refs import find_branch
 from icefloe.repo.sessions import SessionMode, SessionState
 from icefloe.repo.update import Change, Changed, Seen, seen_now, update_repo
@@ -64,27 +71,46 @@ async def commit(
     """
     _require_branch(state)
     _require_changes(state, allow_empty=allow_empty)
-    work = CommitWork()
-    if rebase_with is None:
-        with state.sealed():
+    with state.sealed():
+        if rebase_with is None:
+            work = CommitWork(looks_first=handle.spec_version > 1)
             return await _try_commit(
                 handle, state, message, metadata, work, rewrite_all=rewrite_all
             )
-    work.is_contended = True
+        return await _commit_rebasing(
+            handle,
+            state,
+            message,
+            metadata,
+            rebase_with,
+            rebase_tries,
+            rewrite_all=rewrite_all,
+        )
+
+
+async def _commit_rebasing(
+    handle: RepoHandle,
+    state: SessionState,
+    message: str,
+    metadata: Mapping[str, Any] | None,
+    solver: ConflictSolver,
+    rebase_tries: int,
+    *,
+    rewrite_all: bool,
+) -> SnapshotId:
+    """Rebase and try to commit, in turn."""
+    work = CommitWork(looks_first=True)
     clock, others = handle.clock, handle.shared.contention
     rebases = 0
     while True:
         started = clock.now_us()
         # Whoever is behind already need not upload anything to find that out.
         if rebases < rebase_tries:
-            work.is_at_tip = not await rebase(handle, state, rebase_with)
+            work.is_at_tip = not await rebase_sealed(handle, state, solver)
             rebases += not work.is_at_tip
         noted = with_rebase_attempts(metadata, rebases)
         try:
-            with state.sealed():
-                landed = await _try_commit(
-                    handle, state, message, noted, work, rewrite_all=rewrite_all
-                )
+            landed = await _try_commit(handle, state, message, noted, work, rewrite_all=rewrite_all)
         except ConflictError as conflict:
             if conflict.kind != ErrorKind.COMMIT_CONFLICT or rebases >= rebase_tries:
                 raise
@@ -143,17 +169,18 @@ async def amend(
     handle.require_version_2("amending a commit")
     branch = _require_branch(state)
     _require_changes(state, allow_empty=allow_empty)
-    base = state.snapshot_id
-    replaced = (await handle.assets.repo_object()).info.snapshots[base]
-    if replaced.parent_id is None:
-        raise SessionStateError(
-            "the first snapshot of a repository cannot be amended; commit on top of it",
-            ErrorKind.NO_AMEND_FOR_INITIAL_COMMIT,
-        )
-    parent = replaced.parent_id
-    before = await handle.assets.transaction_log(base)
-    _require_amendable(state, before)
     with state.sealed():
+        base = state.snapshot_id
+        listed = (await handle.assets.repo_object()).info.snapshots
+        _require_listed(listed, base)
+        parent = listed[base].parent_id
+        if parent is None:
+            raise SessionStateError(
+                "the first snapshot of a repository cannot be amended; commit on top of it",
+                ErrorKind.NO_AMEND_FOR_INITIAL_COMMIT,
+            )
+        before = await handle.assets.transaction_log(base)
+        _require_amendable(state, before)
         written = await _write(
             handle,
             state,
@@ -168,6 +195,7 @@ async def amend(
             _require_news(info, written)
             _require_moves_allowed(info, state)
             _require_tip(info, branch, base)
+            _require_listed(info.snapshots, base)
             pruned = info.snapshots[base].pruned_ancestor_tx_logs
             changed = _with_commit(info, branch, written, info.snapshots[base].parent_id, pruned)
             values = {
@@ -193,14 +221,17 @@ async def flush(
             "a fork cannot be flushed; merge it into the session it was forked from",
             ErrorKind.UNKNOWN,
         )
-    base = state.snapshot_id
     with state.sealed():
+        base = state.snapshot_id
+        if handle.spec_version > 1:
+            _require_listed((await handle.assets.repo_object()).info.snapshots, base)
         written = await _write(handle, state, message, metadata, parent_id=base)
         if handle.spec_version > 1:
 
             def change(info: RepoInfo, _now: int) -> Changed:
                 _require_news(info, written)
                 _require_moves_allowed(info, state)
+                _require_listed(info.snapshots, base)
                 values = {"new_snap_id": written.snapshot.id}
                 changed = _with_commit(info, None, written, base)
                 return changed, UpdateKind.NEW_DETACHED_SNAPSHOT, values
@@ -269,6 +300,14 @@ def _require_tip(info: RepoInfo, branch: str, expected: SnapshotId) -> None:
         raise ConflictError(expected.text, tip.text)
 
 
+def _require_listed(snapshots: SnapshotTable, base: SnapshotId) -> None:
+    if base not in snapshots:
+        raise SnapshotNotFoundError(
+            f"snapshot {base}, from which the session started, has expired or was deleted since; "
+            "the session keeps its changes: rebase it, or make them again in a new session"
+        )
+
+
 # -- publishing
 
 
@@ -313,13 +352,13 @@ async def _write(
     sizes = split_sizes(handle.settings.manifest)
     snapshot_id = handle.new_id(SnapshotId)
     with state.lock:  # every chunk in the plan has its place in a pack, and is stored below
-        state.packs.close(state.changes)
-        state.packs.check_placed(state.changes)
+        packs = close_packs(state)
+        check_placed(state.changes)
         plan = plan_commit(base, state.changes, sizes, rewrite_all=rewrite_all)
         # Now, so that it tells of what the plan has.
         log = state.changes.log(snapshot_id, is_packed=before is None)
-    await store_packs(handle, state)
-    if work.is_contended:
+    await store_closed(handle, state, packs)
+    if work.looks_first:
         await _look_before_upload(handle, state, plan, work)
     manifests = await work.write_manifests(handle, plan, state.changes)
     snapshot = build_snapshot(

@@ -22,8 +22,9 @@ _Key = tuple[NodeId, Box, tuple[ManifestId, ...]]
 class CommitWork:
     """Work of earlier tries that a later one need not do again."""
 
-    is_contended: bool = False
-    """Others may commit as well: look before every upload."""
+    looks_first: bool = False
+    """Look at the branch before every upload. The copy of `repo` is then stored with the other
+    files: one round trip less, and on a disk one wait."""
     is_at_tip: bool = False
     """The session was found to be at the tip of its branch when this try started."""
     seen: Seen | None = None

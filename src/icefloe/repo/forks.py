@@ -12,7 +12,7 @@ from icefloe.format.snapshot import Snapshot
 from icefloe.ids import SnapshotId
 from icefloe.repo.commit import store_aside
 from icefloe.repo.handle import RepoHandle
-from icefloe.repo.packing import store_packs
+from icefloe.repo.packing import close_packs, store_closed
 from icefloe.repo.prepared import edit_again
 from icefloe.repo.sessions import SessionMode, SessionState
 from icefloe.storage.spec import Storage
@@ -55,7 +55,7 @@ async def open_fork(handle: RepoHandle, fork: ForkChanges) -> SessionState:
 def _new_fork(snapshot: Snapshot, root: SnapshotId, changes: ChangeSet) -> SessionState:
     state = SessionState(snapshot, None, SessionMode.writable)
     state.fork_root = root
-    state.changes = changes
+    state.show(snapshot, changes)
     return state
 
 
@@ -68,17 +68,20 @@ async def fork_changes(handle: RepoHandle, state: SessionState) -> ForkChanges:
         raise SessionStateError(
             "a read-only session has no changes that could be merged", ErrorKind.MERGE_NOT_ALLOWED
         )
-    await store_packs(handle, state)
-    await handle.driver.sync()
     while True:
         await edit_again(handle, state, state.changes.prepared)
         with state.lock:
             if state.changes.prepared:
                 continue  # another thread was faster
+            packs = close_packs(state)
             changes = state.changes.copy()
             changes.chunks = {key: edits.copy() for key, edits in changes.chunks.items()}
-            root = state.fork_root or state.snapshot_id
-            return ForkChanges(handle.storage, state.is_fork, root, state.snapshot_id, changes)
+            root, base = state.fork_root or state.snapshot_id, state.snapshot_id
+            break
+    # What another thread writes from here on is not in the copy, and need not be stored for it.
+    await store_closed(handle, state, packs)
+    await handle.driver.sync()
+    return ForkChanges(handle.storage, state.is_fork, root, base, changes)
 
 
 async def merge_forks(
@@ -108,12 +111,11 @@ async def merge_forks(
         for fork in forks:
             fork_base = nodes[fork.snapshot_id]
             merged = merge_changes(merged, state.snapshot.nodes, fork.changes, fork_base)
-        state.changes = merged
-        state.forget_nodes()
+        state.show(state.snapshot, merged)
 
 
 def _check_origin(handle: RepoHandle, fork: ForkChanges, root: SnapshotId) -> None:
-    if fork.storage != handle.storage:
+    if not fork.storage.is_same_place(handle.storage):
         raise SessionStateError(
             f"a fork of the repository in {fork.storage.url} cannot be merged into a session of "
             f"the one in {handle.storage.url}",

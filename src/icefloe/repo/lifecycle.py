@@ -282,8 +282,22 @@ def _access(
 
 
 def _merged(saved: RepositoryConfig | None, given: RepositoryConfig | None) -> RepositoryConfig:
-    """Saved settings, with those given now on top."""
+    """Saved settings, with those given now on top.
+
+    Whether conditional writes can be done without depends on where the files lie now, and they
+    may have been copied from elsewhere. So a file never switches them off.
+    """
     config = saved or RepositoryConfig()
+    if config.storage is not None:
+        config = replace(
+            config,
+            storage=replace(
+                config.storage,
+                unsafe_use_conditional_create=None,
+                unsafe_use_conditional_update=None,
+                unsafe_use_metadata=None,
+            ),
+        )
     return config if given is None else config.merge(given)
 
 

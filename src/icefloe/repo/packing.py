@@ -41,26 +41,32 @@ async def add_chunk(
             return
         state.packs.close(state.changes)
         packs = state.packs.take()
-    await _store(handle, state, packs)
+    await store_closed(handle, state, packs)
 
 
 async def store_packs(handle: RepoHandle, state: SessionState) -> None:
-    """Store every chunk of the session that only memory has.
-
-    Packs that another thread is storing are stored again: that is rare, does no harm, and waits
-    for nobody.
-    """
+    """Store every chunk of the session that only memory has."""
     with state.lock:
-        state.packs.close(state.changes)
-        packs = state.packs.take(all_closed=True)
-    await _store(handle, state, packs)
+        packs = close_packs(state)
+    await store_closed(handle, state, packs)
+
+
+def close_packs(state: SessionState) -> list[Pack]:
+    """Give every chunk of the session its place; for callers who hold the lock.
+
+    Returns what has to be stored (`store_closed`) before anything refers to the chunks for good.
+    Packs that another thread is storing are among them: storing one twice is rare, does no harm,
+    and waits for nobody.
+    """
+    state.packs.close(state.changes)
+    return state.packs.take(all_closed=True)
 
 
 async def _make_room(handle: RepoHandle, state: SessionState) -> None:
     """Bound what is kept in memory: failed packs come first, and not too many are in flight."""
     with state.lock:
         failed = state.packs.take()
-    await _store(handle, state, failed)
+    await store_closed(handle, state, failed)
     for _ in range(_MOST_PAUSES):
         with state.lock:
             if state.packs.num_taken < _MOST_PACKS_IN_FLIGHT:
@@ -68,7 +74,8 @@ async def _make_room(handle: RepoHandle, state: SessionState) -> None:
         await handle.driver.sleep(_PAUSE_S)
 
 
-async def _store(handle: RepoHandle, state: SessionState, packs: list[Pack]) -> None:
+async def store_closed(handle: RepoHandle, state: SessionState, packs: list[Pack]) -> None:
+    """Store packs that are closed; if that fails, they are still the session's."""
     if not packs:
         return
     objects = [(layout.chunk_key(pack.id), pack.data) for pack in packs]

@@ -1,14 +1,15 @@
 """Rebase: put the uncommitted changes of a session on top of what others have committed.
 
-Everything that is needed is fetched first, then the commits in between are gone through without
-touching storage, and only then does the session change: it is never left halfway.
+Everything that is needed is fetched first. Then, under the session's lock, the commits in between
+are gone through without touching storage, and the session moves: it is never left halfway.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from icefloe.changes.change_set import ChangeSet
 from icefloe.changes.conflicts import Conflict, changes_nodes, find_conflicts, moved_again
 from icefloe.changes.divergence import net_log
 from icefloe.changes.solvers import (
@@ -27,6 +28,7 @@ from icefloe.errors import (
     StorageError,
 )
 from icefloe.format.chunk_refs import ChunkRefs
+from icefloe.format.nodes import Node
 from icefloe.format.repo_info import RepoInfo
 from icefloe.format.snapshot import Snapshot
 from icefloe.format.transaction_log import TransactionLog
@@ -34,7 +36,8 @@ from icefloe.ids import NodeId, SnapshotId
 from icefloe.repo import refs_v1
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.prepared import edit_again
-from icefloe.repo.sessions import SessionMode, SessionState, committed_chunks
+from icefloe.repo.session_view import committed_chunks
+from icefloe.repo.sessions import SessionMode, SessionState
 
 
 @dataclass(slots=True)
@@ -46,6 +49,19 @@ class _Commit:
     logs: list[TransactionLog] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class _Line:
+    """The commits to get over, oldest first, and what has been fetched of them."""
+
+    commits: list[_Commit]
+    tip: Snapshot
+    snapshots: dict[SnapshotId, Snapshot]
+    is_diverged: bool = False
+    """The session's base is not in the history of the tip, which counts as one commit then."""
+    chunks: dict[NodeId, tuple[ChunkRefs, ChunkRefs]] = field(default_factory=dict)
+    """Of a diverged line: both states of arrays whose manifests differ."""
+
+
 async def rebase(handle: RepoHandle, state: SessionState, solver: ConflictSolver) -> int:
     """Move the session to the tip of its branch; returns how many commits it went over.
 
@@ -54,30 +70,56 @@ async def rebase(handle: RepoHandle, state: SessionState, solver: ConflictSolver
             commit without one, and keeps its changes.
         SessionStateError: a log that is needed has been deleted, kind `rebase-tx-log-pruned`.
     """
+    with state.lock:
+        state.require_no_commit()
+    return await rebase_sealed(handle, state, solver)
+
+
+async def rebase_sealed(handle: RepoHandle, state: SessionState, solver: ConflictSolver) -> int:
+    """Like `rebase`, for a commit that rebases its own session."""
     if state.mode == SessionMode.readonly or state.branch is None:
         raise SessionStateError(
             "this session cannot commit, so there is nothing to rebase; rebase a writable_session",
             ErrorKind.COMMIT_NOT_ALLOWED,
         )
-    tip, line = await _commits_since(handle, state)
-    if tip is None or tip == state.snapshot_id:
-        return 0
+    base = state.snapshot
+    line = await _line_to_tip(handle, state.branch, base)
     if line is None:
-        tip_snapshot = await handle.assets.snapshot(tip)
-        log = await _difference(handle, state, tip_snapshot)
-        line = [_Commit(tip, logs=[log])]
-    else:
-        tip_snapshot = await _fetch_logs(handle, line)
-    known = await _fetch_nodes(handle, state, line, tip_snapshot)
-    reached, decisions, conflicts = _replay(state, solver, line, known)
-    if reached:
-        last = line[reached - 1].id
-        snapshot = known.get(last) or await handle.assets.snapshot(last)
-        while unfit := _move(state, snapshot, decisions):
-            await edit_again(handle, state, unfit)
+        return 0
+    while True:
+        # Other threads may go on writing. What they add while something is fetched is looked at
+        # here, in one go with moving the session: no change escapes the comparison.
+        with state.lock:
+            _require_base(state, base)
+            changes, unfit = state.changes, list[NodeId]()
+            snapshots = _unknown_snapshots(line, changes)
+            arrays = _unknown_arrays(line, base, changes)
+            if not snapshots and not arrays:
+                reached, decisions, conflicts = _replay(changes, base, solver, line)
+                if not reached:
+                    break
+                last = line.commits[reached - 1].id
+                if last in line.snapshots:
+                    unfit = _move(state, line.snapshots[last], decisions)
+                    if not unfit:
+                        break
+                else:
+                    snapshots = [last]
+        found, _ = await handle.assets.snapshots_and_logs(snapshots, [])
+        line.snapshots |= {snapshot.id: snapshot for snapshot in found}
+        line.chunks |= await _fetch_chunks(handle, line, base, arrays)
+        await edit_again(handle, state, unfit)
     if conflicts:
-        raise RebaseFailedError(line[reached].id.text, conflicts)
+        raise RebaseFailedError(line.commits[reached].id.text, conflicts)
     return reached
+
+
+def _require_base(state: SessionState, base: Snapshot) -> None:
+    if state.snapshot is not base or state.is_read_only:
+        raise SessionStateError(
+            "another thread committed or rebased the session while it was rebased",
+            ErrorKind.COMMIT_NOT_ALLOWED,
+        )
 
 
 def _move(state: SessionState, snapshot: Snapshot, decisions: Sequence[Decision]) -> list[NodeId]:
@@ -88,66 +130,75 @@ def _move(state: SessionState, snapshot: Snapshot, decisions: Sequence[Decision]
         for decision in decisions
         if decision.version == VersionSelection.UseTheirs
     }
-    with state.lock:
-        changes = state.changes
-        unfit, prepared = [], {}
-        for node_id, ahead in changes.prepared.items():
-            found = snapshot.nodes.find(changes.chunk_path(node_id))
-            array = found.array if found is not None and found.id == node_id else None
-            rebased = None if node_id in changed else ahead.rebased(array)
-            if rebased is None:
-                unfit.append(node_id)
-            else:
-                prepared[node_id] = rebased
-        if not unfit:
-            changes.prepared = prepared
-            apply_decisions(changes, decisions, snapshot.nodes)
-            changes.moves = moved_again(changes.moves, snapshot.nodes)
-            state.snapshot = snapshot
-            state.forget_nodes()
+    changes = state.changes.copy()
+    unfit, prepared = [], {}
+    for node_id, ahead in changes.prepared.items():
+        found = snapshot.nodes.find(changes.chunk_path(node_id))
+        array = found.array if found is not None and found.id == node_id else None
+        rebased = None if node_id in changed else ahead.rebased(array)
+        if rebased is None:
+            unfit.append(node_id)
+        else:
+            prepared[node_id] = rebased
+    if not unfit:
+        changes.prepared = prepared
+        apply_decisions(changes, decisions, snapshot.nodes)
+        changes.moves = moved_again(changes.moves, snapshot.nodes)
+        state.show(snapshot, changes)
     return unfit
 
 
 def _replay(
-    state: SessionState,
-    solver: ConflictSolver,
-    line: Sequence[_Commit],
-    known: dict[SnapshotId, Snapshot],
+    changes: ChangeSet, base: Snapshot, solver: ConflictSolver, line: _Line
 ) -> tuple[int, list[Decision], list[Conflict]]:
     """Go over the commits, oldest first, up to one whose conflicts cannot be settled."""
     settled: list[Decision] = []
-    before = state.snapshot.nodes
-    for number, commit in enumerate(line):
+    before = base.nodes
+    if line.is_diverged:
+        tip = line.tip
+        line.commits[0].logs = [net_log(tip.id, base.nodes, tip.nodes, changes, line.chunks)]
+    for number, commit in enumerate(line.commits):
         # A commit that made and deleted no node left the hierarchy as it was.
-        snapshot = known.get(commit.id) if any(map(changes_nodes, commit.logs)) else None
+        snapshot = line.snapshots.get(commit.id) if any(map(changes_nodes, commit.logs)) else None
         after = before if snapshot is None else snapshot.nodes
         for log in commit.logs:
-            decisions = decide(solver, find_conflicts(state.changes, log, before, after))
+            decisions = decide(solver, find_conflicts(changes, log, before, after))
             if any(decision.version == VersionSelection.Fail for decision in decisions):
                 return number, settled, [decision.conflict for decision in decisions]
             settled.extend(decisions)
         before = after
-    return len(line), settled, []
+    return len(line.commits), settled, []
 
 
 # -- finding the commits
 
 
+async def _line_to_tip(handle: RepoHandle, branch: str, base: Snapshot) -> _Line | None:
+    """The commits after the session's base; None when there are none, or the branch is gone."""
+    tip, commits = await _commits_since(handle, branch, base.id)
+    if tip is None or tip == base.id:
+        return None
+    if commits is None:
+        snapshot = await handle.assets.snapshot(tip)
+        return _Line([_Commit(tip)], snapshot, {tip: snapshot}, is_diverged=True)
+    snapshot = await _fetch_logs(handle, commits)
+    return _Line(commits, snapshot, {tip: snapshot})
+
+
 async def _commits_since(
-    handle: RepoHandle, state: SessionState
+    handle: RepoHandle, branch: str, base: SnapshotId
 ) -> tuple[SnapshotId | None, list[_Commit] | None]:
-    """The tip of the branch, None when it is gone, and the commits after the session's base up to
-    it, oldest first; None when the base is not in its history."""
-    assert state.branch is not None
+    """The tip of the branch, None when it is gone, and the commits after `base` up to it, oldest
+    first; None when the base is not in its history."""
     if handle.spec_version > 1:
         info = (await handle.assets.repo_object()).info
-        tip = info.branches.get(state.branch)
-        return tip, None if tip is None else _line_v2(info, tip, state.snapshot_id)
+        tip = info.branches.get(branch)
+        return tip, None if tip is None else _line_v2(info, tip, base)
     try:
-        tip = await refs_v1.lookup_branch(handle, state.branch)
+        tip = await refs_v1.lookup_branch(handle, branch)
     except RefNotFoundError:
         return None, None
-    return tip, await _line_v1(handle, tip, state.snapshot_id)
+    return tip, await _line_v1(handle, tip, base)
 
 
 def _line_v2(info: RepoInfo, tip: SnapshotId, base: SnapshotId) -> list[_Commit] | None:
@@ -215,35 +266,45 @@ async def _report_missing_log(handle: RepoHandle, line: Sequence[_Commit]) -> No
                 ) from None
 
 
-async def _fetch_nodes(
-    handle: RepoHandle, state: SessionState, line: Sequence[_Commit], tip: Snapshot
-) -> dict[SnapshotId, Snapshot]:
-    """The snapshots whose nodes have to be looked at: the tip's and where nodes came or went."""
-    changes = state.changes
-    looks_at_nodes = bool(changes.new or changes.deleted or changes.moves.steps)
-    wanted = [
-        commit.id for commit in line[:-1] if looks_at_nodes and any(map(changes_nodes, commit.logs))
+def _unknown_snapshots(line: _Line, changes: ChangeSet) -> list[SnapshotId]:
+    """The snapshots whose nodes have to be looked at: those of commits where nodes came or went."""
+    if not (changes.new or changes.deleted or changes.moves.steps):
+        return []
+    return [
+        commit.id
+        for commit in line.commits
+        if commit.id not in line.snapshots and any(map(changes_nodes, commit.logs))
     ]
-    snapshots, _ = await handle.assets.snapshots_and_logs(wanted, [])
-    return {snapshot.id: snapshot for snapshot in (*snapshots, tip)}
 
 
-async def _difference(handle: RepoHandle, state: SessionState, tip: Snapshot) -> TransactionLog:
-    """What differs between the session's base and a tip that does not descend from it.
+def _unknown_arrays(
+    line: _Line, base: Snapshot, changes: ChangeSet
+) -> dict[NodeId, tuple[Node, Node]]:
+    """The edited arrays of a diverged line whose chunks may differ, at the base and at the tip.
 
     The branch was reset or its commit amended, or history was cut. What the logs on the way would
     say is then not what matters, but how the two states differ.
     """
-    base = state.snapshot
-    pairs: dict[NodeId, tuple[ChunkRefs, ChunkRefs]] = {}
-    for node_id in state.changes.edited:
-        path = state.changes.chunk_path(node_id)
-        old, new = base.nodes.find(path), tip.nodes.find(path)
+    found: dict[NodeId, tuple[Node, Node]] = {}
+    for node_id in changes.edited if line.is_diverged else ():
+        if node_id in line.chunks:
+            continue
+        path = changes.chunk_path(node_id)
+        old, new = base.nodes.find(path), line.tip.nodes.find(path)
         if old is None or new is None or old.id != new.id or old.array is None or new.array is None:
             continue  # ours alone, or gone: the nodes tell
         if {ref.id for ref in old.array.manifests} != {ref.id for ref in new.array.manifests}:
-            pairs[node_id] = (
-                await committed_chunks(handle, base.manifest_files, old),
-                await committed_chunks(handle, tip.manifest_files, new),
-            )
-    return net_log(tip.id, base.nodes, tip.nodes, state.changes, pairs)
+            found[node_id] = (old, new)
+    return found
+
+
+async def _fetch_chunks(
+    handle: RepoHandle, line: _Line, base: Snapshot, arrays: Mapping[NodeId, tuple[Node, Node]]
+) -> dict[NodeId, tuple[ChunkRefs, ChunkRefs]]:
+    return {
+        node_id: (
+            await committed_chunks(handle, base.manifest_files, old),
+            await committed_chunks(handle, line.tip.manifest_files, new),
+        )
+        for node_id, (old, new) in arrays.items()
+    }

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from icefloe import paths
 from icefloe.changes.relabel import Relabel, reindexed, shifted
-from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.errors import ErrorKind, InvalidInputError, SessionStateError
 from icefloe.format.chunk_index import Index
 from icefloe.format.chunk_refs import ChunkRefs
 from icefloe.format.nodes import Node
 from icefloe.repo.handle import RepoHandle
-from icefloe.repo.packing import store_packs
-from icefloe.repo.sessions import SessionState, all_chunks
+from icefloe.repo.session_view import all_chunks
+from icefloe.repo.sessions import SessionState
+
+_Move = Callable[[ChunkRefs, Sequence[int]], tuple[ChunkRefs, Index]]
+"""From the references of an array and its grid: references in new places, places now empty."""
+
+_MOST_TRIES = 100
 
 
 async def shift_array(
     handle: RepoHandle, state: SessionState, path: str, offset: Iterable[int]
 ) -> None:
     """Move every chunk by an offset; chunks that leave the grid are gone."""
-    node, grid = _regular_array(state, path)
-    await store_packs(handle, state)  # a chunk in an open pack is known by its place
-    _lay_over(state, node, *shifted(await all_chunks(handle, state, node), offset, grid))
+    steps = tuple(offset)
+    await _relabel(handle, state, path, lambda refs, grid: shifted(refs, steps, grid))
 
 
 async def reindex_array(
@@ -33,10 +37,34 @@ async def reindex_array(
     backward: Relabel | None,
 ) -> None:
     """Move every chunk to where a function sends it."""
-    node, grid = _regular_array(state, path)
-    await store_packs(handle, state)
-    refs = await all_chunks(handle, state, node)
-    _lay_over(state, node, *reindexed(refs, forward, backward, grid))
+    await _relabel(handle, state, path, lambda refs, grid: reindexed(refs, forward, backward, grid))
+
+
+async def _relabel(handle: RepoHandle, state: SessionState, path: str, move: _Move) -> None:
+    """Give chunks other places. What other threads write to the array comes before or after."""
+    for _ in range(_MOST_TRIES):
+        node, grid = _regular_array(state, path)
+        with state.lock:
+            state.packs.close(state.changes)  # a chunk in an open pack is known by its place
+            seen = _edits_of(state, node)
+        moved, vacated = move(await all_chunks(handle, state.view, node), grid)
+        with state.writing():
+            if _edits_of(state, node) is not seen:
+                continue
+            if (len(moved) or len(vacated)) and (edits := state.edits(node)) is not None:
+                edits.set_table(moved, vacated)
+            return
+    raise SessionStateError(
+        f"array {path!r} was written to by another thread during each of {_MOST_TRIES} tries to "
+        "move its chunks; let that thread finish first",
+        ErrorKind.UNKNOWN,
+    )
+
+
+def _edits_of(state: SessionState, node: Node) -> object:
+    """The same object as long as no chunk of the array is set or deleted."""
+    edits = state.changes.chunks.get(node.id)
+    return None if edits is None else edits.state
 
 
 def _regular_array(state: SessionState, path: str) -> tuple[Node, list[int]]:
@@ -50,9 +78,3 @@ def _regular_array(state: SessionState, path: str) -> tuple[Node, list[int]]:
             ErrorKind.UNKNOWN,
         )
     return node, [dimension.num_chunks for dimension in array.shape]
-
-
-def _lay_over(state: SessionState, node: Node, moved: ChunkRefs, vacated: Index) -> None:
-    if len(moved) or len(vacated):
-        with state.writing():
-            state.changes.edits(node).set_table(moved, vacated)

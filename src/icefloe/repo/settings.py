@@ -38,6 +38,7 @@ async def _save_config_yaml(handle: RepoHandle) -> None:
         now_ms = handle.clock.now_us() // 1000
         backup = layout.backup_name(layout.CONFIG_YAML, now_ms, handle.new_id(ChunkId))
         await driver.put(layout.OVERWRITTEN + backup, old[0])
+        await driver.sync()
     data = encode_config_yaml(handle.config)
     try:
         handle.shared.config_version = await driver.put_if(

@@ -77,6 +77,7 @@ async def update_repo(
         if seen is None:
             seen = seen_now(handle, current)
             await handle.driver.put(*seen.copy)
+            await handle.driver.sync()  # the new object refers to it
         replaced = await _replace(handle, seen, changed, kind, values, now)
         if replaced is not None:
             return replaced

@@ -16,12 +16,12 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from threading import Lock
 from typing import Any
 
 from icefloe.api.repository import Repository
 from icefloe.api.session import Session
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.storage.forks import RenewedLock
 from icefloe.storage.locations import MemoryLocation
 from icefloe.storage.urls import storage_from_url
 
@@ -46,7 +46,7 @@ class Source:
 
 
 _open: OrderedDict[tuple[int, Source], tuple[Repository, Session]] = OrderedDict()
-_open_lock = Lock()
+_open_lock = RenewedLock()
 
 
 def _opened(source: Source) -> tuple[Repository, Session]:

@@ -26,7 +26,8 @@ class Refreshable(Generic[Credential]):
     function as bytes, is accepted too. `current` is used first, until it expires.
     """
 
-    get_credentials: Callable[[], Credential] = field(repr=False)
+    # Not hashed: an object that can be called need not have a hash.
+    get_credentials: Callable[[], Credential] = field(repr=False, hash=False)
     current: Credential | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:

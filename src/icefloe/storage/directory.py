@@ -23,11 +23,10 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
-from weakref import WeakValueDictionary
 from zlib import crc32
 
 from icefloe.errors import ErrorKind, StorageError
-from icefloe.storage.forks import repair_after_fork
+from icefloe.storage.forks import Registry, repair_after_fork
 from icefloe.storage.keys import OWN_DIRECTORY
 
 NUM_LOCKS = 64
@@ -278,15 +277,10 @@ def _fsync(path: str) -> OSError | None:
     return None
 
 
-_directories: WeakValueDictionary[str, Directory] = WeakValueDictionary()
-_directories_lock = threading.Lock()
+_directories: Registry[str, Directory] = Registry()
 
 
 def directory_at(root: str) -> Directory:
     """The one `Directory` of this process for `root`."""
     path = os.path.realpath(root)
-    with _directories_lock:
-        found = _directories.get(path)
-        if found is None:
-            found = _directories[path] = Directory(path)
-        return found
+    return _directories.find_or_make(path, lambda: Directory(path))

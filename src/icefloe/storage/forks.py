@@ -2,14 +2,17 @@
 
 obstore runs its own threads, and a fork copies none of them: a child that calls into an obstore
 its parent has used waits for ever. Such a child is told so instead. Memory and directories go on
-working; whoever keeps a lock or a thread pool for them registers it here to get a fresh one.
+working. A fork copies locks as they are, also those that another thread holds, which no thread of
+the child will ever release: whoever keeps a lock or a thread pool registers here for a fresh one.
 """
 
 from __future__ import annotations
 
 import os
-from typing import Protocol
-from weakref import WeakSet
+import threading
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+from weakref import WeakSet, WeakValueDictionary
 
 from icefloe.errors import ErrorKind, StorageError
 
@@ -18,6 +21,10 @@ class ForkAware(Protocol):
     """Something that has to be repaired in a forked child."""
 
     def after_fork_in_child(self) -> None: ...
+
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 
 class _ObstoreUse:
@@ -35,6 +42,44 @@ _aware: WeakSet[ForkAware] = WeakSet()
 def repair_after_fork(thing: ForkAware) -> None:
     """Have `thing.after_fork_in_child` called in every forked child, as long as it lives."""
     _aware.add(thing)
+
+
+class RenewedLock:
+    """A lock that is free in a forked child. Nobody forks while holding it."""
+
+    def __init__(self) -> None:
+        self.after_fork_in_child()
+        repair_after_fork(self)
+
+    def after_fork_in_child(self) -> None:
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+class Registry(Generic[Key, Value]):
+    """At most one living object per key in this process."""
+
+    def __init__(self) -> None:
+        self._living: WeakValueDictionary[Key, Value] = WeakValueDictionary()
+        self._lock = RenewedLock()
+
+    def find(self, key: Key) -> Value | None:
+        with self._lock:
+            return self._living.get(key)
+
+    def find_or_make(self, key: Key, make: Callable[[], Value]) -> Value:
+        """The object of this key. Of two threads that make one at once, one gets the other's."""
+        found = self.find(key)
+        if found is None:
+            made = make()  # outside of the lock: this may take time
+            with self._lock:
+                found = self._living.setdefault(key, made)
+        return found
 
 
 def note_obstore_use() -> None:

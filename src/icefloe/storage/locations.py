@@ -1,7 +1,8 @@
 """Where a repository can be: plain descriptions of each kind of storage.
 
 They compare, hash and pickle, know the settings that are right for their kind, and print without
-secrets. Nothing here connects anywhere; see `connect.py`.
+secrets. Two that have the same `place` lead to the same objects. Nothing here connects anywhere;
+see `connect.py`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ from icefloe.storage.memory import MemoryObjects, find_memory_objects
 
 Headers = tuple[tuple[str, str], ...]
 """HTTP headers, or other text options, in a form that can be hashed."""
+
+
+Place = tuple[str | None, ...]
+"""Which objects these are, apart from how one signs in to them."""
 
 
 def as_headers(*several: Mapping[str, str] | None) -> Headers:
@@ -60,6 +65,10 @@ class MemoryLocation:
     def url(self) -> str:
         return f"memory://{self.name}"
 
+    @property
+    def place(self) -> Place:
+        return (self.kind, self.name)
+
     def default_settings(self) -> StorageSettings:
         return StorageSettings(
             concurrency=StorageConcurrencySettings(5, 1), retries=StorageRetriesSettings(1, 0, 0)
@@ -94,6 +103,10 @@ class LocalLocation:
     def url(self) -> str:
         return self.path
 
+    @property
+    def place(self) -> Place:
+        return (self.kind, self.path)
+
     def default_settings(self) -> StorageSettings:
         # Conditional updates are on, unlike in Icechunk: see `local.py`.
         return StorageSettings(
@@ -126,6 +139,10 @@ class S3Location:
     def url(self) -> str:
         return "/".join(filter(None, (f"s3://{self.bucket}", self.prefix)))
 
+    @property
+    def place(self) -> Place:
+        return ("S3", self.endpoint_url, self.bucket, self.prefix)
+
     def default_settings(self) -> StorageSettings:
         return StorageSettings()
 
@@ -147,6 +164,10 @@ class GcsLocation:
     def url(self) -> str:
         return "/".join(filter(None, (f"gs://{self.bucket}", self.prefix)))
 
+    @property
+    def place(self) -> Place:
+        return (self.kind, self.bucket, self.prefix)
+
     def default_settings(self) -> StorageSettings:
         return StorageSettings()
 
@@ -167,6 +188,10 @@ class AzureLocation:
     def url(self) -> str:
         return "/".join(filter(None, (f"az://{self.account}/{self.container}", self.prefix)))
 
+    @property
+    def place(self) -> Place:
+        return (self.kind, self.account, self.container, self.prefix)
+
     def default_settings(self) -> StorageSettings:
         return StorageSettings()
 
@@ -185,6 +210,10 @@ class HttpLocation:
     def url(self) -> str:
         return self.base_url
 
+    @property
+    def place(self) -> Place:
+        return (self.kind, self.base_url)
+
     def default_settings(self) -> StorageSettings:
         return StorageSettings()
 
@@ -200,6 +229,10 @@ class RedirectLocation:
     @property
     def url(self) -> str:
         return self.base_url.partition("?")[0]
+
+    @property
+    def place(self) -> Place:
+        return (self.kind, self.base_url)
 
     def default_settings(self) -> StorageSettings:
         return StorageSettings()

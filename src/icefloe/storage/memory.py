@@ -12,11 +12,10 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
-from weakref import WeakValueDictionary
 
 from icefloe.config.resolved import ResolvedStorage
 from icefloe.storage.driver import ConditionFailed, Describe, ObjectInfo, Readable, Span, Version
-from icefloe.storage.forks import repair_after_fork
+from icefloe.storage.forks import Registry, repair_after_fork
 from icefloe.storage.keys import check_key, check_span, object_not_found
 from icefloe.storage.run import wait_blocking
 
@@ -53,23 +52,17 @@ class MemoryObjects:
         return version
 
 
-_registry: WeakValueDictionary[str, MemoryObjects] = WeakValueDictionary()
-_registry_lock = threading.Lock()
+_registry: Registry[str, MemoryObjects] = Registry()
 
 
 def memory_objects(name: str) -> MemoryObjects:
     """The objects of the in-memory storage `name`; none at first."""
-    with _registry_lock:
-        found = _registry.get(name)
-        if found is None:
-            found = _registry[name] = MemoryObjects(name)
-        return found
+    return _registry.find_or_make(name, lambda: MemoryObjects(name))
 
 
 def find_memory_objects(name: str) -> MemoryObjects | None:
     """The objects of the in-memory storage `name`, if they live in this process."""
-    with _registry_lock:
-        return _registry.get(name)
+    return _registry.find(name)
 
 
 class MemoryDriver:

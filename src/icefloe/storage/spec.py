@@ -6,9 +6,7 @@ settings; the functions that make a `Storage` are in `constructors.py`.
 
 from __future__ import annotations
 
-import threading
 from typing import Any
-from weakref import WeakValueDictionary
 
 from icefloe.config.resolved import ResolvedStorage
 from icefloe.config.storage import StorageSettings
@@ -16,6 +14,7 @@ from icefloe.storage.calls import BlockingCalls, Calls
 from icefloe.storage.connect import connect
 from icefloe.storage.driver import Driver, ObjectInfo
 from icefloe.storage.eventloop import EventLoopCalls
+from icefloe.storage.forks import Registry
 from icefloe.storage.local import LocalDriver
 from icefloe.storage.locations import (
     LocalLocation,
@@ -31,8 +30,7 @@ from icefloe.storage.run import run_blocking
 MAX_CONCURRENT_REQUESTS = 256
 
 _Key = tuple[Location, ResolvedStorage, bool, int]
-_drivers: WeakValueDictionary[_Key, Any] = WeakValueDictionary()
-_drivers_lock = threading.Lock()
+_drivers: Registry[_Key, Driver] = Registry()
 
 
 class Storage:
@@ -97,13 +95,9 @@ class Storage:
         key = (self._location, in_force, blocking, max_concurrent_requests)
         found = self._drivers.get(key)
         if found is None:
-            with _drivers_lock:
-                found = _drivers.get(key)
-            if found is None:
-                made = self._make_driver(in_force, blocking, max_concurrent_requests)
-                with _drivers_lock:
-                    found = _drivers.setdefault(key, made)
-            self._drivers[key] = found
+            found = self._drivers[key] = _drivers.find_or_make(
+                key, lambda: self._make_driver(in_force, blocking, max_concurrent_requests)
+            )
         return found
 
     def _make_driver(
@@ -119,6 +113,10 @@ class Storage:
         flavour = BlockingCalls if blocking else EventLoopCalls
         calls: Calls = flavour(max_concurrent_requests)
         return ObstoreDriver(connect(location, settings), settings, calls)
+
+    def is_same_place(self, other: Storage) -> bool:
+        """Whether the same objects are there, whoever signs in and however they are reached."""
+        return self._location.place == other._location.place
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Storage) and self._location == other._location

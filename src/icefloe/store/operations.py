@@ -24,13 +24,8 @@ from icefloe.format.nodes import ArrayData, Node
 from icefloe.ids import ChunkId, NodeId
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.packing import add_chunk, is_packed
-from icefloe.repo.sessions import (
-    SessionMode,
-    SessionState,
-    all_chunks,
-    find_chunk,
-    load_manifests,
-)
+from icefloe.repo.session_view import SessionView, all_chunks, find_chunk, load_manifests
+from icefloe.repo.sessions import SessionMode, SessionState
 from icefloe.storage.driver import Readable, Span
 from icefloe.store.keys import (
     METADATA,
@@ -70,18 +65,19 @@ async def locate(
     parsed = parse_key(key)
     if isinstance(parsed, V2Key):
         return None
+    view = state.view
     if isinstance(parsed, MetadataKey):
-        document = state.find_document(parsed.path)
+        document = view.find_document(parsed.path)
         if document is None or byte_range is None:
             return document
         start, length = _span(byte_range, len(document)) or (0, len(document))
         return document[start : start + length]
-    node = state.find_node(parsed.path)
+    node = view.find_node(parsed.path)
     if node is None:
         return None
     if node.array is None:
-        state.array(parsed.path)  # says what is wrong
-    ref = await _find(handle, state, node, parsed.coordinates)
+        view.array(parsed.path)  # says what is wrong
+    ref = await _find(handle, view, node, parsed.coordinates)
     if ref is None:
         return None
     if byte_range is None:
@@ -96,11 +92,11 @@ async def fetch(handle: RepoHandle, found: Located) -> Readable:
 
 
 async def _find(
-    handle: RepoHandle, state: SessionState, node: Node, coordinates: Coordinates
+    handle: RepoHandle, view: SessionView, node: Node, coordinates: Coordinates
 ) -> ChunkRef | None:
     if node.array is None or not _is_in_grid(node.array, coordinates):
         return None
-    return await find_chunk(handle, state, node, coordinates)
+    return await find_chunk(handle, view, node, coordinates)
 
 
 async def exists(handle: RepoHandle, state: SessionState, key: str) -> bool:
@@ -108,11 +104,12 @@ async def exists(handle: RepoHandle, state: SessionState, key: str) -> bool:
     parsed = parse_key(key)
     if isinstance(parsed, V2Key):
         raise _no_key(key)
-    node = state.find_node(parsed.path)
+    view = state.view
+    node = view.find_node(parsed.path)
     if node is None or isinstance(parsed, MetadataKey):
         return node is not None
-    state.array(parsed.path)
-    return await _find(handle, state, node, parsed.coordinates) is not None
+    view.array(parsed.path)
+    return await _find(handle, view, node, parsed.coordinates) is not None
 
 
 async def getsize(handle: RepoHandle, state: SessionState, key: str) -> int:
@@ -120,23 +117,25 @@ async def getsize(handle: RepoHandle, state: SessionState, key: str) -> int:
     parsed = parse_key(key)
     if isinstance(parsed, V2Key):
         raise _no_key(key)
-    node = state.node(parsed.path)
+    view = state.view
+    node = view.node(parsed.path)
     if isinstance(parsed, MetadataKey):
         return len(node.user_data)
-    state.array(parsed.path)
-    ref = await _find(handle, state, node, parsed.coordinates)
+    view.array(parsed.path)
+    ref = await _find(handle, view, node, parsed.coordinates)
     return 0 if ref is None else ref.length
 
 
 async def getsize_prefix(handle: RepoHandle, state: SessionState, prefix: str) -> int:
     """Bytes of metadata and chunks at and below a node."""
     total = 0
-    nodes = [state.node(path) for path in state.all_paths(_node_prefix(state, prefix))]
-    await load_manifests(handle, state, nodes)
+    view = state.view
+    nodes = view.all_nodes(_node_prefix(view, prefix))
+    await load_manifests(handle, view, nodes)
     for node in nodes:
         total += len(node.user_data)
         if node.array is not None:
-            total += int((await all_chunks(handle, state, node)).length.sum())
+            total += int((await all_chunks(handle, view, node)).length.sum())
     return total
 
 
@@ -147,19 +146,19 @@ async def list_prefix(handle: RepoHandle, state: SessionState, prefix: str) -> l
     """Every key at or below a node: all metadata first, then chunks."""
     if prefix.startswith("/") and prefix != "/":
         return []
-    below = state.all_paths(_node_prefix(state, prefix))
-    keys = [metadata_key(path) for path in below]
-    nodes = [state.node(path) for path in below]
-    await load_manifests(handle, state, nodes)
+    view = state.view
+    nodes = view.all_nodes(_node_prefix(view, prefix))
+    keys = [metadata_key(node.path) for node in nodes]
+    await load_manifests(handle, view, nodes)
     for node in nodes:
         if node.array is not None:
-            keys.extend(await chunk_keys(handle, state, node))
+            keys.extend(await chunk_keys(handle, view, node))
     return keys
 
 
-async def chunk_keys(handle: RepoHandle, state: SessionState, node: Node) -> list[str]:
+async def chunk_keys(handle: RepoHandle, view: SessionView, node: Node) -> list[str]:
     """The keys of all chunks of an array."""
-    index = (await all_chunks(handle, state, node)).index
+    index = (await all_chunks(handle, view, node)).index
     prefix = chunk_prefix(node.path)
     if index.shape[1] == 0:
         return [prefix] * len(index)
@@ -172,32 +171,33 @@ async def list_dir(handle: RepoHandle, state: SessionState, prefix: str) -> list
     if prefix.startswith("/") and prefix != "/":
         return []
     path = paths.ROOT + prefix.strip("/")
-    node = state.find_node(path)
+    view = state.view
+    node = view.find_node(path)
     if node is not None and node.array is not None:
         return [METADATA, "c"]
     if node is None and path != paths.ROOT:
-        array = _owning_array(state, path)
-        return [] if array is None else await _next_chunk_segments(handle, state, array, path)
+        array = _owning_array(view, path)
+        return [] if array is None else await _next_chunk_segments(handle, view, array, path)
     depth = len(paths.segments(path))
     children = {
         paths.segments(below)[depth]
-        for below in state.all_paths(path)
+        for below in view.all_paths(path)
         if len(paths.segments(below)) == depth + 1
     }
     return ([METADATA] if node is not None else []) + sorted(children)
 
 
-def _owning_array(state: SessionState, path: str) -> Node | None:
+def _owning_array(view: SessionView, path: str) -> Node | None:
     """The array in whose chunk keys `path` lies, if there is one."""
     for above in paths.ancestors(path):
-        node = state.find_node(above)
+        node = view.find_node(above)
         if node is not None:
             return node if node.array is not None else None
     return None
 
 
 async def _next_chunk_segments(
-    handle: RepoHandle, state: SessionState, node: Node, path: str
+    handle: RepoHandle, view: SessionView, node: Node, path: str
 ) -> list[str]:
     below = paths.segments(path)[len(paths.segments(node.path)) :]
     assert node.array is not None
@@ -206,15 +206,15 @@ async def _next_chunk_segments(
         return []
     if not all(number.isdecimal() for number in numbers):
         return []
-    index = (await all_chunks(handle, state, node)).index
+    index = (await all_chunks(handle, view, node)).index
     for axis, number in enumerate(numbers):
         index = index[index[:, axis] == int(number)]
     return list(map(str, np.unique(index[:, len(numbers)]).tolist()))
 
 
-def _node_prefix(state: SessionState, prefix: str) -> str:
+def _node_prefix(view: SessionView, prefix: str) -> str:
     path = paths.ROOT + prefix.strip("/")
-    if path != paths.ROOT and state.find_node(path) is None:
+    if path != paths.ROOT and view.find_node(path) is None:
         raise InvalidInputError(
             f"prefix {prefix!r} is not the path of a group or array", ErrorKind.BAD_KEY_PREFIX
         )
@@ -268,7 +268,7 @@ async def set_if_not_exists(handle: RepoHandle, state: SessionState, key: str, v
 
 
 async def delete(handle: RepoHandle, state: SessionState, key: str) -> None:
-    """Delete a node with everything below it, or a chunk; what is not there does not matter."""
+    """Delete a chunk, an array, or a group with everything below it; all of that may be missing."""
     state.require_writable()
     parsed = parse_key(key)
     if isinstance(parsed, V2Key):
@@ -289,26 +289,30 @@ async def delete_dir(handle: RepoHandle, state: SessionState, prefix: str) -> No
     """Delete a node, or the chunks of an array whose keys start with `prefix`."""
     state.require_writable()
     path = paths.ROOT + prefix.strip("/")
-    if path == paths.ROOT or state.find_node(path) is not None:
+    view = state.view
+    if path == paths.ROOT or view.find_node(path) is not None:
         with state.writing():
-            state.changes.delete_node(state.snapshot.nodes, path)
+            if path == paths.ROOT:
+                state.changes.delete_all(state.snapshot.nodes)
+            else:
+                state.changes.delete_node(state.snapshot.nodes, path)
             state.forget_nodes()
         return
-    node = _owning_array(state, path)
+    node = _owning_array(view, path)
     if node is None:
         return
     below = paths.segments(path)[len(paths.segments(node.path)) :]
     if below[0] != "c" or not all(number.isdecimal() for number in below[1:]):
         return
-    index = (await all_chunks(handle, state, node)).index
+    index = (await all_chunks(handle, view, node)).index
     for axis, number in enumerate(below[1:]):
         if axis >= index.shape[1]:
             return
         index = index[index[:, axis] == int(number)]
     with state.writing():
-        edits = state.changes.edits(node)
-        for row in index.tolist():
-            edits.set(tuple(row), None)
+        if (edits := state.edits(node)) is not None:
+            for row in index.tolist():
+                edits.set(tuple(row), None)
 
 
 def require_writable(state: SessionState) -> None:

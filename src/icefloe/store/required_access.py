@@ -13,7 +13,8 @@ from icefloe.config.virtual_urls import parse
 from icefloe.errors import InvalidInputError
 from icefloe.format.chunk_refs import ChunkKind
 from icefloe.repo.handle import RepoHandle
-from icefloe.repo.sessions import SessionState, all_chunks, load_manifests
+from icefloe.repo.session_view import all_chunks, load_manifests
+from icefloe.repo.sessions import SessionState
 from icefloe.store.location_columns import match_containers
 
 
@@ -41,12 +42,13 @@ async def required_access(handle: RepoHandle, state: SessionState) -> list[Requi
     containers = list(access.containers)
     counts, sizes = Counter[int](), Counter[int]()
     lost_counts, lost_sizes = Counter[str](), Counter[str]()
-    nodes = [state.node(path) for path in state.all_paths()]
-    await load_manifests(handle, state, nodes)
+    view = state.view
+    nodes = view.all_nodes()
+    await load_manifests(handle, view, nodes)
     for node in nodes:
         if node.array is None:
             continue
-        refs = await all_chunks(handle, state, node)
+        refs = await all_chunks(handle, view, node)
         is_virtual = refs.kind == ChunkKind.VIRTUAL
         if refs.location is None or not is_virtual.any():
             continue

@@ -15,7 +15,8 @@ from icefloe.format.chunk_refs import ChunkKind
 from icefloe.format.coded import Coded
 from icefloe.ids import ChunkId, NodeId
 from icefloe.repo.handle import RepoHandle
-from icefloe.repo.sessions import SessionState, all_chunks, find_chunk, load_manifests
+from icefloe.repo.session_view import all_chunks, find_chunk, load_manifests
+from icefloe.repo.sessions import SessionState
 
 
 async def node_id(_handle: RepoHandle, state: SessionState, path: str) -> NodeId:
@@ -27,7 +28,8 @@ async def chunk_kind(
     handle: RepoHandle, state: SessionState, path: str, coordinates: Sequence[int]
 ) -> int:
     """The `ChunkKind` of a chunk, 0 when it was never written."""
-    node, array = state.array(_node_path(path))
+    view = state.view
+    node, array = view.array(_node_path(path))
     if len(coordinates) != len(array.shape):
         raise InvalidInputError(
             f"chunk index {tuple(coordinates)} has {len(coordinates)} dimensions, array {path!r} "
@@ -39,7 +41,7 @@ async def chunk_kind(
             f"chunk index {tuple(coordinates)}: numbers run from 0 to {2**32 - 1:,}",
             ErrorKind.INVALID_CHUNK_INDEX,
         )
-    ref = await find_chunk(handle, state, node, tuple(coordinates))
+    ref = await find_chunk(handle, view, node, tuple(coordinates))
     return 0 if ref is None else int(ref.kind)
 
 
@@ -47,12 +49,13 @@ async def virtual_locations(handle: RepoHandle, state: SessionState) -> list[str
     """The absolute URL of every virtual chunk of every array."""
     found: list[str] = []
     containers = handle.assets.virtual.access.containers
-    nodes = [state.node(path) for path in state.all_paths()]
-    await load_manifests(handle, state, nodes)
+    view = state.view
+    nodes = view.all_nodes()
+    await load_manifests(handle, view, nodes)
     for node in nodes:
         if node.array is None:
             continue
-        refs = await all_chunks(handle, state, node)
+        refs = await all_chunks(handle, view, node)
         rows = np.flatnonzero(refs.kind == ChunkKind.VIRTUAL)
         if len(rows) and refs.location is not None:
             found.extend(_absolute(refs.location.take(rows), containers))
@@ -83,8 +86,11 @@ async def chunk_batches(
     """The references of an array in batches; see `IcechunkStore.array_chunk_iterator`."""
     if batch_size < 1:
         raise InvalidInputError(f"batch_size is {batch_size}, expected at least 1")
-    node, _ = state.array(_node_path("/" + array_path.strip("/")))
-    everything = await all_chunks(handle, state, node)
+    view = state.view
+    node, _ = view.array(_node_path("/" + array_path.strip("/")))
+    with view.lock:
+        view.packs.close(view.changes)  # so that every chunk has a place
+    everything = await all_chunks(handle, view, node)
     containers = handle.assets.virtual.access.containers
     for first in range(0, len(everything), batch_size):
         refs = everything.take(slice(first, first + batch_size))

@@ -98,7 +98,8 @@ def set_virtual_ref(
         last_modified=modified,
     )
     with state.writing():
-        state.changes.edits(node).set(parsed.coordinates, ref)
+        if (edits := state.edits(node)) is not None:
+            edits.set(parsed.coordinates, ref)
 
 
 def set_virtual_refs(
@@ -140,7 +141,8 @@ def set_virtual_refs(
         columns.last_modified,
     )
     with state.writing():
-        state.changes.edits(node).set_table(refs)
+        if (edits := state.edits(node)) is not None:
+            edits.set_table(refs)
     return failed
 
 

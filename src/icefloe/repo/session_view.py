@@ -1,0 +1,164 @@
+"""What a session sees: a snapshot, and the changes on top of it.
+
+A commit, a rebase and a discard put another view in the place of the session's present one. A
+reader takes the view once and goes on with it, so that the nodes, references and manifests it
+finds belong together, whatever happens to the session meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from threading import RLock
+
+from icefloe import paths
+from icefloe.changes.change_set import ChangeSet
+from icefloe.changes.chunk_edits import Coordinates
+from icefloe.changes.packs import Packs
+from icefloe.errors import ErrorKind, InvalidInputError, NodeNotFoundError
+from icefloe.format.chunk_refs import ChunkRef, ChunkRefs
+from icefloe.format.manifest_boxes import ManifestBoxes
+from icefloe.format.nodes import ArrayData, Node
+from icefloe.format.snapshot import ManifestFiles, Snapshot
+from icefloe.ids import NodeId
+from icefloe.repo.handle import RepoHandle
+from icefloe.repo.preload import load_manifest
+
+_MANIFESTS_AT_ONCE = 128
+
+
+class SessionView:
+    """A snapshot with changes and the packs that their chunks wait in.
+
+    The snapshot never changes. The session adds to the changes and packs of its present view,
+    while it holds the lock, which is the session's own.
+    """
+
+    def __init__(self, snapshot: Snapshot, changes: ChangeSet, packs: Packs, lock: RLock) -> None:
+        self.snapshot = snapshot
+        self.changes = changes
+        self.packs = packs
+        self.lock = lock
+        self.has_read = False
+        """Whether a manifest was needed already: small ones come along with the first."""
+        self._nodes: dict[str, Node] = {}
+        self._boxes: dict[NodeId, ManifestBoxes] = {}
+
+    @property
+    def manifest_files(self) -> ManifestFiles:
+        """The files of all manifests that nodes of the session refer to."""
+        return self.changes.manifest_files(self.snapshot.manifest_files)
+
+    def find_node(self, path: str) -> Node | None:
+        """The node at `path`; remembered until the session changes a node."""
+        node = self._nodes.get(path)
+        if node is None:
+            with self.lock:
+                node = self.changes.find(self.snapshot.nodes, path)
+                if node is not None:
+                    self._nodes[path] = node
+        return node
+
+    def find_document(self, path: str) -> bytes | None:
+        """The zarr.json of the node at `path`, or None; nothing else of the node is looked at."""
+        if self.changes.is_empty:
+            return self.snapshot.nodes.find_user_data(path)
+        node = self.find_node(path)
+        return None if node is None else node.user_data
+
+    def node(self, path: str) -> Node:
+        """The node at `path`, which has to be there."""
+        node = self.find_node(path)
+        if node is None:
+            raise NodeNotFoundError(f"no node at {path!r} in snapshot {self.snapshot.id}")
+        return node
+
+    def array(self, path: str) -> tuple[Node, ArrayData]:
+        """The array at `path`."""
+        node = self.node(path)
+        if node.array is None:
+            raise InvalidInputError(
+                f"the node at {path!r} is a group, not an array", ErrorKind.NOT_AN_ARRAY
+            )
+        return node, node.array
+
+    def all_paths(self, below: str = paths.ROOT) -> list[str]:
+        """The paths of all nodes at or below a path, ascending."""
+        with self.lock:
+            return self.changes.paths(self.snapshot.nodes, below)
+
+    def all_nodes(self, below: str = paths.ROOT) -> list[Node]:
+        """All nodes at or below a path, ascending by path."""
+        with self.lock:
+            return [self.node(path) for path in self.all_paths(below)]
+
+    def boxes(self, node: Node) -> ManifestBoxes:
+        """Where the manifests of an array are; remembered like the node."""
+        assert node.array is not None
+        found = self._boxes.get(node.id)
+        if found is None or found.manifests is not node.array.manifests:
+            found = self._boxes[node.id] = ManifestBoxes(node.array.manifests)
+        return found
+
+    def forget_nodes(self) -> None:
+        """Look nodes up again; for callers who changed one and hold the lock."""
+        self._nodes = {}
+        self._boxes = {}
+
+
+# -- chunk references, as a session sees them
+
+
+async def find_chunk(
+    handle: RepoHandle, view: SessionView, node: Node, coordinates: Coordinates
+) -> ChunkRef | None:
+    """The reference of one chunk: the session's own edit, or what a manifest says."""
+    if node.id in view.changes.chunks:
+        with view.lock:  # a reference and the pack it is in belong together
+            edits = view.changes.chunks.get(node.id)
+            is_touched, ref = (False, None) if edits is None else edits.find(coordinates)
+            if is_touched:
+                return ref if ref is None else view.packs.filled(ref, node.id, coordinates)
+    for manifest in view.boxes(node).around(coordinates):
+        loaded = handle.assets.caches.manifests.get(manifest.id)
+        if loaded is None:
+            is_first, view.has_read = not view.has_read, True
+            info = view.manifest_files[manifest.id]
+            loaded = await load_manifest(handle, view.snapshot, info, is_first=is_first)
+        if (ref := loaded.get(node.id, coordinates)) is not None:
+            return ref
+    return None
+
+
+async def load_manifests(handle: RepoHandle, view: SessionView, nodes: Iterable[Node]) -> None:
+    """Fetch the manifests of many arrays ahead, many requests at once, into the cache."""
+    files = view.manifest_files
+    wanted = [
+        (ref.id, files[ref.id].size_bytes)
+        for node in nodes
+        if node.array is not None
+        for ref in node.array.manifests
+    ]
+    for first in range(0, len(wanted), _MANIFESTS_AT_ONCE):
+        await handle.assets.manifests(wanted[first : first + _MANIFESTS_AT_ONCE])
+
+
+async def committed_chunks(handle: RepoHandle, files: ManifestFiles, node: Node) -> ChunkRefs:
+    """Every reference in the manifests of an array."""
+    assert node.array is not None
+    wanted = [(ref.id, files[ref.id].size_bytes) for ref in node.array.manifests]
+    found = [manifest.find(node.id) for manifest in await handle.assets.manifests(wanted)]
+    layers = [(refs, None) for refs in found if refs is not None]
+    return ChunkRefs.overlay(layers, len(node.array.shape))[0]
+
+
+async def all_chunks(handle: RepoHandle, view: SessionView, node: Node) -> ChunkRefs:
+    """Every reference of an array inside its grid, the session's edits included."""
+    assert node.array is not None
+    grid = [dimension.num_chunks for dimension in node.array.shape]
+    merged = await committed_chunks(handle, view.manifest_files, node)
+    with view.lock:  # others may be adding chunks
+        edits = view.changes.chunks.get(node.id)
+        columns = None if edits is None else edits.columns()
+    if columns is not None:
+        merged = merged.merge(*columns)
+    return merged.select([0] * len(grid), grid)
