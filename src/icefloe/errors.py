@@ -264,6 +264,8 @@ class StorageError(IcechunkError):
     """The storage failed or is set up wrongly; often worth another try."""
 
     default_kind = ErrorKind.STORAGE_OTHER
+    is_bucket_missing: ClassVar[bool] = False
+    """Whether the bucket or container itself does not exist, so that no object in it does."""
 
 
 class UnknownOutcomeError(StorageError):

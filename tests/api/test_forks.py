@@ -18,6 +18,7 @@ from icefloe.changes.chunk_edits import ChunkEdits
 from icefloe.format.chunk_refs import ChunkRefs
 from tests.api.fork_cases import EDITS, IN_TURN, REFUSED, group
 from tests.api.outcomes import changes, happened, hierarchy, keys, outcome, put
+from tests.servers import S3Server
 
 
 @pytest.fixture(scope="module")
@@ -329,3 +330,25 @@ def test_the_pickle_of_a_writable_session_says_what_to_do() -> None:
 def test_the_refused_pairs_are_about_known_edits() -> None:
     assert {name for pair in REFUSED for name in pair} <= EDITS.keys()
     assert {name for pair in IN_TURN for name in pair} <= EDITS.keys()
+
+
+class Keys:
+    """Gives out credentials; like most objects with state, it has neither equals nor a hash."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __call__(self) -> icefloe.S3StaticCredentials:
+        return icefloe.S3StaticCredentials("test", "test-secret")
+
+
+def test_forks_with_credentials_from_a_function_are_merged(s3_server: S3Server) -> None:
+    storage = s3_server.storage(get_credentials=Keys())
+    session = Repository.create(storage).writable_session("main")
+    fork = pickle.loads(pickle.dumps(session.fork()))
+    put(fork.store, "g/zarr.json")
+    session.merge(pickle.loads(pickle.dumps(fork)))
+    session.commit("merged")
+    assert list(keys(session.store)) == ["g/zarr.json"]

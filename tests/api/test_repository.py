@@ -21,16 +21,19 @@ from icefloe import (
     RepoAvailability,
     Repository,
     RepositoryConfig,
+    RepositoryNotFoundError,
     RepoStatus,
     SnapshotNotFoundError,
     SpecVersion,
     Storage,
+    StorageError,
     StorageSettings,
     UpdateType,
     in_memory_storage,
 )
 from icefloe.storage.run import run_blocking
 from tests.api.histories import clock_of, make, now, write
+from tests.servers import S3Server
 
 both_versions = pytest.mark.parametrize("spec_version", [1, 2])
 
@@ -115,8 +118,24 @@ def test_nothing_is_saved_unless_asked_for(spec_version: int) -> None:
         assert Repository.fetch_config(storage) is None
 
 
-def test_there_is_no_configuration_where_nothing_is() -> None:
-    assert Repository.fetch_config(in_memory_storage()) is None
+def test_there_is_no_configuration_where_nothing_is(storage: Storage) -> None:
+    with pytest.raises(RepositoryNotFoundError, match="no repository in"):
+        Repository.fetch_config(storage)
+
+
+def test_there_is_no_repository_in_a_bucket_that_does_not_exist(s3_server: S3Server) -> None:
+    missing = s3_server.storage(bucket="no-such-bucket")
+    assert not Repository.exists(missing)
+    assert Repository.fetch_spec_version(missing) is None
+    for find in (Repository.fetch_config, Repository.open):
+        with pytest.raises(RepositoryNotFoundError, match="no-such-bucket"):
+            find(missing)
+    for create in (Repository.create, Repository.open_or_create):
+        with pytest.raises(StorageError, match="NoSuchBucket"):
+            create(missing)
+    refused = s3_server.storage(access_key_id="unknown", secret_access_key="x")
+    with pytest.raises(StorageError, match="AccessDenied"):
+        Repository.exists(refused)
 
 
 @both_versions

@@ -407,3 +407,11 @@ def test_a_commit_a_little_ahead_is_fine(spec_version: int) -> None:
         clock.ahead_us = 9 * 60_000_000
         session.commit("nine minutes ahead")
     assert values(repository.readonly_session("main")) == [7, 7, 7, 7]
+
+
+def test_asking_for_what_is_not_there_costs_no_memory() -> None:
+    session = Repository.create(in_memory_storage()).writable_session("main")
+    view = session._state.view
+    for number in range(1000):
+        assert view.find_node(f"/missing/{number}") is None
+    assert not view._nodes

@@ -62,6 +62,51 @@ MEMORY_PROGRAM = PROGRAM.replace(
     "[storage_from_url('memory://shelf')]",
 )
 
+# Another thread holds every lock there is while the process forks.
+LOCKS_PROGRAM = """
+import os, signal, sys, tempfile, threading
+import icefloe, zarr
+from icefloe.storage import directory, memory, spec
+
+folder = tempfile.mkdtemp()
+repository = icefloe.Repository.create(icefloe.local_filesystem_storage(folder))
+session = repository.writable_session("main")
+array = zarr.create_array(session.store, name="a", shape=(2,), chunks=(1,), dtype="i4")
+array[:] = 7
+locks = [
+    session._state.lock,
+    spec._drivers._lock,
+    directory._directories._lock,
+    memory._registry._lock,
+]
+are_held, may_end = threading.Event(), threading.Event()
+
+def hold():
+    for lock in locks:
+        lock.__enter__()
+    are_held.set()
+    may_end.wait(60)
+    for lock in locks:
+        lock.__exit__(None, None, None)
+
+thread = threading.Thread(target=hold)
+thread.start()
+are_held.wait(60)
+child = os.fork()
+if child == 0:
+    signal.alarm(30)
+    icefloe.in_memory_storage()
+    opened = icefloe.Repository.open(icefloe.local_filesystem_storage(folder))
+    print("child found", opened.list_branches(), flush=True)
+    keys = session.store.get_sync("a/zarr.json")
+    session.commit("from the child")
+    print("child committed", flush=True)
+    os._exit(0)
+print("child ended with", os.waitpid(child, 0)[1], flush=True)
+may_end.set()
+thread.join(60)
+"""
+
 
 def run(program: str, sent: object) -> str:
     done = subprocess.run(
@@ -104,4 +149,11 @@ def test_a_fork_before_the_first_use_does_no_harm(s3_server: S3Server) -> None:
     run_blocking(storage.driver(blocking=True).put("repo", b"0"))
     said = run(UNUSED_PROGRAM, storage)
     assert "child reads b'0'" in said
+    assert "child ended with 0" in said
+
+
+def test_a_child_does_not_wait_for_locks_that_threads_of_its_parent_held() -> None:
+    said = run(LOCKS_PROGRAM, None)
+    assert "child found {'main'}" in said
+    assert "child committed" in said
     assert "child ended with 0" in said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -280,3 +281,27 @@ def test_a_file_system_without_hard_links_is_good_enough(
     with pytest.raises(ConditionFailed):
         run_blocking(driver.put_if("refs/tag.a/ref.json", b"2", previous=None))
     assert bytes(run_blocking(driver.get("refs/tag.a/ref.json"))) == b"1"
+
+
+def test_a_folder_on_another_file_system_takes_objects_like_any_other(
+    driver: Driver, root: Path
+) -> None:
+    elsewhere = Path("/dev/shm")
+    root.mkdir(parents=True)
+    if not elsewhere.is_dir() or elsewhere.stat().st_dev == root.stat().st_dev:
+        pytest.skip("needs a second file system, at /dev/shm")
+    with tempfile.TemporaryDirectory(dir=elsewhere) as folder:
+        for name in ("chunks", "refs"):
+            (Path(folder) / name).mkdir()
+            (root / name).symlink_to(Path(folder) / name)
+        run_blocking(driver.put("chunks/A", b"1"))
+        run_blocking(driver.put_many([("chunks/A", b"2"), ("chunks/B", b"3")]))
+        version = run_blocking(driver.put_if("refs/main", b"4", previous=None))
+        with pytest.raises(ConditionFailed):
+            run_blocking(driver.put_if("refs/main", b"5", previous=None))
+        run_blocking(driver.put_if("refs/main", b"6", previous=version))
+        run_blocking(driver.sync())
+        listed = [info.key for info in run_blocking(driver.list(""))]
+        assert listed == ["chunks/A", "chunks/B", "refs/main"]
+        assert [bytes(run_blocking(driver.get(key))) for key in listed] == [b"2", b"3", b"6"]
+        assert files(Path(folder)) == listed  # nothing unfinished is left

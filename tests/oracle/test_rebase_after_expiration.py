@@ -81,3 +81,16 @@ def test_a_log_that_is_gone_is_reported(tmp_path: Path) -> None:
         late.rebase(icefloe.ConflictDetector())
     assert caught.value.kind == icefloe.ErrorKind.REBASE_TX_LOG_PRUNED
     assert late.has_uncommitted_changes
+
+
+@pytest.mark.parametrize("ending", ["amend", "flush"])
+def test_amending_and_flushing_without_the_base_say_what_is_gone(
+    tmp_path: Path, ending: str
+) -> None:
+    _, late, _ = prepare(tmp_path, 2)
+    official = icechunk.Repository.open(icechunk.local_filesystem_storage(str(tmp_path)))
+    official.garbage_collect(datetime.now(UTC))
+    with pytest.raises(icefloe.SnapshotNotFoundError, match=late.snapshot_id):
+        getattr(late, ending)("too late")
+    assert late.has_uncommitted_changes
+    assert not late.read_only

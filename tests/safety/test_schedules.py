@@ -311,7 +311,7 @@ def check_first_commit(outcome: Outcome[Storage], created: list[RepoHandle]) -> 
     assert listed.flushed_at == file.flushed_at, (
         f"the first snapshot was replaced in order {outcome.order}"
     )
-    saved = run_blocking(lifecycle.fetch_config(driver_of(outcome.world)))
+    saved = run_blocking(lifecycle.fetch_config(outcome.world, driver_of(outcome.world)))
     thresholds = [handle.config.inline_chunk_threshold_bytes for handle in created]
     assert saved is not None
     assert saved.inline_chunk_threshold_bytes in thresholds, f"in order {outcome.order}"

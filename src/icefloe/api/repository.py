@@ -179,9 +179,13 @@ class Repository(RepositoryAsync):
 
     @staticmethod
     def fetch_config(storage: Storage) -> RepositoryConfig | None:
-        """The saved configuration of the repository stored here, or None if none was saved."""
+        """The saved configuration of the repository stored here, or None if none was saved.
+
+        Raises:
+            RepositoryNotFoundError: there is no repository.
+        """
         driver = driver_for(storage, None, blocking=True)
-        return run_blocking(lifecycle.fetch_config(driver))
+        return run_blocking(lifecycle.fetch_config(storage, driver))
 
     @classmethod
     def _from_handle(cls, handle: RepoHandle, *, is_blocking: bool) -> Self:

@@ -51,11 +51,11 @@ _FIRST_MESSAGE = "Repository initialized"
 
 
 async def find_object(driver: Driver, key: str) -> tuple[bytes, Version] | None:
-    """An object that may be missing."""
+    """An object that may be missing, also because its bucket is."""
     try:
         return await driver.get_versioned(key)
     except StorageError as error:
-        if error.kind == ErrorKind.OBJECT_NOT_FOUND:
+        if error.kind == ErrorKind.OBJECT_NOT_FOUND or error.is_bucket_missing:
             return None
         raise
 
@@ -71,14 +71,27 @@ async def fetch_spec_version(driver: Driver) -> int | None:
     return None
 
 
-async def fetch_config(driver: Driver) -> RepositoryConfig | None:
-    """The saved configuration, or None if none was saved."""
+async def fetch_config(storage: Storage, driver: Driver) -> RepositoryConfig | None:
+    """The saved configuration, or None if none was saved.
+
+    Raises:
+        RepositoryNotFoundError: there is no repository.
+    """
     found = await find_object(driver, layout.REPO)
     if found is not None:
         config = decode_repo_info(found[0], layout.REPO).config
         return None if config is None else decode_config_flexbuffer(config)
+    await _require_version_1(storage, driver)
     found = await find_object(driver, layout.CONFIG_YAML)
     return None if found is None else decode_config_yaml(found[0])
+
+
+async def _require_version_1(storage: Storage, driver: Driver) -> None:
+    if await find_object(driver, layout.branch_key(MAIN)) is None:
+        raise RepositoryNotFoundError(
+            f"no repository in {storage!r}: neither {layout.REPO!r} nor "
+            f"{layout.branch_key(MAIN)!r} exists; create one, or check the path"
+        )
 
 
 async def open_repository(
@@ -107,11 +120,7 @@ async def open_repository(
         handle = make_handle(storage, driver, 2, _merged(saved, config), clock, access)
         handle.assets.caches.repo = RepoObject(info, data, version)
         return handle
-    if await find_object(driver, layout.branch_key(MAIN)) is None:
-        raise RepositoryNotFoundError(
-            f"no repository in {storage!r}: neither {layout.REPO!r} nor "
-            f"{layout.branch_key(MAIN)!r} exists; create one, or check the path"
-        )
+    await _require_version_1(storage, driver)
     found = await find_object(driver, layout.CONFIG_YAML)
     saved = None if found is None else decode_config_yaml(found[0])
     access = _access(saved, config, authorize, are_containers_own)

@@ -12,6 +12,7 @@ Plain files and `fcntl`; nothing here knows about keys. Below the root there is
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import itertools
 import os
@@ -48,6 +49,8 @@ class Directory:
         self._locks = f"{root}/{OWN_DIRECTORY}/locks"
         self._names = itertools.count()
         self._is_swept = False
+        self._elsewhere: set[str] = set()
+        """Folders on another file system than the root, from which no file can be renamed."""
         self._pending_files: dict[str, None] = {}
         self._pending_directories: dict[str, None] = {}
         self._not_durable: dict[str, str] = {}
@@ -69,17 +72,38 @@ class Directory:
 
     # --- writing ------------------------------------------------------------------------------
 
-    def write_temporary(self, data: Any, *, is_synced: bool) -> str:
-        """Write `data` to a new file outside everybody's sight; returns its path."""
+    def place(self, data: Any, path: str, *, is_synced: bool, may_replace: bool) -> None:
+        """Write a file aside and give it its name, in one step that readers see as a whole.
+
+        Raises:
+            FileExistsError: there is a file already, and `may_replace` is False.
+        """
+        try:
+            temporary = self._write_aside(data, path, is_synced=is_synced)
+            self._move(temporary, path, may_replace=may_replace)
+        except OSError as error:
+            folder = os.path.dirname(path)
+            if error.errno != errno.EXDEV or folder in self._elsewhere:
+                raise
+            # Part of the repository is on another file system, by a link or a mount.
+            self._elsewhere.add(folder)
+            temporary = self._write_aside(data, path, is_synced=is_synced)
+            self._move(temporary, path, may_replace=may_replace)
+
+    def _write_aside(self, data: Any, path: str, *, is_synced: bool) -> str:
+        """Write `data` to a new file that nobody looks at; returns where."""
         if not self._is_swept:
             self._sweep()
-        path = f"{self._temporary}/{self._run}-{next(self._names)}"
+        aside = f"{self._temporary}/{self._run}-{next(self._names)}"
+        if os.path.dirname(path) in self._elsewhere:
+            # Listings leave such names out, also those of Icechunk.
+            aside = f"{path}#{secrets.randbelow(10**18)}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
-            descriptor = os.open(path, flags, 0o666)
+            descriptor = os.open(aside, flags, 0o666)
         except FileNotFoundError:
-            self.make_directory(self._temporary)
-            descriptor = os.open(path, flags, 0o666)
+            self.make_directory(os.path.dirname(aside))
+            descriptor = os.open(aside, flags, 0o666)
         try:
             rest = memoryview(data).cast("B")
             while rest:
@@ -88,10 +112,10 @@ class Directory:
                 os.fsync(descriptor)
         except BaseException:
             os.close(descriptor)
-            os.unlink(path)
+            os.unlink(aside)
             raise
         os.close(descriptor)
-        return path
+        return aside
 
     def make_directory(self, path: str) -> None:
         """Create `path` and its parents; the next `sync` makes the new entries durable."""
@@ -105,12 +129,7 @@ class Directory:
             with self._mutex:
                 self._pending_directories[os.path.dirname(created)] = None
 
-    def move_into_place(self, temporary: str, path: str, *, may_replace: bool) -> None:
-        """Give a finished file its name, in one step that readers see as a whole.
-
-        Raises:
-            FileExistsError: there is a file already, and `may_replace` is False.
-        """
+    def _move(self, temporary: str, path: str, *, may_replace: bool) -> None:
         move: Callable[[str, str], None] = os.rename if may_replace else _link
         try:
             try:

@@ -35,6 +35,12 @@ class RequestRefused(StorageError):  # noqa: N818 - a StorageError to callers; t
     """A StorageError after which nothing can have been written."""
 
 
+class BucketMissing(RequestRefused):
+    """There is no such bucket or container."""
+
+    is_bucket_missing = True
+
+
 class RequestNotSent(StorageError):  # noqa: N818 - see above
     """There was no connection: the server has not seen the request."""
 
@@ -69,7 +75,9 @@ def translated(
         return RangeNotSatisfiable(message, ErrorKind.INVALID_OBJECT_SIZE)
     if _THROTTLED.search(str(error)):
         return StorageError(message, ErrorKind.THROTTLED)
-    if isinstance(error, DEFINITE) or _NO_BUCKET.search(str(error)):
+    if _NO_BUCKET.search(str(error)):
+        return BucketMissing(message, ErrorKind.OBJECT_STORE)
+    if isinstance(error, DEFINITE):
         return RequestRefused(message, ErrorKind.OBJECT_STORE)
     if _NOT_SENT.search(str(error)):
         return RequestNotSent(message, ErrorKind.OBJECT_STORE)

@@ -176,8 +176,7 @@ class LocalDriver:
     def _write(self, key: str, data: Any) -> None:
         path = self._path(key)
         with self._named_write(key):
-            temporary = self._directory.write_temporary(data, is_synced=False)
-            self._directory.move_into_place(temporary, path, may_replace=True)
+            self._directory.place(data, path, is_synced=False, may_replace=True)
             if self._is_durable:
                 self._directory.remember(path)
 
@@ -214,9 +213,11 @@ class LocalDriver:
         with self._named_write(key), self._directory.locked(key):
             if self._current_version(key) != previous:
                 raise ConditionFailed(key)
-            temporary = self._directory.write_temporary(data, is_synced=self._is_durable)
+            may_replace = previous is not None
             try:
-                self._directory.move_into_place(temporary, path, may_replace=previous is not None)
+                self._directory.place(
+                    data, path, is_synced=self._is_durable, may_replace=may_replace
+                )
             except FileExistsError:  # by a writer that does not take our lock
                 raise ConditionFailed(key) from None
             if self._is_durable:

@@ -160,7 +160,7 @@ class RepositoryAsync:
         The saved configuration of the repository stored here, or None if none was saved.
         """
         driver = driver_for(storage, None, blocking=False)
-        return await lifecycle.fetch_config(driver)
+        return await lifecycle.fetch_config(storage, driver)
 
     async def reopen_async(
         self,
