@@ -59,6 +59,17 @@ def test_a_difference_is_about_a_case_and_is_one(name: str) -> None:
     assert all(len(outcome) == len(CASES[name]) for outcome in (expected, *allowed))
 
 
+@pytest.mark.parametrize("library", ["icefloe", "icechunk"])
+@pytest.mark.parametrize("folder", ["a/c/7", "g/e/c", "a/c/0/1", "a/c/0/0/0", "nothing", "g/c"])
+def test_deleting_a_folder_without_chunks_changes_nothing(
+    folder: str, library: str, official: Any
+) -> None:
+    module = icefloe if library == "icefloe" else official
+    session = prepare(module, 2, is_committed=True)
+    assert run_step(session.store, ("delete_dir", folder)) is None
+    assert not session.has_uncommitted_changes
+
+
 @pytest.mark.parametrize("spec_version", [1, 2])
 def test_rectilinear_grids_need_version_2(spec_version: int) -> None:
     session = prepare(icefloe, spec_version, is_committed=False)

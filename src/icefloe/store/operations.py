@@ -309,6 +309,8 @@ async def delete_dir(handle: RepoHandle, state: SessionState, prefix: str) -> No
         if axis >= index.shape[1]:
             return
         index = index[index[:, axis] == int(number)]
+    if not len(index):
+        return  # asking for the edits of an array would count as a change
     with state.writing():
         if (edits := state.edits(node)) is not None:
             for row in index.tolist():
