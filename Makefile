@@ -6,7 +6,8 @@
 
 VENV := $(or $(ICEFLOE_VENV),.venv)
 PY := $(VENV)/bin/python
-FUZZ := $(PY) -m pytest -n 2 tests/fuzz --fuzz-cases=500000
+FUZZ := $(PY) -m pytest -n 2 tests/fuzz tests/differential \
+        --fuzz-cases=500000 --differential-programs=10000
 
 # The set-up script chooses the Python of the environment; any Python can run the script. Each
 # name is tried by running it, because a name on PATH may be a launcher with nothing behind it.
@@ -44,7 +45,7 @@ format: setup ## put the code in the form that check wants
 	$(PY) -m ruff check --fix-only .
 	$(PY) -m ruff format .
 
-fuzz: setup ## damaged files against the readers, for long
+fuzz: setup ## damaged files and random programs, for long; ARGS says how long
 	$(FUZZ) $(ARGS)
 
 bench: setup ## measurements

@@ -33,6 +33,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=20_000,
         help="how many damaged files of each type tests/fuzz tries",
     )
+    parser.addoption(
+        "--differential-programs",
+        type=int,
+        default=64,
+        help="how many programs tests/differential runs on official icechunk and on icefloe",
+    )
+    parser.addoption(
+        "--differential-seed",
+        type=int,
+        default=0,
+        help="the seed of the first of them; the others follow",
+    )
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,176 @@
+"""The differences between the two libraries that programs come across, each with its reason.
+
+All are in docs/differences.md. A difference is told by the situation before the step, not by how
+the outcomes look: everywhere else the two have to agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from zarr.core.sync import sync
+
+from icefloe import paths
+from tests.differential.programs import Step, Where
+from tests.differential.side import Side
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What official says about a session and its branch before a step."""
+
+    is_read_only: bool = False
+    is_rearranging: bool = False
+    is_branch_there: bool = True
+    is_in_history: bool = True
+    """Whether the session's snapshot is an ancestor of the branch's tip."""
+    ours: Any = None
+    """What the session has changed."""
+    theirs: Any = None
+    """What the branch has changed since the session was opened."""
+    has_holes: bool = False
+    """Whether chunks of the array were deleted in this session."""
+
+    @classmethod
+    def before(cls, side: Side, step: Step) -> Situation:
+        if "session" not in step.arguments:
+            return cls()
+        session = side.sessions[step.arguments["session"]]
+        is_rearranging = str(session.mode).endswith("rearrange")
+        if step.name == "reindex" and not session.read_only:
+            has_holes = _has_holes(side, **step.arguments)
+            return cls(is_rearranging=is_rearranging, has_holes=has_holes)
+        if step.name not in ("rebase", "commit") or session.read_only:
+            return cls(session.read_only, is_rearranging)
+        repository = side.repository
+        if session.branch not in repository.list_branches():
+            return cls(is_rearranging=is_rearranging, is_branch_there=False)
+        base = session.snapshot_id
+        history = [entry.id for entry in repository.ancestry(branch=session.branch)]
+        if base not in history:
+            return cls(is_rearranging=is_rearranging, is_in_history=False)
+        if base == history[0]:
+            return cls(is_rearranging=is_rearranging)
+        theirs = repository.diff(from_snapshot_id=base, to_branch=session.branch)
+        return cls(is_rearranging=is_rearranging, ours=session.status(), theirs=theirs)
+
+
+def _has_holes(side: Side, session: int, path: Where, **_: Any) -> bool:
+    store, status = side.sessions[session].store, side.sessions[session].status()
+    found = side.node(session, path, is_array=True)
+    touched = status.updated_chunks.get(f"/{found}", [])
+    keys = ("/".join([found, "c", *map(str, index)]) for index in touched)
+    return not all(sync(store.exists(key)) for key in keys)
+
+
+class Known(NamedTuple):
+    """A difference: whether a step in a situation comes under it, given both outcomes."""
+
+    applies: Callable[[Step, Any, Any, Situation], bool]
+    is_state_same: bool = False
+    """Only the outcomes differ; what can be seen afterwards must not."""
+
+
+def find(step: Step, official: Any, ours: Any, situation: Situation) -> str | None:
+    """The name of the known difference that this is."""
+    for name, known in KNOWN.items():
+        if known.applies(step, official, ours, situation):
+            return name
+    return None
+
+
+# -- calls that are refused
+
+
+def _is_not_for_this(step: Step, official: Any, ours: Any, situation: Situation) -> bool:
+    """The session is not one for this call, which ours says first and always.
+
+    Official may find something else wrong with the call, or nothing when it has nothing to do.
+    """
+    if official is not None and not isinstance(official, dict):
+        return False
+    kind = "rearrange-session-only" if situation.is_rearranging else "non-rearrange-session"
+    refusals = [f"SessionStateError {kind}"]
+    if situation.is_read_only:
+        refusals = ["ReadOnlyError read-only-session", "ReadOnlyError read-only-store"]
+    return isinstance(ours, dict) and ours["error"] in refusals
+
+
+def _is_not_regular(step: Step, official: Any, ours: Any, situation: Situation) -> bool:
+    """Chunks of a rectilinear grid cannot change places: official has no class for this error."""
+    errors = {"error": "IcechunkError unknown"}, {"error": "InvalidInputError unknown"}
+    return step.name in ("shift", "reindex") and (official, ours) == errors
+
+
+def _flushes_nothing(step: Step, official: Any, ours: Any, situation: Situation) -> bool:
+    """Official makes a snapshot of a session that is read-only."""
+    refused = {"error": "SessionStateError commit-not-allowed"}
+    return step.name == "flush" and situation.is_read_only and ours == refused
+
+
+def _moves_holes(step: Step, official: Any, ours: Any, situation: Situation) -> bool:
+    """Official moves deletions of the session like chunks, but not those committed before."""
+    return step.name == "reindex" and situation.has_holes
+
+
+# -- rebasing
+
+
+def _is_rebase(step: Step) -> bool:
+    return step.name == "rebase" or (step.name == "commit" and step.arguments["solver"] is not None)
+
+
+def _branch_is_gone(step: Step, official: Any, ours: Any, situation: Situation) -> bool:
+    """Official goes on trying."""
+    gone = {"error": "RefNotFoundError ref-not-found"}
+    return _is_rebase(step) and not situation.is_branch_there and ours == gone
+
+
+def _history_is_gone(step: Step, official: Any, ours: Any, situation: Situation) -> bool:
+    """The branch was reset or amended under the session: for official all history is theirs."""
+    return _is_rebase(step) and not situation.is_in_history
+
+
+def _is_conflict_of_nodes(step: Step, official: Any, ours: Any, situation: Situation) -> bool:
+    """Nodes that come and go on both sides: official loses some, and says nothing."""
+    if not _is_rebase(step) or situation.theirs is None:
+        return False
+    return any(_node_conflicts(situation.ours, situation.theirs))
+
+
+def _node_conflicts(ours: Any, theirs: Any) -> Iterator[bool]:
+    our_new, our_gone = ours.new_groups | ours.new_arrays, _gone(ours)
+    their_new, their_gone = theirs.new_groups | theirs.new_arrays, _gone(theirs)
+    # we create a node in a group they deleted
+    yield _any_within(our_new, their_gone)
+    # we delete a group in which they created something, or what they replaced
+    yield _any_within(their_new, our_gone)
+    # we create an array where they put something inside
+    yield _any_within(their_new, ours.new_arrays)
+    for source, target in ours.moved_nodes:
+        # they made something where a node goes, or deleted or made something where it was
+        yield _any_within(their_new, {target}) or _any_within(their_new | their_gone, {source})
+        # they deleted the group it goes to, or it itself
+        yield _any_within({source, target}, their_gone | theirs.new_arrays)
+
+
+def _gone(diff: Any) -> set[str]:
+    found: set[str] = diff.deleted_groups | diff.deleted_arrays
+    return found
+
+
+def _any_within(inner: Iterable[str], outer: Iterable[str]) -> bool:
+    return any(paths.is_within(path, group) for path in inner for group in outer)
+
+
+KNOWN = {
+    "the session is not for this": Known(_is_not_for_this, is_state_same=True),
+    "chunks of a rectilinear grid change places": Known(_is_not_regular, is_state_same=True),
+    "a read-only session is flushed": Known(_flushes_nothing),
+    "chunks deleted in the session are given other indices": Known(_moves_holes),
+    "the branch is gone": Known(_branch_is_gone),
+    "the branch was reset or amended": Known(_history_is_gone),
+    "nodes come and go on both sides": Known(_is_conflict_of_nodes),
+}
