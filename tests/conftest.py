@@ -36,7 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--differential-programs",
         type=int,
-        default=64,
+        default=48,
         help="how many programs tests/differential runs on official icechunk and on icefloe",
     )
     parser.addoption(

@@ -7,62 +7,11 @@ the outcomes look: everywhere else the two have to agree.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from zarr.core.sync import sync
-
 from icefloe import paths
-from tests.differential.programs import Step, Where
-from tests.differential.side import Side
-
-
-@dataclass(frozen=True)
-class Situation:
-    """What official says about a session and its branch before a step."""
-
-    is_read_only: bool = False
-    is_rearranging: bool = False
-    is_branch_there: bool = True
-    is_in_history: bool = True
-    """Whether the session's snapshot is an ancestor of the branch's tip."""
-    ours: Any = None
-    """What the session has changed."""
-    theirs: Any = None
-    """What the branch has changed since the session was opened."""
-    has_holes: bool = False
-    """Whether chunks of the array were deleted in this session."""
-
-    @classmethod
-    def before(cls, side: Side, step: Step) -> Situation:
-        if "session" not in step.arguments:
-            return cls()
-        session = side.sessions[step.arguments["session"]]
-        is_rearranging = str(session.mode).endswith("rearrange")
-        if step.name == "reindex" and not session.read_only:
-            has_holes = _has_holes(side, **step.arguments)
-            return cls(is_rearranging=is_rearranging, has_holes=has_holes)
-        if step.name not in ("rebase", "commit") or session.read_only:
-            return cls(session.read_only, is_rearranging)
-        repository = side.repository
-        if session.branch not in repository.list_branches():
-            return cls(is_rearranging=is_rearranging, is_branch_there=False)
-        base = session.snapshot_id
-        history = [entry.id for entry in repository.ancestry(branch=session.branch)]
-        if base not in history:
-            return cls(is_rearranging=is_rearranging, is_in_history=False)
-        if base == history[0]:
-            return cls(is_rearranging=is_rearranging)
-        theirs = repository.diff(from_snapshot_id=base, to_branch=session.branch)
-        return cls(is_rearranging=is_rearranging, ours=session.status(), theirs=theirs)
-
-
-def _has_holes(side: Side, session: int, path: Where, **_: Any) -> bool:
-    store, status = side.sessions[session].store, side.sessions[session].status()
-    found = side.node(session, path, is_array=True)
-    touched = status.updated_chunks.get(f"/{found}", [])
-    keys = ("/".join([found, "c", *map(str, index)]) for index in touched)
-    return not all(sync(store.exists(key)) for key in keys)
+from tests.differential.programs import Step
+from tests.differential.situation import Situation
 
 
 class Known(NamedTuple):
@@ -112,7 +61,7 @@ def _flushes_nothing(step: Step, official: Any, ours: Any, situation: Situation)
 
 def _moves_holes(step: Step, official: Any, ours: Any, situation: Situation) -> bool:
     """Official moves deletions of the session like chunks, but not those committed before."""
-    return step.name == "reindex" and situation.has_holes
+    return step.name in ("shift", "reindex") and situation.has_holes
 
 
 # -- rebasing
@@ -120,6 +69,21 @@ def _moves_holes(step: Step, official: Any, ours: Any, situation: Situation) -> 
 
 def _is_rebase(step: Step) -> bool:
     return step.name == "rebase" or (step.name == "commit" and step.arguments["solver"] is not None)
+
+
+def _is_proper(ours: Any) -> bool:
+    """It worked, or was refused for a reason that a rebase or a commit may have."""
+    refusals = ("RebaseFailedError", "ConflictError", "SessionStateError no-changes-to-commit")
+    return not isinstance(ours, dict) or ours["error"].startswith(refusals)
+
+
+def _branch_is_missing(step: Step, official: Any, ours: Any, situation: Situation) -> bool:
+    """Official has two kinds for this, and calls it a conflict in some calls of version 1."""
+    if step.name not in ("reset_branch", "amend") or situation.is_branch_there:
+        return False
+    kinds = "RefNotFoundError branch-not-found", "ConflictError branch-update-conflict"
+    is_same = isinstance(official, dict) and official["error"] in kinds
+    return is_same and ours == {"error": "RefNotFoundError ref-not-found"}
 
 
 def _branch_is_gone(step: Step, official: Any, ours: Any, situation: Situation) -> bool:
@@ -130,12 +94,12 @@ def _branch_is_gone(step: Step, official: Any, ours: Any, situation: Situation) 
 
 def _history_is_gone(step: Step, official: Any, ours: Any, situation: Situation) -> bool:
     """The branch was reset or amended under the session: for official all history is theirs."""
-    return _is_rebase(step) and not situation.is_in_history
+    return _is_rebase(step) and not situation.is_in_history and _is_proper(ours)
 
 
 def _is_conflict_of_nodes(step: Step, official: Any, ours: Any, situation: Situation) -> bool:
     """Nodes that come and go on both sides: official loses some, and says nothing."""
-    if not _is_rebase(step) or situation.theirs is None:
+    if not _is_rebase(step) or situation.theirs is None or not _is_proper(ours):
         return False
     return any(_node_conflicts(situation.ours, situation.theirs))
 
@@ -170,6 +134,7 @@ KNOWN = {
     "chunks of a rectilinear grid change places": Known(_is_not_regular, is_state_same=True),
     "a read-only session is flushed": Known(_flushes_nothing),
     "chunks deleted in the session are given other indices": Known(_moves_holes),
+    "a branch that is gone is reset or amended": Known(_branch_is_missing, is_state_same=True),
     "the branch is gone": Known(_branch_is_gone),
     "the branch was reset or amended": Known(_history_is_gone),
     "nodes come and go on both sides": Known(_is_conflict_of_nodes),

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from tests.differential import documents
 
 PATHS = ["a", "b", "g", "g/x", "g/h", "g/h/y", "g/c", "n", "n/m"]
+NAMES = ["a", "x", "m", "moved"]
 BRANCHES = ["main", "main", "main", "main", "other", "third"]
 TAGS = ["v1", "v2"]
 SOLVERS = ["detector", "chunks fail", "deletes fail", "ours", "theirs"]
@@ -27,7 +28,7 @@ SOURCE_BYTES = 1000
 PLAIN: dict[str, Any] = {"solver": None, "metadata": None, "empty": False}
 """Arguments of a commit without anything special."""
 Where = str | int
-"""A path, or a number: so many nodes, or arrays, after the first one that is there."""
+"""A path, or a number: so many nodes of the wanted kind after the first one there is."""
 
 
 class Settings(NamedTuple):
@@ -65,7 +66,7 @@ def settings(drawn: random.Random) -> Settings:
     )
 
 
-def generate(seed: int, num_steps: int = 40) -> Program:
+def generate(seed: int, num_steps: int = 60) -> Program:
     """The program of a seed."""
     drawn = random.Random(seed)
     maker = _Maker(drawn, spec=drawn.choice([1, 2, 2]))
@@ -92,18 +93,18 @@ class _Maker:
             (self.delete, 7),
             (self.shift, 5),
             (self.reindex, 4),
-            (self.rearrange, 4 if spec > 1 else 1),
+            (self.rearrange, 5 if spec > 1 else 1),
             (self.commit, 11),
-            (self.amend, 4 if spec > 1 else 1),
+            (self.amend, 6 if spec > 1 else 1),
             (self.aside, 4),
             (self.rebase, 9),
-            (self.refs, 7),
+            (self.refs, 9),
             (self.reopen, 3),
             (self.collide, 10),
         ]
 
-    def add(self, name: str, **arguments: Any) -> None:
-        self.steps.append(Step(name, arguments))
+    def add(self, step: str, **arguments: Any) -> None:
+        self.steps.append(Step(step, arguments))
 
     def some(self) -> None:
         makers = [maker for maker, _ in self.kinds]
@@ -164,7 +165,9 @@ class _Maker:
         if self.drawn.random() < 0.9:
             self.add("open", session=session, branch=self.branch(), rearrange=True)
         for _ in range(self.drawn.randint(1, 3)):
-            self.add("move", session=session, source=self.there(), target=self.path())
+            into = self.drawn.choice([None, 0, *range(4)])
+            name = self.path() if into is None else self.drawn.choice(NAMES)
+            self.add("move", session=session, source=self.there(), into=into, name=name)
         if self.drawn.random() < 0.7:
             self.commit(session)
 

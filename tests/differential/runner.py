@@ -15,7 +15,7 @@ from typing import Any
 import icechunk
 
 import icefloe
-from tests.differential import known, looks
+from tests.differential import known, looks, situation
 from tests.differential.programs import SOURCE_BYTES, Program, Step, generate
 from tests.differential.side import SKIPPED, Side
 from tests.interop.sides import assert_same, differences, seen
@@ -88,14 +88,14 @@ class Run:
 
     def _step(self, number: int, step: Step) -> bool:
         """Whether it makes sense to go on."""
-        situation = known.Situation.before(self.official, step)
+        found_before = situation.before(self.official, step)
         official, ours = (side.run(step) for side in self.sides)
         is_effective = official != SKIPPED and not isinstance(official, dict)
         self.report.done[step.name, is_effective] += 1
         found = list(differences(ours, official)) or self._look(step)
         if not found:
             return True
-        difference = known.find(step, official, ours, situation)
+        difference = known.find(step, official, ours, found_before)
         if difference is None:
             raise DivergenceError(number, step, found)
         self.report.known[difference] += 1
