@@ -64,6 +64,12 @@ def _moves_holes(step: Step, official: Any, ours: Any, situation: Situation) -> 
     return step.name in ("shift", "reindex") and situation.has_holes
 
 
+def _buries_orphans(step: Step, official: Any, ours: Any, situation: Situation) -> bool:
+    """Official loses nodes that lie below the goal of a move; ours keeps them, or refuses."""
+    refused = {"error": "AlreadyExistsError move-wont-overwrite"}
+    return step.name == "move" and situation.has_orphans and ours in (None, refused)
+
+
 # -- rebasing
 
 
@@ -79,7 +85,7 @@ def _is_proper(ours: Any) -> bool:
 
 def _branch_is_missing(step: Step, official: Any, ours: Any, situation: Situation) -> bool:
     """Official has two kinds for this, and calls it a conflict in some calls of version 1."""
-    if step.name not in ("reset_branch", "amend") or situation.is_branch_there:
+    if step.name not in ("reset_branch", "amend", "commit") or situation.is_branch_there:
         return False
     kinds = "RefNotFoundError branch-not-found", "ConflictError branch-update-conflict"
     is_same = isinstance(official, dict) and official["error"] in kinds
@@ -134,7 +140,8 @@ KNOWN = {
     "chunks of a rectilinear grid change places": Known(_is_not_regular, is_state_same=True),
     "a read-only session is flushed": Known(_flushes_nothing),
     "chunks deleted in the session are given other indices": Known(_moves_holes),
-    "a branch that is gone is reset or amended": Known(_branch_is_missing, is_state_same=True),
+    "a node is moved above nodes without a group": Known(_buries_orphans),
+    "a branch that is gone is to be moved": Known(_branch_is_missing, is_state_same=True),
     "the branch is gone": Known(_branch_is_gone),
     "the branch was reset or amended": Known(_history_is_gone),
     "nodes come and go on both sides": Known(_is_conflict_of_nodes),

@@ -150,11 +150,15 @@ class Side:
         found = self._document(session, path)
         return found if found is not None and found["node_type"] == "array" else None
 
+    def nodes(self, session: int) -> list[str]:
+        """The paths of all nodes."""
+        return sorted(sync(_node_paths(self.sessions[session].store)))
+
     def node(self, session: int, where: Where, node_type: str | None = None) -> str:
         """The path that is meant; where there is no such node, one that is not there."""
         if isinstance(where, str):
             return where
-        paths = sorted(sync(_node_paths(self.sessions[session].store)))
+        paths = self.nodes(session)
         if node_type is not None:
             found = {path: self._document(session, path) for path in paths}
             paths = [path for path, it in found.items() if it and it["node_type"] == node_type]
@@ -197,7 +201,7 @@ class Side:
     def delete_node(self, session: int, path: Where) -> Any:
         path = self.node(session, path)
         if self._document(session, path) is None:
-            return SKIPPED
+            return SKIPPED  # deleting what is not there is a case of tests/store
         sync(self.sessions[session].store.delete(_key(path, "zarr.json")))
         return None
 
@@ -211,8 +215,11 @@ class Side:
     def move(self, session: int, source: Where, into: int | None, name: str) -> None:
         """To a name in one of the groups, or to a path."""
         source = self.node(session, source)
-        group = "" if into is None else self.node(session, into, "group")
-        self.sessions[session].move(f"/{source}", f"/{_key(group, name)}")
+        self.sessions[session].move(f"/{source}", f"/{self.target(session, into, name)}")
+
+    def target(self, session: int, into: int | None, name: str) -> str:
+        """Where a move leads."""
+        return name if into is None else _key(self.node(session, into, "group"), name)
 
     # -- chunks
 

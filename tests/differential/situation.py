@@ -26,6 +26,8 @@ class Situation:
     """What the branch has changed since the session was opened, if it has moved on."""
     has_holes: bool = False
     """Whether chunks of the array were deleted in this session."""
+    has_orphans: bool = False
+    """Whether nodes lie below the path a node is moved to, where there is none itself."""
 
 
 def before(side: Side, step: Step) -> Situation:
@@ -41,6 +43,8 @@ def before(side: Side, step: Step) -> Situation:
         return found
     if step.name in ("shift", "reindex"):
         return replace(found, has_holes=_has_holes(side, **step.arguments))
+    if step.name == "move":
+        return replace(found, has_orphans=_has_orphans(side, **step.arguments))
     if step.name in ("rebase", "commit", "amend"):
         return _since_opened(side.repository, session, found)
     return found
@@ -57,6 +61,11 @@ def _since_opened(repository: Any, session: Any, found: Situation) -> Situation:
         return found
     theirs = repository.diff(from_snapshot_id=base, to_branch=session.branch)
     return replace(found, ours=session.status(), theirs=theirs)
+
+
+def _has_orphans(side: Side, session: int, into: int | None, name: str, **_: Any) -> bool:
+    target, nodes = side.target(session, into, name), side.nodes(session)
+    return target not in nodes and any(path.startswith(f"{target}/") for path in nodes)
 
 
 def _has_holes(side: Side, session: int, path: Where, **_: Any) -> bool:
