@@ -11,7 +11,7 @@ from icefloe.errors import ErrorKind
 from icefloe.format.envelope import HEADER_SIZE, FileType, encode_header
 from icefloe.format.manifest import decode_manifest
 from tests.fuzz import seeds
-from tests.fuzz.files import new_file, payload_of
+from tests.fuzz.files import new_file, payload_of, with_payload
 from tests.fuzz.refusal import DECODERS, refused
 
 SEEDS = {
@@ -151,6 +151,13 @@ def test_a_payload_too_short_for_a_flatbuffer(size: int) -> None:
     refused("manifest", new_file(FileType.MANIFEST, bytes(size)), f"payload has {size} bytes")
 
 
-def test_a_payload_without_the_file_identifier() -> None:
-    data = new_file(FileType.MANIFEST, bytes(16))
-    refused("manifest", data, "expected b'Ichk'", "MessagePack")
+def test_a_payload_of_zeros() -> None:
+    refused("manifest", new_file(FileType.MANIFEST, bytes(16)), "table Manifest")
+
+
+@pytest.mark.parametrize("kind", DECODERS)
+def test_the_file_identifier_is_optional(kind: str) -> None:
+    data = healthy(kind)
+    payload = payload_of(data)
+    assert payload[4:8] == b"Ichk"
+    DECODERS[kind](with_payload(data, payload[:4] + bytes(4) + payload[8:]), "file")

@@ -460,25 +460,12 @@ def test_repo_without_operations() -> None:
     refused("repo", bad.done(), "the operations log is empty")
 
 
-@pytest.mark.parametrize("kind", [0, 17, 255])
-def test_repo_with_an_operation_of_no_kind(kind: int) -> None:
-    bad = repo()
-    bad.set_u8(bad.field(bad.item(bad.target(bad.root, 7), 0), 0), kind)
-    refused("repo", bad.done(), f"an entry of type {kind}, types 1 to 16 are known")
-
-
 def test_repo_with_a_number_that_is_not_aligned() -> None:
     bad = repo()
     table = bad.item(bad.target(bad.root, 7), 0)
     entry = bad.entry(table, 2)
     bad.set_u16(entry, bad.u16(entry) - 4)
     refused("repo", bad.done(), "Update.updated_at is not aligned to 8 bytes")
-
-
-def test_repo_of_no_availability() -> None:
-    bad = repo()
-    bad.set_u8(bad.field(bad.target(bad.root, 5), 0), 9)
-    refused("repo", bad.done(), "RepoStatus.availability is 9, expected 0, 1 or 2")
 
 
 def test_repo_of_a_newer_version_says_which_one_is_needed() -> None:

@@ -38,7 +38,7 @@ def camel_case(kind: UpdateKind) -> str:
 
 def status_as_json(status: RepoStatus) -> Json:
     return {
-        "availability": AVAILABILITY[status.availability],
+        "availability": AVAILABILITY[RepoAvailability(status.availability)],
         "set_at_us": status.set_at,
         "limited_availability_reason": status.limited_availability_reason,
     }
@@ -58,7 +58,7 @@ def update_as_json(update: Update) -> Json:
     if update.kind == UpdateKind.FEATURE_FLAG_CHANGED and not fields.pop("is_set"):
         fields["new_value"] = None
     return {
-        "type": camel_case(update.kind),
+        "type": camel_case(UpdateKind(update.kind)),
         "fields": fields,
         "updated_at_us": update.updated_at,
         "backup_path": update.backup_path,

@@ -268,8 +268,20 @@ def test_something_that_is_no_frame_is_an_error(body: bytes) -> None:
     refusal(header() + body)
 
 
-def test_a_payload_of_the_time_before_flatbuffers_is_recognised() -> None:
-    error = refusal(header(1) + frame(b"\x93\x01\x80\x80 msgpack"))
+@pytest.mark.parametrize(
+    "start",
+    [
+        b"\x93\x01\x80\x80 manifest of alpha 10",
+        b"\x94\x01\x80\x92\xc4\x0c manifest of alpha 12",
+        b"\x92\x92\xc4\x0c manifest of 0.1",
+        b"\x98\x92\xc4\x0c snapshot of 0.1",
+        b"\x99\x90\x90\x00 snapshot of alpha 12",
+        b"\x97\x92\xc4\x0c log of 0.1",
+        b"\xdc\x00\x10\x92 an array of sixteen",
+    ],
+)
+def test_a_payload_of_the_time_before_flatbuffers_is_recognised(start: bytes) -> None:
+    error = refusal(header(1) + frame(start + bytes(4000)))
     assert error.kind == ErrorKind.INVALID_FILE_FORMAT
     assert "MessagePack" in str(error)
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from icefloe.changes.ops_log import with_entry
+from icefloe.errors import FormatError
 from icefloe.format.repo_info import RepoInfo, decode_repo_info, encode_repo_info
 from icefloe.format.snapshot_table import SnapshotInfo, SnapshotTable
 from icefloe.format.updates import (
@@ -90,3 +91,51 @@ def test_entries_that_the_log_dropped_do_not_pile_up_in_the_file() -> None:
         )
         sizes.append(len(encode_repo_info(info)))
     assert max(sizes[200:]) < 1.75 * sizes[100]
+
+
+def log_with_unknown(at: int, *, unnamed: int = 0) -> RepoInfo:
+    """Six entries, of which one is of a kind of the future and some lack a backup."""
+    entries = [
+        Update(97 if row == at else UpdateKind.GC_RAN, 20 - row, {}, f"repo.{row}" if row else None)
+        for row in range(6)
+    ]
+    for row in range(at - unnamed + 1, at + 1):
+        entries[row] = replace(entries[row], backup_path=None)
+    return replace(new_repo_info(), latest_updates=UpdateTable.from_updates(entries))
+
+
+def with_commit(info: RepoInfo, page_size: int = 1000) -> RepoInfo:
+    values = VALUES[UpdateKind.NEW_COMMIT]
+    kind = UpdateKind.NEW_COMMIT
+    return with_entry(info, kind, values, now=30, backup="repo.new", page_size=page_size)
+
+
+@pytest.mark.parametrize(
+    ("at", "unnamed", "kept", "continued"),
+    [
+        (0, 0, 0, "repo.new"),
+        (1, 0, 1, "repo.1"),
+        (5, 0, 5, "repo.5"),
+        (4, 2, 2, "repo.2"),
+        (3, 3, 0, "repo.new"),
+    ],
+)
+def test_an_entry_of_an_unknown_kind_is_left_to_the_backup_that_holds_it(
+    at: int, unnamed: int, kept: int, continued: str
+) -> None:
+    info = with_commit(log_with_unknown(at, unnamed=unnamed))
+    assert len(info.latest_updates) == 1 + kept
+    assert info.repo_before_updates == continued
+    assert decode_repo_info(encode_repo_info(info)).equals(info)
+
+
+def test_the_page_size_counts_as_well_where_a_kind_is_unknown() -> None:
+    info = with_commit(log_with_unknown(5), page_size=3)
+    assert len(info.latest_updates) == 3
+    assert info.repo_before_updates == "repo.2"
+
+
+@pytest.mark.parametrize("at", [0, 3])
+def test_an_entry_of_an_unknown_kind_is_never_written(at: int) -> None:
+    with pytest.raises(FormatError, match="is of kind 97, kinds 1 to 16 can be written"):
+        encode_repo_info(log_with_unknown(at))

@@ -96,9 +96,10 @@ class RepoStatus:
 
     @classmethod
     def of(cls, status: repo_info.RepoStatus) -> RepoStatus:
-        # The third state, offline, was only ever declared; official reads it as online.
-        is_read_only = status.availability == repo_info.RepoAvailability.READ_ONLY
-        availability = RepoAvailability.read_only if is_read_only else RepoAvailability.online
+        # The third state, offline, was only ever declared, and newer versions may declare more.
+        # None of them lets us write.
+        is_online = status.availability == repo_info.RepoAvailability.ONLINE
+        availability = RepoAvailability.online if is_online else RepoAvailability.read_only
         reason = status.limited_availability_reason
         return cls(availability, to_datetime(status.set_at), reason)
 
@@ -139,23 +140,28 @@ class UpdateType:
     ExpirationRan: ClassVar[type[UpdateType]]
     FeatureFlagChanged: ClassVar[type[UpdateType]]
     RepoStatusChanged: ClassVar[type[UpdateType]]
+    Unknown: ClassVar[type[UpdateType]]
+    """An operation that only a newer version knows; `number` is the format's number for it."""
 
 
-def _update_class(kind: repo_info.UpdateKind) -> type[UpdateType]:
-    words = kind.name.split("_")
+def _update_class(kind: str) -> type[UpdateType]:
+    words = kind.split("_")
     name = "".join("GC" if word == "GC" else word.capitalize() for word in words)
-    made = type(name, (UpdateType,), {"__doc__": f"{kind.name.replace('_', ' ').capitalize()}."})
+    made = type(name, (UpdateType,), {"__doc__": f"{kind.replace('_', ' ').capitalize()}."})
     made.__qualname__ = f"UpdateType.{name}"
     setattr(UpdateType, name, made)
     return made
 
 
-_UPDATE_CLASSES = {kind: _update_class(kind) for kind in repo_info.UpdateKind}
+_UPDATE_CLASSES: dict[int, type[UpdateType]] = {
+    kind: _update_class(kind.name) for kind in repo_info.UpdateKind
+}
+_UNKNOWN = _update_class("UNKNOWN")
 
 
-def _update_type(kind: repo_info.UpdateKind, values: Mapping[str, Any]) -> UpdateType:
-    made = _UPDATE_CLASSES[kind]()
-    shown = dict(values)
+def _update_type(kind: int, values: Mapping[str, Any]) -> UpdateType:
+    made = _UPDATE_CLASSES.get(kind, _UNKNOWN)()
+    shown: dict[str, Any] = dict(values) if kind in _UPDATE_CLASSES else {"number": kind}
     if kind == repo_info.UpdateKind.FEATURE_FLAG_CHANGED and not shown.pop("is_set"):
         shown["new_value"] = None
     for name, value in shown.items():

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from icefloe.format.repo_info import RepoInfo
 from icefloe.format.updates import Update, UpdateKind, UpdateTable
 
@@ -22,19 +24,20 @@ def with_entry(
     """`info` with a new first entry; `backup` is where the object as it was has been copied.
 
     The former first entry learns in which file it is the newest. Entries beyond `page_size` are
-    left to the backup that holds them, which has to be one with a name.
+    left to the backup that holds them, which has to be one with a name. So are entries of a kind
+    that only a newer version knows, with all that are older: nobody else can write them again.
     """
     older = UpdateTable.from_updates(info.latest_updates)
     entry = Update(kind, now, values)
-    first = max(page_size - 1, 0)
-    names = older.backup_path[first:].to_pylist()
-    if first == 0 and names:
-        names[0] = backup  # entry 0 of the old ones goes on there, so it can be cut at as well
-    for at, name in enumerate(names, first):
-        if name is not None:
-            return replace(
-                info,
-                latest_updates=older.with_first(entry, backup, at),
-                repo_before_updates=name,
-            )
-    return replace(info, latest_updates=older.with_first(entry, backup, len(older)))
+    is_named = older.backup_path.is_valid().to_numpy(zero_copy_only=False)
+    cuts = np.append(0, 1 + np.flatnonzero(is_named[1:]))  # entry 0 is the newest in `backup`
+    beyond = cuts[cuts >= max(page_size - 1, 0)][:1]
+    unknown = older.unknown()[:1]
+    before_unknown = cuts[cuts <= unknown[0]][-1:] if len(unknown) else unknown
+    cut = min([*beyond.tolist(), *before_unknown.tolist()], default=None)
+    if cut is None:
+        return replace(info, latest_updates=older.with_first(entry, backup, len(older)))
+    name = older.backup_path[cut].as_py() if cut else backup
+    return replace(
+        info, latest_updates=older.with_first(entry, backup, cut), repo_before_updates=name
+    )

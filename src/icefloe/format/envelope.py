@@ -107,14 +107,26 @@ def decode_envelope(
         size = len(body)
         payload = _room(size)
         payload[:size] = np.frombuffer(body, np.uint8)
-    if size >= 8 and payload[4:8].tobytes() != b"Ichk":
+    if _is_messagepack(payload, size):
         raise FormatError(
-            f"{name}: the payload is not a flatbuffer of this format (bytes 4 to 8 are "
-            f"{payload[4:8].tobytes()!r}, expected b'Ichk'); files written before Icechunk 0.2 "
-            "hold MessagePack instead",
+            f"{name}: the payload is MessagePack, as files written before Icechunk 0.2 hold it, "
+            "expected a flatbuffer",
             ErrorKind.INVALID_FILE_FORMAT,
         )
     return header, payload, size
+
+
+def _is_messagepack(payload: Bytes, size: int) -> bool:
+    """Whether this is an array of MessagePack rather than a flatbuffer.
+
+    The identifier `Ichk` of a flatbuffer is optional, so its absence alone does not tell. But the
+    first word of a flatbuffer leads to its root table, which lies inside and is aligned.
+    """
+    if size < 8 or payload[4:8].tobytes() == b"Ichk":
+        return False
+    root = int(payload[:4].view("<u4")[0])
+    is_array = payload[0] & 0xF0 == 0x90 or payload[0] in (0xDC, 0xDD)
+    return bool(is_array) and (root % 4 != 0 or root + 4 > size)
 
 
 def encode_header(spec_version: int, file_type: FileType, writer: str = WRITER_NAME) -> bytes:

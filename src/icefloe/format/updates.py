@@ -16,10 +16,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from icefloe.errors import ErrorKind, FormatError
 from icefloe.format.blobs import Bytes, Ints
 from icefloe.format.flat_read import Rows, Table
 from icefloe.format.flat_write import FlatWriter
-from icefloe.format.schema import REPO_STATUS, UPDATE, UPDATE_TYPES
+from icefloe.format.schema import REPO_STATUS, UPDATE, UPDATE_TYPES, TableSpec
 from icefloe.format.segments import contiguous
 from icefloe.ids import SnapshotId
 
@@ -34,9 +35,12 @@ class RepoAvailability(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class RepoStatus:
-    """Availability, since when (microseconds), and why it is limited."""
+    """Availability, since when (microseconds), and why it is limited.
 
-    availability: RepoAvailability
+    `availability` is a `RepoAvailability`, or the plain number of one that a newer version added.
+    """
+
+    availability: int
     set_at: int
     limited_availability_reason: str | None = None
 
@@ -66,11 +70,13 @@ class UpdateKind(IntEnum):
 class Update:
     """One entry of the operations log.
 
-    `values` has exactly the fields the format gives this kind, such as `branch` and
-    `new_snap_id` for a commit. `backup_path` names the file in which this entry is the newest.
+    `kind` is an `UpdateKind`, or the plain number of a kind that a newer version added. `values`
+    has exactly the fields the format gives this kind, such as `branch` and `new_snap_id` for a
+    commit; it is empty for an unknown kind. `backup_path` names the file in which this entry is
+    the newest.
     """
 
-    kind: UpdateKind
+    kind: int
     updated_at: int
     values: Mapping[str, Any] = field(default_factory=dict)
     backup_path: str | None = None
@@ -79,6 +85,7 @@ class Update:
 _IDS = ("previous_snap_id", "new_snap_id")
 _NUMBERS = {"from_version": 0, "id": 0, "to_version": 1, "new_value": 1, "is_set": 2}
 _FLAGS = ("new_value", "is_set")
+_KNOWN = list(UPDATE_TYPES)
 
 
 class _Encoded(NamedTuple):
@@ -121,8 +128,15 @@ class UpdateTable(Sequence[Update]):
 
     __hash__ = None  # type: ignore[assignment]
 
+    def unknown(self) -> Ints:
+        """Rows of kinds that only a newer version knows. Their values cannot be written again."""
+        return np.flatnonzero(~np.isin(self.kind, _KNOWN))
+
     def _entry(self, row: int) -> Update:
-        kind = UpdateKind(int(self.kind[row]))
+        kind = int(self.kind[row])
+        if kind not in UPDATE_TYPES:
+            return Update(kind, int(self.updated_at[row]), {}, self.backup_path[row].as_py())
+        kind = UpdateKind(kind)
         values: dict[str, Any] = {}
         for name in UPDATE_TYPES[kind].fields:
             if name in _IDS:
@@ -201,14 +215,14 @@ class UpdateTable(Sequence[Update]):
 def decode_status(table: Table) -> RepoStatus:
     """A RepoStatus table."""
     availability = table.scalar("availability")
-    if availability > max(RepoAvailability):
-        table.buffer.fail(f"RepoStatus.availability is {availability}, expected 0, 1 or 2")
+    if availability <= max(RepoAvailability):
+        availability = RepoAvailability(availability)
     reason = table.string("limited_availability_reason")
-    return RepoStatus(RepoAvailability(availability), table.scalar("set_at"), reason)
+    return RepoStatus(availability, table.scalar("set_at"), reason)
 
 
 def decode_updates(rows: Rows) -> UpdateTable:
-    """The operations log of a repo object."""
+    """The operations log of a repo object. The tables of unknown kinds are not looked at."""
     kind = rows.scalar("update_type_type")
     texts = [pa.nulls(0, pa.string())]
     text_row = np.full(len(rows), -1, np.int64)
@@ -217,10 +231,7 @@ def decode_updates(rows: Rows) -> UpdateTable:
     status: dict[int, RepoStatus] = {}
     for tag in np.unique(kind).tolist():
         if tag not in UPDATE_TYPES:
-            rows.buffer.fail(
-                f"the operations log has an entry of type {tag}, types 1 to {max(UPDATE_TYPES)} "
-                "are known; a newer version may have written it"
-            )
+            continue
         which = np.flatnonzero(kind == tag)
         tables = rows.take(which).children("update_type", UPDATE_TYPES[tag])
         for name in UPDATE_TYPES[tag].fields:
@@ -266,6 +277,16 @@ def add_updates(writer: FlatWriter, updates: UpdateTable) -> int:
     return vector.position
 
 
+def _spec_of(kind: int) -> TableSpec:
+    if kind not in UPDATE_TYPES:
+        raise FormatError(
+            f"an entry of the operations log is of kind {kind}, kinds 1 to {max(UPDATE_TYPES)} can "
+            "be written; leave it to the backup that holds it",
+            ErrorKind.SERIALIZATION,
+        )
+    return UPDATE_TYPES[kind]
+
+
 def _add_entry(writer: FlatWriter, entry: Update) -> int:
     """Place one entry; returns its position."""
     fields = ("update_type_type", "update_type", "updated_at")
@@ -274,7 +295,7 @@ def _add_entry(writer: FlatWriter, entry: Update) -> int:
     table.set("updated_at", entry.updated_at)
     if entry.backup_path is not None:
         table.point("backup_path", writer.text(entry.backup_path))
-    spec = UPDATE_TYPES[entry.kind]
+    spec = _spec_of(entry.kind)
     values = writer.table(spec, spec.fields)
     table.point("update_type", values.position)
     for name in spec.fields:
@@ -300,7 +321,7 @@ def _add_entries(writer: FlatWriter, updates: UpdateTable, start: int) -> Ints:
     target = np.zeros(count, np.int64)
     for tag in np.unique(kinds).tolist():
         which = np.flatnonzero(kinds == tag)
-        rows, spec = which + start, UPDATE_TYPES[tag]
+        rows, spec = which + start, _spec_of(tag)
         fields = writer.tables(spec, len(rows), dict.fromkeys(spec.fields))
         for name in spec.fields:
             if name in _IDS:

@@ -66,7 +66,7 @@ async def update_repo(
     for attempt in range(attempts):
         current = seen.current if seen is not None else await handle.assets.repo_object()
         status = current.info.status
-        if status.availability == RepoAvailability.READ_ONLY and not is_status_change:
+        if status.availability != RepoAvailability.ONLINE and not is_status_change:
             reason = status.limited_availability_reason
             raise ReadOnlyError(
                 "the repository is read-only" + (f": {reason}" if reason else ""),

@@ -127,7 +127,7 @@ def ops(repository: Repository) -> pa.Table:
         rows.append(
             (
                 to_datetime(entry.updated_at),
-                UpdateKind(entry.kind).name.lower(),
+                _kind_name(entry.kind),
                 ref,
                 None if previous is None else previous.text,
                 None if new is None else new.text,
@@ -136,6 +136,11 @@ def ops(repository: Repository) -> pa.Table:
             )
         )
     return table_of(OPS, rows)
+
+
+def _kind_name(kind: int) -> str:
+    is_known = kind in UpdateKind._value2member_map_
+    return UpdateKind(kind).name.lower() if is_known else f"unknown {kind}"
 
 
 def named_snapshots(repository: Repository, kind: str) -> dict[str, str]:
