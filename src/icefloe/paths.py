@@ -3,17 +3,25 @@
 A snapshot orders its nodes by the whole path (`/a` < `/a-b` < `/a/b`), a transaction log
 orders moves segment by segment (`/a` < `/a/b` < `/a-b`). Python compares strings by code
 point, which is the order of their UTF-8 bytes, so a path is its own key for the first.
+
+Snapshots of official clients also have paths such as `/q/` and `/g//x`. They are taken literally:
+the last segment of the first one is empty, and so is the second one of the other.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from icefloe.errors import ErrorKind, InvalidInputError
 
 ROOT = "/"
 
 
-def validate(path: str) -> str:
-    """Return `path` if it is absolute and canonical; say what is wrong otherwise."""
+def validate(path: str, find: Callable[[str], object] = lambda path: None) -> str:
+    """Return `path` if it is absolute and canonical; say what is wrong otherwise.
+
+    A path where `find` finds a node is good as it is: official clients store others as well.
+    """
     if path == ROOT:
         return path
     if not path.startswith("/"):
@@ -23,6 +31,8 @@ def validate(path: str) -> str:
     elif any(segment in ("", ".", "..") for segment in path[1:].split("/")):
         problem = "empty, '.' and '..' segments are not allowed"
     else:
+        return path
+    if find(path) is not None:
         return path
     raise InvalidInputError(f"node path {path!r}: {problem}", ErrorKind.INVALID_PATH)
 

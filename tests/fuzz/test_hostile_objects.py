@@ -63,12 +63,12 @@ def test_snapshot_with_a_path_twice() -> None:
     refused("snapshot", bad.done(), "node path '/aa' appears twice")
 
 
-@pytest.mark.parametrize("path", ["aaa", "/a/", "//a", "/..", "/./", "a/."])
-def test_snapshot_with_a_path_that_is_not_canonical(path: str) -> None:
+@pytest.mark.parametrize("path", ["aaa", "a/."])
+def test_snapshot_with_a_path_that_is_not_absolute(path: str) -> None:
     bad = snapshot_of([Node(NODE[0], "/" + "x" * (len(path) - 1), b"{}")])
     text = bad.target(node_table(bad, 0), 1)
     bad.data[text + 4 : text + 4 + len(path)] = path.encode()
-    refused("snapshot", bad.done(), f"node path {path!r} is not absolute and canonical")
+    refused("snapshot", bad.done(), f"node path {path!r} is not absolute")
 
 
 def test_snapshot_with_text_that_is_not_utf8() -> None:
@@ -388,7 +388,7 @@ def test_log_with_a_move_to_no_path() -> None:
     text = bad.target(bad.item(bad.target(bad.root, 8), 0), 1)
     assert bad.data[text + 4 : text + 6] == b"/b"
     bad.data[text + 4 : text + 6] = b"bb"
-    refused("log", bad.done(), "MoveOperation.to 'bb' is not absolute and canonical")
+    refused("log", bad.done(), "MoveOperation.to 'bb' is not absolute")
 
 
 def test_log_with_coordinates_of_several_ranks() -> None:

@@ -301,7 +301,7 @@ class Session(SessionAsync):
         if batch_size < 1:
             raise InvalidInputError(f"batch_size is {batch_size}, expected at least 1")
         view = self._state.view
-        node, _ = view.array(paths.validate(array_path))
+        node, _ = view.array(paths.validate(array_path, view.find_node))
         refs = await all_chunks(self._aio_handle, view, node)
         for first in range(0, len(refs), batch_size):
             for row in refs.index[first : first + batch_size].tolist():

@@ -85,10 +85,9 @@ class Moves:
             SessionStateError: the destination lies within the source, or not in a group.
         """
         self._check(base, source, destination)
-        riders = self.paths(base, source)
-        goals = {path: paths.rebase(path, source, destination) for path in riders}
+        goals = self._goals(base, source, destination)
         self._check_free(base, destination, goals)
-        taken = {path: self._take(base, path) for path in riders}
+        taken = {path: self._take(base, path) for path in goals}
         for path, moved in taken.items():
             goal = goals[path]
             if goal == moved.origin:
@@ -98,6 +97,17 @@ class Moves:
             self._at[goal] = moved
             insort(self._order, goal)
         self.steps.append((source, destination))
+
+    def _goals(self, base: NodeTable, source: str, destination: str) -> dict[str, str]:
+        """Where a node and everything below it go."""
+        group = source.removesuffix("/")
+        if group == source or self.find(base, group) is not None:
+            riders = self.paths(base, source)
+            return {path: paths.rebase(path, source, destination) for path in riders}
+        # A group that official moved to `/q/` has its nodes at `/q/a`, where no group `/q` is.
+        riders = self.paths(base, group)
+        goals = {path: paths.rebase(path, group, destination) for path in riders}
+        return {**goals, source: destination}
 
     def _take(self, base: NodeTable, path: str) -> Moved:
         moved = self._at.pop(path, None)

@@ -30,7 +30,8 @@ async def move_node(handle: RepoHandle, state: SessionState, source: str, destin
             "nodes are moved in a session of their own; open a rearrange_session",
             ErrorKind.NON_REARRANGE_SESSION,
         )
-    start, end = (_node_path(path) for path in (source, destination))
+    start = source if state.find_node(source) is not None else _node_path(source)
+    end = _node_path(destination)
     with state.writing():
         state.changes.moves.move(state.snapshot.nodes, start, end)
         state.forget_nodes()

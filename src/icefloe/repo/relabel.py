@@ -69,7 +69,7 @@ def _edits_of(state: SessionState, node: Node) -> object:
 
 def _regular_array(state: SessionState, path: str) -> tuple[Node, list[int]]:
     state.require_writable()
-    node, array = state.array(paths.validate(path))
+    node, array = state.array(paths.validate(path, state.find_node))
     grid = json.loads(node.user_data).get("chunk_grid", {}).get("name")
     if grid != "regular":
         raise InvalidInputError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -38,11 +39,11 @@ class V2Key(NamedTuple):
 Key = MetadataKey | ChunkKey | V2Key
 
 
-def parse_key(key: str) -> Key:
+def parse_key(key: str, find: Callable[[str], object] = lambda path: None) -> Key:
     """Understand a key.
 
     The chunk separator is the last segment `c` that only numbers follow, so nodes may be called
-    `c` as well.
+    `c` as well. `find` finds nodes whose paths are not canonical.
 
     Raises:
         InvalidInputError: it is neither metadata nor a chunk, kind `invalid-key`.
@@ -54,15 +55,15 @@ def parse_key(key: str) -> Key:
         if "" not in texts:
             coordinates = tuple(map(int, texts))
             if max(coordinates) <= _MAX_INDEX:
-                return ChunkKey(_path(folder, key), coordinates)
+                return ChunkKey(_path(folder, key, find), coordinates)
     chunk = _CHUNK.match(key)
     if chunk is not None:
         coordinates = tuple(map(int, chunk[2].split("/")[1:]))
         if all(at <= _MAX_INDEX for at in coordinates):
-            return ChunkKey(_path(chunk[1] or "", key), coordinates)
+            return ChunkKey(_path(chunk[1] or "", key, find), coordinates)
     folder, _, name = key.rpartition("/")
     if name == METADATA:
-        return MetadataKey(_path(folder, key))
+        return MetadataKey(_path(folder, key, find))
     if name in _V2_DOCUMENTS:
         return V2Key(key)
     raise InvalidInputError(
@@ -76,13 +77,15 @@ def _valid_path(name: str) -> str:
     return paths.validate("/" + name)
 
 
-def _path(name: str, key: str) -> str:
+def _path(name: str, key: str, find: Callable[[str], object]) -> str:
     """The path of the node called `name` in a key; Zarr's names have no leading slash."""
     if name == "" and not key.startswith("/"):
         return paths.ROOT
     try:
         return _valid_path(name)
     except InvalidInputError as error:
+        if find("/" + name) is not None:
+            return "/" + name
         raise InvalidInputError(f"key {key!r}: {error.message}", ErrorKind.INVALID_KEY) from None
 
 

@@ -62,10 +62,10 @@ async def locate(
     handle: RepoHandle, state: SessionState, key: str, byte_range: ByteRange | None
 ) -> Located | Readable | None:
     """Metadata at once; for a chunk its reference, so that a caller can choose how to read it."""
-    parsed = parse_key(key)
+    view = state.view
+    parsed = parse_key(key, view.find_node)
     if isinstance(parsed, V2Key):
         return None
-    view = state.view
     if isinstance(parsed, MetadataKey):
         document = view.find_document(parsed.path)
         if document is None or byte_range is None:
@@ -101,10 +101,10 @@ async def _find(
 
 async def exists(handle: RepoHandle, state: SessionState, key: str) -> bool:
     """Whether a node or chunk is stored under a key."""
-    parsed = parse_key(key)
+    view = state.view
+    parsed = parse_key(key, view.find_node)
     if isinstance(parsed, V2Key):
         raise _no_key(key)
-    view = state.view
     node = view.find_node(parsed.path)
     if node is None or isinstance(parsed, MetadataKey):
         return node is not None
@@ -114,10 +114,10 @@ async def exists(handle: RepoHandle, state: SessionState, key: str) -> bool:
 
 async def getsize(handle: RepoHandle, state: SessionState, key: str) -> int:
     """Bytes stored under a key; 0 for a chunk that was never written."""
-    parsed = parse_key(key)
+    view = state.view
+    parsed = parse_key(key, view.find_node)
     if isinstance(parsed, V2Key):
         raise _no_key(key)
-    view = state.view
     node = view.node(parsed.path)
     if isinstance(parsed, MetadataKey):
         return len(node.user_data)
@@ -170,8 +170,8 @@ async def list_dir(handle: RepoHandle, state: SessionState, prefix: str) -> list
     """Names directly below a node, or below part of a chunk key."""
     if prefix.startswith("/") and prefix != "/":
         return []
-    path = paths.ROOT + prefix.strip("/")
     view = state.view
+    path = _path_of_prefix(view, prefix)
     node = view.find_node(path)
     if node is not None and node.array is not None:
         return [METADATA, "c"]
@@ -184,6 +184,8 @@ async def list_dir(handle: RepoHandle, state: SessionState, prefix: str) -> list
         for below in view.all_paths(path)
         if len(paths.segments(below)) == depth + 1
     }
+    # Zarr takes these for other nodes than they are, or fails on the whole group.
+    children -= {"", ".", ".."}
     return ([METADATA] if node is not None else []) + sorted(children)
 
 
@@ -212,8 +214,14 @@ async def _next_chunk_segments(
     return list(map(str, np.unique(index[:, len(numbers)]).tolist()))
 
 
+def _path_of_prefix(view: SessionView, prefix: str) -> str:
+    """A slash at the end does not matter, unless it belongs to the path of a node."""
+    path = paths.ROOT + prefix
+    return path if view.find_node(path) is not None else paths.ROOT + prefix.strip("/")
+
+
 def _node_prefix(view: SessionView, prefix: str) -> str:
-    path = paths.ROOT + prefix.strip("/")
+    path = _path_of_prefix(view, prefix)
     if path != paths.ROOT and view.find_node(path) is None:
         raise InvalidInputError(
             f"prefix {prefix!r} is not the path of a group or array", ErrorKind.BAD_KEY_PREFIX
@@ -227,7 +235,7 @@ def _node_prefix(view: SessionView, prefix: str) -> str:
 async def set_key(handle: RepoHandle, state: SessionState, key: str, value: Any) -> None:
     """Write metadata or a chunk. `value` is bytes or anything with their buffer."""
     require_writable(state)
-    parsed = parse_key(key)
+    parsed = parse_key(key, state.find_node)
     if isinstance(parsed, V2Key):
         raise SessionStateError(
             f"key {key!r} belongs to Zarr version 2, repositories hold version 3",
@@ -270,7 +278,7 @@ async def set_if_not_exists(handle: RepoHandle, state: SessionState, key: str, v
 async def delete(handle: RepoHandle, state: SessionState, key: str) -> None:
     """Delete a chunk, an array, or a group with everything below it; all of that may be missing."""
     state.require_writable()
-    parsed = parse_key(key)
+    parsed = parse_key(key, state.find_node)
     if isinstance(parsed, V2Key):
         return
     with state.writing():
@@ -288,8 +296,8 @@ async def delete(handle: RepoHandle, state: SessionState, key: str) -> None:
 async def delete_dir(handle: RepoHandle, state: SessionState, prefix: str) -> None:
     """Delete a node, or the chunks of an array whose keys start with `prefix`."""
     state.require_writable()
-    path = paths.ROOT + prefix.strip("/")
     view = state.view
+    path = _path_of_prefix(view, prefix)
     if path == paths.ROOT or view.find_node(path) is not None:
         with state.writing():
             if path == paths.ROOT:

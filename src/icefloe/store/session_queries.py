@@ -21,7 +21,7 @@ from icefloe.repo.sessions import SessionState
 
 async def node_id(_handle: RepoHandle, state: SessionState, path: str) -> NodeId:
     """The id of the node at a path."""
-    return state.node(_node_path(path)).id
+    return state.node(paths.validate(path, state.find_node)).id
 
 
 async def chunk_kind(
@@ -29,7 +29,7 @@ async def chunk_kind(
 ) -> int:
     """The `ChunkKind` of a chunk, 0 when it was never written."""
     view = state.view
-    node, array = view.array(_node_path(path))
+    node, array = view.array(paths.validate(path, view.find_node))
     if len(coordinates) != len(array.shape):
         raise InvalidInputError(
             f"chunk index {tuple(coordinates)} has {len(coordinates)} dimensions, array {path!r} "
@@ -87,7 +87,7 @@ async def chunk_batches(
     if batch_size < 1:
         raise InvalidInputError(f"batch_size is {batch_size}, expected at least 1")
     view = state.view
-    node, _ = view.array(_node_path("/" + array_path.strip("/")))
+    node, _ = view.array(paths.validate("/" + array_path.strip("/")))
     with view.lock:
         view.packs.close(view.changes)  # so that every chunk has a place
     everything = await all_chunks(handle, view, node)
@@ -106,7 +106,3 @@ async def chunk_batches(
             values = refs.inline.take(pa.array(rows)).to_pylist()
             inlined = dict(zip(rows.tolist(), values, strict=True))
         yield refs.index, refs.kind, texts, refs.offset, refs.length, inlined
-
-
-def _node_path(path: str) -> str:
-    return paths.validate(path)

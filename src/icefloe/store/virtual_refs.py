@@ -73,7 +73,7 @@ def set_virtual_ref(
 ) -> None:
     """Set the chunk at a key; a location without a container is an error if that is checked."""
     require_writable(state)
-    parsed = parse_key(key)
+    parsed = parse_key(key, state.find_node)
     if not isinstance(parsed, ChunkKey):
         raise SessionStateError(
             f"key {key!r} is no chunk, and only chunks can be virtual", ErrorKind.NOT_ALLOWED
