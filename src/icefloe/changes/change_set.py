@@ -12,7 +12,7 @@ from icefloe import paths
 from icefloe.changes.chunk_edits import ChunkEdits, EditLayer
 from icefloe.changes.moves import Moves
 from icefloe.changes.prepared import PreparedArray
-from icefloe.errors import AlreadyExistsError, ErrorKind
+from icefloe.errors import AlreadyExistsError, ErrorKind, InvalidInputError
 from icefloe.format.chunk_index import Index, sort_rows
 from icefloe.format.nodes import ArrayData, Node, NodeTable
 from icefloe.format.snapshot import ManifestFileInfo, ManifestFiles
@@ -126,10 +126,22 @@ class ChangeSet:
             )
         if old.user_data == user_data:
             return
+        self._check_rank(old, array)
         if path in self.new:
             self.new[path] = replace(old, user_data=user_data, array=array)
         else:
             self.updated[old.id] = NodeUpdate(path, user_data, array)
+
+    def _check_rank(self, old: Node, new: ArrayData | None) -> None:
+        """Chunks have a place in a grid of as many dimensions as their array had."""
+        if old.array is None or new is None or len(old.array.shape) == len(new.shape):
+            return
+        if old.array.manifests or old.id in self.chunks:
+            raise InvalidInputError(
+                f"array {old.path!r} has {len(old.array.shape)} dimensions and chunks, and cannot "
+                f"become one of {len(new.shape)}; delete the array first",
+                ErrorKind.BAD_METADATA,
+            )
 
     def delete_node(self, base: NodeTable, path: str) -> None:
         """Delete an array, or a group with everything below it; nothing if no node is there."""

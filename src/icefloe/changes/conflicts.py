@@ -222,6 +222,7 @@ def _updates(changes: ChangeSet, log: TransactionLog) -> Iterator[Conflict]:
 
 
 def _chunks(changes: ChangeSet, log: TransactionLog) -> Iterator[Conflict]:
+    yield from _chunks_of_another_rank(changes, log)
     theirs = log.deleted_arrays | log.updated_arrays | log.updated_chunks.keys()
     ours = sorted((changes.chunk_path(key), key) for key in changes.edited & theirs)
     for kind, nodes in (
@@ -233,9 +234,21 @@ def _chunks(changes: ChangeSet, log: TransactionLog) -> Iterator[Conflict]:
                 yield Conflict(kind, path, node_id=node_id)
     for path, node_id in ours:
         if node_id in log.updated_chunks:
-            both = common_rows(changes.touched_chunks(node_id), log.updated_chunks[node_id])
+            ours_here, theirs_here = changes.touched_chunks(node_id), log.updated_chunks[node_id]
+            if ours_here.shape[1] != theirs_here.shape[1]:
+                continue  # a conflict of another kind
+            both = common_rows(ours_here, theirs_here)
             if len(both):
                 yield Conflict(ConflictType.ChunkDoubleUpdate, path, both, node_id=node_id)
+
+
+def _chunks_of_another_rank(changes: ChangeSet, log: TransactionLog) -> Iterator[Conflict]:
+    """Arrays without chunks whose number of dimensions we changed, and they wrote the first."""
+    for node_id in sorted(changes.updated.keys() & log.updated_chunks.keys()):
+        update = changes.updated[node_id]
+        ndim = log.updated_chunks[node_id].shape[1]
+        if update.array is not None and len(update.array.shape) != ndim:
+            yield Conflict(ConflictType.ChunksUpdatedInUpdatedArray, update.path, node_id=node_id)
 
 
 def _deletions(

@@ -229,8 +229,10 @@ def _decode_nodes(rows: Rows, spec_version: int) -> NodeTable:
     has_names, names = _decode_names(arrays, num_dimensions)
     manifests, num_manifests = arrays.nested("manifests", MANIFEST_REF)
     extents, num_extents = manifests.structs("extents", CHUNK_INDEX_RANGE)
-    if not np.array_equal(num_extents, np.repeat(num_dimensions, num_manifests)):
-        buffer.fail("ManifestRef.extents and the shape of its array differ in length")
+    boxes = extents.view("<u4").reshape(-1, 2)
+    expected = np.repeat(num_dimensions, num_manifests)
+    if not np.array_equal(num_extents, expected):
+        boxes = _without_other_ranks(boxes, num_extents, expected)
     return NodeTable(
         rows.struct("id"),
         path,
@@ -245,8 +247,22 @@ def _decode_nodes(rows: Rows, spec_version: int) -> NodeTable:
         shape.get("chunk_length"),
         names,
         manifests.struct("object_id"),
-        extents.view("<u4").reshape(-1, 2),
+        boxes,
     )
+
+
+def _without_other_ranks(
+    boxes: NDArray[np.uint32], count: Ints, expected: Ints
+) -> NDArray[np.uint32]:
+    """Boxes that have as many dimensions as their arrays; empty ones where a file has others.
+
+    Official clients let an array with chunks change its number of dimensions. Nobody can ask for
+    the chunks it had before, so their manifest covers nothing.
+    """
+    fits = count == expected
+    found = np.zeros((int(expected.sum()), 2), np.uint32)
+    found[np.repeat(fits, expected)] = boxes[np.repeat(fits, count)]
+    return found
 
 
 def _sorted_paths(buffer: FlatBuffer, paths: pa.Array) -> tuple[list[str], Ints | None]:

@@ -147,8 +147,11 @@ async def committed_chunks(handle: RepoHandle, files: ManifestFiles, node: Node)
     assert node.array is not None
     wanted = [(ref.id, files[ref.id].size_bytes) for ref in node.array.manifests]
     found = [manifest.find(node.id) for manifest in await handle.assets.manifests(wanted)]
-    layers = [(refs, None) for refs in found if refs is not None]
-    return ChunkRefs.overlay(layers, len(node.array.shape))[0]
+    ndim = len(node.array.shape)  # official leaves chunks of another rank where that changed
+    layers = [
+        (refs, None) for refs in found if refs is not None and refs.index.shape[1] == ndim
+    ]
+    return ChunkRefs.overlay(layers, ndim)[0]
 
 
 async def all_chunks(handle: RepoHandle, view: SessionView, node: Node) -> ChunkRefs:
