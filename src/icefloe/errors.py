@@ -282,3 +282,17 @@ class FormatError(IcechunkError):
 
 class InternalError(IcechunkError):
     """A state that should be impossible: a bug in icefloe."""
+
+
+def check_text(text: str, what: str, kind: ErrorKind | None = None) -> str:
+    """Return `text` if a file can hold it: a str of Python may have half a surrogate pair."""
+    try:
+        if not text.isascii():
+            text.encode()
+    except UnicodeEncodeError:
+        raise InvalidInputError(
+            f"{what} {text!r:.80} has half a surrogate pair, which is no text in UTF-8; "
+            "replace the character",
+            kind,
+        ) from None
+    return text

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.errors import ErrorKind, InvalidInputError, check_text
 
 ROOT = "/"
 
@@ -31,7 +31,7 @@ def validate(path: str, find: Callable[[str], object] = lambda path: None) -> st
     elif any(segment in ("", ".", "..") for segment in path[1:].split("/")):
         problem = "empty, '.' and '..' segments are not allowed"
     else:
-        return path
+        return check_text(path, "node path", ErrorKind.INVALID_PATH)
     if find(path) is not None:
         return path
     raise InvalidInputError(f"node path {path!r}: {problem}", ErrorKind.INVALID_PATH)

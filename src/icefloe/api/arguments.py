@@ -1,4 +1,4 @@
-"""Arguments of the public methods: wrong types are refused at the door, by name.
+"""Arguments of the public methods: wrong types, and text that is none, are refused at the door.
 
 The annotations are the rule. Only plain classes are looked at (and unions and None); what is
 inside containers is checked where it is used.
@@ -12,6 +12,8 @@ import types
 import typing
 from collections.abc import Callable
 from typing import Any, TypeVar, Union
+
+from icefloe.errors import check_text
 
 Class = TypeVar("Class", bound=type[Any])
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -51,8 +53,7 @@ def _checked(function: Function) -> Function:
             given = bound.arguments[name]
             is_variadic = signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
             for value in given if is_variadic else (given,):
-                if not _fits(value, classes):
-                    raise TypeError(_problem(function.__qualname__, name, value, classes))
+                _check(function.__qualname__, name, value, classes)
 
     @functools.wraps(function)
     def blocking(*args: Any, **kwargs: Any) -> Any:
@@ -85,6 +86,13 @@ def _classes(hint: Any) -> tuple[type, ...]:
         return tuple(kind for part in parts for kind in part) if all(parts) else ()
     kind = typing.get_origin(hint) or hint
     return (kind,) if isinstance(kind, type) else ()
+
+
+def _check(where: str, name: str, value: Any, classes: tuple[type, ...]) -> None:
+    if not _fits(value, classes):
+        raise TypeError(_problem(where, name, value, classes))
+    if isinstance(value, str):
+        check_text(value, f"{where}(): {name}")
 
 
 def _fits(value: Any, classes: tuple[type, ...]) -> bool:

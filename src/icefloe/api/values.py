@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum, IntEnum
 from typing import Any, ClassVar
 
+from icefloe.errors import check_text
 from icefloe.format import repo_info, snapshot, snapshot_table
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -104,10 +105,11 @@ class RepoStatus:
         return cls(availability, to_datetime(status.set_at), reason)
 
     def stored(self) -> repo_info.RepoStatus:
+        reason = self.limited_availability_reason
         return repo_info.RepoStatus(
             repo_info.RepoAvailability(self.availability.value),
             to_microseconds(self.set_at),
-            self.limited_availability_reason,
+            reason if reason is None else check_text(reason, "limited_availability_reason"),
         )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.errors import ErrorKind, InvalidInputError, check_text
 from icefloe.format.nodes import ArrayData, Dimension
 
 _MAX_CHUNKS = 2**32 - 1
@@ -96,6 +96,8 @@ def _dimension_names(names: Any, ndim: int, path: str) -> tuple[str | None, ...]
         raise _bad(path, f"dimension_names is {names!r}, expected a list of names or nulls")
     if len(names) != ndim:
         raise _bad(path, f"{len(names)} dimension names for {ndim} dimensions")
+    for name in names:
+        check_text(name or "", f"zarr.json of {path!r}: dimension name", ErrorKind.BAD_METADATA)
     return tuple(name or None for name in names)
 
 

@@ -25,7 +25,7 @@ from icefloe.config import (
     VirtualChunkContainer,
 )
 from icefloe.config.conditions import DimensionKind, PreloadKind, SplitKind
-from icefloe.config.section import NONZERO_U32, U32, U64, Integer, Option, Section, options
+from icefloe.config.section import U32, U64, Integer, Option, Section, options
 from icefloe.config.stores import S3, Http, InMemory, LocalFileSystem, S3Compatible, Tigris
 from icefloe.errors import ErrorKind, FormatError, InvalidInputError
 from icefloe.format.config_write import ALGORITHM_NAMES, CHECKSUM_NAMES, STORE_NAMES
@@ -183,7 +183,8 @@ def _read_rule(found: Any, path: str) -> SplitRule:
 def _read_size(found: Any, path: str) -> tuple[ManifestSplitDimCondition, int]:
     entries = _mapping(found, path)
     axis = _read_axis(entries.get("condition"), _join(path, "condition"))
-    return axis, _integer(entries.get("num_chunks"), _join(path, "num_chunks"), NONZERO_U32)
+    size = _integer(entries.get("num_chunks"), _join(path, "num_chunks"), U32)
+    return axis, size or U32.highest  # official saves 0, which is no size to split at
 
 
 def _read_axis(found: Any, path: str) -> ManifestSplitDimCondition:

@@ -149,6 +149,7 @@ def encode_envelope(
             f"{MAX_PAYLOAD_BYTES:,}; split it into several files",
             ErrorKind.SERIALIZATION,
         )
+    level = min(level, zstandard.MAX_COMPRESSION_LEVEL)  # as zstd itself takes larger ones
     header = encode_header(spec_version, file_type)
     if size < _SMALL_PAYLOAD:
         return header + _compress(_joined(segments), level)

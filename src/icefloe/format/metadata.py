@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from icefloe.errors import FormatError, InvalidInputError
+from icefloe.errors import ErrorKind, FormatError, InvalidInputError, check_text
 from icefloe.format.blobs import Ints
 from icefloe.format.flat_read import Rows
 from icefloe.format.flat_write import Blobs, FlatWriter
@@ -38,6 +38,7 @@ def encode_metadata(values: Metadata, spec_version: int) -> dict[str, bytes]:
     for key in values:
         if not isinstance(key, str):
             raise TypeError(f"metadata key {key!r} is not text")
+        check_text(key, "metadata key", ErrorKind.BAD_METADATA)
     encoded = {}
     for key in sorted(values):
         try:
