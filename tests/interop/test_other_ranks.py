@@ -52,6 +52,12 @@ def test_an_array_whose_rank_official_changed_can_be_deleted(
     if not writes:
         listed = sync(_listed(place.open(icefloe).readonly_session("main").store))
         assert listed == ["a/zarr.json", "b/c/0", "b/c/1", "b/c/2", "b/zarr.json"]
+        session = place.open(icefloe).writable_session("main")
+        put(session, chunk_key(shape), b"5678")
+        session.commit("a chunk of the new rank")
+        for library in SIDES.values():
+            found: Any = place.open(library).readonly_session("main")
+            assert get(found, chunk_key(shape)) == b"5678"
     session = place.open(icefloe).writable_session("main")
     sync(session.store.delete("a/zarr.json"))
     session.commit("without it")

@@ -180,3 +180,40 @@ def test_official_reads_and_goes_on_with_an_array_that_was_split_by_its_size(
     write(icefloe.Repository.open(storages["icefloe"]), 70, 100)  # the option was saved
     assert [count for _, count in layout(tmp_path)["/a"]] == [16] * 6 + [4]
     check(100)
+
+
+@pytest.mark.parametrize(
+    "grid", [(2**27,), (2**16, 2**16), (64, 2**26), (16, 2**13, 2**13)], ids=str
+)
+def test_official_reads_sparse_references_of_a_huge_grid_from_few_manifests(
+    grid: tuple[int, ...], tmp_path: Path
+) -> None:
+    """A manifest for every split would be half a million of them."""
+    storages = {
+        side: library.local_filesystem_storage(str(tmp_path)) for side, library in SIDES.items()
+    }
+    settings = icefloe.ManifestConfig(max_refs_per_manifest=64)
+    repo = icefloe.Repository.create(
+        storages["icefloe"], icefloe.RepositoryConfig(manifest=settings)
+    )
+    session = repo.writable_session("main")
+    zarr.create_array(session.store, name="a", shape=grid, chunks=(1,) * len(grid), dtype="i4")
+    session.commit("an array")
+    random = np.random.default_rng(11)
+    index = np.unique(np.stack([random.integers(0, side, 500) for side in grid], axis=1), axis=0)
+    random.shuffle(index)
+    for first, last in ((0, 60), (60, 300), (300, 301), (301, len(index))):
+        session = repo.writable_session("main")
+        array: Any = zarr.open_array(session.store, path="a")
+        for row in index[first:last].tolist():
+            array[tuple(row)] = 1 + sum(row) % 1000
+        session.commit("more")
+        counts = [count for _, count in layout(tmp_path)["/a"]]
+        assert sum(counts) == last
+        assert max(counts) <= 64
+        assert len(counts) <= max(1, 2 * last / 64)
+    for side, library in SIDES.items():
+        store = library.Repository.open(storages[side]).readonly_session("main").store
+        array = zarr.open_array(store, path="a", mode="r")
+        for row in index.tolist():
+            assert array[tuple(row)] == 1 + sum(row) % 1000, side

@@ -91,7 +91,7 @@ def sizes_under(rules: ManifestSplittingConfig | None, most: int | None) -> tupl
         manifest=ManifestConfig(splitting=rules, max_refs_per_manifest=most)
     ).resolved()
     array = ArrayData((Dimension(300, 300), Dimension(10, 10)), ("time", "x"))
-    return split_sizes(config.manifest)("/group/array", array, 3000)
+    return split_sizes(config.manifest)("/group/array", array, 3000).sizes
 
 
 def test_a_rule_about_any_axis_of_an_array_decides_alone() -> None:

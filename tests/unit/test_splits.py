@@ -1,15 +1,19 @@
 """Which manifests a commit rewrites, against references kept in a dictionary."""
 
-from itertools import product
+from itertools import combinations, count, product
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from icefloe.changes.split_sizes import UNSPLIT
 from icefloe.changes.splits import merge_split, plan_array
 from icefloe.format.chunk_refs import ChunkRefs
 from icefloe.format.nodes import ArrayData, Dimension, ManifestRef
 from icefloe.ids import ManifestId
+
+NUMBERS = count(1)
 
 Cell = tuple[int, ...]
 Cells = dict[Cell, bytes]
@@ -33,20 +37,23 @@ def commit(
     edits: Cells,
     deleted: set[Cell],
     sizes: list[int],
+    *,
+    is_shared: bool = False,
 ) -> tuple[dict[ManifestRef, Cells], set[ManifestRef]]:
     """What a commit does with a plan; returns the manifests after it, and those it kept."""
     ndim = len(grid)
     shape = tuple(Dimension(count, count) for count in grid)
     gone = np.array(sorted(deleted), np.uint32).reshape(len(deleted), ndim)
     array = ArrayData(shape, None, tuple(manifests))
-    plan = plan_array(array, [(table(edits, ndim), gone)], sizes)
+    num_refs = [len(cells) for cells in manifests.values()] if is_shared else None
+    plan = plan_array(array, [(table(edits, ndim), gone)], sizes, num_refs=num_refs)
     after = {ref: manifests[ref] for ref in plan.kept}
     for rewrite in plan.rewrites:
-        refs = merge_split(rewrite, [table(manifests[ref], ndim) for ref in rewrite.sources])
-        if len(refs):
-            ref = ManifestRef(ManifestId(len(after).to_bytes(12, "big")), tuple(refs.extents()))
-            assert ref not in after
-            after[ref] = contents(refs)
+        sources = [table(manifests[ref], ndim) for ref in rewrite.sources]
+        for refs in merge_split(rewrite, sources):
+            if len(refs):
+                new_id = ManifestId(next(NUMBERS).to_bytes(12, "big"))
+                after[ManifestRef(new_id, tuple(refs.extents()))] = contents(refs)
     return after, set(plan.kept)
 
 
@@ -66,13 +73,20 @@ def histories(draw: st.DrawFn) -> list[Step]:
     return steps
 
 
-@given(histories())
-def test_no_chunk_is_lost_or_kept_by_mistake_whatever_the_splits(steps: list[Step]) -> None:
+def apart(first: ManifestRef, second: ManifestRef) -> bool:
+    sides = zip(first.extents, second.extents, strict=True)
+    return any(stop <= start or end <= begin for (begin, stop), (start, end) in sides)
+
+
+@given(histories(), st.booleans())
+def test_no_chunk_is_lost_or_kept_by_mistake_whatever_the_splits(
+    steps: list[Step], is_shared: bool
+) -> None:
     manifests: dict[ManifestRef, Cells] = {}
     model: Cells = {}
     for grid, sizes, edits, deleted in steps:
         before = manifests
-        manifests, kept = commit(grid, manifests, edits, deleted, sizes)
+        manifests, kept = commit(grid, manifests, edits, deleted, sizes, is_shared=is_shared)
         model = {cell: data for cell, data in {**model, **edits}.items() if cell not in deleted}
         model = {
             cell: data
@@ -84,6 +98,7 @@ def test_no_chunk_is_lost_or_kept_by_mistake_whatever_the_splits(steps: list[Ste
         joined = {cell: data for cells in manifests.values() for cell, data in cells.items()}
         assert joined == model
         assert all(manifests[ref] == before[ref] for ref in kept)
+        assert all(apart(*pair) for pair in combinations(manifests, 2)), "boxes overlap"
 
 
 def test_only_the_touched_split_is_written_again() -> None:
@@ -93,3 +108,72 @@ def test_only_the_touched_split_is_written_again() -> None:
     after, kept = commit([100], manifests, {(42,): b"new"}, set(), [10])
     assert len(kept) == 9
     assert len(after) == 10
+
+
+# -- sparse grids
+
+SPARSE: list[tuple[list[int], list[int]]] = [
+    ([4096], [16]),
+    ([256, 16], [1, 16]),
+    ([64, 64], [1, 16]),
+    ([16, 16, 16], [1, 1, 16]),
+    ([64, 4, 16], [1, 1, 16]),
+    ([2, 2048], [1, 16]),
+]
+
+
+def scattered(grid: list[int], number: int, seed: int) -> Cells:
+    random = np.random.default_rng(seed)
+    flat = random.choice(int(np.prod(grid)), number, replace=False)
+    index = np.stack(np.unravel_index(np.sort(flat), grid), axis=1)
+    return {tuple(row): b"x" for row in index.tolist()}
+
+
+@pytest.mark.parametrize(("grid", "sizes"), SPARSE)
+@pytest.mark.parametrize("number", [1, 15, 40, 400, 4000])
+def test_few_references_make_few_manifests_whatever_the_grid(
+    grid: list[int], sizes: list[int], number: int
+) -> None:
+    cells = scattered(grid, number, number)
+    manifests, _ = commit(grid, {}, cells, set(), sizes, is_shared=True)
+    assert max(map(len, manifests.values())) <= 16
+    assert len(manifests) <= max(1, 2 * number / 16)
+
+
+@pytest.mark.parametrize(("grid", "sizes"), SPARSE)
+@pytest.mark.parametrize("is_ordered", [True, False])
+def test_references_that_come_one_by_one_make_few_manifests(
+    grid: list[int], sizes: list[int], is_ordered: bool
+) -> None:
+    cells = list(scattered(grid, 150, 5))
+    if not is_ordered:
+        np.random.default_rng(7).shuffle(cells)
+    manifests: dict[ManifestRef, Cells] = {}
+    for number, cell in enumerate(cells, 1):
+        before = manifests
+        manifests, kept = commit(grid, manifests, {tuple(cell): b"x"}, set(), sizes, is_shared=True)
+        assert len(manifests) <= max(1, 2 * number / 16)
+        assert len(before) - len(kept) <= 2, "far more than what was touched is written again"
+    assert sum(map(len, manifests.values())) == 150
+
+
+def test_dense_appends_move_no_cut_and_join_nothing() -> None:
+    manifests: dict[ManifestRef, Cells] = {}
+    for at in range(200):
+        grid = [at + 1, 3]
+        row: Cells = {(at, column): b"x" for column in range(3)}
+        before = manifests
+        manifests, kept = commit(grid, manifests, row, set(), [4, UNSPLIT], is_shared=True)
+        assert len(before) - len(kept) == (1 if at % 4 else 0)
+        assert len(manifests) == at // 4 + 1
+
+
+def test_a_full_manifest_is_cut_at_the_borders_of_splits() -> None:
+    """It was shared by many splits and gets one reference too many."""
+    cells = scattered([4096], 16, 3)
+    manifests, _ = commit([4096], {}, cells, set(), [16], is_shared=True)
+    assert len(manifests) == 1
+    free = min(cells)[0] + 1
+    assert (free,) not in cells
+    manifests, _ = commit([4096], manifests, {(free,): b"x"}, set(), [16], is_shared=True)
+    assert sorted(map(len, manifests.values())) == [8, 9]

@@ -6,7 +6,7 @@ new ones, and `build_snapshot` the rest. Nothing here reads or writes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -21,7 +21,7 @@ from icefloe.errors import ErrorKind, InternalError
 from icefloe.format.chunk_refs import ChunkRefs
 from icefloe.format.manifest import ArrayManifest, Manifest
 from icefloe.format.manifest_encode import encode_manifest
-from icefloe.format.nodes import ManifestRef, Node, NodeTable
+from icefloe.format.nodes import ArrayData, ManifestRef, Node, NodeTable
 from icefloe.format.snapshot import ManifestFileInfo, ManifestFiles, Snapshot
 from icefloe.ids import ManifestId, NodeId, SnapshotId
 
@@ -62,30 +62,45 @@ def plan_commit(
         listed = files.refs_in([ref.id for ref in node.array.manifests])
         cells = prod(dimension.num_chunks for dimension in node.array.shape)
         num_refs = min(listed + (edits.most_set if edits else 0), cells)
+        sizes = split_sizes(node.path, node.array, num_refs)
         arrays[node.id] = plan_array(
             node.array,
             edits.layers() if edits else [],
-            split_sizes(node.path, node.array, num_refs),
+            sizes.sizes,
             rewrite_all=rewrite_all,
+            num_refs=_num_refs(files, node.array) if sizes.is_shared else None,
         )
     gone = [*changes.deleted, *changes.moves.origins()]
     moved = changes.moves.moved(base.nodes)
     return CommitPlan(base.nodes, files, gone, moved, changed, arrays)
 
 
-def build_manifest(
+def _num_refs(files: ManifestFiles, array: ArrayData) -> list[int]:
+    ids = np.frombuffer(b"".join(ref.id for ref in array.manifests), np.uint8)
+    counts: list[int] = files.num_refs(ids.reshape(-1, ManifestId.size)).tolist()
+    return counts
+
+
+def build_manifests(
     node_id: NodeId,
     rewrite: SplitRewrite,
     sources: Iterable[ChunkRefs],
     *,
-    new_id: ManifestId,
+    new_id: Callable[[], ManifestId],
     spec_version: int,
     level: int,
-) -> ManifestFile | None:
-    """The manifest file of one split; None when no chunk is left in it."""
-    refs = merge_split(rewrite, list(sources)).compact()
-    if not len(refs):
-        return None
+) -> list[ManifestFile]:
+    """The manifest files of one split, or of those that share; none when no chunk is left."""
+    parts = [refs.compact() for refs in merge_split(rewrite, list(sources)) if len(refs)]
+    return [
+        _build_manifest(node_id, refs, new_id(), spec_version=spec_version, level=level)
+        for refs in parts
+    ]
+
+
+def _build_manifest(
+    node_id: NodeId, refs: ChunkRefs, new_id: ManifestId, *, spec_version: int, level: int
+) -> ManifestFile:
     manifest = Manifest(new_id, (ArrayManifest(node_id, refs),))
     data = encode_manifest(manifest, spec_version=spec_version, level=level)
     info = ManifestFileInfo(new_id, len(data), len(refs))

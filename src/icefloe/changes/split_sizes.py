@@ -4,25 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
+from typing import NamedTuple
 
 from icefloe.config.resolved import ResolvedManifest, ResolvedSplitting
 from icefloe.format.nodes import ArrayData
 
 UNSPLIT = 2**32 - 1
 
-SplitSizes = Callable[[str, ArrayData, int], tuple[int, ...]]
-"""From path, array and number of references (at most) to the size of a split along each axis."""
+
+class Sizes(NamedTuple):
+    """The size of a split along each axis, and whether splits with few references share a
+    manifest: those of a rule never do."""
+
+    sizes: tuple[int, ...]
+    is_shared: bool
+
+
+SplitSizes = Callable[[str, ArrayData, int], Sizes]
+"""From path, array and number of references (at most) to the sizes of its splits."""
 
 
 def split_sizes(manifest: ResolvedManifest) -> SplitSizes:
     """How the settings split arrays: by the rules, and by size where no rule is about an array."""
 
-    def sizes(path: str, array: ArrayData, num_refs: int) -> tuple[int, ...]:
+    def sizes(path: str, array: ArrayData, num_refs: int) -> Sizes:
         decided = configured_split_sizes(manifest.splitting, path, array)
         if decided:
-            return tuple(decided.get(axis, UNSPLIT) for axis in range(len(array.shape)))
+            ruled = tuple(decided.get(axis, UNSPLIT) for axis in range(len(array.shape)))
+            return Sizes(ruled, is_shared=False)
         grid = [dimension.num_chunks for dimension in array.shape]
-        return automatic_split_sizes(grid, num_refs, manifest.max_refs_per_manifest)
+        found = automatic_split_sizes(grid, num_refs, manifest.max_refs_per_manifest)
+        return Sizes(found, is_shared=True)
 
     return sizes
 

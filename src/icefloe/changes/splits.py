@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from icefloe.changes.sharing import Part, Places, around, cut_refs, group_parts, is_dense
 from icefloe.format.chunk_index import Index, bounding_box
 from icefloe.format.chunk_refs import ChunkRefs, Layer
 from icefloe.format.nodes import ArrayData, ManifestRef
@@ -36,6 +37,10 @@ class SplitRewrite:
     box: Box
     edits: list[tuple[ChunkRefs, Rows, Index]] = field(default_factory=list)
     sources: list[ManifestRef] = field(default_factory=list)
+    sizes: tuple[int, ...] = ()
+    """Of the splits in the box, where several share it."""
+    room: int = 0
+    """References that one manifest may have; with more, the box is cut. 0 is no limit."""
 
     @property
     def num_edits(self) -> int:
@@ -56,8 +61,12 @@ def plan_array(
     split_sizes: Sequence[int],
     *,
     rewrite_all: bool = False,
+    num_refs: Sequence[int] | None = None,
 ) -> ArrayPlan:
-    """Decide about the manifests of an array that changed. `array` has the new shape."""
+    """Decide about the manifests of an array that changed. `array` has the new shape.
+
+    With `num_refs`, of each of its manifests, splits with few references share one.
+    """
     grid = [dimension.num_chunks for dimension in array.shape]
     if 0 in grid:
         return ArrayPlan([], [])  # no chunk can exist
@@ -67,14 +76,24 @@ def plan_array(
         if deleted is not None:
             rewrites.delete(deleted)
         rewrites.lay_over(refs)
+    if num_refs is not None and splits.count > 1:
+        return rewrites.shared(array.manifests, num_refs, rewrite_all=rewrite_all)
     return ArrayPlan(rewrites.take_in(array.manifests, rewrite_all=rewrite_all), rewrites.ordered())
 
 
-def merge_split(rewrite: SplitRewrite, sources: Sequence[ChunkRefs]) -> ChunkRefs:
-    """The references of one split: old ones inside its box, with the changes laid over."""
+def merge_split(rewrite: SplitRewrite, sources: Sequence[ChunkRefs]) -> list[ChunkRefs]:
+    """The references of one split, or of those that shared a manifest: old ones inside its box,
+    with the changes laid over. They are cut where one manifest has not room for them."""
+    refs = _merge(rewrite, sources)
+    return cut_refs(refs, rewrite.sizes, rewrite.room) if rewrite.room else [refs]
+
+
+def _merge(rewrite: SplitRewrite, sources: Sequence[ChunkRefs]) -> ChunkRefs:
     start, stop = zip(*rewrite.box, strict=True) if rewrite.box else ((), ())
     layers: list[Layer] = []
     for refs in sources:
+        if refs.ndim != len(rewrite.box):
+            continue  # of a time when the array had other dimensions, see `snapshot.py`
         is_inside = all(
             first <= low and high <= last
             for (first, last), (low, high) in zip(rewrite.box, refs.extents(), strict=True)
@@ -92,18 +111,24 @@ class _Rewrites:
     def __init__(self, splits: Splits) -> None:
         self._splits = splits
         self._found: dict[int, SplitRewrite] = {}
+        self._layers: dict[int, int] = {}
+        """The order in which tables came, by their identity."""
+        self._nothing: list[ChunkRefs] = []
 
     def ordered(self) -> list[SplitRewrite]:
         return [self._found[number] for number in sorted(self._found)]
 
     def lay_over(self, refs: ChunkRefs) -> None:
         none = np.empty((0, refs.ndim), np.uint32)
+        self._layers[id(refs)] = len(self._layers)
         for number, rows in self._splits.group(refs.index):
             self._rewrite(number).edits.append((refs, rows, none))
 
     def delete(self, index: Index) -> None:
+        nothing = ChunkRefs.empty(index.shape[1])
+        self._nothing.append(nothing)
+        self._layers[id(nothing)] = len(self._layers)
         for number, rows in self._splits.group(index):
-            nothing = ChunkRefs.empty(index.shape[1])
             self._rewrite(number).edits.append((nothing, _ALL, index[rows]))
 
     def take_in(self, manifests: Sequence[ManifestRef], *, rewrite_all: bool) -> list[ManifestRef]:
@@ -124,6 +149,60 @@ class _Rewrites:
                 kept.append(ref)
         return kept
 
+    def shared(
+        self, manifests: Sequence[ManifestRef], num_refs: Sequence[int], *, rewrite_all: bool
+    ) -> ArrayPlan:
+        """Like `take_in`, but neighbouring splits with few references share a manifest."""
+        splits, kept = self._splits, []
+        parts = [
+            Part(splits.places(splits.box(number)), rewrite.num_edits, True, None, number)
+            for number, rewrite in self._found.items()
+        ]
+        for ref, count in zip(manifests, num_refs, strict=True):
+            places = splits.places(ref.extents)
+            is_outside = any(
+                stop > side for (_, stop), side in zip(ref.extents, splits.grid, strict=True)
+            )
+            is_large = count > splits.room and prod(b - a for a, b in places) > 1
+            parts.append(Part(places, count, rewrite_all or is_outside or is_large, ref))
+        rewrites: list[SplitRewrite] = []
+        for group in group_parts(parts, splits.room):
+            sources = [part.manifest for part in group if part.manifest is not None]
+            if not any(part.is_touched for part in group):
+                kept += sources
+            elif is_dense(group, splits.room):
+                rewrites += self._each_split(group)
+            else:
+                rewrites.append(self._together(group, sources))
+        return ArrayPlan(kept, rewrites)
+
+    def _each_split(self, group: Sequence[Part]) -> list[SplitRewrite]:
+        """A manifest for every split of a group."""
+        numbers = {part.split for part in group if part.manifest is None}
+        for part in group:
+            if part.manifest is None:
+                continue
+            for place in product(*(range(*side) for side in part.places)):
+                number = self._splits.number(place)
+                self._rewrite(number).sources.append(part.manifest)
+                numbers.add(number)
+        return [self._found[number] for number in sorted(numbers)]
+
+    def _together(self, group: Sequence[Part], sources: list[ManifestRef]) -> SplitRewrite:
+        """One manifest for all splits of a group, or a few if there turn out to be too many."""
+        splits = self._splits
+        layers: dict[int, list[tuple[ChunkRefs, Rows, Index]]] = {}
+        for part in group:
+            for edit in self._found[part.split].edits if part.manifest is None else ():
+                layers.setdefault(self._layers[id(edit[0])], []).append(edit)
+        return SplitRewrite(
+            splits.chunks(around(group)),
+            [_joined(layers[number]) for number in sorted(layers)],
+            sources,
+            tuple(splits.sizes),
+            splits.room,
+        )
+
     def _rewrite(self, number: int) -> SplitRewrite:
         if number not in self._found:
             self._found[number] = SplitRewrite(self._splits.box(number))
@@ -134,9 +213,9 @@ class Splits:
     """The splits of a grid, numbered in row-major order."""
 
     def __init__(self, grid: Sequence[int], sizes: Sequence[int]) -> None:
-        self._grid = grid
-        self._sizes = [min(size, count) for size, count in zip(sizes, grid, strict=True)]
-        counts = [-(-count // size) for count, size in zip(grid, self._sizes, strict=True)]
+        self.grid = grid
+        self.sizes = [min(size, count) for size, count in zip(sizes, grid, strict=True)]
+        counts = [-(-count // size) for count, size in zip(grid, self.sizes, strict=True)]
         self._counts = counts
         self._strides = [prod(counts[axis + 1 :]) for axis in range(len(counts))]
         self.count = prod(counts)
@@ -150,9 +229,25 @@ class Splits:
             number // stride % count
             for stride, count in zip(self._strides, self._counts, strict=True)
         ]
+        return self.chunks([(at, at + 1) for at in places])
+
+    @property
+    def room(self) -> int:
+        """Chunks in a split, at most."""
+        return prod(self.sizes)
+
+    def chunks(self, places: Sequence[tuple[int, int]]) -> Box:
+        """The chunk indices in a box of splits."""
         return tuple(
-            (at * size, min((at + 1) * size, count))
-            for at, size, count in zip(places, self._sizes, self._grid, strict=True)
+            (start * size, min(stop * size, count))
+            for (start, stop), size, count in zip(places, self.sizes, self.grid, strict=True)
+        )
+
+    def places(self, box: Sequence[tuple[int, int]]) -> Places:
+        """The splits that a box of chunk indices lies in."""
+        return tuple(
+            (min(start, count) // size, -(-min(stop, count) // size))
+            for (start, stop), size, count in zip(box, self.sizes, self.grid, strict=True)
         )
 
     def group(self, index: Index) -> Iterator[tuple[int, Rows]]:
@@ -161,8 +256,8 @@ class Splits:
             return
         inside: Rows = _ALL
         box = bounding_box(index)
-        if any(stop > count for (_, stop), count in zip(box, self._grid, strict=True)):
-            inside = np.flatnonzero((index < np.array(self._grid, np.uint64)).all(axis=1))
+        if any(stop > count for (_, stop), count in zip(box, self.grid, strict=True)):
+            inside = np.flatnonzero((index < np.array(self.grid, np.uint64)).all(axis=1))
             index = index[inside]
             if not len(index):
                 return
@@ -171,7 +266,7 @@ class Splits:
             return
         number = np.zeros(len(index), self._dtype)
         for axis in self._cut_axes:
-            place = index[:, axis] // np.uint32(self._sizes[axis])
+            place = index[:, axis] // np.uint32(self.sizes[axis])
             number += place.astype(self._dtype) * self._strides[axis]
         starts = np.flatnonzero(number[1:] != number[:-1]) + 1
         runs = number[np.concatenate([[0], starts])]
@@ -192,18 +287,29 @@ class Splits:
             return
         extents = np.array([ref.extents for ref in manifests], np.int64)
         start, stop = extents.reshape(len(manifests), -1, 2).transpose(2, 0, 1)
-        sizes, grid = np.array(self._sizes, np.int64), np.array(self._grid, np.int64)
+        sizes, grid = np.array(self.sizes, np.int64), np.array(self.grid, np.int64)
         first, last = start // sizes, -(-np.minimum(stop, grid) // sizes)
         is_whole = ((first + 1 == last) & (stop <= grid)).all(axis=1)
         places = zip(first.tolist(), last.tolist(), is_whole.tolist(), strict=True)
         for low, high, is_one in places:
             if is_one:
-                yield self._number(low)
+                yield self.number(low)
             else:
-                yield [self._number(at) for at in product(*map(range, low, high))]
+                yield [self.number(at) for at in product(*map(range, low, high))]
 
-    def _number(self, place: Sequence[int]) -> int:
+    def number(self, place: Sequence[int]) -> int:
+        """The split at a place."""
         return sum(at * stride for at, stride in zip(place, self._strides, strict=True))
+
+
+def _joined(edits: list[tuple[ChunkRefs, Rows, Index]]) -> tuple[ChunkRefs, Rows, Index]:
+    """The rows of one table that go into several splits, as one edit."""
+    if len(edits) == 1:
+        return edits[0]
+    refs = edits[0][0]
+    every = np.arange(len(refs), dtype=np.int64)
+    rows = np.concatenate([every[some] for _, some, _ in edits])
+    return refs, np.sort(rows), np.concatenate([deleted for _, _, deleted in edits])
 
 
 def _count(rows: Rows, length: int) -> int:

@@ -29,9 +29,9 @@ class CommitWork:
     """The session was found to be at the tip of its branch when this try started."""
     seen: Seen | None = None
     """The repo object that was current before the upload."""
-    # A split's manifest by what it was made of: the old manifests, and the session's edits, which
+    # A split's manifests by what it was made of: the old manifests, and the session's edits, which
     # are the same as long as they are the same object.
-    _made: dict[_Key, tuple[object, NewManifest | None]] = field(default_factory=dict)
+    _made: dict[_Key, tuple[object, list[NewManifest]]] = field(default_factory=dict)
 
     async def write_manifests(
         self, handle: RepoHandle, plan: CommitPlan, changes: ChangeSet
@@ -42,11 +42,11 @@ class CommitWork:
         for node_id, array_plan in plan.arrays.items():
             edits = _edits(changes, node_id)
             for rewrite in array_plan.rewrites:
-                made_of, manifest = self._made.get(_key(node_id, rewrite), (None, None))
+                made_of, manifests = self._made.get(_key(node_id, rewrite), (None, []))
                 if made_of is not edits or edits is None:
                     missing.setdefault(node_id, []).append(rewrite)
-                elif manifest is not None:
-                    done.setdefault(node_id, []).append(manifest)
+                else:
+                    done.setdefault(node_id, []).extend(manifests)
             array_plan.rewrites = missing.get(node_id, [])
         made = await write_manifests(handle, plan.arrays, plan.files)
         for node_id, manifests in made.items():
@@ -65,9 +65,10 @@ class CommitWork:
         """Splits are made in order, and one in which nothing is left gets no manifest."""
         rest = list(manifests)
         for rewrite in rewrites:
-            is_made = bool(rest) and _contains(rewrite.box, rest[0].ref.extents)
-            manifest = rest.pop(0) if is_made else None
-            self._made[_key(node_id, rewrite)] = edits, manifest
+            made = []
+            while rest and _contains(rewrite.box, rest[0].ref.extents):
+                made.append(rest.pop(0))
+            self._made[_key(node_id, rewrite)] = edits, made
         assert not rest, f"manifests of node {node_id} are not in the order of its splits"
 
 

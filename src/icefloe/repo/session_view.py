@@ -148,9 +148,7 @@ async def committed_chunks(handle: RepoHandle, files: ManifestFiles, node: Node)
     wanted = [(ref.id, files[ref.id].size_bytes) for ref in node.array.manifests]
     found = [manifest.find(node.id) for manifest in await handle.assets.manifests(wanted)]
     ndim = len(node.array.shape)  # official leaves chunks of another rank where that changed
-    layers = [
-        (refs, None) for refs in found if refs is not None and refs.index.shape[1] == ndim
-    ]
+    layers = [(refs, None) for refs in found if refs is not None and refs.index.shape[1] == ndim]
     return ChunkRefs.overlay(layers, ndim)[0]
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import NamedTuple
 
-from icefloe.changes.build import ManifestFile, build_manifest
+from icefloe.changes.build import ManifestFile, build_manifests
 from icefloe.changes.prepared import NewManifest
 from icefloe.changes.splits import ArrayPlan, SplitRewrite
 from icefloe.format import layout
@@ -24,7 +25,7 @@ _FILES_AT_ONCE = 1 << 10
 
 
 class _Task(NamedTuple):
-    """One manifest to be made."""
+    """The manifest of one split, or of splits that share, to be made."""
 
     node_id: NodeId
     rewrite: SplitRewrite
@@ -53,14 +54,13 @@ async def write_manifests(
         missing = [key for key in dict.fromkeys(sources) if key not in held]
         wanted = [(key, files[key].size_bytes) for key in missing]
         held.update(zip(missing, await handle.assets.manifests(wanted), strict=True))
-        built = [(task.node_id, _build(handle, task, held)) for task in batch]
+        built = [(task.node_id, file) for task in batch for file in _build(handle, task, held)]
         await handle.assets.put_metadata_files(
-            [(layout.manifest_key(file.new.ref.id), file.data) for _, file in built if file]
+            [(layout.manifest_key(file.new.ref.id), file.data) for _, file in built]
         )
         for node_id, file in built:
-            if file is not None:
-                made.setdefault(node_id, []).append(file.new)
-                handle.assets.caches.keep_manifest(file.manifest)
+            made.setdefault(node_id, []).append(file.new)
+            handle.assets.caches.keep_manifest(file.manifest)
         uses.subtract(sources)
         held = {key: manifest for key, manifest in held.items() if uses[key]}
     return made
@@ -86,15 +86,13 @@ def _batches(tasks: list[_Task], files: ManifestFiles, most_files: int) -> Itera
         yield batch
 
 
-def _build(
-    handle: RepoHandle, task: _Task, held: dict[ManifestId, Manifest]
-) -> ManifestFile | None:
+def _build(handle: RepoHandle, task: _Task, held: dict[ManifestId, Manifest]) -> list[ManifestFile]:
     found = (held[ref.id].find(task.node_id) for ref in task.rewrite.sources)
-    return build_manifest(
+    return build_manifests(
         task.node_id,
         task.rewrite,
         (refs for refs in found if refs is not None),
-        new_id=handle.new_id(ManifestId),
+        new_id=partial(handle.new_id, ManifestId),
         spec_version=handle.spec_version,
         level=handle.settings.compression.level,
     )

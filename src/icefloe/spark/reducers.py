@@ -82,7 +82,7 @@ def plan_reductions(
         over = manifest_ids(array)
         cells = prod(dimension.num_chunks for dimension in array.shape)
         num_refs = min(cells, most + state.manifest_files.refs_in(over))
-        sizes = sizes_of(node.path, array, num_refs)
+        sizes = sizes_of(node.path, array, num_refs).sizes
         if not cells or over != manifest_ids(session._state.node(node.path).array):
             continue
         if plan_array(array, [], sizes).rewrites:
