@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pyarrow as pa
 import pytest
 
+from icefloe.format.blob_column import BlobColumn
 from icefloe.format.chunk_refs import ChunkRefs
 from icefloe.format.manifest import ArrayManifest, Manifest, decode_manifest
 from icefloe.format.manifest_encode import encode_manifest
@@ -37,7 +37,7 @@ def extra_of(number: int) -> bytes | None:
 
 
 def with_ref_extras(refs: ChunkRefs) -> ChunkRefs:
-    column = pa.array([extra_of(row) for row in range(len(refs))], pa.binary())
+    column = BlobColumn.from_values([extra_of(row) for row in range(len(refs))])
     return replace(refs, extra=column)
 
 
@@ -68,7 +68,7 @@ def test_extra_bytes_of_manifests_arrays_and_refs_survive(name: str, version: in
             assert yours.refs.extra is not None
             if yours.refs.extra.null_count < len(yours.refs):
                 assert mine.refs.extra is not None
-                assert mine.refs.extra.to_pylist() == yours.refs.extra.to_pylist()
+                assert mine.refs.extra.to_list() == yours.refs.extra.to_list()
 
 
 @every_repository

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from icefloe.format.blob_column import BlobColumn
 from icefloe.format.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
 from icefloe.format.coded import Coded
 from icefloe.format.locations import Locations
@@ -287,6 +288,9 @@ def test_the_numbering_of_locations_does_not_matter() -> None:
     codes = np.array([0, 1], np.int32)
     one = ChunkRefs.virtual([[0], [1]], ["a", "b"], [0, 0], [1, 1])
     other = ChunkRefs.virtual(
-        [[0], [1]], Coded(1 - codes, Locations(pa.array(["b", "a", "unused"]))), [0, 0], [1, 1]
+        [[0], [1]],
+        Coded(1 - codes, Locations(BlobColumn.from_values(["b", "a", "unused"], is_text=True))),
+        [0, 0],
+        [1, 1],
     )
     assert one.equals(other)

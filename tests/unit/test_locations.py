@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import zstandard
 
 from icefloe.errors import FormatError
+from icefloe.format.blob_column import BlobColumn
 from icefloe.format.chunk_refs import ChunkRefs
 from icefloe.format.coded import Coded
 from icefloe.format.locations import (
@@ -28,7 +28,7 @@ def compress(text: str | bytes, **options: Any) -> bytes:
 
 
 def waiting(frames: list[bytes]) -> CompressedLocations:
-    return CompressedLocations(pa.array(frames, pa.binary()), DICTIONARY.as_bytes(), "manifests/X")
+    return CompressedLocations(BlobColumn.from_values(frames), DICTIONARY.as_bytes(), "manifests/X")
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def inflated(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         calls.append(1)
         return one(self, row)
 
-    def strings(self: CompressedLocations) -> pa.Array:
+    def strings(self: CompressedLocations) -> BlobColumn:
         calls.append(len(self))
         return every(self)
 
@@ -52,7 +52,9 @@ def inflated(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def refs_waiting(count: int = 300) -> ChunkRefs:
     codes = np.arange(count, dtype=np.int32)
-    values = Locations(pa.array([], pa.string()), waiting([compress(t) for t in TEXTS[:count]]))
+    values = Locations(
+        BlobColumn.from_values([], is_text=True), waiting([compress(t) for t in TEXTS[:count]])
+    )
     index = codes[:, None].astype(np.uint32)
     return ChunkRefs.virtual(index, Coded(codes, values), 8 * codes, 8)
 
@@ -111,8 +113,8 @@ def test_two_waiting_columns_with_their_own_dictionaries_merge() -> None:
         zstandard.ZstdCompressor(dict_data=other).compress(text.upper().encode())
         for text in TEXTS[:5]
     ]
-    column = CompressedLocations(pa.array(frames, pa.binary()), other.as_bytes(), "manifests/Y")
-    values = Locations(pa.array([], pa.string()), column)
+    column = CompressedLocations(BlobColumn.from_values(frames), other.as_bytes(), "manifests/Y")
+    values = Locations(BlobColumn.from_values([], is_text=True), column)
     codes = np.arange(5, dtype=np.int32)
     upper = ChunkRefs.virtual(2 * codes[:, None], Coded(codes, values), 0, 1)
     merged = refs_waiting(10).merge(upper)
@@ -121,10 +123,10 @@ def test_two_waiting_columns_with_their_own_dictionaries_merge() -> None:
 
 
 def test_plain_locations_come_before_waiting_ones() -> None:
-    both = Locations(pa.array(["plain"]), waiting([compress(TEXTS[3])]))
+    both = Locations(BlobColumn.from_values(["plain"], is_text=True), waiting([compress(TEXTS[3])]))
     assert len(both) == 2
     assert (both.get(0), both.get(1)) == ("plain", TEXTS[3])
-    assert both.strings().to_pylist() == ["plain", TEXTS[3]]
+    assert both.strings().to_list() == ["plain", TEXTS[3]]
     assert (len(both), both.get(1)) == (2, TEXTS[3])
 
 
@@ -148,13 +150,13 @@ def test_plain_locations_come_before_waiting_ones() -> None:
 )
 def test_frames_of_any_form_are_inflated_alike(texts: list[str], options: dict[str, bool]) -> None:
     column = waiting([compress(text, **options) for text in texts])
-    assert column.strings().to_pylist() == texts
+    assert column.strings().to_list() == texts
     assert [column.get(row) for row in range(len(texts))] == texts
 
 
 def test_usual_and_unusual_frames_mix() -> None:
     column = waiting([compress("a"), compress("b", write_content_size=False), compress("c")])
-    assert column.strings().to_pylist() == ["a", "b", "c"]
+    assert column.strings().to_list() == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize(
@@ -185,11 +187,11 @@ def test_a_damaged_location_is_an_error_that_names_the_file(
 def test_a_damaged_dictionary_is_an_error_that_names_the_file() -> None:
     broken = DICTIONARY.as_bytes()[:20]
     with pytest.raises(FormatError, match=r"^manifests/X: "):
-        CompressedLocations(pa.array([compress("a")], pa.binary()), broken, "manifests/X").get(0)
+        CompressedLocations(BlobColumn.from_values([compress("a")]), broken, "manifests/X").get(0)
 
 
 def test_a_slice_of_waiting_frames_is_inflated_from_its_own_place() -> None:
-    frames = pa.array([compress(text) for text in TEXTS[:9]], pa.binary()).slice(4, 3)
+    frames = BlobColumn.from_values([compress(text) for text in TEXTS[:9]])[4:7]
     column = CompressedLocations(frames, DICTIONARY.as_bytes(), "x")
-    assert column.strings().to_pylist() == TEXTS[4:7]
+    assert column.strings().to_list() == TEXTS[4:7]
     assert column.get(1) == TEXTS[5]

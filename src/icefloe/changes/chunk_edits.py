@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from icefloe.format.chunk_index import Index, SortedIndex, follow_each_other, sort_rows
 from icefloe.format.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
@@ -149,7 +148,7 @@ def _columns(single: dict[Coordinates, ChunkRef | None], ndim: int) -> tuple[Chu
 def _table(kind: ChunkKind, at: Sequence[Coordinates], refs: Sequence[ChunkRef]) -> ChunkRefs:
     index = np.array(at, np.uint32).reshape(len(at), len(at[0]))
     if kind == ChunkKind.INLINE:
-        return ChunkRefs.inline_chunks(index, pa.array([ref.inline for ref in refs], pa.binary()))
+        return ChunkRefs.inline_chunks(index, [ref.inline for ref in refs])
     offset = np.array([ref.offset for ref in refs], np.uint64)
     length = np.array([ref.length for ref in refs], np.uint64)
     if kind == ChunkKind.NATIVE:
@@ -159,9 +158,9 @@ def _table(kind: ChunkKind, at: Sequence[Coordinates], refs: Sequence[ChunkRef])
     has_time = any(ref.last_modified is not None for ref in refs)
     return ChunkRefs.virtual(
         index,
-        pa.array([ref.location for ref in refs], pa.string()),
+        [ref.location for ref in refs],
         offset,
         length,
-        etag=pa.array([ref.etag for ref in refs], pa.string()) if has_etag else None,
+        etag=[ref.etag for ref in refs] if has_etag else None,
         last_modified=[ref.last_modified or 0 for ref in refs] if has_time else None,
     )

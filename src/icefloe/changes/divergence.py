@@ -4,17 +4,24 @@ them."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from icefloe.changes.change_set import ChangeSet
+from icefloe.format.arrow_columns import mask_from_arrow
 from icefloe.format.chunk_index import Index
 from icefloe.format.chunk_refs import ChunkRefs
 from icefloe.format.nodes import Node, NodeTable
 from icefloe.format.transaction_log import Move, NodeType, TransactionLog
 from icefloe.ids import NodeId, SnapshotId
+from icefloe.on_demand import on_demand
+
+if TYPE_CHECKING:
+    import pyarrow.compute as pc
+else:
+    pc = on_demand("pyarrow.compute")
 
 
 def net_log(
@@ -77,5 +84,5 @@ def _differs(index: Index, before: ChunkRefs, after: ChunkRefs) -> NDArray[np.bo
         equal = pc.equal(first[name], second[name])
         nothing = pc.and_(pc.is_null(first[name]), pc.is_null(second[name]))
         same = pc.or_(pc.fill_null(equal, False), nothing)
-        differs[both] |= ~np.array(same.to_numpy())
+        differs[both] |= ~mask_from_arrow(same.combine_chunks())
     return differs

@@ -29,7 +29,7 @@ def with_entry(
     """
     older = UpdateTable.from_updates(info.latest_updates)
     entry = Update(kind, now, values)
-    is_named = older.backup_path.is_valid().to_numpy(zero_copy_only=False)
+    is_named = older.backup_path.is_valid()
     cuts = np.append(0, 1 + np.flatnonzero(is_named[1:]))  # entry 0 is the newest in `backup`
     beyond = cuts[cuts >= max(page_size - 1, 0)][:1]
     unknown = older.unknown()[:1]
@@ -37,7 +37,7 @@ def with_entry(
     cut = min([*beyond.tolist(), *before_unknown.tolist()], default=None)
     if cut is None:
         return replace(info, latest_updates=older.with_first(entry, backup, len(older)))
-    name = older.backup_path[cut].as_py() if cut else backup
+    name = older.backup_path[cut] if cut else backup
     return replace(
         info, latest_updates=older.with_first(entry, backup, cut), repo_before_updates=name
     )

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.format.arrow_columns import numbers_from_arrow, numbers_to_arrow
+from icefloe.format.blob_column import BlobColumn
 from icefloe.format.chunk_index import Index
 from icefloe.format.coded import Coded
+from icefloe.on_demand import on_demand
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+else:
+    pa, pc = on_demand("pyarrow"), on_demand("pyarrow.compute")
 
 
 def whole_numbers(name: str, values: Any, dtype: Any) -> NDArray[Any]:
@@ -40,15 +48,16 @@ def coded_column(name: str, values: Any, count: int) -> Coded | None:
     """A text column from a list or an Arrow array; None when it has no value at all."""
     if isinstance(values, Coded):
         return values
-    column = values if isinstance(values, pa.Array) else pa.array(values, pa.string())
-    check_length(name, len(column), count)
-    return Coded.from_arrow(column)
+    check_length(name, len(values), count)
+    if isinstance(values, Sequence):
+        return Coded.from_blobs(BlobColumn.from_values(values, is_text=True))
+    return Coded.from_arrow(values if isinstance(values, pa.Array) else pa.array(values))
 
 
 def index_to_arrow(index: Index) -> pa.Array:
     """An index matrix as lists of fixed size."""
     count, ndim = index.shape
-    flat = pa.array(np.ascontiguousarray(index).reshape(-1), pa.uint32())
+    flat = numbers_to_arrow(np.ascontiguousarray(index, np.uint32).reshape(-1))
     kind = pa.list_(pa.uint32(), ndim)
     return pa.FixedSizeListArray.from_buffers(kind, count, [None], children=[flat])
 
@@ -65,5 +74,5 @@ def index_from_arrow(column: pa.Array) -> Index:
                 ErrorKind.INVALID_CHUNK_INDEX,
             )
         ndim = lengths[0] if lengths else 0
-    flat = whole_numbers("chunk indices", column.flatten().to_numpy(), np.uint32)
+    flat = whole_numbers("chunk indices", numbers_from_arrow(column.flatten()), np.uint32)
     return flat.reshape(len(column), ndim)

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.format.arrow_columns import numbers_from_arrow, numbers_to_arrow
+from icefloe.format.blob_column import BlobColumn
 from icefloe.format.blobs import Bytes
 from icefloe.format.chunk_index import (
     Index,
@@ -37,6 +37,12 @@ from icefloe.format.chunk_input import (
 from icefloe.format.coded import Coded
 from icefloe.format.locations import Locations
 from icefloe.ids import ChunkId
+from icefloe.on_demand import on_demand
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+else:
+    pa = on_demand("pyarrow")
 
 
 class ChunkKind(IntEnum):
@@ -82,8 +88,8 @@ location='s3://b/f', etag=None, last_modified=None, inline=None)
     location: Coded | None = None
     etag: Coded | None = None
     last_modified: NDArray[np.uint32] | None = None
-    inline: pa.Array | None = None
-    extra: pa.Array | None = None
+    inline: BlobColumn | None = None
+    extra: BlobColumn | None = None
     _lookup: list[SortedIndex] = field(default_factory=list, repr=False)
 
     # -- making
@@ -125,13 +131,14 @@ location='s3://b/f', etag=None, last_modified=None, inline=None)
     @classmethod
     def inline_chunks(cls, index: Any, data: Any) -> ChunkRefs:
         """Chunks whose bytes are kept in the manifest itself."""
-        column = data if isinstance(data, pa.Array) else pa.array(data, pa.binary())
-        if column.type != pa.binary():
-            column = column.cast(pa.binary())
+        if isinstance(data, Sequence):
+            column = BlobColumn.from_values(data)
+        else:
+            column = BlobColumn.from_arrow(data.cast(pa.binary()))
         if column.null_count:
             raise InvalidInputError("inline chunks: a chunk has no bytes (None)")
         check_length("inline chunks", len(column), len(index))
-        length = pc.binary_length(column).to_numpy()
+        length = column.length
         refs = _plain(cls, index, ChunkKind.INLINE, np.zeros(len(column), np.uint64), length)
         return replace(refs, inline=column)._sorted()
 
@@ -166,7 +173,7 @@ location='s3://b/f', etag=None, last_modified=None, inline=None)
         kind = _KINDS[self.kind[row]]
         if kind is ChunkKind.INLINE:
             assert self.inline is not None
-            data: bytes = self.inline[row].as_py()
+            data: bytes = self.inline[row]
             return ChunkRef(kind, 0, len(data), None, None, None, None, data)
         offset, length = int(self.offset[row]), int(self.length[row])
         if kind is ChunkKind.NATIVE:
@@ -332,17 +339,17 @@ location='s3://b/f', etag=None, last_modified=None, inline=None)
             )
         columns = {
             "index": index_to_arrow(self.index),
-            "kind": pa.array(self.kind),
+            "kind": numbers_to_arrow(self.kind),
             "chunk_id": id_column,
-            "offset": pa.array(self.offset),
-            "length": pa.array(self.length),
+            "offset": numbers_to_arrow(self.offset),
+            "length": numbers_to_arrow(self.length),
             "location": _text_to_arrow(self.location, n),
             "etag": _text_to_arrow(self.etag, n),
             "last_modified": pa.nulls(n, pa.uint32())
             if self.last_modified is None
-            else pa.array(self.last_modified, mask=self.last_modified == 0),
-            "inline": pa.nulls(n, pa.binary()) if self.inline is None else self.inline,
-            "extra": pa.nulls(n, pa.binary()) if self.extra is None else self.extra,
+            else numbers_to_arrow(self.last_modified, self.last_modified == 0),
+            "inline": pa.nulls(n, pa.binary()) if self.inline is None else self.inline.to_arrow(),
+            "extra": pa.nulls(n, pa.binary()) if self.extra is None else self.extra.to_arrow(),
         }
         if plain:
             for name in ("location", "etag"):
@@ -365,7 +372,7 @@ location='s3://b/f', etag=None, last_modified=None, inline=None)
         """Columns from a table such as `to_arrow` makes; rows may come in any order."""
         column = {name: table[name].combine_chunks() for name in table.column_names}
         index = index_from_arrow(column["index"])
-        kind = column["kind"].to_numpy().astype(np.uint8, copy=False)
+        kind = numbers_from_arrow(column["kind"]).astype(np.uint8, copy=False)
         ids = None
         if "chunk_id" in column and column["chunk_id"].null_count < table.num_rows:
             filled = column["chunk_id"].fill_null(bytes(ChunkId.size))
@@ -373,13 +380,13 @@ location='s3://b/f', etag=None, last_modified=None, inline=None)
             ids = raw[: table.num_rows * ChunkId.size].reshape(-1, ChunkId.size)
         modified = None
         if "last_modified" in column and column["last_modified"].null_count < table.num_rows:
-            modified = column["last_modified"].fill_null(0).to_numpy().astype(np.uint32)
+            modified = numbers_from_arrow(column["last_modified"].fill_null(0)).astype(np.uint32)
         return (
             cls(
                 index,
                 kind,
-                column["offset"].to_numpy().astype(np.uint64, copy=False),
-                column["length"].to_numpy().astype(np.uint64, copy=False),
+                numbers_from_arrow(column["offset"]).astype(np.uint64, copy=False),
+                numbers_from_arrow(column["length"]).astype(np.uint64, copy=False),
                 ids,
                 Coded.from_arrow(column["location"]) if "location" in column else None,
                 Coded.from_arrow(column["etag"]) if "etag" in column else None,
@@ -456,32 +463,32 @@ def _concat_arrays(
     )
 
 
-def _concat_binary(tables: Sequence[ChunkRefs], name: str) -> pa.Array | None:
+def _concat_binary(tables: Sequence[ChunkRefs], name: str) -> BlobColumn | None:
     columns = [getattr(table, name) for table in tables]
     if all(column is None for column in columns):
         return None
-    return pa.concat_arrays(
+    return BlobColumn.concat(
         [
-            pa.nulls(len(table), pa.binary()) if column is None else column.cast(pa.binary())
+            BlobColumn.nulls(len(table)) if column is None else column
             for table, column in zip(tables, columns, strict=True)
         ]
     )
 
 
-def _take_binary(column: pa.Array | None, rows: Any) -> pa.Array | None:
+def _take_binary(column: BlobColumn | None, rows: Any) -> BlobColumn | None:
     if column is None:
         return None
     if isinstance(rows, slice):
-        first, last, _ = rows.indices(len(column))
-        return column.slice(first, max(last - first, 0))
+        part: BlobColumn = column[rows]
+        return part
     rows = np.asarray(rows)
-    return column.take(pa.array(np.flatnonzero(rows) if rows.dtype == np.bool_ else rows))
+    return column.take(np.flatnonzero(rows) if rows.dtype == np.bool_ else rows)
 
 
-def _binary_or_none(column: pa.Array | None) -> pa.Array | None:
+def _binary_or_none(column: pa.Array | None) -> BlobColumn | None:
     if column is None or column.null_count == len(column):
         return None
-    return column.cast(pa.binary())
+    return BlobColumn.from_arrow(column.cast(pa.binary()))
 
 
 def _text_to_arrow(column: Coded | None, count: int) -> pa.Array:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
-from icefloe.format.dictionary import seems_distinct
+from icefloe.format.arrow_columns import numbers_from_arrow, numbers_to_arrow
+from icefloe.format.blob_column import BlobColumn
+from icefloe.format.dictionary import distinct_values
 from icefloe.format.locations import Locations
+from icefloe.on_demand import on_demand
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+else:
+    pa = on_demand("pyarrow")
 
 _FEW_VALUES = 64
 
@@ -39,12 +46,13 @@ class Coded(NamedTuple):
             return self
         number = np.cumsum(is_used, dtype=np.int32) - 1
         codes = np.where(self.codes < 0, -1, number.take(self.codes - first, mode="clip"))
-        values = self.values.strings().take(pa.array(used + first))
+        values = self.values.strings().take(used + first)
         return Coded(codes.astype(np.int32), Locations(values))
 
     def to_arrow(self) -> pa.Array:
-        codes = pa.array(self.codes, pa.int32(), mask=self.codes < 0)
-        return pa.DictionaryArray.from_arrays(codes, self.values.strings().cast(pa.string()))
+        codes = numbers_to_arrow(self.codes, self.codes < 0)
+        values = self.values.strings().to_arrow().cast(pa.string())
+        return pa.DictionaryArray.from_arrays(codes, values)
 
     def get(self, row: int) -> str | None:
         """The value of one row."""
@@ -56,8 +64,13 @@ class Coded(NamedTuple):
         if len(column) == column.null_count:
             return None
         if not pa.types.is_dictionary(column.type):
-            if not column.null_count and seems_distinct(column):
-                return cls(np.arange(len(column), dtype=np.int32), Locations(column))
-            column = column.dictionary_encode()
-        codes = column.indices.cast(pa.int32()).fill_null(-1).to_numpy()
-        return cls(codes, Locations(column.dictionary))
+            return cls.from_blobs(BlobColumn.from_arrow(column))
+        codes = numbers_from_arrow(column.indices.cast(pa.int32()).fill_null(-1))
+        return cls(codes, Locations(BlobColumn.from_arrow(column.dictionary)))
+
+    @classmethod
+    def from_blobs(cls, column: BlobColumn) -> Coded | None:
+        if column.null_count == len(column):
+            return None
+        codes, values = distinct_values(column)
+        return cls(codes, Locations(values))

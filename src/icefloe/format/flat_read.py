@@ -10,11 +10,11 @@ from struct import unpack_from
 from typing import Any, NoReturn
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from icefloe.errors import FormatError
-from icefloe.format.blobs import Bytes, Ints, gather, gather_fixed, spread
+from icefloe.format.blob_column import BlobColumn, gather
+from icefloe.format.blobs import Bytes, Ints, gather_fixed, spread
 from icefloe.format.schema import Field, TableSpec
 
 _FEW = 24  # rows: below this, plain numbers beat setting up numpy
@@ -101,15 +101,15 @@ class FlatBuffer:
         self.check(first, count * width, _vector_align(width), what)
         return first, count
 
-    def strings(self, start: Ints, length: Ints, absent: Any, what: str) -> pa.Array:
-        """UTF-8 text as an Arrow string array; null where absent."""
+    def strings(self, start: Ints, length: Ints, absent: Any, what: str) -> BlobColumn:
+        """A column of texts, checked to be UTF-8."""
         self.check_total(int(length.sum()), what)
         try:
-            return gather(self.u1, start, length, absent, is_text=True)
-        except pa.ArrowInvalid:
+            return gather(self.u1, start, length, absent).as_text()
+        except UnicodeDecodeError:
             self.fail(f"{what} is not valid UTF-8")
 
-    def blobs(self, start: Ints, length: Ints, absent: Any, what: str) -> pa.Array:
+    def blobs(self, start: Ints, length: Ints, absent: Any, what: str) -> BlobColumn:
         self.check_total(int(length.sum()), what)
         return gather(self.u1, start, length, absent)
 
@@ -393,11 +393,11 @@ class Rows:
         start[there], count[there] = self.buffer.vectors(at[there], width, what)
         return start, count, absent
 
-    def blobs(self, name: str) -> pa.Array:
+    def blobs(self, name: str) -> BlobColumn:
         start, length, absent = self.vectors(name, 1)
         return self.buffer.blobs(start, length, absent, f"{self.spec.name}.{name}")
 
-    def strings(self, name: str) -> pa.Array:
+    def strings(self, name: str) -> BlobColumn:
         start, length, absent = self.vectors(name, 1)
         return self.buffer.strings(start, length, absent, f"{self.spec.name}.{name}")
 

@@ -16,15 +16,15 @@ from struct import pack_into
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
-from icefloe.format.blobs import Ints, parts, scatter, spread
+from icefloe.format.blob_column import BlobColumn
+from icefloe.format.blobs import Ints, scatter, spread
 from icefloe.format.schema import Field, TableSpec
 from icefloe.format.segments import Segment, segment_size
 
 Mask = NDArray[np.bool_]
-Blobs: TypeAlias = pa.Array | Sequence[str | bytes | None]
+Blobs: TypeAlias = BlobColumn | Sequence[str | bytes | None]
 
 _FEW_BLOBS = 16
 _FEW_ROWS = 8
@@ -96,7 +96,7 @@ class FlatWriter:
     def blobs(self, column: Blobs, terminator: int = 1) -> Ints:
         """Place byte strings; returns the position of each. Null rows take one empty blob."""
         if len(column) <= _FEW_BLOBS:
-            values = column.to_pylist() if isinstance(column, pa.Array) else column
+            values = column.to_list() if isinstance(column, BlobColumn) else column
             return np.array(
                 [
                     self.blob(text.encode() if isinstance(text, str) else text or b"", terminator)
@@ -104,10 +104,10 @@ class FlatWriter:
                 ],
                 np.int64,
             )
-        if not isinstance(column, pa.Array):
+        if not isinstance(column, BlobColumn):
             is_text = any(isinstance(value, str) for value in column)
-            column = pa.array(column, pa.string() if is_text else pa.binary())
-        offsets, data = parts(column)
+            column = BlobColumn.from_values(column, is_text=is_text)
+        offsets, data = column.offsets, column.data
         length = np.diff(offsets)
         size = (length + 4 + terminator + 3) & ~3
         end = np.cumsum(size)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import pyarrow as pa
 import zstandard
 
 from icefloe.errors import FormatError
-from icefloe.format.blobs import Bytes, Ints, binary_array, gather_fixed, parts
+from icefloe.format.blob_column import BlobColumn
+from icefloe.format.blobs import Bytes, Ints, gather_fixed
 
 MAX_COMPRESSED_LOCATION_BYTES = 1024
 """Readers inflate a compressed location to no more than this; longer ones are stored plain."""
@@ -28,7 +28,7 @@ _INFLATION = 4
 class CompressedLocations:
     """Locations as zstd frames made with one dictionary."""
 
-    def __init__(self, frames: pa.Array, dictionary: bytes, name: str) -> None:
+    def __init__(self, frames: BlobColumn, dictionary: bytes, name: str) -> None:
         self._frames = frames
         self._name = name
         self._idle: list[zstandard.ZstdDecompressor] = []
@@ -48,13 +48,13 @@ class CompressedLocations:
     def get(self, row: int) -> str:
         """Inflate one location."""
         try:
-            return self._inflate_one(self._frames[row].as_py()).decode()
+            return self._inflate_one(self._frames[row]).decode()
         except UnicodeDecodeError:
             raise self._damaged("is not valid UTF-8") from None
 
-    def strings(self) -> pa.Array:
+    def strings(self) -> BlobColumn:
         """Inflate all locations, as one stream of frames."""
-        offsets, data = parts(self._frames)
+        offsets, data = self._frames.offsets, self._frames.data
         start, length = offsets[:-1], np.diff(offsets)
         size = _content_sizes(data, start, length)
         if bool((size < 0).any()):
@@ -73,15 +73,12 @@ class CompressedLocations:
             raise self._damaged(f"cannot be inflated ({error})") from None
         if filled != len(room):
             raise self._damaged(f"inflates to {filled:,} bytes, expected {len(room):,} in all")
-        try:
-            return binary_array(ends, room, is_text=True)
-        except pa.ArrowInvalid:
-            raise self._damaged("is not valid UTF-8") from None
+        return self._text(BlobColumn(ends, room))
 
-    def _strings_one_by_one(self) -> pa.Array:
+    def _strings_one_by_one(self) -> BlobColumn:
         # Frames without a content size, or in several blocks: no writer known makes them.
-        texts = [self._inflate_one(frame) for frame in self._frames.to_pylist()]
-        return self._text(pa.array(texts, pa.binary()))
+        texts = [self._inflate_one(frame) for frame in self._frames.to_list()]
+        return self._text(BlobColumn.from_values(texts))
 
     def _inflate_one(self, frame: bytes) -> bytes:
         limit = MAX_COMPRESSED_LOCATION_BYTES
@@ -101,11 +98,10 @@ class CompressedLocations:
     def _decompressor(self) -> zstandard.ZstdDecompressor:
         return zstandard.ZstdDecompressor(dict_data=self._dictionary)
 
-    def _text(self, column: pa.Array) -> pa.Array:
-        large = pa.types.is_large_binary(column.type)
+    def _text(self, column: BlobColumn) -> BlobColumn:
         try:
-            return column.cast(pa.large_string() if large else pa.string())
-        except pa.ArrowInvalid:
+            return column.as_text()
+        except UnicodeDecodeError:
             raise self._damaged("is not valid UTF-8") from None
 
     def _damaged(self, problem: str) -> FormatError:
@@ -117,16 +113,14 @@ class Locations:
 
     __slots__ = ("_strings", "_waiting")
 
-    def __init__(self, strings: pa.Array, waiting: CompressedLocations | None = None) -> None:
+    def __init__(self, strings: BlobColumn, waiting: CompressedLocations | None = None) -> None:
         self._strings = strings
         self._waiting = waiting
 
     @classmethod
-    def concat(cls, parts_: Sequence[Locations]) -> Locations:
+    def concat(cls, parts: Sequence[Locations]) -> Locations:
         """All locations of several dictionaries, one behind the other."""
-        strings = [part.strings() for part in parts_]
-        kind = pa.large_string() if any(pa.types.is_large_string(s.type) for s in strings) else None
-        return cls(pa.concat_arrays([s.cast(kind) if kind else s for s in strings]))
+        return cls(BlobColumn.concat([part.strings() for part in parts]))
 
     def __len__(self) -> int:
         return len(self._strings) + (len(self._waiting) if self._waiting else 0)
@@ -145,17 +139,15 @@ class Locations:
     def get(self, code: int) -> str:
         """One location; inflates only that one."""
         if code < len(self._strings) or self._waiting is None:
-            return str(self._strings[code].as_py())
+            return str(self._strings[code])
         return self._waiting.get(code - len(self._strings))
 
-    def strings(self) -> pa.Array:
-        """All locations as an Arrow string array; inflated once, then kept."""
+    def strings(self) -> BlobColumn:
+        """All locations as a column; inflated once, then kept."""
         if self._waiting is not None:
             inflated = self._waiting.strings()
             self._strings = (
-                pa.concat_arrays([self._strings.cast(inflated.type), inflated])
-                if len(self._strings)
-                else inflated
+                BlobColumn.concat([self._strings, inflated]) if len(self._strings) else inflated
             )
             self._waiting = None
         return self._strings

@@ -129,7 +129,7 @@ def decode_manifest(
         buffer.fail("arrays do not ascend by node id")
     extras = [None] * len(arrays)
     if not arrays.is_absent_everywhere("extra"):
-        extras = arrays.blobs("extra").to_pylist()
+        extras = arrays.blobs("extra").to_list()
     start, count, _ = arrays.vectors("refs", 4)
     decoded = []
     for node_id, extra, first, number in zip(

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, FormatError
-from icefloe.format.blobs import Ints, parts, scatter, windows
+from icefloe.format.blob_column import BlobColumn
+from icefloe.format.blobs import Ints, scatter, windows
 from icefloe.format.chunk_refs import ChunkKind, ChunkRefs
 from icefloe.format.coded import Coded
 from icefloe.format.envelope import FileType, encode_envelope
@@ -62,7 +62,7 @@ def encode_manifest(manifest: Manifest, *, spec_version: int = 2, level: int = 3
     tables.set("node_id", np.frombuffer(b"".join(array.node_id for array in arrays), np.uint8))
     tables.point("refs", np.array([_add_refs(writer, array) for array in arrays], np.int64))
     if has_extra.any():
-        tables.point("extra", writer.blobs(pa.array([a.extra for a in arrays], pa.binary()), 0))
+        tables.point("extra", writer.blobs([array.extra for array in arrays], 0))
     if manifest.extra is not None:
         root.point("extra", writer.blob(manifest.extra))
     return encode_envelope(writer.finish(root), spec_version, FileType.MANIFEST, level)
@@ -74,7 +74,7 @@ def _check_size(manifest: Manifest) -> None:
         refs = array.refs
         apparent += len(refs) * (100 + 4 * refs.ndim)
         if refs.location is not None:
-            length = np.diff(parts(refs.location.values.strings())[0])
+            length = refs.location.values.strings().length
             apparent += int(length.take(refs.location.codes[refs.location.codes >= 0]).sum())
     if apparent >= MAX_APPARENT_BYTES:
         raise FormatError(
@@ -109,7 +109,7 @@ def _groups(refs: ChunkRefs) -> list[tuple[Ints | None, list[str]]]:
         if isinstance(column, Coded):
             pattern |= np.where(column.codes >= 0, bit, 0)
         elif column is not None:
-            pattern |= np.where(column.is_valid().to_numpy(zero_copy_only=False), bit, 0)
+            pattern |= np.where(column.is_valid(), bit, 0)
     found: list[tuple[Ints | None, list[str]]] = []
     is_uniform = bool((pattern == pattern[0]).all())
     for code in pattern[:1].tolist() if is_uniform else np.unique(pattern).tolist():
@@ -167,7 +167,7 @@ def _add_shared(writer: FlatWriter, column: Coded) -> Ints:
     if used.all():
         return writer.blobs(values).take(column.codes)
     number = np.cumsum(used) - 1
-    return writer.blobs(values.filter(pa.array(used))).take(number.take(column.codes))
+    return writer.blobs(values.take(np.flatnonzero(used))).take(number.take(column.codes))
 
 
 def _records(
@@ -203,7 +203,8 @@ class _Copies:
         is_head[::_BLOCK] = True
         self.head: Ints = np.flatnonzero(is_head)
         self.run_of_row: Ints = np.cumsum(is_head, dtype=np.int64) - 1
-        offsets, self._data = parts(column.values.strings())
+        texts: BlobColumn = column.values.strings()
+        offsets, self._data = texts.offsets, texts.data
         codes = column.codes[self.head]
         self._start = offsets[:-1].take(codes)
         self._length = np.diff(offsets).take(codes)

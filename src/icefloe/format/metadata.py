@@ -50,8 +50,8 @@ def encode_metadata(values: Metadata, spec_version: int) -> dict[str, bytes]:
 
 def read_items(items: Rows) -> dict[str, bytes]:
     """Names and still encoded values of a vector of metadata items."""
-    names = items.strings("name").to_pylist()
-    found = dict(zip(names, items.blobs("value").to_pylist(), strict=True))
+    names = items.strings("name").to_list()
+    found = dict(zip(names, items.blobs("value").to_list(), strict=True))
     if len(found) != len(names):
         items.buffer.fail("a metadata name appears twice")
     return found

@@ -13,10 +13,10 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, FormatError
+from icefloe.format.blob_column import BlobColumn
 from icefloe.format.blobs import Bytes, Ints, spread
 from icefloe.ids import ManifestId, NodeId
 
@@ -70,9 +70,9 @@ class NodeTable(Sequence[Node]):
 
     id: Bytes
     path: list[str]
-    user_data: pa.Array
+    user_data: BlobColumn
     is_array: NDArray[np.bool_]
-    extra: pa.Array | None
+    extra: BlobColumn | None
     # one row an array, in node order
     num_dimensions: Ints
     has_names: NDArray[np.bool_]
@@ -81,7 +81,7 @@ class NodeTable(Sequence[Node]):
     array_length: NDArray[np.uint64]
     num_chunks: NDArray[np.uint64]
     chunk_length: NDArray[np.uint64] | None
-    dimension_name: pa.Array
+    dimension_name: BlobColumn
     # one row a manifest of an array
     manifest_id: Bytes
     # (from, to), as many rows a manifest as its array has dimensions
@@ -109,14 +109,14 @@ class NodeTable(Sequence[Node]):
         row = bisect_left(self.path, path)
         if row == len(self) or self.path[row] != path:
             return None
-        user_data: bytes = self.user_data[row].as_py()
+        user_data: bytes = self.user_data[row]
         return user_data
 
     def node(self, row: int) -> Node:
         """One row as a value."""
         array = self._array(self._start("array", row)) if self.is_array[row] else None
-        extra = None if self.extra is None else self.extra[row].as_py()
-        user_data = self.user_data[row].as_py()
+        extra = None if self.extra is None else self.extra[row]
+        user_data = self.user_data[row]
         return Node(NodeId(self.id[row].tobytes()), self.path[row], user_data, array, extra)
 
     def _array(self, row: int) -> ArrayData:
@@ -132,7 +132,7 @@ class NodeTable(Sequence[Node]):
         )
         names = None
         if self.has_names[row]:
-            names = tuple(self.dimension_name[at].as_py() for at in dimensions)
+            names = tuple(self.dimension_name[at] for at in dimensions)
         first_manifest = self._start("manifest", row)
         first_extent = self._start("extent", row)
         manifests = []
@@ -171,16 +171,16 @@ class NodeTable(Sequence[Node]):
         return NodeTable(
             self.id[rows],
             [self.path[row] for row in rows.tolist()],
-            self.user_data.take(pa.array(rows)),
+            self.user_data.take(rows),
             self.is_array[rows],
-            None if self.extra is None else self.extra.take(pa.array(rows)),
+            None if self.extra is None else self.extra.take(rows),
             self.num_dimensions[arrays],
             self.has_names[arrays],
             self.num_manifests[arrays],
             self.array_length[dimensions],
             self.num_chunks[dimensions],
             None if self.chunk_length is None else self.chunk_length[dimensions],
-            self.dimension_name.take(pa.array(dimensions)),
+            self.dimension_name.take(dimensions),
             self.manifest_id[manifests],
             self.extents[extents],
         )
@@ -205,21 +205,21 @@ class NodeTable(Sequence[Node]):
         def joined(name: str) -> NDArray[Any]:
             return np.concatenate([getattr(self, name), getattr(other, name)])
 
-        def joined_arrow(name: str, kind: pa.DataType) -> pa.Array:
-            return pa.concat_arrays([getattr(t, name).cast(kind) for t in (self, other)])
+        def joined_blobs(name: str) -> BlobColumn:
+            return BlobColumn.concat([getattr(self, name), getattr(other, name)])
 
         chunk_length = None
         if self.chunk_length is not None or other.chunk_length is not None:
             chunk_length = np.concatenate([_chunk_lengths(self), _chunk_lengths(other)])
         extra = None
         if self.extra is not None or other.extra is not None:
-            nulls = (pa.nulls(len(t), pa.binary()) for t in (self, other))
-            parts = zip((self.extra, other.extra), nulls, strict=True)
-            extra = pa.concat_arrays([(x if x is not None else n) for x, n in parts])
+            extra = BlobColumn.concat(
+                [BlobColumn.nulls(len(t)) if t.extra is None else t.extra for t in (self, other)]
+            )
         return NodeTable(
             joined("id"),
             self.path + other.path,
-            joined_arrow("user_data", pa.binary()),
+            joined_blobs("user_data"),
             joined("is_array"),
             extra,
             joined("num_dimensions"),
@@ -228,7 +228,7 @@ class NodeTable(Sequence[Node]):
             joined("array_length"),
             joined("num_chunks"),
             chunk_length,
-            joined_arrow("dimension_name", pa.string()),
+            joined_blobs("dimension_name"),
             joined("manifest_id"),
             joined("extents"),
         )
@@ -270,16 +270,16 @@ class NodeTable(Sequence[Node]):
         return cls(
             _ids([node.id for node in ordered], NodeId.size),
             [node.path for node in ordered],
-            pa.array([node.user_data for node in ordered], pa.binary()),
+            BlobColumn.from_values([node.user_data for node in ordered]),
             np.array([node.array is not None for node in ordered], np.bool_),
-            pa.array(extra, pa.binary()) if any(e is not None for e in extra) else None,
+            BlobColumn.from_values(extra) if any(e is not None for e in extra) else None,
             np.array([len(array.shape) for array in arrays], np.int64),
             np.array([array.dimension_names is not None for array in arrays], np.bool_),
             np.array([len(array.manifests) for array in arrays], np.int64),
             np.array([dimension.array_length for dimension in shape], np.uint64),
             np.array([dimension.num_chunks for dimension in shape], np.uint64),
             np.array(chunk_length, np.uint64) if has_chunk_length else None,
-            pa.array(names, pa.string()),
+            BlobColumn.from_values(names, is_text=True),
             _ids([ref.id for ref in manifests], ManifestId.size),
             np.array(extents, np.uint32).reshape(-1, 2),
         )

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
-from icefloe.format.blobs import Bytes, Ints, gather
+from icefloe.format.blob_column import BlobColumn, gather
+from icefloe.format.blobs import Bytes, Ints
 from icefloe.format.chunk_index import SortedIndex
 from icefloe.format.chunk_refs import ChunkKind, ChunkRef, ChunkRefs, check_ndim
 from icefloe.format.coded import Coded
@@ -127,7 +127,7 @@ class _RefsDecoder:
         inline = self._blobs("inline")
         if inline is not None:
             is_inline = self.kind == ChunkKind.INLINE
-            self.length[is_inline] = np.diff(_offsets(inline))[is_inline]
+            self.length[is_inline] = inline.length[is_inline]
         return ChunkRefs(
             self.index.matrix,
             self.kind,
@@ -188,7 +188,7 @@ class _RefsDecoder:
         self.buffer.check(at if np.all(mask) else at[mask], 4, 4, f"ChunkRef.{name}")
         self.blob_at[name][rows] = np.where(mask, at, 0)
 
-    def _blobs(self, name: str) -> pa.Array | None:
+    def _blobs(self, name: str) -> BlobColumn | None:
         if name not in self.blob_at:
             return None
         at = self.blob_at[name].astype(np.int64)
@@ -202,7 +202,7 @@ class _RefsDecoder:
             start[there], length[there] = found
         return gather(self.buffer.u1, start, length, absent)
 
-    def _codes(self, name: str) -> tuple[NDArray[np.int32], pa.Array] | None:
+    def _codes(self, name: str) -> tuple[NDArray[np.int32], BlobColumn] | None:
         if name not in self.blob_at:
             return None
         at = self.blob_at.pop(name).astype(np.int64)
@@ -215,11 +215,10 @@ class _RefsDecoder:
         codes[there], values = encode_dictionary(self.buffer, at[there], f"ChunkRef.{name}")
         return codes, values
 
-    def _text(self, name: str, values: pa.Array) -> pa.Array:
+    def _text(self, name: str, values: BlobColumn) -> BlobColumn:
         try:
-            large = pa.types.is_large_binary(values.type)
-            return values.cast(pa.large_string() if large else pa.string())
-        except pa.ArrowInvalid:
+            return values.as_text()
+        except UnicodeDecodeError:
             self.buffer.fail(f"ChunkRef.{name} is not valid UTF-8")
 
     def _coded(self, name: str) -> Coded | None:
@@ -234,12 +233,7 @@ class _RefsDecoder:
             self.buffer.fail("a location is compressed, but the file has no location dictionary")
         waiting = CompressedLocations(compressed[1], self.dictionary, self.buffer.name)
         if plain is None:
-            return Coded(compressed[0], Locations(pa.nulls(0, pa.string()), waiting))
+            return Coded(compressed[0], Locations(BlobColumn.nulls(0, is_text=True), waiting))
         first = len(plain.values)
         codes = np.where(compressed[0] < 0, plain.codes, compressed[0] + first).astype(np.int32)
         return Coded(codes, Locations(plain.values.strings(), waiting))
-
-
-def _offsets(column: pa.Array) -> NDArray[Any]:
-    large = pa.types.is_large_binary(column.type)
-    return np.frombuffer(column.buffers()[1], np.int64 if large else np.int32)

@@ -134,7 +134,7 @@ def _decode_refs(rows: Rows, snapshots: SnapshotTable) -> dict[str, SnapshotId]:
         rows.buffer.fail(
             f"a ref points at snapshot {int(index.max())} of {len(snapshots)} listed snapshots"
         )
-    names = rows.strings("name").to_pylist()
+    names = rows.strings("name").to_list()
     tips = [SnapshotId(tip.tobytes()) for tip in snapshots.id[index]]
     refs = dict(zip(names, tips, strict=True))
     if len(refs) != len(names):
@@ -145,7 +145,7 @@ def _decode_refs(rows: Rows, snapshots: SnapshotTable) -> dict[str, SnapshotId]:
 def _decode_strings(root: Table, field_name: str) -> list[str]:
     what = f"Repo.{field_name}"
     start, length = root.buffer.vectors_at(root.positions(field_name), 1, what)
-    strings: list[str] = root.buffer.strings(start, length, None, what).to_pylist()
+    strings: list[str] = root.buffer.strings(start, length, None, what).to_list()
     return strings
 
 

@@ -8,11 +8,10 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, FormatError
+from icefloe.format.blob_column import BlobColumn
 from icefloe.format.blobs import Bytes, Ints, find_id
 from icefloe.format.envelope import FileType, decode_envelope
 from icefloe.format.flat_read import FlatBuffer, Rows, Table
@@ -52,7 +51,7 @@ class ManifestFiles(Mapping[ManifestId, ManifestFileInfo]):
     id: Bytes
     size_bytes: NDArray[np.uint64]
     num_chunk_refs: NDArray[np.uint32]
-    extra: pa.Array | None = None
+    extra: BlobColumn | None = None
 
     def __len__(self) -> int:
         return len(self.id)
@@ -64,14 +63,14 @@ class ManifestFiles(Mapping[ManifestId, ManifestFileInfo]):
         row = find_id(self.id, key)
         if row < 0:
             raise KeyError(key)
-        extra = None if self.extra is None else self.extra[row].as_py()
+        extra = None if self.extra is None else self.extra[row]
         return ManifestFileInfo(
             ManifestId(key), int(self.size_bytes[row]), int(self.num_chunk_refs[row]), extra
         )
 
     def take(self, rows: Ints) -> ManifestFiles:
         """Some rows; keep them ascending."""
-        extra = None if self.extra is None else self.extra.take(pa.array(rows))
+        extra = None if self.extra is None else self.extra.take(rows)
         return ManifestFiles(self.id[rows], self.size_bytes[rows], self.num_chunk_refs[rows], extra)
 
     def used_by(self, manifest_id: Bytes) -> ManifestFiles:
@@ -107,10 +106,8 @@ class ManifestFiles(Mapping[ManifestId, ManifestFileInfo]):
             return new
         extra = None
         if self.extra is not None or new.extra is not None:
-            nulls = [pa.nulls(len(files), pa.binary()) for files in (self, new)]
-            parts = zip((self.extra, new.extra), nulls, strict=True)
-            extra = pa.concat_arrays(
-                [null if x is None else x.cast(null.type) for x, null in parts]
+            extra = BlobColumn.concat(
+                [BlobColumn.nulls(len(t)) if t.extra is None else t.extra for t in (self, new)]
             )
         both = ManifestFiles(
             np.concatenate([self.id, new.id]),
@@ -130,7 +127,7 @@ class ManifestFiles(Mapping[ManifestId, ManifestFileInfo]):
             raw.reshape(-1, ManifestId.size),
             np.array([info.size_bytes for info in ordered], np.uint64),
             np.array([info.num_chunk_refs for info in ordered], np.uint32),
-            pa.array(extra, pa.binary()) if any(e is not None for e in extra) else None,
+            BlobColumn.from_values(extra) if any(e is not None for e in extra) else None,
         )
 
 
@@ -265,10 +262,10 @@ def _without_other_ranks(
     return found
 
 
-def _sorted_paths(buffer: FlatBuffer, paths: pa.Array) -> tuple[list[str], Ints | None]:
+def _sorted_paths(buffer: FlatBuffer, paths: BlobColumn) -> tuple[list[str], Ints | None]:
     """Ascending paths, and the order that makes them ascend unless the file has it already."""
-    check_paths(buffer, paths, "node path")
-    listed = paths.to_pylist()
+    listed: list[str] = paths.to_list()
+    check_paths(buffer, listed, "node path")
     ascending = sorted(listed)
     for first, second in pairwise(ascending):
         if first == second:
@@ -310,7 +307,7 @@ def _decode_shapes(arrays: Rows) -> dict[str, NDArray[Any]]:
     )
 
 
-def _decode_names(arrays: Rows, num_dimensions: Ints) -> tuple[NDArray[np.bool_], pa.Array]:
+def _decode_names(arrays: Rows, num_dimensions: Ints) -> tuple[NDArray[np.bool_], BlobColumn]:
     """Which arrays have dimension names, and a name or null for every dimension."""
     _, count, absent = arrays.vectors("dimension_names", 4)
     has_names = np.ones(len(arrays), np.bool_) if absent is None else ~absent
@@ -319,10 +316,9 @@ def _decode_names(arrays: Rows, num_dimensions: Ints) -> tuple[NDArray[np.bool_]
     tables, _ = arrays.nested("dimension_names", DIMENSION_NAME)
     total = int(num_dimensions.sum())
     if not len(tables):
-        return has_names, pa.nulls(total, pa.string())
+        return has_names, BlobColumn.nulls(total, is_text=True)
     names = tables.strings("name")
-    names = pc.if_else(pc.equal(names, ""), pa.scalar(None, names.type), names)
     rows = np.flatnonzero(np.repeat(has_names, num_dimensions))
     place = np.full(total, -1, np.int64)
-    place[rows] = np.arange(len(rows))
-    return has_names, names.take(pa.array(place, mask=place < 0))
+    place[rows] = np.where(names.length > 0, np.arange(len(rows)), -1)  # "" is no name
+    return has_names, names.take(place)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, FormatError
@@ -69,7 +68,7 @@ def _add_manifest_files(
     root.point("manifest_files_v2", vector.position)
     extra = np.zeros(len(files), np.bool_)
     if files.extra is not None:
-        extra = files.extra.is_valid().to_numpy(zero_copy_only=False)
+        extra = files.extra.is_valid()
     tables = writer.tables(
         MANIFEST_FILE_INFO_V2,
         len(files),
@@ -87,7 +86,7 @@ def _add_nodes(writer: FlatWriter, nodes: NodeTable, spec_version: int) -> Ints:
     """Place all nodes and what hangs on them; returns the positions of the node tables."""
     extra = np.zeros(len(nodes), np.bool_)
     if nodes.extra is not None:
-        extra = nodes.extra.is_valid().to_numpy(zero_copy_only=False)
+        extra = nodes.extra.is_valid()
     required = dict.fromkeys(("id", "path", "user_data", "node_data_type", "node_data"))
     tables = writer.tables(NODE_SNAPSHOT, len(nodes), {**required, "extra": extra})
     tables.set("id", nodes.id)
@@ -167,9 +166,9 @@ def _add_names(writer: FlatWriter, nodes: NodeTable) -> Ints:
     """Vectors of dimension names, one for every array; those without names share nothing."""
     counts = np.where(nodes.has_names, nodes.num_dimensions, 0)
     rows = np.flatnonzero(np.repeat(nodes.has_names, nodes.num_dimensions))
-    names = nodes.dimension_name.take(pa.array(rows))
+    names = nodes.dimension_name.take(rows)
     vectors = writer.nested_offsets(counts)
-    is_named = names.is_valid().to_numpy(zero_copy_only=False)
+    is_named = names.is_valid()
     tables = writer.tables(DIMENSION_NAME, len(names), {"name": is_named})
     vectors.point(tables.position)
     tables.point("name", writer.blobs(names))

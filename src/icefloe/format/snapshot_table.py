@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, FormatError
+from icefloe.format.blob_column import BlobColumn
 from icefloe.format.blobs import Bytes, Ints, find_id, spread
 from icefloe.format.flat_read import Rows
 from icefloe.format.flat_write import FlatWriter
@@ -44,10 +44,10 @@ class SnapshotTable(Mapping[SnapshotId, SnapshotInfo]):
     id: Bytes
     parent: NDArray[np.int32]
     flushed_at: NDArray[np.uint64]
-    message: pa.Array
+    message: BlobColumn
     num_metadata: Ints
-    metadata_name: pa.Array
-    metadata_value: pa.Array
+    metadata_name: BlobColumn
+    metadata_value: BlobColumn
     num_pruned: Ints
     pruned_id: Bytes
 
@@ -79,8 +79,8 @@ class SnapshotTable(Mapping[SnapshotId, SnapshotInfo]):
         parent = int(self.parent[row])
         first = int(self.num_metadata[:row].sum())
         items = slice(first, first + int(self.num_metadata[row]))
-        names = self.metadata_name[items].to_pylist()
-        raw = dict(zip(names, self.metadata_value[items].to_pylist(), strict=True))
+        names = self.metadata_name[items].to_list()
+        raw = dict(zip(names, self.metadata_value[items].to_list(), strict=True))
         key = SnapshotId(self.id[row].tobytes())
         first = int(self.num_pruned[:row].sum())
         pruned = self.pruned_id[first : first + int(self.num_pruned[row])]
@@ -88,7 +88,7 @@ class SnapshotTable(Mapping[SnapshotId, SnapshotInfo]):
             key,
             None if parent < 0 else SnapshotId(self.id[parent].tobytes()),
             int(self.flushed_at[row]),
-            self.message[row].as_py(),
+            self.message[row],
             decode_metadata(raw, _METADATA_VERSION, f"snapshot {key}"),
             tuple(SnapshotId(item.tobytes()) for item in pruned),
         )
@@ -125,10 +125,10 @@ class SnapshotTable(Mapping[SnapshotId, SnapshotInfo]):
             np.concatenate((self.id[:at], _ids([info.id]), self.id[at:])),
             parents,
             _insert(self.flushed_at, at, info.flushed_at),
-            _insert_arrow(self.message, at, [info.message], pa.string()),
+            _insert_blobs(self.message, at, [info.message]),
             _insert(self.num_metadata, at, len(items)),
-            _insert_arrow(self.metadata_name, at_item, [*items], pa.string()),
-            _insert_arrow(self.metadata_value, at_item, [*items.values()], pa.binary()),
+            _insert_blobs(self.metadata_name, at_item, [*items]),
+            _insert_blobs(self.metadata_value, at_item, [*items.values()]),
             _insert(self.num_pruned, at, len(pruned)),
             np.concatenate((self.pruned_id[:at_pruned], _ids(pruned), self.pruned_id[at_pruned:])),
         )
@@ -145,10 +145,10 @@ class SnapshotTable(Mapping[SnapshotId, SnapshotInfo]):
             self.id[rows],
             parent,
             self.flushed_at[rows],
-            self.message.take(pa.array(rows)),
+            self.message.take(rows),
             self.num_metadata[rows],
-            self.metadata_name.take(pa.array(metadata)),
-            self.metadata_value.take(pa.array(metadata)),
+            self.metadata_name.take(metadata),
+            self.metadata_value.take(metadata),
             self.num_pruned[rows],
             self.pruned_id[_rows_of(self.num_pruned, rows)],
         )
@@ -169,10 +169,10 @@ class SnapshotTable(Mapping[SnapshotId, SnapshotInfo]):
                 np.int32,
             ),
             np.array([info.flushed_at for info in ordered], np.uint64),
-            pa.array([info.message for info in ordered], pa.string()),
+            BlobColumn.from_values([info.message for info in ordered], is_text=True),
             np.array([len(items) for items in encoded], np.int64),
-            pa.array([name for items in encoded for name in items], pa.string()),
-            pa.array([value for items in encoded for value in items.values()], pa.binary()),
+            BlobColumn.from_values([name for items in encoded for name in items], is_text=True),
+            BlobColumn.from_values([value for items in encoded for value in items.values()]),
             np.array([len(info.pruned_ancestor_tx_logs) for info in ordered], np.int64),
             _ids(pruned),
         )
@@ -253,9 +253,8 @@ def _insert(column: NDArray[Any], at: int, value: int) -> NDArray[Any]:
     return np.concatenate((column[:at], np.array([value], column.dtype), column[at:]))
 
 
-def _insert_arrow(column: pa.Array, at: int, values: list[Any], kind: pa.DataType) -> pa.Array:
-    if column.type != kind:
-        column = column.cast(kind)
+def _insert_blobs(column: BlobColumn, at: int, values: list[Any]) -> BlobColumn:
     if not values:
         return column
-    return pa.concat_arrays([column[:at], pa.array(values, kind), column[at:]])
+    added = BlobColumn.from_values(values, is_text=column.is_text)
+    return BlobColumn.concat([column[:at], added, column[at:]])

@@ -136,14 +136,14 @@ def _decode_moves(root: Table) -> tuple[Move, ...]:
     node_type = rows.scalar("node_type")
     if int(node_type.max()) > max(NodeType):
         root.buffer.fail(f"MoveOperation.node_type is {int(node_type.max())}, expected 0 or 1")
-    sources, destinations = rows.strings("from"), rows.strings("to")
+    sources, destinations = rows.strings("from").to_list(), rows.strings("to").to_list()
     check_paths(root.buffer, sources, "MoveOperation.from")
     check_paths(root.buffer, destinations, "MoveOperation.to")
     return tuple(
         Move(source, destination, NodeId(node.tobytes()), NodeType(kind))
         for source, destination, node, kind in zip(
-            sources.to_pylist(),
-            destinations.to_pylist(),
+            sources,
+            destinations,
             rows.struct("node_id"),
             node_type.tolist(),
             strict=True,

@@ -13,10 +13,10 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, FormatError
+from icefloe.format.blob_column import BlobColumn
 from icefloe.format.blobs import Bytes, Ints
 from icefloe.format.flat_read import Rows, Table
 from icefloe.format.flat_write import FlatWriter
@@ -105,8 +105,8 @@ class UpdateTable(Sequence[Update]):
 
     kind: NDArray[np.uint8]
     updated_at: NDArray[np.uint64]
-    backup_path: pa.Array
-    text: pa.Array
+    backup_path: BlobColumn
+    text: BlobColumn
     ids: Bytes
     """One row an entry: the previous snapshot id and the new one, zeros for none."""
     numbers: NDArray[np.uint16]
@@ -146,8 +146,8 @@ class UpdateTable(Sequence[Update]):
                 number = int(self.numbers[row, _NUMBERS[name]])
                 values[name] = bool(number) if name in _FLAGS else number
             else:
-                values[name] = self.status[row] if name == "status" else self.text[row].as_py()
-        return Update(kind, int(self.updated_at[row]), values, self.backup_path[row].as_py())
+                values[name] = self.status[row] if name == "status" else self.text[row]
+        return Update(kind, int(self.updated_at[row]), values, self.backup_path[row])
 
     @classmethod
     def from_updates(cls, updates: Iterable[Update]) -> UpdateTable:
@@ -156,6 +156,7 @@ class UpdateTable(Sequence[Update]):
             return updates
         entries = list(updates)
         values = [entry.values for entry in entries]
+        texts = [row.get("name", row.get("branch")) for row in values]
         none = bytes(SnapshotId.size)
         raw = b"".join(bytes(row.get(name, none)) for row in values for name in _IDS)
         numbers = np.zeros((len(entries), 3), np.uint16)
@@ -165,8 +166,8 @@ class UpdateTable(Sequence[Update]):
         return cls(
             np.array([entry.kind for entry in entries], np.uint8),
             np.array([entry.updated_at for entry in entries], np.uint64),
-            pa.array([entry.backup_path for entry in entries], pa.string()),
-            pa.array([row.get("name", row.get("branch")) for row in values], pa.string()),
+            BlobColumn.from_values([entry.backup_path for entry in entries], is_text=True),
+            BlobColumn.from_values(texts, is_text=True),
             np.frombuffer(raw, np.uint8).reshape(-1, 2 * SnapshotId.size),
             numbers,
             {at: row["status"] for at, row in enumerate(values) if "status" in row},
@@ -196,13 +197,13 @@ class UpdateTable(Sequence[Update]):
 
     def _with_first(self, entry: Update, backup_path: str, count: int) -> UpdateTable:
         single = UpdateTable.from_updates([entry])
-        first_two = pa.array([None, backup_path], pa.string())
+        first_two = BlobColumn.from_values([None, backup_path], is_text=True)
         backups = [first_two[: 1 + min(count, 1)], self.backup_path[1 : max(count, 1)]]
         return UpdateTable(
             np.concatenate([single.kind, self.kind[:count]]),
             np.concatenate([single.updated_at, self.updated_at[:count]]),
-            pa.concat_arrays(backups),
-            pa.concat_arrays([single.text, self.text[:count]]),
+            BlobColumn.concat(backups),
+            BlobColumn.concat([single.text, self.text[:count]]),
             np.concatenate([single.ids, self.ids[:count]]),
             np.concatenate([single.numbers, self.numbers[:count]]),
             {**single.status, **{row + 1: s for row, s in self.status.items() if row < count}},
@@ -224,7 +225,7 @@ def decode_status(table: Table) -> RepoStatus:
 def decode_updates(rows: Rows) -> UpdateTable:
     """The operations log of a repo object. The tables of unknown kinds are not looked at."""
     kind = rows.scalar("update_type_type")
-    texts = [pa.nulls(0, pa.string())]
+    texts = [BlobColumn.nulls(0, is_text=True)]
     text_row = np.full(len(rows), -1, np.int64)
     ids = np.zeros((len(rows), 2 * SnapshotId.size), np.uint8)
     numbers = np.zeros((len(rows), 3), np.uint16)
@@ -246,9 +247,9 @@ def decode_updates(rows: Rows) -> UpdateTable:
                     status[row] = decode_status(Table(tables.buffer, place, REPO_STATUS))
             else:
                 text_row[which] = sum(map(len, texts)) + np.arange(len(which))
-                texts.append(tables.strings(name).cast(pa.string()))
-    text = pa.concat_arrays(texts).take(pa.array(text_row, mask=text_row < 0))
-    backups = rows.strings("backup_path").cast(pa.string())
+                texts.append(tables.strings(name))
+    text = BlobColumn.concat(texts).take(text_row)
+    backups = rows.strings("backup_path")
     return UpdateTable(kind, rows.scalar("updated_at"), backups, text, ids, numbers, status)
 
 
@@ -313,7 +314,7 @@ def _add_entries(writer: FlatWriter, updates: UpdateTable, start: int) -> Ints:
     count = len(updates) - start
     required = dict.fromkeys(("update_type_type", "update_type", "updated_at"))
     backups, kinds = updates.backup_path[start:], updates.kind[start:]
-    has_backup = backups.is_valid().to_numpy(zero_copy_only=False)
+    has_backup = backups.is_valid()
     tables = writer.tables(UPDATE, count, {**required, "backup_path": has_backup})
     tables.set("update_type_type", kinds)
     tables.set("updated_at", updates.updated_at[start:])
@@ -333,7 +334,7 @@ def _add_entries(writer: FlatWriter, updates: UpdateTable, start: int) -> Ints:
                 placed = [add_status(writer, updates.status[row]) for row in rows.tolist()]
                 fields.point(name, np.array(placed, np.int64))
             else:
-                fields.point(name, writer.blobs(updates.text.take(pa.array(rows))))
+                fields.point(name, writer.blobs(updates.text.take(rows)))
         target[which] = fields.position
     tables.point("update_type", target)
     return tables.position

@@ -7,11 +7,9 @@ by a few passes of Arrow over the distinct values; the others are looked at one 
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from icefloe.config import stores
@@ -19,7 +17,16 @@ from icefloe.config.container_set import ContainerSet
 from icefloe.config.containers import VirtualChunkContainer
 from icefloe.config.virtual_urls import VCC, has_odd_segments, parse, stored_location
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.format.arrow_columns import mask_from_arrow, numbers_from_arrow
+from icefloe.format.blob_column import BlobColumn
 from icefloe.format.dictionary import seems_distinct
+from icefloe.on_demand import on_demand
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+else:
+    pa, pc = on_demand("pyarrow"), on_demand("pyarrow.compute")
 
 # Encoded or odd characters, a second "//", segments of dots.
 _NOT_PLAIN = r"[%?#\\\x00-\x20\x7f]|://.*//|/\.{1,2}/|/\.{1,2}$"
@@ -38,11 +45,11 @@ class Matched(NamedTuple):
 def distinct(column: pa.Array) -> tuple[pa.Array, NDArray[np.int32] | None]:
     """Values worth looking at once, and for each row which one; None when rows are values."""
     if pa.types.is_dictionary(column.type):
-        return column.dictionary, column.indices.cast(pa.int32()).to_numpy()
-    if seems_distinct(column):
+        return column.dictionary, numbers_from_arrow(column.indices.cast(pa.int32()))
+    if seems_distinct(BlobColumn.from_arrow(column)):
         return column, None
     encoded = column.dictionary_encode()
-    return encoded.dictionary, encoded.indices.to_numpy()
+    return encoded.dictionary, numbers_from_arrow(encoded.indices)
 
 
 def match_containers(values: pa.Array, containers: ContainerSet) -> Matched:
@@ -56,7 +63,7 @@ def match_containers(values: pa.Array, containers: ContainerSet) -> Matched:
     number = np.full(len(values), -1, np.int32)
     if not len(values):
         return Matched(values, number)
-    plain = ~_mask(pc.match_substring_regex(values, _NOT_PLAIN))
+    plain = ~mask_from_arrow(pc.match_substring_regex(values, _NOT_PLAIN))
     settled = np.zeros(len(values), np.bool_)
     has_odd_prefix = False
     for at, container in enumerate(containers):
@@ -64,19 +71,19 @@ def match_containers(values: pa.Array, containers: ContainerSet) -> Matched:
         if re.search(_NOT_PLAIN, prefix) or not re.match(_WELL_FORMED[:-4], prefix):
             has_odd_prefix = True
             continue
-        hit = _mask(pc.starts_with(values, prefix))
+        hit = mask_from_arrow(pc.starts_with(values, prefix))
         if isinstance(container.store, stores.LocalFileSystem) and hit.any():
-            hit &= _mask(pc.match_substring_regex(values, _KEPT_IN_FILE_URL))
+            hit &= mask_from_arrow(pc.match_substring_regex(values, _KEPT_IN_FILE_URL))
         if container.name is not None:
-            hit |= _mask(pc.starts_with(values, f"{VCC}://{container.name}/"))
+            hit |= mask_from_arrow(pc.starts_with(values, f"{VCC}://{container.name}/"))
         hit &= plain & ~settled
         number[hit] = at
         settled |= hit
         if settled.all():
             return Matched(values, number)
     if not has_odd_prefix:  # what is plain would have been found
-        is_known = plain & _mask(pc.match_substring_regex(values, _WELL_FORMED))
-        settled |= is_known & ~_mask(pc.match_substring_regex(values, f"^(file|{VCC}):"))
+        is_known = plain & mask_from_arrow(pc.match_substring_regex(values, _WELL_FORMED))
+        settled |= is_known & ~mask_from_arrow(pc.match_substring_regex(values, f"^(file|{VCC}):"))
     rest = np.flatnonzero(~settled)
     if len(rest):
         values = _settle_singly(values, rest, containers, number)
@@ -88,16 +95,18 @@ def _settle_singly(
 ) -> pa.Array:
     places = {container.url_prefix: at for at, container in enumerate(containers)}
     stored = []
-    for row, location in zip(rest.tolist(), values.take(pa.array(rest)).to_pylist(), strict=True):
+    given = BlobColumn.from_arrow(values)
+    for row, location in zip(rest.tolist(), given.take(rest), strict=True):
         stored.append(stored_location(location))
         try:
             number[row] = places[containers.resolve(location).container.url_prefix]
         except InvalidInputError as error:
             if error.kind != ErrorKind.NO_CONTAINER_FOR_VIRTUAL_CHUNK:
                 raise
-    mask = np.zeros(len(values), np.bool_)
-    mask[rest] = True
-    return pc.replace_with_mask(values, pa.array(mask), pa.array(stored, values.type))
+    both = BlobColumn.concat([given, BlobColumn.from_values(stored, is_text=True)])
+    place = np.arange(len(given))
+    place[rest] = len(given) + np.arange(len(rest))
+    return both.take(place).to_arrow()
 
 
 def check_keys(matched: Matched, containers: ContainerSet) -> None:
@@ -105,7 +114,8 @@ def check_keys(matched: Matched, containers: ContainerSet) -> None:
 
     S3 takes any key; official readers address it without a client that has opinions.
     """
-    odd = _mask(pc.match_substring_regex(matched.values, _NOT_PLAIN)) & (matched.number >= 0)
+    odd = mask_from_arrow(pc.match_substring_regex(matched.values, _NOT_PLAIN))
+    odd &= matched.number >= 0
     for row in np.flatnonzero(odd).tolist():
         container: VirtualChunkContainer = list(containers)[int(matched.number[row])]
         location = matched.values[row].as_py()
@@ -118,8 +128,3 @@ def check_keys(matched: Matched, containers: ContainerSet) -> None:
                 f"which a {type(container.store).__name__} store cannot address",
                 ErrorKind.INVALID_VIRTUAL_REF,
             )
-
-
-def _mask(column: pa.Array) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = column.to_numpy(zero_copy_only=False)
-    return found

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
 from icefloe.config import stores
 from icefloe.config.virtual_urls import parse
@@ -16,6 +16,9 @@ from icefloe.repo.handle import RepoHandle
 from icefloe.repo.session_view import all_chunks, load_manifests
 from icefloe.repo.sessions import SessionState
 from icefloe.store.location_columns import match_containers
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ async def required_access(handle: RepoHandle, state: SessionState) -> list[Requi
         used, row_of = np.unique(refs.location.codes[is_virtual], return_inverse=True)
         count = np.bincount(row_of)
         size = np.bincount(row_of, weights=refs.length[is_virtual].astype(np.float64))
-        values = refs.location.values.strings().take(pa.array(used))
+        values = refs.location.values.strings().take(used).to_arrow()
         number = _numbers(values, handle)
         for at in np.unique(number).tolist():
             rows = number == at

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from icefloe import paths
@@ -103,6 +102,6 @@ async def chunk_batches(
         inlined = {}
         if refs.inline is not None:
             rows = np.flatnonzero(refs.kind == ChunkKind.INLINE)
-            values = refs.inline.take(pa.array(rows)).to_pylist()
+            values = refs.inline.take(rows).to_list()
             inlined = dict(zip(rows.tolist(), values, strict=True))
         yield refs.index, refs.kind, texts, refs.offset, refs.length, inlined

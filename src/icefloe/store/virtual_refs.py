@@ -7,25 +7,32 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from icefloe import paths
 from icefloe.config.container_set import ContainerSet
 from icefloe.errors import ErrorKind, InvalidInputError, SessionStateError
+from icefloe.format.arrow_columns import numbers_from_arrow, numbers_to_arrow
+from icefloe.format.blob_column import BlobColumn
 from icefloe.format.chunk_index import Index
 from icefloe.format.chunk_input import index_from_arrow, whole_numbers
 from icefloe.format.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
 from icefloe.format.coded import Coded
 from icefloe.format.locations import Locations
+from icefloe.on_demand import on_demand
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.sessions import SessionState
 from icefloe.store.keys import ChunkKey, parse_key
 from icefloe.store.location_columns import Matched, check_keys, distinct, match_containers
 from icefloe.store.operations import check_chunk, require_writable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+else:
+    pa = on_demand("pyarrow")
 
 Failed = list[tuple[int, ...]] | None
 """Chunks whose location no container covers; None when there is none."""
@@ -81,7 +88,7 @@ def set_virtual_ref(
     node, array = state.array(parsed.path)
     check_chunk(key, array, parsed.coordinates, spec.length)
     containers = handle.assets.virtual.access.containers
-    matched = match_containers(pa.array([spec.location], pa.string()), containers)
+    matched = match_containers(_texts([spec.location]), containers)
     if validate_container:
         if matched.number[0] < 0:
             containers.resolve(spec.location)  # says what is missing
@@ -134,7 +141,7 @@ def set_virtual_refs(
     codes = np.arange(len(values), dtype=np.int32) if codes is None else codes
     refs = ChunkRefs.virtual(
         columns.index,
-        Coded(codes, Locations(matched.values)),
+        Coded(codes, Locations(BlobColumn.from_arrow(matched.values))),
         columns.offset,
         columns.length,
         columns.etag,
@@ -157,12 +164,13 @@ def _leave_out(
     failed = list(map(tuple, columns.index[~is_good].tolist()))
     if not failed:
         return columns, codes, None
+    rows = numbers_to_arrow(np.flatnonzero(is_good))
     kept = replace(
         columns,
         index=columns.index[is_good],
         offset=columns.offset[is_good],
         length=columns.length[is_good],
-        etag=None if columns.etag is None else columns.etag.filter(pa.array(is_good)),
+        etag=None if columns.etag is None else columns.etag.take(rows),
         last_modified=None if columns.last_modified is None else columns.last_modified[is_good],
     )
     return kept, codes[is_good], failed
@@ -200,7 +208,7 @@ def columns_of_specs(specs: Sequence[VirtualChunkSpec]) -> RefColumns:
     """Columns from a list of references."""
     if not specs:
         none = np.empty(0, np.uint64)
-        return RefColumns(np.empty((0, 0), np.uint32), pa.array([], pa.string()), none, none)
+        return RefColumns(np.empty((0, 0), np.uint32), _texts([]), none, none)
     wrong = set(map(type, specs)) - {VirtualChunkSpec}
     if wrong:
         raise TypeError(f"expected VirtualChunkSpec, found {wrong.pop().__name__}")
@@ -217,10 +225,10 @@ def columns_of_specs(specs: Sequence[VirtualChunkSpec]) -> RefColumns:
     count = len(specs)
     return RefColumns(
         whole_numbers("chunk indices", np.array(flat).reshape(count, ranks.pop()), np.uint32),
-        pa.array([spec.location for spec in specs], pa.string()),
+        _texts([spec.location for spec in specs]),
         whole_numbers("offsets", np.array([spec.offset for spec in specs]), np.uint64),
         whole_numbers("lengths", np.array([spec.length for spec in specs]), np.uint64),
-        None if etag.count(None) == count else pa.array(etag, pa.string()),
+        None if etag.count(None) == count else _texts(etag),
         None
         if modified.count(None) == count
         else np.array([_seconds(time) for time in modified], np.uint32),
@@ -237,7 +245,7 @@ def columns_of_grid(
 ) -> RefColumns:
     """Columns from arrays that run through a grid in C order; empty locations are left out."""
     shape = tuple(int(size) for size in chunk_grid_shape)
-    column = locations if isinstance(locations, pa.Array) else pa.array(locations, pa.string())
+    column = locations if isinstance(locations, pa.Array) else _texts(locations)
     offset = whole_numbers("offsets", offsets, np.uint64)
     length = whole_numbers("lengths", lengths, np.uint64)
     for name, found in (("locations", column), ("offsets", offset), ("lengths", length)):
@@ -253,10 +261,10 @@ def columns_of_grid(
     rows = np.arange(len(column))
     is_there = np.ones(len(column), np.bool_)
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-        is_there = np.asarray(pa.compute.binary_length(column)) > 0
+        is_there = BlobColumn.from_arrow(column).length > 0
     if not is_there.all():
         rows = np.flatnonzero(is_there)
-        column, offset, length = column.take(pa.array(rows)), offset[rows], length[rows]
+        column, offset, length = column.take(numbers_to_arrow(rows)), offset[rows], length[rows]
     index = np.empty((len(rows), len(shape)), np.int64)
     for axis, at in enumerate(np.unravel_index(rows, shape) if shape else ()):
         index[:, axis] = at + (0 if arr_offset is None else int(arr_offset[axis]))
@@ -323,8 +331,12 @@ def _numbers(column: Mapping[str, pa.Array], name: str) -> NDArray[Any]:
     found = column[name]
     if found.null_count:
         raise InvalidInputError(f"column {name!r} has {found.null_count} nulls")
-    numbers: NDArray[Any] = found.to_numpy(zero_copy_only=False)
-    return numbers
+    return _numpy(found)
+
+
+def _numpy(column: pa.Array) -> NDArray[Any]:
+    is_plain = pa.types.is_integer(column.type)  # anything else is refused, by its name
+    return numbers_from_arrow(column) if is_plain else np.array(column.to_pylist())
 
 
 def _seconds_column(column: pa.Array | None) -> NDArray[np.uint32] | None:
@@ -332,17 +344,21 @@ def _seconds_column(column: pa.Array | None) -> NDArray[np.uint32] | None:
         return None
     if pa.types.is_timestamp(column.type):
         per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[column.type.unit]
-        ticks = column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+        ticks = numbers_from_arrow(column.cast(pa.int64()).fill_null(0))
         seconds = -(-ticks // per_second)
     else:
-        seconds = column.fill_null(0).to_numpy(zero_copy_only=False)
+        seconds = _numpy(column.fill_null(0))
     found: NDArray[np.uint32] = whole_numbers("last_modified", seconds, np.uint32)
     return found
 
 
 def _repeated(text: str, count: int) -> pa.Array:
-    codes = pa.array(np.zeros(count, np.int32))
-    return pa.DictionaryArray.from_arrays(codes, pa.array([text], pa.string()))
+    codes = numbers_to_arrow(np.zeros(count, np.int32))
+    return pa.DictionaryArray.from_arrays(codes, _texts([text]))
+
+
+def _texts(values: Any) -> pa.Array:
+    return BlobColumn.from_values(values, is_text=True).to_arrow()
 
 
 def checksum_parts(checksum: object) -> tuple[str | None, int | None]:

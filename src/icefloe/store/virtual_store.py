@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from icefloe import paths
+from icefloe.on_demand import on_demand
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.sessions import SessionState
-from icefloe.store import session_queries, virtual_refs
-from icefloe.store.virtual_refs import Failed, VirtualChunkSpec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from icefloe.store import session_queries, virtual_refs
+    from icefloe.store.virtual_refs import Failed, VirtualChunkSpec
+else:
+    session_queries = on_demand("icefloe.store.session_queries")
+    virtual_refs = on_demand("icefloe.store.virtual_refs")
 
 ChunkBatch = tuple[
     NDArray[np.uint32],
@@ -55,7 +62,7 @@ class VirtualRefsMixin:
                 off), the key is outside of the array, or the length is 0.
         """
         etag, modified = _either(checksum)
-        spec = VirtualChunkSpec((), location, offset, length, etag, modified)
+        spec = virtual_refs.VirtualChunkSpec((), location, offset, length, etag, modified)
         self._check_writable()
         virtual_refs.set_virtual_ref(
             self._blocking, self._state, key, spec, validate_container=validate_container

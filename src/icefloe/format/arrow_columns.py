@@ -1,0 +1,48 @@
+"""Numbers to Arrow and back by their buffers.
+
+Arrow's own conversions (`pa.array`, `to_numpy`) load pandas first wherever it is installed, which
+takes longer than most of what is done here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.on_demand import on_demand
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+else:
+    pa = on_demand("pyarrow")
+
+
+def numbers_to_arrow(numbers: NDArray[Any], absent: NDArray[np.bool_] | None = None) -> pa.Array:
+    """An Arrow array over the memory of `numbers`; rows marked `absent` are null."""
+    validity = None
+    if absent is not None and absent.any():
+        validity = pa.py_buffer(np.packbits(~absent, bitorder="little"))
+    kind = pa.from_numpy_dtype(numbers.dtype)
+    data = pa.py_buffer(np.ascontiguousarray(numbers))
+    return pa.Array.from_buffers(kind, len(numbers), [validity, data])
+
+
+def numbers_from_arrow(array: pa.Array) -> NDArray[Any]:
+    """The numbers of an Arrow array that has no nulls, without copying."""
+    dtype = np.dtype(array.type.to_pandas_dtype())
+    data = array.buffers()[1]
+    if data is None:
+        return np.empty(0, dtype)
+    numbers: NDArray[Any] = np.frombuffer(data, dtype)[array.offset : array.offset + len(array)]
+    return numbers
+
+
+def mask_from_arrow(array: pa.Array) -> NDArray[np.bool_]:
+    """An Arrow array of true and false, which has no nulls."""
+    data = array.buffers()[1]
+    if data is None:
+        return np.empty(0, np.bool_)
+    bits = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
+    return bits[array.offset : array.offset + len(array)].astype(np.bool_)
