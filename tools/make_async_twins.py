@@ -15,12 +15,13 @@ API = Path(__file__).parents[1] / "src" / "icefloe" / "api"
 TARGETS = [("repository.py", "Repository"), ("session.py", "Session")]
 
 
-_HEAD = '''
+_IMPORTS = """
 from icefloe.api.arguments import check_arguments
 from icefloe.api.handles import Handles
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.sessions import SessionState
-
+"""
+_HEAD = '''
 @check_arguments
 class {name}Async:
     """What `{name}` inherits: its methods that touch storage, to be awaited."""
@@ -91,11 +92,16 @@ def make_twins(source: str, class_name: str) -> str:
         waits.body[0] = ast.Expr(ast.Constant(_wrapped(text)))
         methods.append(waits)
     used = {n.id for method in methods for n in ast.walk(method) if isinstance(n, ast.Name)}
-    imports = [_only_used(n, used) for n in module.body if isinstance(n, ast.ImportFrom)]
+    used |= {"TYPE_CHECKING", "on_demand"}  # what is not needed after all is taken out with ruff
+    lines_kept = [_only_used(node, used) for node in module.body]
+    imports = [line for line in lines_kept if isinstance(line, ast.ImportFrom)]
+    on_demand = [line for line in lines_kept if isinstance(line, ast.If)]
     lines = [
         f'"""Asynchronous twins of `{class_name}`. Made by tools/make_async_twins.py."""',
         "from __future__ import annotations",
-        *(ast.unparse(line) for line in imports if line is not None),
+        *map(ast.unparse, imports),
+        _IMPORTS,
+        *map(ast.unparse, on_demand),
         _HEAD.format(name=class_name),
         _EXTRA[class_name],
     ]
@@ -112,7 +118,16 @@ def _wrapped(text: str) -> str:
     return f"{head}.\n\n        {tail}\n        "
 
 
-def _only_used(node: ast.ImportFrom, used: set[str]) -> ast.ImportFrom | None:
+def _only_used(node: ast.stmt, used: set[str]) -> ast.stmt | None:
+    """An import with the names that are used; so with both halves of imports on demand."""
+    if isinstance(node, ast.If):
+        body = [line for line in (_only_used(each, used) for each in node.body) if line]
+        orelse = [line for line in (_only_used(each, used) for each in node.orelse) if line]
+        return ast.If(node.test, body, orelse) if body else None
+    if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+        return node if node.targets[0].id in used else None
+    if not isinstance(node, ast.ImportFrom):
+        return None
     names = [alias for alias in node.names if (alias.asname or alias.name) in used]
     if node.module == "__future__" or not names or "generated" in (node.module or ""):
         return None

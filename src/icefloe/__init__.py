@@ -1,123 +1,131 @@
 """The front door: every public name of icefloe, and nothing but names.
 
-Code inside the package never imports from here; it imports the module that defines the name.
+Names are looked up when they are first used: a program that opens a repository in a directory
+need not wait for the clients of three clouds. Code inside the package never imports from here; it
+imports the module that defines the name.
 """
 
-from icefloe import credentials
-from icefloe.api.ancestry_graph import AncestryGraph
-from icefloe.api.repository import Repository
-from icefloe.api.session import ForkSession, Session
-from icefloe.api.values import (
-    ChunkType,
-    ManifestFileInfo,
-    RepoAvailability,
-    RepoStatus,
-    SnapshotInfo,
-    SpecVersion,
-    Update,
-    UpdateType,
-)
-from icefloe.changes.conflicts import Conflict, ConflictType
-from icefloe.changes.diff import Diff
-from icefloe.changes.solvers import (
-    BasicConflictSolver,
-    ConflictDetector,
-    ConflictSolver,
-    VersionSelection,
-)
-from icefloe.config import (
-    CachingConfig,
-    ChecksumAlgorithm,
-    CompressionAlgorithm,
-    CompressionConfig,
-    ManifestConfig,
-    ManifestPreloadCondition,
-    ManifestPreloadConfig,
-    ManifestSplitCondition,
-    ManifestSplitDimCondition,
-    ManifestSplittingConfig,
-    ManifestVirtualChunkLocationCompressionConfig,
-    ObjectStoreConfig,
-    PackingConfig,
-    RepositoryConfig,
-    RepoUpdateRetryConfig,
-    S3Options,
-    StorageConcurrencySettings,
-    StorageRetriesSettings,
-    StorageSettings,
-    StorageTimeoutSettings,
-    VirtualChunkContainer,
-    azure_store,
-    gcs_store,
-    http_store,
-    local_filesystem_store,
-    s3_store,
-)
-from icefloe.errors import (
-    AlreadyExistsError,
-    ConflictError,
-    ErrorKind,
-    FormatError,
-    IcechunkError,
-    IcefloeError,
-    InternalError,
-    InvalidInputError,
-    NodeNotFoundError,
-    NotFoundError,
-    ReadOnlyError,
-    RebaseFailedError,
-    RefNotFoundError,
-    RepositoryNotFoundError,
-    SessionStateError,
-    SnapshotNotFoundError,
-    StorageError,
-    UnknownOutcomeError,
-)
-from icefloe.ids import FIRST_SNAPSHOT_ID, ChunkId, ManifestId, NodeId, ObjectId, SnapshotId
-from icefloe.repo.feature_flags import FeatureFlag
-from icefloe.repo.rewrite import CommitMethod
-from icefloe.repo.sessions import SessionMode
-from icefloe.storage.cloud_constructors import azure_storage, gcs_storage
-from icefloe.storage.constructors import (
-    http_storage,
-    in_memory_storage,
-    local_filesystem_storage,
-    redirect_storage,
-)
-from icefloe.storage.container_credentials import Credentials, containers_credentials
-from icefloe.storage.credential_functions import (
-    azure_anonymous_credentials,
-    azure_credentials,
-    azure_from_env_credentials,
-    azure_refreshable_credentials,
-    azure_static_credentials,
-    gcs_anonymous_credentials,
-    gcs_credentials,
-    gcs_from_env_credentials,
-    gcs_refreshable_credentials,
-    gcs_static_credentials,
-    s3_anonymous_credentials,
-    s3_credentials,
-    s3_from_env_credentials,
-    s3_refreshable_credentials,
-    s3_static_credentials,
-)
-from icefloe.storage.credentials import (
-    AzureCredentials,
-    AzureRefreshableCredential,
-    AzureStaticCredentials,
-    GcsBearerCredential,
-    GcsCredentials,
-    GcsStaticCredentials,
-    S3Credentials,
-    S3StaticCredentials,
-)
-from icefloe.storage.s3_constructors import r2_storage, s3_storage, tigris_storage
-from icefloe.storage.spec import Storage
-from icefloe.storage.urls import storage_from_url
-from icefloe.store.required_access import RequiredAccess
-from icefloe.store.virtual_refs import VirtualChunkSpec
-from icefloe.store.zarr_store import IcechunkStore
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from icefloe import credentials
+    from icefloe.api.ancestry_graph import AncestryGraph
+    from icefloe.api.repository import Repository
+    from icefloe.api.session import ForkSession, Session
+    from icefloe.api.values import (
+        ChunkType,
+        ManifestFileInfo,
+        RepoAvailability,
+        RepoStatus,
+        SnapshotInfo,
+        SpecVersion,
+        Update,
+        UpdateType,
+    )
+    from icefloe.changes.conflicts import Conflict, ConflictType
+    from icefloe.changes.diff import Diff
+    from icefloe.changes.solvers import (
+        BasicConflictSolver,
+        ConflictDetector,
+        ConflictSolver,
+        VersionSelection,
+    )
+    from icefloe.config import (
+        CachingConfig,
+        ChecksumAlgorithm,
+        CompressionAlgorithm,
+        CompressionConfig,
+        ManifestConfig,
+        ManifestPreloadCondition,
+        ManifestPreloadConfig,
+        ManifestSplitCondition,
+        ManifestSplitDimCondition,
+        ManifestSplittingConfig,
+        ManifestVirtualChunkLocationCompressionConfig,
+        ObjectStoreConfig,
+        PackingConfig,
+        RepositoryConfig,
+        RepoUpdateRetryConfig,
+        S3Options,
+        StorageConcurrencySettings,
+        StorageRetriesSettings,
+        StorageSettings,
+        StorageTimeoutSettings,
+        VirtualChunkContainer,
+        azure_store,
+        gcs_store,
+        http_store,
+        local_filesystem_store,
+        s3_store,
+    )
+    from icefloe.errors import (
+        AlreadyExistsError,
+        ConflictError,
+        ErrorKind,
+        FormatError,
+        IcechunkError,
+        IcefloeError,
+        InternalError,
+        InvalidInputError,
+        NodeNotFoundError,
+        NotFoundError,
+        ReadOnlyError,
+        RebaseFailedError,
+        RefNotFoundError,
+        RepositoryNotFoundError,
+        SessionStateError,
+        SnapshotNotFoundError,
+        StorageError,
+        UnknownOutcomeError,
+    )
+    from icefloe.ids import FIRST_SNAPSHOT_ID, ChunkId, ManifestId, NodeId, ObjectId, SnapshotId
+    from icefloe.repo.feature_flags import FeatureFlag
+    from icefloe.repo.rewrite import CommitMethod
+    from icefloe.repo.sessions import SessionMode
+    from icefloe.storage.cloud_constructors import azure_storage, gcs_storage
+    from icefloe.storage.constructors import (
+        http_storage,
+        in_memory_storage,
+        local_filesystem_storage,
+        redirect_storage,
+    )
+    from icefloe.storage.container_credentials import Credentials, containers_credentials
+    from icefloe.storage.credential_functions import (
+        azure_anonymous_credentials,
+        azure_credentials,
+        azure_from_env_credentials,
+        azure_refreshable_credentials,
+        azure_static_credentials,
+        gcs_anonymous_credentials,
+        gcs_credentials,
+        gcs_from_env_credentials,
+        gcs_refreshable_credentials,
+        gcs_static_credentials,
+        s3_anonymous_credentials,
+        s3_credentials,
+        s3_from_env_credentials,
+        s3_refreshable_credentials,
+        s3_static_credentials,
+    )
+    from icefloe.storage.credentials import (
+        AzureCredentials,
+        AzureRefreshableCredential,
+        AzureStaticCredentials,
+        GcsBearerCredential,
+        GcsCredentials,
+        GcsStaticCredentials,
+        S3Credentials,
+        S3StaticCredentials,
+    )
+    from icefloe.storage.s3_constructors import r2_storage, s3_storage, tigris_storage
+    from icefloe.storage.spec import Storage
+    from icefloe.storage.urls import storage_from_url
+    from icefloe.store.required_access import RequiredAccess
+    from icefloe.store.virtual_refs import VirtualChunkSpec
+    from icefloe.store.zarr_store import IcechunkStore
 
 __version__ = "0.1.0"
 
@@ -242,3 +250,140 @@ __all__ = [
     "NodeId",
     "FIRST_SNAPSHOT_ID",
 ]
+
+_NAMES_OF = {
+    "api.ancestry_graph": ("AncestryGraph",),
+    "api.repository": ("Repository",),
+    "api.session": ("ForkSession", "Session"),
+    "api.values": (
+        "ChunkType",
+        "ManifestFileInfo",
+        "RepoAvailability",
+        "RepoStatus",
+        "SnapshotInfo",
+        "SpecVersion",
+        "Update",
+        "UpdateType",
+    ),
+    "changes.conflicts": ("Conflict", "ConflictType"),
+    "changes.diff": ("Diff",),
+    "changes.solvers": (
+        "BasicConflictSolver",
+        "ConflictDetector",
+        "ConflictSolver",
+        "VersionSelection",
+    ),
+    "config": (
+        "CachingConfig",
+        "ChecksumAlgorithm",
+        "CompressionAlgorithm",
+        "CompressionConfig",
+        "ManifestConfig",
+        "ManifestPreloadCondition",
+        "ManifestPreloadConfig",
+        "ManifestSplitCondition",
+        "ManifestSplitDimCondition",
+        "ManifestSplittingConfig",
+        "ManifestVirtualChunkLocationCompressionConfig",
+        "ObjectStoreConfig",
+        "PackingConfig",
+        "RepositoryConfig",
+        "RepoUpdateRetryConfig",
+        "S3Options",
+        "StorageConcurrencySettings",
+        "StorageRetriesSettings",
+        "StorageSettings",
+        "StorageTimeoutSettings",
+        "VirtualChunkContainer",
+        "azure_store",
+        "gcs_store",
+        "http_store",
+        "local_filesystem_store",
+        "s3_store",
+    ),
+    "errors": (
+        "AlreadyExistsError",
+        "ConflictError",
+        "ErrorKind",
+        "FormatError",
+        "IcechunkError",
+        "IcefloeError",
+        "InternalError",
+        "InvalidInputError",
+        "NodeNotFoundError",
+        "NotFoundError",
+        "ReadOnlyError",
+        "RebaseFailedError",
+        "RefNotFoundError",
+        "RepositoryNotFoundError",
+        "SessionStateError",
+        "SnapshotNotFoundError",
+        "StorageError",
+        "UnknownOutcomeError",
+    ),
+    "ids": ("FIRST_SNAPSHOT_ID", "ChunkId", "ManifestId", "NodeId", "ObjectId", "SnapshotId"),
+    "repo.feature_flags": ("FeatureFlag",),
+    "repo.rewrite": ("CommitMethod",),
+    "repo.sessions": ("SessionMode",),
+    "storage.cloud_constructors": ("azure_storage", "gcs_storage"),
+    "storage.constructors": (
+        "http_storage",
+        "in_memory_storage",
+        "local_filesystem_storage",
+        "redirect_storage",
+    ),
+    "storage.container_credentials": ("Credentials", "containers_credentials"),
+    "storage.credential_functions": (
+        "azure_anonymous_credentials",
+        "azure_credentials",
+        "azure_from_env_credentials",
+        "azure_refreshable_credentials",
+        "azure_static_credentials",
+        "gcs_anonymous_credentials",
+        "gcs_credentials",
+        "gcs_from_env_credentials",
+        "gcs_refreshable_credentials",
+        "gcs_static_credentials",
+        "s3_anonymous_credentials",
+        "s3_credentials",
+        "s3_from_env_credentials",
+        "s3_refreshable_credentials",
+        "s3_static_credentials",
+    ),
+    "storage.credentials": (
+        "AzureCredentials",
+        "AzureRefreshableCredential",
+        "AzureStaticCredentials",
+        "GcsBearerCredential",
+        "GcsCredentials",
+        "GcsStaticCredentials",
+        "S3Credentials",
+        "S3StaticCredentials",
+    ),
+    "storage.s3_constructors": ("r2_storage", "s3_storage", "tigris_storage"),
+    "storage.spec": ("Storage",),
+    "storage.urls": ("storage_from_url",),
+    "store.required_access": ("RequiredAccess",),
+    "store.virtual_refs": ("VirtualChunkSpec",),
+    "store.zarr_store": ("IcechunkStore",),
+}
+"""By module of this package; a test compares them with the imports above."""
+
+_HOME = {name: module for module, names in _NAMES_OF.items() for name in names}
+_SUBMODULES = {*(module.partition(".")[0] for module in _NAMES_OF), "credentials", "paths"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what a name stands for; from then on it is an ordinary attribute."""
+    if name in _HOME:
+        value = getattr(import_module(f"icefloe.{_HOME[name]}"), name)
+    elif name in _SUBMODULES:
+        value = import_module(f"icefloe.{name}")
+    else:
+        raise AttributeError(f"module 'icefloe' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_SUBMODULES})

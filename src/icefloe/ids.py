@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from typing import ClassVar, Self
 
+import numpy as np
+from numpy.typing import NDArray
+
 from icefloe.errors import ErrorKind, InvalidInputError
 
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
@@ -24,6 +27,16 @@ def encode_base32(data: bytes) -> str:
     number = int.from_bytes(data, "big") << (pairs * 10 - len(data) * 8)
     text = "".join([_PAIRS[number >> shift & 1023] for shift in range(10 * pairs - 10, -1, -10)])
     return text[:length]
+
+
+def encode_base32_rows(rows: NDArray[np.uint8]) -> list[str]:
+    """Crockford text of many ids, given as rows of bytes."""
+    length = (rows.shape[1] * 8 + 4) // 5
+    bits = np.zeros((len(rows), length * 5), np.uint8)
+    bits[:, : rows.shape[1] * 8] = np.unpackbits(np.ascontiguousarray(rows), axis=1)
+    digits = bits.reshape(len(rows), length, 5) @ np.array([16, 8, 4, 2, 1], np.uint8)
+    text = np.frombuffer(_ALPHABET.encode(), np.uint8)[digits].tobytes().decode()
+    return [text[at : at + length] for at in range(0, len(text), length)]
 
 
 def decode_base32(text: str, size: int) -> bytes:

@@ -11,12 +11,20 @@ import inspect
 import types
 import typing
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, TypeVar, Union
 
 from icefloe.errors import check_text
 
 Class = TypeVar("Class", bound=type[Any])
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+_HOMES = {
+    "AnyCredential": "storage.container_credentials",
+    "CommitMethod": "repo.rewrite",
+    "ConflictSolver": "changes.solvers",
+}
+"""Where names are defined that arguments are annotated with and that are not imported at once."""
 
 _HINTS = {
     "Storage": "make one with storage_from_url, local_filesystem_storage, s3_storage, ...",
@@ -36,22 +44,22 @@ def check_arguments(owner: Class) -> Class:
 
 
 def _checked(function: Function) -> Function:
-    signature = inspect.signature(function)
+    # Both are worked out when they are first needed: there are many methods, a program calls few
+    # of them, and annotations may name what is defined or imported later.
+    @functools.cache
+    def signature() -> inspect.Signature:
+        return inspect.signature(function)
 
     @functools.cache
-    def rules() -> dict[str, tuple[type, ...]]:
-        # Resolved on the first call: annotations may name what is defined later.
-        hints = typing.get_type_hints(function)
-        found = {name: _classes(hints[name]) for name in signature.parameters if name in hints}
-        return {name: classes for name, classes in found.items() if classes}
+    def rule(name: str) -> tuple[type, ...]:
+        has_annotation = name in function.__annotations__
+        return _classes(_resolved(function, name)) if has_annotation else ()
 
     def check(*args: Any, **kwargs: Any) -> None:
-        bound = signature.bind(*args, **kwargs)
-        for name, classes in rules().items():
-            if name not in bound.arguments:
-                continue
-            given = bound.arguments[name]
-            is_variadic = signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
+        bound = signature().bind(*args, **kwargs)
+        for name, given in bound.arguments.items():
+            classes = rule(name)
+            is_variadic = signature().parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
             for value in given if is_variadic else (given,):
                 _check(function.__qualname__, name, value, classes)
 
@@ -77,6 +85,19 @@ def _checked(function: Function) -> Function:
     return typing.cast(Function, wrapper)
 
 
+class _Later(dict[str, Any]):
+    """Names that annotations use and that are imported only for them."""
+
+    def __missing__(self, name: str) -> Any:
+        return getattr(import_module(f"icefloe.{_HOMES[name]}"), name)
+
+
+def _resolved(function: Callable[..., Any], name: str) -> Any:
+    """What the annotation of an argument stands for."""
+    names = inspect.unwrap(function).__globals__
+    return eval(function.__annotations__[name], names, _Later())
+
+
 def _classes(hint: Any) -> tuple[type, ...]:
     """The classes an annotation admits; none when it cannot be told by looking at a class."""
     if hint is None or hint is type(None):
@@ -89,7 +110,7 @@ def _classes(hint: Any) -> tuple[type, ...]:
 
 
 def _check(where: str, name: str, value: Any, classes: tuple[type, ...]) -> None:
-    if not _fits(value, classes):
+    if classes and not _fits(value, classes):
         raise TypeError(_problem(where, name, value, classes))
     if isinstance(value, str):
         check_text(value, f"{where}(): {name}")

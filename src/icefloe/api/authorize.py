@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from icefloe.storage.container_credentials import AnyCredential, containers_credentials
+from icefloe.on_demand import on_demand
+
+if TYPE_CHECKING:
+    from icefloe.storage import container_credentials
+    from icefloe.storage.container_credentials import AnyCredential
+else:
+    container_credentials = on_demand("icefloe.storage.container_credentials")
 
 
 def authorizations(
@@ -27,4 +34,4 @@ def authorizations(
             DeprecationWarning,
             stacklevel=4,
         )
-    return containers_credentials({**given})
+    return container_credentials.containers_credentials({**given})

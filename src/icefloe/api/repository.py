@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from icefloe.api.ancestry_graph import AncestryGraph
 from icefloe.api.arguments import check_arguments
 from icefloe.api.authorize import authorizations
 from icefloe.api.generated.repository_async import RepositoryAsync
@@ -25,30 +24,35 @@ from icefloe.api.values import (
     to_microseconds,
     version_number,
 )
-from icefloe.changes.diff import Diff
-from icefloe.changes.solvers import ConflictSolver
 from icefloe.config import RepositoryConfig, StorageSettings
 from icefloe.ids import SnapshotId
-from icefloe.repo import (
-    feature_flags,
-    history,
-    lifecycle,
-    queries,
-    rearrange,
-    refs,
-    rewrite,
-    sessions,
-    settings,
-)
-from icefloe.repo.feature_flags import FeatureFlag
+from icefloe.on_demand import on_demand
+from icefloe.repo import lifecycle, refs, sessions
 from icefloe.repo.handle import Clock, RepoHandle
-from icefloe.repo.rewrite import CommitMethod
-from icefloe.storage.container_credentials import AnyCredential
 from icefloe.storage.run import run_blocking
 from icefloe.storage.spec import Storage
-from icefloe.store import required_access
-from icefloe.store.required_access import RequiredAccess
-from icefloe.store.zarr_store import IcechunkStore
+
+if TYPE_CHECKING:
+    from icefloe.api import ancestry_graph as graphs
+    from icefloe.api.ancestry_graph import AncestryGraph
+    from icefloe.changes.diff import Diff
+    from icefloe.changes.solvers import ConflictSolver
+    from icefloe.repo import feature_flags, history, queries, rearrange, rewrite, settings
+    from icefloe.repo.feature_flags import FeatureFlag
+    from icefloe.repo.rewrite import CommitMethod
+    from icefloe.storage.container_credentials import AnyCredential
+    from icefloe.store import required_access
+    from icefloe.store.required_access import RequiredAccess
+    from icefloe.store.zarr_store import IcechunkStore
+else:
+    graphs = on_demand("icefloe.api.ancestry_graph")
+    feature_flags = on_demand("icefloe.repo.feature_flags")
+    history = on_demand("icefloe.repo.history")
+    queries = on_demand("icefloe.repo.queries")
+    rearrange = on_demand("icefloe.repo.rearrange")
+    rewrite = on_demand("icefloe.repo.rewrite")
+    settings = on_demand("icefloe.repo.settings")
+    required_access = on_demand("icefloe.store.required_access")
 
 
 @check_arguments
@@ -375,9 +379,9 @@ class Repository(RepositoryAsync):
     ) -> Iterator[SnapshotInfo]:
         """A snapshot and its ancestors, newest first."""
         found = run_blocking(
-            queries.ancestry_of(self._handle, branch=branch, tag=tag, snapshot_id=snapshot_id)
+            queries.line_of(self._handle, branch=branch, tag=tag, snapshot_id=snapshot_id)
         )
-        return map(SnapshotInfo.of, found)
+        return SnapshotInfo.along(found)
 
     async def async_ancestry(
         self,
@@ -387,10 +391,11 @@ class Repository(RepositoryAsync):
         snapshot_id: str | None = None,
     ) -> AsyncIterator[SnapshotInfo]:
         """Like `ancestry`, inside an event loop."""
-        for info in await queries.ancestry_of(
+        found = await queries.line_of(
             self._aio_handle, branch=branch, tag=tag, snapshot_id=snapshot_id
-        ):
-            yield SnapshotInfo.of(info)
+        )
+        for info in SnapshotInfo.along(found):
+            yield info
 
     def ancestry_graph(
         self,
@@ -404,7 +409,7 @@ class Repository(RepositoryAsync):
         lines = run_blocking(
             queries.graph_lines(self._handle, branch=branch, tag=tag, snapshot_id=snapshot_id)
         )
-        return AncestryGraph(lines, plain=plain)
+        return graphs.AncestryGraph(lines, plain=plain)
 
     def ops_log(self) -> Iterator[Update]:
         """Every operation on the repository, newest first."""

@@ -3,27 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from icefloe import paths
 from icefloe.api.arguments import check_arguments
 from icefloe.api.generated.session_async import SessionAsync
 from icefloe.api.handles import Handles
 from icefloe.api.values import ChunkType
-from icefloe.changes.diff import Diff, make_diff, paths_by_id
-from icefloe.changes.solvers import ConflictSolver
 from icefloe.config import RepositoryConfig
 from icefloe.errors import ErrorKind, InvalidInputError, ReadOnlyError
 from icefloe.ids import FIRST_SNAPSHOT_ID
-from icefloe.repo import commit, forks, rearrange, rebase, relabel, sessions
-from icefloe.repo.forks import ForkChanges
+from icefloe.on_demand import on_demand
+from icefloe.repo import sessions
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.session_view import all_chunks
 from icefloe.repo.sessions import SessionMode, SessionState
 from icefloe.storage.forks import RenewedLock
 from icefloe.storage.run import run_blocking
-from icefloe.store import session_queries
-from icefloe.store.zarr_store import IcechunkStore, LocalIcechunkStore
+
+if TYPE_CHECKING:
+    from icefloe.changes import diff
+    from icefloe.changes.diff import Diff
+    from icefloe.changes.solvers import ConflictSolver
+    from icefloe.repo import commit, forks, rearrange, rebase, relabel
+    from icefloe.repo.forks import ForkChanges
+    from icefloe.store import session_queries, zarr_store
+    from icefloe.store.zarr_store import IcechunkStore
+else:
+    diff = on_demand("icefloe.changes.diff")
+    commit = on_demand("icefloe.repo.commit")
+    forks = on_demand("icefloe.repo.forks")
+    rearrange = on_demand("icefloe.repo.rearrange")
+    rebase = on_demand("icefloe.repo.rebase")
+    relabel = on_demand("icefloe.repo.relabel")
+    session_queries = on_demand("icefloe.store.session_queries")
+    zarr_store = on_demand("icefloe.store.zarr_store")
 
 
 @check_arguments
@@ -106,7 +120,8 @@ class Session(SessionAsync):
     def make_store(self, *, read_only: bool) -> IcechunkStore:
         """Another Zarr store on the same session."""
         handles = self._handles
-        kind = LocalIcechunkStore if handles.blocking.driver.is_local else IcechunkStore
+        is_local = handles.blocking.driver.is_local
+        kind = zarr_store.LocalIcechunkStore if is_local else zarr_store.IcechunkStore
         return kind(self, self._state, handles.blocking, handles.eventloop, read_only=read_only)
 
     # -- changes
@@ -121,9 +136,9 @@ class Session(SessionAsync):
         view = self._state.view
         with view.lock:
             log = view.changes.log(FIRST_SNAPSHOT_ID)
-            known = paths_by_id(view.snapshot.nodes)
+            known = diff.paths_by_id(view.snapshot.nodes)
             known.update((node.id, path) for path, node in view.changes.new.items())
-        return make_diff([log], known)
+        return diff.make_diff([log], known)
 
     def discard_changes(self) -> None:
         """Forget all uncommitted changes."""

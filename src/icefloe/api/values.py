@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import Enum, IntEnum
-from typing import Any, ClassVar
+from itertools import starmap
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
 
 from icefloe.errors import check_text
 from icefloe.format import repo_info, snapshot, snapshot_table
+from icefloe.ids import encode_base32_rows
 
+if TYPE_CHECKING:
+    from icefloe.repo.history import Line
+
+_PAGE = 1024
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -65,6 +73,28 @@ class SnapshotInfo:
         parent = None if info.parent_id is None else info.parent_id.text
         written_at = to_datetime(info.flushed_at)
         return cls(info.id.text, parent, written_at, info.message, dict(info.metadata))
+
+    @classmethod
+    def along(cls, line: Line) -> Iterator[SnapshotInfo]:
+        """Snapshots and their ancestors, a page of them at a time: few callers want all."""
+        if isinstance(line, list):
+            yield from map(cls.of, line)
+            return
+        table, rows = line
+        for first in range(0, len(rows), _PAGE):
+            page = rows[first : first + _PAGE]
+            parents = table.parent[page]
+            last_parent = table.id[parents[-1:]] if parents[-1] >= 0 else table.id[:0]
+            ids = encode_base32_rows(np.concatenate([table.id[page], last_parent]))
+            columns = zip(
+                ids,
+                [*ids[1 : len(page)], ids[len(page)] if len(last_parent) else None],
+                map(to_datetime, table.flushed_at[page].tolist()),
+                table.message.take(page),
+                table.metadata(page),
+                strict=False,
+            )
+            yield from starmap(cls, columns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from icefloe.assets.cache import BoundedCache
 from icefloe.assets.in_flight import InFlight
@@ -17,14 +17,16 @@ from icefloe.format.envelope import WRITER_NAME, FileType
 from icefloe.format.manifest import Manifest, decode_manifest
 from icefloe.format.repo_info import RepoInfo, decode_repo_info
 from icefloe.format.snapshot import Snapshot, decode_snapshot
-from icefloe.format.snapshot_encode import encode_snapshot
-from icefloe.format.transaction_log import (
-    TransactionLog,
-    decode_transaction_log,
-    encode_transaction_log,
-)
 from icefloe.ids import ManifestId, SnapshotId
+from icefloe.on_demand import on_demand
 from icefloe.storage.driver import Driver, Readable, Span, Version
+
+if TYPE_CHECKING:
+    from icefloe.format import snapshot_encode, transaction_log
+    from icefloe.format.transaction_log import TransactionLog
+else:
+    snapshot_encode = on_demand("icefloe.format.snapshot_encode")
+    transaction_log = on_demand("icefloe.format.transaction_log")
 
 Loaded = TypeVar("Loaded")
 
@@ -174,7 +176,7 @@ class Assets:
         return snapshot
 
     def _arrived_log(self, snapshot_id: SnapshotId, key: str, data: Readable) -> TransactionLog:
-        log = decode_transaction_log(data, key)
+        log = transaction_log.decode_transaction_log(data, key)
         _check_id(log.id, snapshot_id, key)
         self.caches.logs.put(snapshot_id, log, max(1, log.num_changes))
         return log
@@ -228,12 +230,12 @@ class Assets:
 
     def encode_snapshot(self, snapshot: Snapshot, spec_version: int) -> tuple[str, bytes]:
         level = self.settings.compression.level
-        data = encode_snapshot(snapshot, spec_version=spec_version, level=level)
+        data = snapshot_encode.encode_snapshot(snapshot, spec_version=spec_version, level=level)
         return layout.snapshot_key(snapshot.id), data
 
     def encode_log(self, log: TransactionLog, spec_version: int) -> tuple[str, bytes]:
         level = self.settings.compression.level
-        data = encode_transaction_log(log, spec_version=spec_version, level=level)
+        data = transaction_log.encode_transaction_log(log, spec_version=spec_version, level=level)
         return layout.transaction_log_key(log.id), data
 
 

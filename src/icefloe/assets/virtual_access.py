@@ -10,25 +10,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import urlsplit
 
 from icefloe.config import stores
 from icefloe.config.container_set import ContainerSet, Source
 from icefloe.config.containers import VirtualChunkContainer, usable_containers
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
-from icefloe.storage import container_credentials as given
-from icefloe.storage.container_credentials import AnyCredential, containers_credentials
+from icefloe.on_demand import on_demand
 
-Authorizations = Mapping[str, AnyCredential | None]
+if TYPE_CHECKING:
+    from icefloe.storage import container_credentials as given
+    from icefloe.storage.container_credentials import AnyCredential
+else:
+    given = on_demand("icefloe.storage.container_credentials")
 
-_EXPECTED: tuple[tuple[type, type, str], ...] = (
-    (stores.S3, given.ContainerS3, "s3_anonymous_credentials() or s3_from_env_credentials()"),
-    (stores.S3Compatible, given.ContainerS3, "s3_credentials(...)"),
-    (stores.Tigris, given.ContainerS3, "s3_credentials(...)"),
-    (stores.Gcs, given.ContainerGcs, "gcs_credentials(...)"),
-    (stores.Azure, given.ContainerAzure, "azure_credentials(...)"),
-    (stores.Http, given.ContainerHttp, "credentials.HttpAccess"),
-    (stores.LocalFileSystem, given.ContainerLocalFileSystem, "credentials.LocalFileSystemAccess"),
+Authorizations: TypeAlias = "Mapping[str, AnyCredential | None]"
+
+_EXPECTED: tuple[tuple[type, str, str], ...] = (
+    (stores.S3, "ContainerS3", "s3_anonymous_credentials() or s3_from_env_credentials()"),
+    (stores.S3Compatible, "ContainerS3", "s3_credentials(...)"),
+    (stores.Tigris, "ContainerS3", "s3_credentials(...)"),
+    (stores.Gcs, "ContainerGcs", "gcs_credentials(...)"),
+    (stores.Azure, "ContainerAzure", "azure_credentials(...)"),
+    (stores.Http, "ContainerHttp", "credentials.HttpAccess"),
+    (stores.LocalFileSystem, "ContainerLocalFileSystem", "credentials.LocalFileSystemAccess"),
 )
 
 
@@ -57,7 +63,7 @@ class VirtualAccess:
             StorageError: a credential is of another kind than its container's store.
         """
         usable, problems = usable_containers((containers or {}).values())
-        known = containers_credentials({**(authorizations or {})})
+        known = given.containers_credentials({**authorizations}) if authorizations else {}
         access = cls(ContainerSet(usable), known, are_own, tuple(problems))
         for container in usable:
             if access.is_authorized(container):
@@ -119,7 +125,7 @@ def _is_plain_path(path: str) -> bool:
 def _expected(container: VirtualChunkContainer) -> tuple[type, str]:
     for store, credential, example in _EXPECTED:
         if isinstance(container.store, store):
-            return credential, example
+            return getattr(given, credential), example
     raise InvalidInputError(
         f"no virtual chunk can be read from a {type(container.store).__name__} store",
         ErrorKind.BAD_PREFIX,

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from icefloe.assets.cache import BoundedCache
 from icefloe.assets.virtual_access import VirtualAccess
-from icefloe.assets.virtual_sources import make_reader
 from icefloe.config import stores
 from icefloe.config.containers import VirtualChunkContainer
 from icefloe.config.virtual_urls import has_odd_segments
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
 from icefloe.format.chunk_refs import ChunkRef
+from icefloe.on_demand import on_demand
 from icefloe.storage.calls import BlockingCalls, Calls
 from icefloe.storage.driver import ConditionFailed, Readable, Span
-from icefloe.storage.eventloop import EventLoopCalls
 from icefloe.storage.foreign import ForeignReader, Unchanged
+
+if TYPE_CHECKING:
+    from icefloe.assets import virtual_sources
+    from icefloe.storage import eventloop
+else:
+    virtual_sources = on_demand("icefloe.assets.virtual_sources")
+    eventloop = on_demand("icefloe.storage.eventloop")
 
 MOST_READERS = 50
 _MOST_LOCATIONS = 4096
@@ -38,7 +44,7 @@ class VirtualReader:
 
     def __init__(self, access: VirtualAccess, *, blocking: bool) -> None:
         self.access = access
-        flavour = BlockingCalls if blocking else EventLoopCalls
+        flavour = BlockingCalls if blocking else eventloop.EventLoopCalls
         self._calls: Calls = flavour(_MAX_CONCURRENT_REQUESTS)
         self._readers: BoundedCache[ForeignReader] = BoundedCache(MOST_READERS)
         self._found: BoundedCache[_Found] = BoundedCache(_MOST_LOCATIONS)
@@ -101,6 +107,6 @@ class VirtualReader:
         reader = self._readers.get(container.url_prefix)
         if reader is None:
             # Two threads may both make one; making connects nowhere, and one of them is kept.
-            reader = make_reader(self.access, container, self._calls)
+            reader = virtual_sources.make_reader(self.access, container, self._calls)
             self._readers.put(container.url_prefix, reader, 1)
         return reader

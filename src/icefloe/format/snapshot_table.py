@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -77,21 +78,30 @@ class SnapshotTable(Mapping[SnapshotId, SnapshotInfo]):
     def info(self, row: int) -> SnapshotInfo:
         """One row as a value, metadata decoded."""
         parent = int(self.parent[row])
-        first = int(self.num_metadata[:row].sum())
-        items = slice(first, first + int(self.num_metadata[row]))
-        names = self.metadata_name[items].to_list()
-        raw = dict(zip(names, self.metadata_value[items].to_list(), strict=True))
-        key = SnapshotId(self.id[row].tobytes())
         first = int(self.num_pruned[:row].sum())
         pruned = self.pruned_id[first : first + int(self.num_pruned[row])]
         return SnapshotInfo(
-            key,
+            SnapshotId(self.id[row].tobytes()),
             None if parent < 0 else SnapshotId(self.id[parent].tobytes()),
             int(self.flushed_at[row]),
             self.message[row],
-            decode_metadata(raw, _METADATA_VERSION, f"snapshot {key}"),
+            self.metadata([row])[0],
             tuple(SnapshotId(item.tobytes()) for item in pruned),
         )
+
+    def metadata(self, rows: Any) -> list[dict[str, Any]]:
+        """The metadata of some rows, decoded."""
+        counts = self.num_metadata[rows]
+        found: list[dict[str, Any]] = [{} for _ in rows]
+        if not counts.any():
+            return found
+        items = _rows_of(self.num_metadata, rows)
+        names, values = self.metadata_name.take(items).to_list(), self.metadata_value.take(items)
+        raw = zip(names, values.to_list(), strict=True)
+        for at in np.flatnonzero(counts).tolist():
+            what = f"snapshot {SnapshotId(self.id[rows[at]].tobytes())}"
+            found[at] = decode_metadata(dict(islice(raw, int(counts[at]))), _METADATA_VERSION, what)
+        return found
 
     def ancestry(self, key: bytes) -> Iterator[SnapshotId]:
         """The snapshot and its ancestors, newest first."""
@@ -99,6 +109,13 @@ class SnapshotTable(Mapping[SnapshotId, SnapshotInfo]):
         while row >= 0:
             yield SnapshotId(self.id[row].tobytes())
             row = int(self.parent[row])
+
+    def line(self, key: bytes) -> Ints:
+        """Rows of the snapshot and its ancestors, newest first."""
+        rows, parent = [self.row(key)], self.parent.tolist()
+        while (row := parent[rows[-1]]) >= 0:
+            rows.append(row)
+        return np.array(rows, np.int64)
 
     def with_snapshot(self, info: SnapshotInfo) -> SnapshotTable:
         """A table with one more snapshot, whose parent must be listed already."""

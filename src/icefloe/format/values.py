@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import msgpack
 import numpy as np
 
 from icefloe.errors import ErrorKind, FormatError, InvalidInputError
 from icefloe.format import flexbuffers
 from icefloe.format.flexbuffers import MAX_DEPTH
+from icefloe.on_demand import on_demand
+
+if TYPE_CHECKING:
+    import msgpack
+else:
+    msgpack = on_demand("msgpack")
 
 LOWEST_INTEGER = -(2**63)
 HIGHEST_INTEGER = 2**64 - 1

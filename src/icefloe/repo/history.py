@@ -14,13 +14,17 @@ from icefloe.errors import (
     StorageError,
 )
 from icefloe.format import layout
+from icefloe.format.blobs import Ints
 from icefloe.format.repo_info import Update, decode_repo_info
 from icefloe.format.snapshot import Snapshot
-from icefloe.format.snapshot_table import SnapshotInfo
+from icefloe.format.snapshot_table import SnapshotInfo, SnapshotTable
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import SnapshotId
 from icefloe.repo import refs
 from icefloe.repo.handle import RepoHandle
+
+Line = list[SnapshotInfo] | tuple[SnapshotTable, Ints]
+"""A snapshot and its ancestors: values, or rows of a table."""
 
 
 async def resolve(
@@ -62,7 +66,8 @@ async def ancestry(handle: RepoHandle, tip: SnapshotId) -> list[SnapshotInfo]:
     if handle.spec_version > 1:
         info = (await handle.assets.repo_object()).info
         refs.require_snapshot(info, tip)
-        return [info.snapshots[key] for key in info.snapshots.ancestry(tip)]
+        rows = info.snapshots.line(tip)
+        return [info.snapshots.info(row) for row in rows.tolist()]
     found = []
     current: SnapshotId | None = tip
     seen: set[SnapshotId] = set()
@@ -72,6 +77,15 @@ async def ancestry(handle: RepoHandle, tip: SnapshotId) -> list[SnapshotInfo]:
         found.append(_info(snapshot))
         current = snapshot.parent_id
     return found
+
+
+async def line_of(handle: RepoHandle, tip: SnapshotId) -> Line:
+    """The same, as rows of the table that version 2 has: a value for each costs more to make."""
+    if handle.spec_version == 1:
+        return await ancestry(handle, tip)
+    info = (await handle.assets.repo_object()).info
+    refs.require_snapshot(info, tip)
+    return info.snapshots, info.snapshots.line(tip)
 
 
 async def snapshot_as_of(handle: RepoHandle, branch: str, instant_us: int) -> SnapshotId:

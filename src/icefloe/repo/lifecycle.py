@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from icefloe.assets.assets import Assets, Caches, RepoObject, object_metadata
 from icefloe.assets.virtual_access import Authorizations, VirtualAccess
@@ -16,14 +17,7 @@ from icefloe.errors import (
     StorageError,
 )
 from icefloe.format import layout
-from icefloe.format.config_file import (
-    decode_config_flexbuffer,
-    decode_config_yaml,
-    encode_config_flexbuffer,
-    encode_config_yaml,
-)
 from icefloe.format.nodes import NodeTable
-from icefloe.format.ref_files import encode_ref_file
 from icefloe.format.repo_info import (
     RepoAvailability,
     RepoInfo,
@@ -35,14 +29,22 @@ from icefloe.format.repo_info import (
 )
 from icefloe.format.snapshot import ManifestFiles, Snapshot
 from icefloe.format.snapshot_table import SnapshotInfo, SnapshotTable
-from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import FIRST_SNAPSHOT_ID
+from icefloe.on_demand import on_demand
 from icefloe.repo.handle import Clock, RepoHandle, Shared
 from icefloe.repo.refs import MAIN
 from icefloe.storage.driver import ConditionFailed, Driver, Version
 from icefloe.storage.keys import PROBE_DIRECTORY
-from icefloe.storage.probe import check_conditions_are_honoured
 from icefloe.storage.spec import Storage
+
+if TYPE_CHECKING:
+    from icefloe.format import config_file, ref_files, transaction_log
+    from icefloe.storage import probe
+else:
+    config_file = on_demand("icefloe.format.config_file")
+    ref_files = on_demand("icefloe.format.ref_files")
+    transaction_log = on_demand("icefloe.format.transaction_log")
+    probe = on_demand("icefloe.storage.probe")
 
 YAML_CONTENT_TYPE = "application/yaml"
 _PAUSES_S = (0.05, 0.1, 0.2, 0.4)
@@ -80,10 +82,10 @@ async def fetch_config(storage: Storage, driver: Driver) -> RepositoryConfig | N
     found = await find_object(driver, layout.REPO)
     if found is not None:
         config = decode_repo_info(found[0], layout.REPO).config
-        return None if config is None else decode_config_flexbuffer(config)
+        return None if config is None else config_file.decode_config_flexbuffer(config)
     await _require_version_1(storage, driver)
     found = await find_object(driver, layout.CONFIG_YAML)
-    return None if found is None else decode_config_yaml(found[0])
+    return None if found is None else config_file.decode_config_yaml(found[0])
 
 
 async def _require_version_1(storage: Storage, driver: Driver) -> None:
@@ -115,14 +117,14 @@ async def open_repository(
     if found is not None:
         data, version = found
         info = decode_repo_info(data, layout.REPO)
-        saved = None if info.config is None else decode_config_flexbuffer(info.config)
+        saved = None if info.config is None else config_file.decode_config_flexbuffer(info.config)
         access = _access(saved, config, authorize, are_containers_own)
         handle = make_handle(storage, driver, 2, _merged(saved, config), clock, access)
         handle.assets.caches.repo = RepoObject(info, data, version)
         return handle
     await _require_version_1(storage, driver)
     found = await find_object(driver, layout.CONFIG_YAML)
-    saved = None if found is None else decode_config_yaml(found[0])
+    saved = None if found is None else config_file.decode_config_yaml(found[0])
     access = _access(saved, config, authorize, are_containers_own)
     handle = make_handle(storage, driver, 1, _merged(saved, config), clock, access)
     handle.shared.config_version = None if found is None else found[1]
@@ -163,7 +165,7 @@ async def create_repository(
             f"{storage!r} holds a repository of spec version {found} already; open it",
             ErrorKind.REPO_INFO_UPDATED,
         )
-    await check_conditions_are_honoured(driver)
+    await probe.check_conditions_are_honoured(driver)
     first = await _put_first_snapshot(handle)
     saved = config if config is not None and config != RepositoryConfig() else None
     try:
@@ -208,7 +210,8 @@ async def _put_first_snapshot(handle: RepoHandle) -> Snapshot:
     version = handle.spec_version
     files = [handle.assets.encode_snapshot(first, version)]
     if version > 1:
-        files.append(handle.assets.encode_log(TransactionLog(FIRST_SNAPSHOT_ID), version))
+        log = transaction_log.TransactionLog(FIRST_SNAPSHOT_ID)
+        files.append(handle.assets.encode_log(log, version))
     for key, data in files:
         try:
             await handle.driver.put_if(key, data, previous=None, metadata=object_metadata(data))
@@ -228,7 +231,7 @@ async def _publish_v2(handle: RepoHandle, first: Snapshot, config: RepositoryCon
         status=RepoStatus(RepoAvailability.ONLINE, first.flushed_at),
         metadata={},
         latest_updates=(Update(UpdateKind.REPO_INITIALIZED, first.flushed_at),),
-        config=None if config is None else encode_config_flexbuffer(config),
+        config=None if config is None else config_file.encode_config_flexbuffer(config),
     )
     data = encode_repo_info(info, level=handle.settings.compression.level)
     version = await handle.driver.put_if(
@@ -241,7 +244,7 @@ async def _publish_v1(handle: RepoHandle, config: RepositoryConfig | None) -> No
     """The branch comes last: it is what makes a repository, and then it has its configuration."""
     driver = handle.driver
     if config is not None:
-        data = encode_config_yaml(config)
+        data = config_file.encode_config_yaml(config)
         found = await find_object(driver, layout.CONFIG_YAML)
         if found is None:
             handle.shared.config_version = await driver.put_if(
@@ -256,7 +259,7 @@ async def _publish_v1(handle: RepoHandle, config: RepositoryConfig | None) -> No
                 "repository when it is there, or delete that file",
                 ErrorKind.REPO_INFO_UPDATED,
             )
-    ref = encode_ref_file(FIRST_SNAPSHOT_ID)
+    ref = ref_files.encode_ref_file(FIRST_SNAPSHOT_ID)
     await driver.put_if(
         layout.branch_key(MAIN), ref, previous=None, content_type="application/json"
     )

@@ -23,6 +23,14 @@ async def ancestry_of(
     return await history.ancestry(handle, tip)
 
 
+async def line_of(
+    handle: RepoHandle, *, branch: str | None, tag: str | None, snapshot_id: str | None
+) -> history.Line:
+    """The same, as rows of a table where there is one."""
+    tip = await history.resolve(handle, branch=branch, tag=tag, snapshot_id=snapshot_id)
+    return await history.line_of(handle, tip)
+
+
 async def diff_of(
     handle: RepoHandle, start: Mapping[str, str | None], end: Mapping[str, str | None]
 ) -> Diff:

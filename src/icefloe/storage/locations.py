@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from icefloe.config.storage import (
     StorageConcurrencySettings,
@@ -17,8 +17,10 @@ from icefloe.config.storage import (
     StorageSettings,
 )
 from icefloe.errors import ErrorKind, InternalError, InvalidInputError
-from icefloe.storage.credentials import AnyAzureCredential, AnyGcsCredential, AnyS3Credential
 from icefloe.storage.memory import MemoryObjects, find_memory_objects
+
+if TYPE_CHECKING:
+    from icefloe.storage.credentials import AnyAzureCredential, AnyGcsCredential, AnyS3Credential
 
 Headers = tuple[tuple[str, str], ...]
 """HTTP headers, or other text options, in a form that can be hashed."""

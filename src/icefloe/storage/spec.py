@@ -6,14 +6,13 @@ settings; the functions that make a `Storage` are in `constructors.py`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from icefloe.config.resolved import ResolvedStorage
 from icefloe.config.storage import StorageSettings
+from icefloe.on_demand import on_demand
 from icefloe.storage.calls import BlockingCalls, Calls
-from icefloe.storage.connect import connect
 from icefloe.storage.driver import Driver, ObjectInfo
-from icefloe.storage.eventloop import EventLoopCalls
 from icefloe.storage.forks import Registry
 from icefloe.storage.local import LocalDriver
 from icefloe.storage.locations import (
@@ -23,9 +22,15 @@ from icefloe.storage.locations import (
     RedirectLocation,
 )
 from icefloe.storage.memory import MemoryDriver
-from icefloe.storage.redirect import resolve_redirect
-from icefloe.storage.remote import ObstoreDriver
 from icefloe.storage.run import run_blocking
+
+if TYPE_CHECKING:
+    from icefloe.storage import connect, eventloop, redirect, remote
+else:
+    connect = on_demand("icefloe.storage.connect")
+    eventloop = on_demand("icefloe.storage.eventloop")
+    redirect = on_demand("icefloe.storage.redirect")
+    remote = on_demand("icefloe.storage.remote")
 
 MAX_CONCURRENT_REQUESTS = 256
 
@@ -109,10 +114,10 @@ class Storage:
         if isinstance(location, LocalLocation):
             return LocalDriver(location.path, settings, is_durable=location.is_durable)
         if isinstance(location, RedirectLocation):
-            location = resolve_redirect(location.base_url)
-        flavour = BlockingCalls if blocking else EventLoopCalls
+            location = redirect.resolve_redirect(location.base_url)
+        flavour = BlockingCalls if blocking else eventloop.EventLoopCalls
         calls: Calls = flavour(max_concurrent_requests)
-        return ObstoreDriver(connect(location, settings), settings, calls)
+        return remote.ObstoreDriver(connect.connect(location, settings), settings, calls)
 
     def is_same_place(self, other: Storage) -> bool:
         """Whether the same objects are there, whoever signs in and however they are reached."""

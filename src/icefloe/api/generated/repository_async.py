@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from icefloe.api.ancestry_graph import AncestryGraph
 from icefloe.api.arguments import check_arguments
 from icefloe.api.authorize import authorizations
 from icefloe.api.handles import Handles, driver_for
@@ -19,27 +18,32 @@ from icefloe.api.values import (
     to_microseconds,
     version_number,
 )
-from icefloe.changes.diff import Diff
 from icefloe.config import RepositoryConfig, StorageSettings
 from icefloe.ids import SnapshotId
-from icefloe.repo import (
-    feature_flags,
-    history,
-    lifecycle,
-    queries,
-    rearrange,
-    refs,
-    rewrite,
-    sessions,
-    settings,
-)
-from icefloe.repo.feature_flags import FeatureFlag
+from icefloe.on_demand import on_demand
+from icefloe.repo import lifecycle, refs, sessions
 from icefloe.repo.handle import Clock, RepoHandle
-from icefloe.repo.rewrite import CommitMethod
-from icefloe.storage.container_credentials import AnyCredential
 from icefloe.storage.spec import Storage
-from icefloe.store import required_access
-from icefloe.store.required_access import RequiredAccess
+
+if TYPE_CHECKING:
+    from icefloe.api import ancestry_graph as graphs
+    from icefloe.api.ancestry_graph import AncestryGraph
+    from icefloe.changes.diff import Diff
+    from icefloe.repo import feature_flags, history, queries, rearrange, rewrite, settings
+    from icefloe.repo.feature_flags import FeatureFlag
+    from icefloe.repo.rewrite import CommitMethod
+    from icefloe.storage.container_credentials import AnyCredential
+    from icefloe.store import required_access
+    from icefloe.store.required_access import RequiredAccess
+else:
+    graphs = on_demand("icefloe.api.ancestry_graph")
+    feature_flags = on_demand("icefloe.repo.feature_flags")
+    history = on_demand("icefloe.repo.history")
+    queries = on_demand("icefloe.repo.queries")
+    rearrange = on_demand("icefloe.repo.rearrange")
+    rewrite = on_demand("icefloe.repo.rewrite")
+    settings = on_demand("icefloe.repo.settings")
+    required_access = on_demand("icefloe.store.required_access")
 
 
 @check_arguments
@@ -310,10 +314,10 @@ class RepositoryAsync:
         self, *, branch: str | None = None, tag: str | None = None, snapshot_id: str | None = None
     ) -> Iterator[SnapshotInfo]:
         """Like `ancestry`, inside an event loop: A snapshot and its ancestors, newest first."""
-        found = await queries.ancestry_of(
+        found = await queries.line_of(
             self._aio_handle, branch=branch, tag=tag, snapshot_id=snapshot_id
         )
-        return map(SnapshotInfo.of, found)
+        return SnapshotInfo.along(found)
 
     async def ancestry_graph_async(
         self,
@@ -330,7 +334,7 @@ class RepositoryAsync:
         lines = await queries.graph_lines(
             self._aio_handle, branch=branch, tag=tag, snapshot_id=snapshot_id
         )
-        return AncestryGraph(lines, plain=plain)
+        return graphs.AncestryGraph(lines, plain=plain)
 
     async def diff_async(
         self,

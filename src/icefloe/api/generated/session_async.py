@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from icefloe.api.arguments import check_arguments
 from icefloe.api.handles import Handles
 from icefloe.api.values import ChunkType
-from icefloe.changes.solvers import ConflictSolver
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.repo import commit, rearrange, rebase, relabel
+from icefloe.on_demand import on_demand
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.sessions import SessionState
-from icefloe.store import session_queries
+
+if TYPE_CHECKING:
+    from icefloe.changes.solvers import ConflictSolver
+    from icefloe.repo import commit, rearrange, rebase, relabel
+    from icefloe.store import session_queries
+else:
+    commit = on_demand("icefloe.repo.commit")
+    rearrange = on_demand("icefloe.repo.rearrange")
+    rebase = on_demand("icefloe.repo.rebase")
+    relabel = on_demand("icefloe.repo.relabel")
+    session_queries = on_demand("icefloe.store.session_queries")
 
 
 @check_arguments
