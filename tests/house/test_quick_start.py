@@ -1,0 +1,147 @@
+"""What a fresh process loads: nothing that it does not need."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zarr
+
+import icefloe
+from icefloe import Repository, Storage, local_filesystem_storage
+from tests.servers import S3Server
+
+PROGRAM = Path(__file__).with_name("quick_start_program.py")
+MOST_CPU_SECONDS = 0.15
+"""Of `import icefloe`, after `import zarr`."""
+
+ALLOWED = {"import": set[str](), "open": {"zstandard"}}
+"""Packages of others that a step may load, on a directory; later steps none at all."""
+
+NEVER = {"pandas", "xarray", "dask", "distributed", "h5py", "pyspark", "icechunk", "fsspec"}
+NEVER_ON_THE_WAY = {
+    "http.client",
+    "pyarrow",
+    "urllib.request",
+    "icefloe.api.ancestry_graph",
+    "icefloe.assets.virtual_sources",
+    "icefloe.format.yaml_document",
+    "icefloe.interop",
+    "icefloe.repo.rewrite",
+    "icefloe.spark",
+    "icefloe.storage.redirect",
+    "icefloe.storage.web_reads",
+    "icefloe.store.virtual_refs",
+    "icefloe.testing",
+    "icefloe.virtual",
+    "pyspark_icefloe",
+}
+"""Modules that come with no step but the last one, which is about virtual references."""
+
+NOT_BEFORE_COMMIT = {"icefloe.repo.commit", "icefloe.changes.build"}
+STEPS = ["import", "open", "read", "list", "commit", "virtual"]
+
+
+def make(storage: Storage) -> None:
+    session = Repository.create(storage, None).writable_session("main")
+    array: Any = zarr.create_array(session.store, name="a", shape=(6,), chunks=(2,), dtype="i8")
+    array[:] = range(6)
+    session.commit("numbers")
+
+
+def run(cache: Path, *arguments: str) -> Any:
+    """What a program says. Compiled modules are kept, as those of installed packages are."""
+    environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(cache), "PYTHONWARNINGS": "error"}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def packages(modules: list[str]) -> set[str]:
+    tops = {module.partition(".")[0] for module in modules}
+    return {top for top in tops if top not in sys.stdlib_module_names and top[0] != "_"}
+
+
+def is_below(module: str, names: set[str]) -> bool:
+    return any(module == name or module.startswith(name + ".") for name in names)
+
+
+@pytest.mark.parametrize("kind", ["directory", "S3"])
+def test_every_step_loads_what_it_needs_and_nothing_else(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    place, endpoint_url = str(tmp_path / "repository"), ""
+    storage = local_filesystem_storage(place)
+    if kind == "S3":
+        server: S3Server = request.getfixturevalue("s3_server")
+        place, endpoint_url = uuid.uuid4().hex, server.endpoint_url
+        storage = server.storage(place)
+    make(storage)
+    loaded = run(tmp_path / "cache", str(PROGRAM), kind, place, endpoint_url)
+    assert [*loaded] == STEPS
+    for step, modules in loaded.items():
+        assert [module for module in modules if is_below(module, NEVER)] == [], step
+        if step == "virtual":
+            continue
+        assert [module for module in modules if is_below(module, NEVER_ON_THE_WAY)] == [], step
+        allowed = {"icefloe", *ALLOWED.get(step, set())}
+        allowed |= {"obstore"} if kind == "S3" and step == "open" else set()
+        assert packages(modules) - allowed == set(), step
+        if step != "commit":
+            assert [module for module in modules if is_below(module, NOT_BEFORE_COMMIT)] == [], step
+    assert [module for module in loaded["import"] if module.startswith("icefloe.")] == []
+
+
+IMPORTS = """
+import time, zarr
+start = time.process_time()
+import icefloe
+icefloe.Repository
+print(time.process_time() - start)
+"""
+
+
+def test_importing_icefloe_takes_little_after_zarr(tmp_path: Path) -> None:
+    found = [run(tmp_path / "cache", "-c", IMPORTS) for _ in range(5)]
+    assert min(found[1:]) <= MOST_CPU_SECONDS
+
+
+# --- the front door --------------------------------------------------------------------------
+
+
+def test_names_on_demand_are_those_that_type_checkers_see() -> None:
+    tree = ast.parse(Path(icefloe.__file__).read_text())
+    [block] = [node for node in tree.body if isinstance(node, ast.If)]
+    seen = {
+        alias.name: node.module.removeprefix("icefloe.")
+        for node in block.body
+        if isinstance(node, ast.ImportFrom) and node.module not in (None, "icefloe")
+        for alias in node.names
+    }
+    assert seen == icefloe._HOME
+    assert {*icefloe._HOME, "credentials", "__version__"} == set(icefloe.__all__)
+
+
+def test_the_front_door_shows_every_name() -> None:
+    assert set(icefloe.__all__) <= set(dir(icefloe))
+    names: dict[str, Any] = {}
+    exec("from icefloe import *", names)
+    assert set(icefloe.__all__) - {"__version__"} <= names.keys()
+    assert names["Repository"] is icefloe.Repository
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = icefloe.nothing
