@@ -17,13 +17,15 @@ from pathlib import Path
 from benchmarks import scale, spark
 from benchmarks.cases import FILE_CASES, Case, ScenarioName
 from benchmarks.data import ROWS_PER_STEP
+from benchmarks.fresh import measure_program
+from benchmarks.fresh_cases import FRESH_CASES
 from benchmarks.measure import WARM_UP_ROWS, Steps, best, measure, memory_method, run_in_process
 from benchmarks.places import S3, announce_endpoint
 from benchmarks.store_cases import STORE_CASES
 from benchmarks.table import Row, render
 from tests.servers import s3_server_process
 
-CASES = [*FILE_CASES, *STORE_CASES]
+CASES = [*FILE_CASES, *STORE_CASES, *FRESH_CASES]
 
 NEEDS_OFFICIAL = (
     "The benchmarks compare with official icechunk, which is not installed here. It needs "
@@ -84,7 +86,11 @@ def run(cases: list[Case], folder: Path, rows: int, rounds: int) -> dict[Scenari
             if number >= (most_rounds[scenario] or rounds):
                 continue
             _say(f"round {number + 1} of {rounds}: {' '.join(scenario)}")
-            steps.append(measure(folder, rows, scenario))
+            if scenario[0] == "fresh":
+                _, task, dataset, side = scenario
+                steps.append(measure_program(folder, rows, task, dataset, side))
+            else:
+                steps.append(measure(folder, rows, scenario))
     _say("")
     return {scenario: best(steps) for scenario, steps in measured.items()}
 
@@ -135,7 +141,8 @@ def _arguments() -> argparse.Namespace:
         "--only",
         default="",
         metavar="SUBSTRING",
-        help="cases to measure, or a group: files, repositories; or scale or spark alone",
+        help="cases to measure, or a group: files, repositories, fresh processes; or scale or "
+        "spark alone",
     )
     parser.add_argument(
         "--refs", type=int, default=scale.DEFAULT_REFS, help="references of the array of scale"

@@ -53,6 +53,16 @@ def chunk_values(dataset: str, rows: int) -> NDArray[np.uint64]:
     return values
 
 
+def num_large(rows: int) -> int:
+    """Chunks of eight megabytes: 32 at a million references."""
+    return max(rows // 31_250, 1)
+
+
+def num_snapshots(rows: int) -> int:
+    """Snapshots in a row: 10,000 at a million references."""
+    return max(rows // 100, 2)
+
+
 def num_commits(rows: int) -> int:
     """Small commits in a row: 200 at a million references."""
     return max(rows // 5000, 1)

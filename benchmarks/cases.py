@@ -11,7 +11,7 @@ from dataclasses import dataclass
 ScenarioName = tuple[str, ...]
 """Module, function, dataset, further arguments."""
 
-FILES_GROUP, REPOSITORIES_GROUP = "files", "repositories"
+FILES_GROUP, REPOSITORIES_GROUP, FRESH_GROUP = "files", "repositories", "fresh processes"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,15 +16,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from benchmarks import official
-from benchmarks.arrays import listed, num_members
+from benchmarks.arrays import listed, num_large, num_members, num_snapshots
 from benchmarks.data import CHUNK_BYTES, Corpus, committed_file, grid_index
 from icefloe.format.chunk_refs import ChunkRefs
 from icefloe.format.envelope import decode_header
 from icefloe.format.manifest import ArrayManifest, decode_manifest
 from icefloe.format.manifest_encode import encode_manifest
+from icefloe.format.repo_info import decode_repo_info, encode_repo_info
 from icefloe.format.snapshot import ManifestFiles, decode_snapshot
 from icefloe.format.snapshot_encode import encode_snapshot
+from icefloe.format.snapshot_table import SnapshotInfo, SnapshotTable
+from icefloe.ids import SnapshotId
 
 NODES_PER_GROUP = 100
 
@@ -91,6 +96,44 @@ def _make_arrays(root: Path, grid: tuple[int, ...], arrays: int, chunks: int) ->
     session.commit("arrays")
 
 
+def make_eight_megabytes(corpus: Corpus, dataset: str) -> None:
+    """Native chunks, none of them compressed."""
+    count, width = num_large(corpus.rows), 1 << 20
+    storage = official.icechunk.local_filesystem_storage(str(corpus / dataset))
+    session = official.icechunk.Repository.create(storage).writable_session("main")
+    array = official.zarr.create_array(
+        session.store,
+        name="a",
+        shape=(count, width),
+        chunks=(1, width),
+        dtype="uint64",
+        compressors=None,
+    )
+    array[:] = np.random.default_rng(3).integers(1, 2**64, (count, width), np.uint64)
+    session.commit("chunks")
+
+
+def make_history(corpus: Corpus, dataset: str) -> None:
+    """One branch of many snapshots. Only the repo object knows of them: official would take
+    minutes to commit so many, and a history is read from there alone."""
+    root = corpus / dataset
+    storage = official.icechunk.local_filesystem_storage(str(root))
+    official.icechunk.Repository.create(storage)
+    before = decode_repo_info((root / "repo").read_bytes())
+    first = next(iter(before.snapshots.values()))
+    raw = np.random.default_rng(4).integers(0, 256, (num_snapshots(corpus.rows), 12), np.uint8)
+    line = [first]
+    for number, row in enumerate(raw[1:], 1):
+        parent, time = line[-1].id, first.flushed_at + number
+        line.append(SnapshotInfo(SnapshotId(row.tobytes()), parent, time, f"commit {number}"))
+    after = replace(
+        before,
+        branches={"main": line[-1].id},
+        snapshots=SnapshotTable.from_infos(line),
+    )
+    (root / "repo").write_bytes(encode_repo_info(after))
+
+
 async def _add_nodes(store: Any, groups: int) -> None:
     prototype = official.zarr.core.buffer.default_buffer_prototype()
     group, array = [await store.get(key, prototype) for key in ("zarr.json", "a/zarr.json")]
@@ -111,6 +154,8 @@ MAKERS: dict[str, Callable[[Corpus, str], None]] = {
     "few arrays": make_listed,
     "many arrays": make_listed,
     "members": make_members,
+    "eight megabytes": make_eight_megabytes,
+    "history": make_history,
 }
 
 

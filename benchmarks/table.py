@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from benchmarks.cases import LARGEST_SIZE_RATIO, REPOSITORIES_GROUP, Case, ScenarioName, Side
+from benchmarks.cases import (
+    FRESH_GROUP,
+    LARGEST_SIZE_RATIO,
+    REPOSITORIES_GROUP,
+    Case,
+    ScenarioName,
+    Side,
+)
 from benchmarks.measure import Steps
 from benchmarks.store_cases import NO_SLOWER
 
@@ -178,6 +185,7 @@ def render(rows: list[Row], about: Mapping[str, Any]) -> str:
             "CPU is user and system time of all threads, peak is growth over what was in use",
             f"before ({about['peak_memory']}). Least of {about['rounds']} rounds in new processes,",
             f"of at most 2 for {REPOSITORIES_GROUP}.",
+            f"In {FRESH_GROUP} a whole program is measured, and peak is all that is resident.",
             "Requests are those that the S3 server got; it is a process of its own, not measured.",
             "Targets, at 1,000,000 refs: the CPU ratio given, or that of wall time or requests",
             f"({NO_SLOWER:g} is called no slower); memory no higher than official's;",
