@@ -155,7 +155,7 @@ class _Rewrites:
         """Like `take_in`, but neighbouring splits with few references share a manifest."""
         splits, kept = self._splits, []
         parts = [
-            Part(splits.places(splits.box(number)), rewrite.num_edits, True, None, number)
+            Part(splits.place(number), rewrite.num_edits, True, None, number)
             for number, rewrite in self._found.items()
         ]
         for ref, count in zip(manifests, num_refs, strict=True):
@@ -225,11 +225,12 @@ class Splits:
 
     def box(self, number: int) -> Box:
         """The chunk indices of a split."""
-        places = [
-            number // stride % count
-            for stride, count in zip(self._strides, self._counts, strict=True)
-        ]
-        return self.chunks([(at, at + 1) for at in places])
+        return self.chunks(self.place(number))
+
+    def place(self, number: int) -> Places:
+        """Where a split is, as a box of one."""
+        at = [number // stride % n for stride, n in zip(self._strides, self._counts, strict=True)]
+        return tuple((place, place + 1) for place in at)
 
     @property
     def room(self) -> int:
