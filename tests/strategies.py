@@ -11,10 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from hypothesis import strategies as st
 
 from icefloe import paths
+from icefloe.format.blob_column import BlobColumn
 from icefloe.format.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
 from icefloe.format.envelope import FileType
 from icefloe.format.manifest import ArrayManifest, Manifest
@@ -153,7 +153,7 @@ def chunk_refs(draw: st.DrawFn, min_size: int = 0) -> ChunkRefs:
     extra = draw(st.lists(OPTIONAL_BLOBS, min_size=len(refs), max_size=len(refs)))
     if all(item is None for item in extra):
         return refs
-    return replace(refs, extra=pa.array(extra, pa.binary()))
+    return replace(refs, extra=BlobColumn.from_values(extra))
 
 
 @st.composite

@@ -10,9 +10,9 @@ from dataclasses import replace
 from functools import cache
 
 import numpy as np
-import pyarrow as pa
 import zstandard
 
+from icefloe.format.blob_column import BlobColumn
 from icefloe.format.chunk_refs import ChunkRefs
 from icefloe.format.manifest import ArrayManifest, Manifest
 from icefloe.format.manifest_encode import encode_manifest
@@ -109,7 +109,7 @@ def refs_of_all_kinds() -> ChunkRefs:
     )
     inline = ChunkRefs.inline_chunks([[3, 0], [3, 2**32 - 1]], [b"inline bytes", b""])
     refs = native.merge(virtual).merge(inline)
-    return replace(refs, extra=pa.array([b"x", None, b"", None, None, None, b"y"], pa.binary()))
+    return replace(refs, extra=BlobColumn.from_values([b"x", None, b"", None, None, None, b"y"]))
 
 
 def manifest_with_everything() -> Manifest:

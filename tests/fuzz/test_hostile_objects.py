@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import zstandard
 
@@ -148,7 +147,7 @@ def test_a_hundred_thousand_nodes_share_one_megabyte() -> None:
     tables = writer.tables(NODE_SNAPSHOT, count, required)
     vector.point(tables.position)
     tables.set("node_data_type", np.full(count, 2))
-    tables.point("path", writer.blobs(pa.array([f"/{n:06d}" for n in range(count)])))
+    tables.point("path", writer.blobs([f"/{n:06d}" for n in range(count)]))
     tables.point("user_data", writer.blob(bytes(1_000_000)))
     tables.point("node_data", writer.table(SNAPSHOT, []).position)
     root.point("message", writer.text(""))
@@ -186,7 +185,7 @@ def with_metadata(raw: bytes, spec_version: int) -> bytes:
     root.point("message", writer.text(""))
     items = writer.offsets(1)
     root.point("metadata", items.position)
-    items.point(write_items(writer, pa.array(["key"]), pa.array([raw], pa.binary())))
+    items.point(write_items(writer, ["key"], [raw]))
     root.point("manifest_files", writer.offsets(0).position)
     payload = b"".join(map(bytes, writer.finish(root)))
     return new_file(FileType.SNAPSHOT, payload, spec_version)
