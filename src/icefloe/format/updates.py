@@ -135,7 +135,7 @@ class UpdateTable(Sequence[Update]):
     def _entry(self, row: int) -> Update:
         kind = int(self.kind[row])
         if kind not in UPDATE_TYPES:
-            return Update(kind, int(self.updated_at[row]), {}, self.backup_path[row].as_py())
+            return Update(kind, int(self.updated_at[row]), {}, self.backup_path[row])
         kind = UpdateKind(kind)
         values: dict[str, Any] = {}
         for name in UPDATE_TYPES[kind].fields:
