@@ -11,7 +11,7 @@ import pytest
 from icefloe import AlreadyExistsError, InvalidInputError, Repository
 from icefloe.spark.table_arrays import check_target, prepare, table_request
 from icefloe.spark.table_grid import BLOCK, default_chunks
-from icefloe.spark.table_rows import sorted_keys, whole_blocks
+from icefloe.spark.table_rows import sorted_keys, spans_of, whole_blocks
 
 xr: Any = pytest.importorskip("xarray", reason="xarray is an optional dependency")
 
@@ -25,7 +25,7 @@ def put(repository: Repository, table: pa.Table, **options: Any) -> str:
     values = {
         dim: sorted_keys(dim, table[dim].combine_chunks(), request) for dim in request.dims
     } | dict(request.coordinates)
-    grid = prepare(session, request, values)
+    grid = prepare(session, request, values, spans_of(table, request))
     located = grid.locate(table).sort_by(BLOCK)
     for block, rows in whole_blocks(located.to_batches(max_chunksize=7)):
         grid.write_block(session, block, rows)

@@ -14,7 +14,8 @@ import zarr
 from icefloe import paths
 from icefloe.api.session import Session
 from icefloe.errors import AlreadyExistsError, ErrorKind, InvalidInputError
-from icefloe.spark.table_columns import Encoder, as_keys, key_type, new_array
+from icefloe.spark.table_columns import Spans, as_keys, key_type, new_array
+from icefloe.spark.table_encoder import Encoder
 from icefloe.spark.table_grid import Axis, TableGrid, checked_chunks, default_chunks, out_of_range
 from icefloe.spark.write_regions import common_grid, dimension_names
 
@@ -157,12 +158,15 @@ def stored_arrays(session: Session, group: str) -> Arrays:
     return dict(zarr.open_group(session.store, path=group.strip("/"), mode="r").arrays())
 
 
-def prepare(session: Session, request: TableRequest, values: Mapping[str, pa.Array]) -> TableGrid:
+def prepare(
+    session: Session, request: TableRequest, values: Mapping[str, pa.Array], spans: Spans
+) -> TableGrid:
     """Make the arrays ready for rows with these coordinates, in the session.
 
     Args:
         values: for each dimension the distinct values of the rows, in the order in which new
             coordinates are to be.
+        spans: of the integers among the variables, as far as they are known.
 
     Raises:
         InvalidInputError: a value is not a coordinate and cannot become one.
@@ -176,7 +180,7 @@ def prepare(session: Session, request: TableRequest, values: Mapping[str, pa.Arr
     shape = tuple(len(axis.keys) for axis in axes)
     for name in request.variables:
         if name not in arrays:
-            arrays[name] = _create(folder, request, name, shape)
+            arrays[name] = _create(folder, request, name, shape, spans.get(name))
     targets = {
         name: zarr.open_array(session.store, path=f"{request.group}/{name}".strip("/"), mode="r")
         for name in request.variables
@@ -217,10 +221,10 @@ def _axis(
     decoded = encoder.coding.decode(np.asarray(stored[:]))
     keys = encoder.coding.to_arrow(decoded)
     keys = as_keys(dim, keys, key_type(keys.type))
-    wanted = as_keys(dim, values, keys.type)
+    wanted = encoder.rounded(as_keys(dim, values, keys.type))
     new = wanted.filter(pc.is_null(pc.index_in(wanted, value_set=keys)))
     if not len(new):
-        return Axis(dim, keys)
+        return Axis(dim, keys, encoder)
     if request.mode != "append":
         raise out_of_range(dim, new[0].as_py(), keys)
     new = _after_last(dim, keys, new)
@@ -234,7 +238,7 @@ def _axis(
             target.resize(tuple(longer))
             arrays[name] = target
     arrays[dim][len(keys) - len(new) :] = encoder.encode(new)
-    return Axis(dim, keys)
+    return Axis(dim, keys, encoder)
 
 
 def _after_last(dim: str, keys: pa.Array, new: pa.Array) -> pa.Array:
@@ -272,9 +276,13 @@ def _create_coordinate(
 
 
 def _create(
-    folder: zarr.Group, request: TableRequest, name: str, shape: tuple[int, ...]
+    folder: zarr.Group,
+    request: TableRequest,
+    name: str,
+    shape: tuple[int, ...],
+    span: tuple[int, int] | None,
 ) -> zarr.Array[Any]:
-    made = new_array(name, request.types[name], is_coordinate=False)
+    made = new_array(name, request.types[name], is_coordinate=False, span=span)
     itemsize = 16 if made.dtype is str else made.dtype.itemsize
     whole = default_chunks(
         [request.chunks.get(dim, length) for dim, length in zip(request.dims, shape, strict=True)],

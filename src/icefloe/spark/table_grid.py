@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from icefloe.api.session import Session
 from icefloe.errors import InvalidInputError
 from icefloe.spark.regions import Grid, Region
-from icefloe.spark.table_columns import Encoder, as_keys
+from icefloe.spark.table_columns import as_keys
+from icefloe.spark.table_encoder import Encoder
 
 BLOCK = "__block"
 CELL = "__cell"
@@ -28,6 +29,8 @@ class Axis:
 
     name: str
     keys: pa.Array
+    encoder: Encoder | None = None
+    """Of the array they were read from."""
 
     def locate(self, column: pa.Array) -> NDArray[np.int64]:
         """The index of each value along the axis.
@@ -35,12 +38,14 @@ class Axis:
         Raises:
             InvalidInputError: a value is null or no coordinate; names the value.
         """
-        keys = as_keys(self.name, column, self.keys.type)
-        found = pc.index_in(keys, value_set=self.keys)
         if column.null_count:
             raise InvalidInputError(
                 f"column {self.name!r} has null in a row, expected a coordinate; drop those rows"
             )
+        keys = as_keys(self.name, column, self.keys.type)
+        if self.encoder is not None:
+            keys = self.encoder.rounded(keys)
+        found = pc.index_in(keys, value_set=self.keys)
         if found.null_count:
             value = keys.filter(found.is_null())[0].as_py()
             raise out_of_range(self.name, value, self.keys)

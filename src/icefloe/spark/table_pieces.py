@@ -25,9 +25,9 @@ from icefloe.format.layout import chunk_key
 from icefloe.ids import ChunkId
 from icefloe.spark.batch_ids import BatchId
 from icefloe.spark.table_arrays import TableRequest, check_present, prepare
-from icefloe.spark.table_columns import as_keys, key_type
+from icefloe.spark.table_columns import Spans, as_keys, key_type
 from icefloe.spark.table_grid import BLOCK, TableGrid
-from icefloe.spark.table_rows import sorted_keys, whole_blocks
+from icefloe.spark.table_rows import joined_spans, sorted_keys, spans_of, whole_blocks
 from icefloe.storage.run import run_blocking
 
 PIECE_BYTES = 64 << 20
@@ -44,6 +44,7 @@ class Piece:
     data: bytes | None
     """The rows themselves, when they are few; otherwise they are the object `key`."""
     values: Mapping[str, pa.Array]
+    spans: Spans
 
     def read(self, repository: Repository) -> pa.Table:
         """The rows."""
@@ -83,18 +84,19 @@ def _piece(
         column = pc.unique(table[dim])
         values[dim] = as_keys(dim, column, key_type(request.types[dim]))
         check_present(dim, values[dim])
+    spans = spans_of(table, request)
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression="zstd")
     with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
         writer.write_table(table)
     data = bytes(sink.getvalue())
     if len(data) <= _IN_MESSAGE_BYTES:
-        return Piece("", data, values)
+        return Piece("", data, values, spans)
     handle = repository._handles.blocking
     chunk_id = handle.new_id(ChunkId)
     key = chunk_key(ChunkId(bytes(chunk_id)))
     run_blocking(handle.driver.put(key, data))
-    return Piece(key, None, values)
+    return Piece(key, None, values, spans)
 
 
 def commit_pieces(
@@ -141,7 +143,8 @@ def assemble(
     for dim in request.dims:
         found = pa.concat_arrays([piece.values[dim] for piece in pieces])
         values[dim] = sorted_keys(dim, found, request)
-    grid = prepare(session, request, {**values, **request.coordinates})
+    spans = joined_spans([piece.spans for piece in pieces])
+    grid = prepare(session, request, {**values, **request.coordinates}, spans)
     touched = [_blocks_touched(grid, piece) for piece in pieces]
     for blocks in _groups(grid, np.unique(np.concatenate(touched)), memory):
         tables = []

@@ -1,15 +1,15 @@
-"""Values and rows in order: coordinates sorted, rows brought together by block."""
+"""Values and rows in order: coordinates sorted, spans joined, rows brought together by block."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from icefloe.spark.table_arrays import TableRequest, check_present
-from icefloe.spark.table_columns import as_keys, key_type
+from icefloe.spark.table_columns import Spans, as_keys, has_span, key_type
 from icefloe.spark.table_grid import BLOCK
 
 
@@ -18,6 +18,27 @@ def sorted_keys(dim: str, column: pa.Array, request: TableRequest) -> pa.Array:
     keys = pc.unique(as_keys(dim, column, key_type(request.types[dim])))
     check_present(dim, keys)
     return keys.take(pc.sort_indices(keys))
+
+
+def spans_of(table: pa.Table, request: TableRequest) -> Spans:
+    """The smallest and the largest of each variable of integers; none where all are null."""
+    found = {}
+    for name in request.variables:
+        if has_span(request.types[name]):
+            ends = pc.min_max(table[name])
+            if ends["min"].is_valid:
+                found[name] = (ends["min"].as_py(), ends["max"].as_py())
+    return found
+
+
+def joined_spans(many: Sequence[Spans]) -> Spans:
+    """The spans of several tables together."""
+    found: dict[str, tuple[int, int]] = {}
+    for spans in many:
+        for name, (low, high) in spans.items():
+            before = found.get(name, (low, high))
+            found[name] = (min(before[0], low), max(before[1], high))
+    return found
 
 
 def whole_blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]:

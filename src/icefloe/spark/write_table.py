@@ -33,6 +33,7 @@ from icefloe.spark.table_arrays import (
     prepare,
     table_request,
 )
+from icefloe.spark.table_columns import Spans, has_span
 from icefloe.spark.table_grid import BLOCK, CELL, TableGrid
 from icefloe.spark.table_rows import sorted_keys, whole_blocks
 
@@ -73,7 +74,10 @@ def write_table(
     those given as a mapping from the column to its values. They are stored as arrays of the same
     name; times in UTC, as CF conventions have it. Cells without a row, and nulls, are missing
     values: NaN in floats, the `_FillValue` of integers and times, empty text; null in a column of
-    booleans is an error.
+    booleans is an error. NaN in a new array of floats is a missing value as well. New arrays of
+    integers take the smallest integer for missing values, or the largest if a row has the
+    smallest. A value that the array would give back as another one, or as a missing one, is an
+    error.
 
     With `mode="error"` none of the arrays of `variables` may exist; "overwrite" replaces them;
     "append" writes into them (and creates those missing). Rows are located by value. Appending,
@@ -115,8 +119,8 @@ def write_table(
             return TableReport(before, 0, 0, time.monotonic() - started)
     request = check_target(session, request)
     with plain_errors():
-        values = {**_distinct_values(df, request), **request.coordinates}
-        grid = prepare(session, request, values)
+        values, spans = _look_through(df, request)
+        grid = prepare(session, request, {**values, **request.coordinates}, spans)
         rows = _located(df, request, grid)
         tasks = num_tasks or parallelism(df.sparkSession) * _TASKS_A_SLOT
         shared = share(session, {})
@@ -160,18 +164,33 @@ def _column(df: DataFrame, name: str) -> Any:
     return df[f"`{quoted}`"]
 
 
-def _distinct_values(df: DataFrame, request: TableRequest) -> dict[str, pa.Array]:
-    """The sorted values of each dimension that were not given, found in one pass."""
+def _look_through(df: DataFrame, request: TableRequest) -> tuple[dict[str, pa.Array], Spans]:
+    """The sorted values of each dimension that were not given, and the spans of integers.
+
+    One pass over the rows; none where all coordinates were given, so that nothing is known of the
+    integers then.
+    """
     wanted = [dim for dim in request.dims if dim not in request.coordinates]
     if not wanted:
-        return {}
+        return {}, {}
+    integers = [name for name in request.variables if has_span(request.types[name])]
     found = df.agg(
         *(sf.collect_set(_column(df, dim)).alias(f"v{at}") for at, dim in enumerate(wanted)),
         *(
             sf.count(sf.when(_column(df, dim).isNull(), 1)).alias(f"n{at}")
             for at, dim in enumerate(wanted)
         ),
+        *(
+            end(_column(df, name)).alias(f"{which}{at}")
+            for at, name in enumerate(integers)
+            for which, end in (("low", sf.min), ("high", sf.max))
+        ),
     ).toArrow()
+    ends = {
+        name: (found[f"low{at}"][0].as_py(), found[f"high{at}"][0].as_py())
+        for at, name in enumerate(integers)
+        if found[f"low{at}"][0].is_valid
+    }
     values = {}
     for at, dim in enumerate(wanted):
         if found[f"n{at}"][0].as_py():
@@ -179,7 +198,7 @@ def _distinct_values(df: DataFrame, request: TableRequest) -> dict[str, pa.Array
                 f"column {dim!r} has null in a row, expected a coordinate; drop those rows"
             )
         values[dim] = sorted_keys(dim, found[f"v{at}"].combine_chunks().flatten(), request)
-    return values
+    return values, ends
 
 
 def _located(df: DataFrame, request: TableRequest, grid: TableGrid) -> DataFrame:
