@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -47,41 +49,68 @@ def test_a_table_is_saved_in_one_commit(spark: SparkSession, repository: Reposit
     assert messages(repository)[:-1] == ["saved"]
 
 
-def test_a_repeated_batch_is_not_written_twice(
-    spark: SparkSession, repository: Repository, tmp_path: Path
-) -> None:
-    spark.conf.set("spark.sql.session.timeZone", "UTC")
-    incoming, checkpoint = tmp_path / "incoming", tmp_path / "checkpoint"
-    incoming.mkdir()
+class Stream:
+    """A stream of files into a repository."""
 
-    def arrive(first: int) -> None:
+    def __init__(self, spark: SparkSession, repository: Repository, folder: Path) -> None:
+        self.spark, self.repository = spark, repository
+        self.incoming, self.checkpoint = folder / "incoming", folder / "checkpoint"
+        self.incoming.mkdir()
+
+    def arrive(self, first: int) -> None:
         table = rows_of(cube(first, 2)).select(COLUMNS)
-        pq.write_table(table, incoming / f"{first}.parquet")
+        pq.write_table(table, self.incoming / f"{first}.parquet")
 
-    def run() -> None:
-        schema = spark.read.parquet(str(incoming)).schema
+    def run(self) -> None:
+        """Everything that has arrived since the last run."""
+        schema = self.spark.read.parquet(str(self.incoming)).schema
         query = (
-            spark.readStream.schema(schema)
-            .parquet(str(incoming))
+            self.spark.readStream.schema(schema)
+            .parquet(str(self.incoming))
             .writeStream.format("icefloe")
             .option("dims", ",".join(DIMS))
             .option("variables", "t")
             .option("chunks", "3,3,2")
-            .option("checkpointLocation", str(checkpoint))
+            .option("checkpointLocation", str(self.checkpoint))
             .trigger(availableNow=True)
-            .start(repository.storage.url)
+            .start(self.repository.storage.url)
         )
         assert query.awaitTermination(300)
         assert query.exception() is None
 
-    arrive(0)
-    run()
+
+def test_a_stream_with_a_new_checkpoint_is_another_one(
+    spark: SparkSession, repository: Repository, tmp_path: Path
+) -> None:
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    stream = Stream(spark, repository, tmp_path)
+    stream.arrive(0)
+    stream.run()
+    shutil.rmtree(stream.checkpoint)
+    shutil.rmtree(stream.incoming)
+    stream.incoming.mkdir()
+    stream.arrive(2)
+    stream.run()  # batch 0 again, with other rows
+    assert_same(opened(repository), xr.concat([cube(0, 2), cube(2, 2)], "time")[["t"]])
+    newest, before, *_ = repository.ancestry(branch="main")
+    apps = [info.metadata["icefloe.stream.app"] for info in (newest, before)]
+    assert apps[0] == json.loads((stream.checkpoint / "metadata").read_text())["id"] != apps[1]
+
+
+def test_a_repeated_batch_is_not_written_twice(
+    spark: SparkSession, repository: Repository, tmp_path: Path
+) -> None:
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    stream = Stream(spark, repository, tmp_path)
+    stream.arrive(0)
+    stream.run()
+    checkpoint = stream.checkpoint
     (note,) = (checkpoint / "commits").glob("0")
     note.unlink()  # as if Spark had been stopped between our commit and its own note of it
     (checkpoint / "commits" / ".0.crc").unlink(missing_ok=True)
     tip = repository.lookup_branch("main")
-    arrive(2)
-    run()
+    stream.arrive(2)
+    stream.run()
     assert len(messages(repository)) == 3
     newest, before, *_ = repository.ancestry(branch="main")
     assert before.id == tip

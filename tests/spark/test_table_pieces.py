@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -138,8 +139,31 @@ def test_a_sink_needs_a_repository_a_name_and_append(repository: Repository) -> 
         source.streamWriter(SCHEMA, overwrite=False)
     with pytest.raises(InvalidInputError, match=r"outputMode\('append'\)"):
         source.streamWriter(SCHEMA, overwrite=True)
-    assert app_of({"checkpointLocation": "/a/"}) == app_of({"checkpointlocation": "/a"})
     assert app_of({"app-id": "me", "checkpointLocation": "/a"}) == "me"
+
+
+def test_a_query_has_the_id_that_is_in_its_checkpoint(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "check point"
+    checkpoint.mkdir()
+    for number in "01":
+        (checkpoint / "metadata").write_text(f'{{"id":"id {number}"}}')
+        for given in (f"{checkpoint}", f"{checkpoint}/", f"file:{checkpoint}"):
+            assert app_of({"checkpointLocation": given}) == f"id {number}"
+            assert app_of({"checkpointlocation": given}) == f"id {number}"
+
+
+@pytest.mark.parametrize("content", [None, "", "{}", "[]", '{"id": 3}', '{"id": ""}', "\udc80"])
+def test_a_name_is_asked_for_where_the_checkpoint_does_not_tell(
+    tmp_path: Path, content: str | None
+) -> None:
+    if content is not None:
+        (tmp_path / "metadata").write_text(content, errors="surrogateescape")
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(InvalidInputError, match=r"option app-id .*checkpoint"):
+        app_of({"checkpointLocation": str(tmp_path)})
+    assert sorted(tmp_path.iterdir()) == before
+    with pytest.raises(InvalidInputError, match=r"option app-id .*hdfs://host/checkpoint"):
+        app_of({"checkpointLocation": "hdfs://host/checkpoint"})
 
 
 def test_rows_one_by_one_become_batches() -> None:

@@ -276,6 +276,7 @@ def test_an_end_without_a_time_zone_is_refused() -> None:
         ("https://host/p", {}, http_storage("https://host/p")),
         ("redirect+https://host/p?x=1", {}, redirect_storage("https://host/p?x=1")),
         ("file:///a/b%20c", {}, local_filesystem_storage("/a/b c")),
+        ("file:/a/b%20c", {}, local_filesystem_storage("/a/b c")),
         ("file://localhost/a", {"durable": False}, local_filesystem_storage("/a", durable=False)),
         ("file:///a?durable=no", {}, local_filesystem_storage("/a", durable=False)),
         ("/a/b?c", {}, local_filesystem_storage("/a/b?c")),

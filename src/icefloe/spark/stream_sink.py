@@ -1,14 +1,15 @@
 """`df.writeStream.format("icefloe")`: every micro-batch in the repository exactly once.
 
-Options are those of the batch writer, and `app-id`: the name under which batches are numbered,
-made of the checkpoint's location unless given. A batch is one commit, which says its number. Spark
-repeats a batch when it was stopped before it noted the batch as done; the commit is then found in
-the history of the branch, and the repetition is dropped.
+Options are those of the batch writer, and `app-id`: the name under which batches are numbered.
+Unless given, it is the id of the query, which Spark keeps in the checkpoint: a query that starts
+with a new checkpoint counts its batches from 0 again, and is another one. A batch is one commit,
+which says its number. Spark repeats a batch when it was stopped before it noted the batch as done;
+the commit is then found in the history of the branch, and the repetition is dropped.
 """
 
 from __future__ import annotations
 
-import hashlib
+import json
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
@@ -17,9 +18,11 @@ import pyarrow as pa
 from pyspark.sql import datasource
 from pyspark.sql.types import StructType
 
-from icefloe.errors import InvalidInputError
+from icefloe.errors import IcefloeError, InvalidInputError
 from icefloe.spark.batch_ids import BatchId
 from icefloe.spark.table_writer import StagedRows, target_of
+from icefloe.storage.run import run_blocking
+from icefloe.storage.urls import storage_from_url
 
 _ROWS_A_BATCH = 8192
 _HAS_ARROW = hasattr(datasource, "DataSourceStreamArrowWriter")  # Spark 4.1 and newer
@@ -62,7 +65,28 @@ def app_of(options: Mapping[str, str]) -> str:
             "option app-id is missing, expected a name for this query that stays the same when it "
             "is started again; or give option checkpointLocation"
         )
-    return hashlib.sha256(location.rstrip("/").encode()).hexdigest()[:24]
+    try:
+        return query_id(location)
+    except (IcefloeError, OSError, ValueError) as error:
+        raise InvalidInputError(
+            f"option app-id is missing, and the id of the query was not found in its checkpoint "
+            f"{location}: {error}; give app-id, a name that stays the same as long as the "
+            "checkpoint does"
+        ) from error
+
+
+def query_id(checkpoint: str) -> str:
+    """What Spark calls the query of a checkpoint, from its file `metadata`.
+
+    Raises:
+        ValueError: the file is not as Spark writes it.
+    """
+    driver = storage_from_url(checkpoint).driver(blocking=True)
+    found = json.loads(bytes(run_blocking(driver.get("metadata"))))
+    name = found.get("id") if isinstance(found, dict) else None
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"metadata is {found!r:.80}, expected an id")
+    return name
 
 
 def record_batches(

@@ -11,6 +11,7 @@
 `redirect+https://host/path`                `redirect_storage`
 `memory://name`                             memory of this process, shared by name
 `file:///path`, or any text without `://`   `local_filesystem_storage`
+`file:/path`, as Hadoop writes it           the same
 ==========================================  =====================================================
 
 Arguments of these functions can be given as keyword arguments or, except credentials, as a query:
@@ -60,7 +61,7 @@ def storage_from_url(url: str, **options: Any) -> Storage:
     Raises:
         InvalidInputError: the scheme or an option is unknown, or a credential is in the URL.
     """
-    if "://" not in url:
+    if "://" not in url and not url.lower().startswith("file:/"):
         return _call(local_filesystem_storage, url, (url,), {}, options)
     parts = urlsplit(url)
     scheme = parts.scheme.lower()
