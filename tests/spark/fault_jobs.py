@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import xarray as xr
 import zarr
 from pyspark.sql import SparkSession
@@ -16,7 +17,7 @@ import icefloe
 from icefloe import Repository, Session
 from icefloe.credentials import LocalFileSystemAccess
 from icefloe.repo.session_view import all_chunks
-from icefloe.spark import Region, ingest, reducers, write_dataset, write_regions, write_table
+from icefloe.spark import Region, ingest, read, reducers, write_dataset, write_regions, write_table
 from icefloe.spark.files import Files
 from icefloe.spark.source import pin
 from icefloe.storage.locations import LocalLocation
@@ -277,6 +278,43 @@ def _append_table_alone(place: Place, repository: Repository) -> None:
     put(repository, table_rows(_cells(6, 24)), chunks=None, **_TABLE)
 
 
+# -- a table of values that have nothing beside them: extremes, nulls, far times
+
+_FAR = np.datetime64("2300-07-01T12:00", "us")
+_EXTREMES = pa.table(
+    {
+        "x": np.arange(6),
+        "tiny": pa.array([-128, 5, None, 126, 0, -1], pa.int8()),
+        "big": pa.array([-(2**63), 2**63 - 2, None, 0, 1, 2]),
+        "v": pa.array([1.0, None, 4.0, None, 7.0, None]),
+        "t": pa.array([_FAR, None, *[np.datetime64("1960", "us")] * 4]),
+    }
+)
+
+
+def _begin_extremes(place: Place, repository: Repository) -> None:
+    session = repository.writable_session("main")
+    zarr.create_group(session.store, attributes={"title": "extremes"})
+    session.commit("a group")
+
+
+def _write_extremes(spark: SparkSession, place: Place, repository: Repository) -> None:
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    rows = spark.createDataFrame(_EXTREMES).repartition(2)
+    write_table(rows, repository, dims=["x"], variables=_EXTREMES.column_names[1:], num_tasks=2)
+    read(spark, repository).createOrReplaceTempView("extremes")
+    found = spark.sql(
+        "SELECT min(tiny), count(tiny), min(big), count(big), avg(v), max(v), count(v), max(t) "
+        "FROM extremes"
+    ).first()
+    assert found is not None
+    assert tuple(found) == (-128, 5, -(2**63), 5, 4.0, 7.0, 3, _FAR.item()), found
+
+
+def _write_extremes_alone(place: Place, repository: Repository) -> None:
+    put(repository, _EXTREMES, dims=["x"], variables=_EXTREMES.column_names[1:])
+
+
 # -- files
 
 
@@ -336,6 +374,7 @@ JOBS = {
     "regions": Job(*_REGIONS, again_is_new=True),
     "dataset": Job(_begin_dataset, _append_dataset, _append_dataset_alone),
     "table": Job(_begin_table, _append_table, _append_table_alone),
+    "extremes": Job(_begin_extremes, _write_extremes, _write_extremes_alone, HANDED_OVER),
     "native": Job(*_NATIVE),
     "virtual": Job(*_VIRTUAL, point=HANDED_OVER),
     "native append": Job(*_APPENDED),

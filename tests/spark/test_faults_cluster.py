@@ -54,6 +54,13 @@ def test_an_executor_is_killed(cluster: FaultDriver, tmp_path: Path, name: str) 
         assert orphans(place.open()).get(job.loses), "the executor had written nothing"
 
 
+def test_extremes_and_nulls_come_back(cluster: FaultDriver, tmp_path: Path) -> None:
+    place = JOBS["extremes"].prepare(tmp_path / "place")
+    answer = cluster.obey(Order("extremes", str(place.folder)))  # which asks Spark for them, too
+    assert answer["error"] is None
+    check_done(place)
+
+
 @pytest.mark.parametrize("name", ["regions, manifests lost"])
 def test_a_slow_attempt_is_overtaken(cluster: FaultDriver, tmp_path: Path, name: str) -> None:
     job = JOBS[name]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from pyspark.sql import SparkSession
 
 import icefloe.spark
 from icefloe import InvalidInputError, Repository, in_memory_storage
 from tests.servers import S3Server
-from tests.spark.datasets import WEATHER_ENCODING, as_frame, pd, rows, weather, write
+from tests.spark.datasets import WEATHER_ENCODING, as_frame, pd, rows, weather, write, xr
 
 DIMS = ["time", "lat", "station"]
 
@@ -39,6 +40,56 @@ def test_the_data_source_gives_the_same(spark: SparkSession, written: Repository
     reader = spark.read.format("icefloe").option("variables", "temperature,height,run")
     frame = reader.load(written.storage.url)
     assert_same(frame.select(*rows(written).column_names), rows(written))
+
+
+CONDITIONS = [
+    "f = 50.1",
+    "f < 50.1 AND f > 49",
+    "f >= 50.1",
+    "f IN (50.1, 50.25)",
+    "f <= 50",
+    "f > 16777217",
+    "f = 16777217",
+    "d = 50.1",
+    "n = 9007199254740992.0",
+    "n >= 9007199254740992.5",
+    "n = 9007199254740992e0",
+    "n < 2.5",
+    "n > 99999999999999999999",
+    "t >= '2000-01-01 10:00:00Z'",
+    "t > '2000-01-01T10'",
+    "t = TIMESTAMP '2000-01-01 10:00:00'",
+    "t < TIMESTAMP_NTZ '2000-01-01 10:00'",
+    "t > DATE '2000-01-01'",
+]
+
+
+def test_conditions_keep_what_spark_keeps(spark: SparkSession, repository: Repository) -> None:
+    axes: dict[str, Any] = {
+        "f": np.array([50, 50.1, 50.25, 2**24, np.nan], "f4"),
+        "d": np.array([50, 50.1, np.nan]),
+        "n": np.array([2, 2**53 + 1, 2**62]),
+        "t": np.datetime64("2000-01-01", "s") + np.array([0, 10, 11]) * np.timedelta64(1, "h"),
+    }
+    shape = tuple(map(len, axes.values()))
+    write(
+        repository, xr.Dataset({"v": (tuple(axes), np.arange(np.prod(shape)).reshape(shape))}, axes)
+    )
+    everything = icefloe.spark.read(spark, repository).cache()
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        for text in CONDITIONS:
+            wanted = sorted(row.v for row in everything.where(text).collect())
+            assert sorted(rows(repository, where=text)["v"].to_pylist()) == wanted, text
+        source = spark.read.format("icefloe").option("pushdown", "true")
+        pushed = source.load(repository.storage.url)
+        for text in ("d < double('NaN')", "d >= double('NaN')", "d = double('NaN')", "f > 50.1"):
+            wanted = sorted(row.v for row in everything.where(text).collect())
+            assert sorted(row.v for row in pushed.where(text).collect()) == wanted, text
+    finally:
+        everything.unpersist()
+        spark.conf.set("spark.sql.session.timeZone", str(zone))
 
 
 def test_a_repository_on_s3_is_read_with_its_own_credentials(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,11 @@ import zarr
 from icefloe import InvalidInputError, Repository
 from icefloe.spark.blocks import plan_blocks, slabs
 from icefloe.spark.cells import Cells
+from icefloe.spark.options import read_options
+from icefloe.spark.reading import plan_read
+from icefloe.spark.source import pin
 from icefloe.spark.where import Condition, parse_where
-from tests.spark.datasets import WEATHER_ENCODING, pd, rows, scan_of, weather, write, xr
+from tests.spark.datasets import WEATHER_ENCODING, pd, rows, rows_of, scan_of, weather, write, xr
 
 
 @pytest.mark.parametrize(
@@ -79,6 +83,122 @@ def test_null_and_nan_are_compared_as_spark_does(repository: Repository) -> None
     session.commit("a number, NaN and null")
     assert rows(repository, where="x > 0")["a"].to_pylist() == [1, 2]
     assert rows(repository, where="x < 9")["a"].to_pylist() == [1]
+
+
+def axis(repository: Repository, coordinate: Any, **attributes: Any) -> None:
+    """An array `a` of 0, 1, ... along a coordinate `x`."""
+    session = repository.writable_session("main")
+    for name, data in (("a", np.arange(len(coordinate))), ("x", np.asarray(coordinate))):
+        zarr.create_array(
+            session.store,
+            name=name,
+            data=data,
+            dimension_names=("x",),
+            attributes=attributes if name == "x" else {},
+        )
+    session.commit("an axis")
+
+
+@pytest.mark.parametrize(
+    ("where", "kept"),
+    [
+        ({"x": np.nan}, [1]),
+        ({"x": [np.nan, 3.0]}, [1, 2]),
+        ({"x": (None, np.nan)}, [0, 1, 2]),
+        ({"x": (np.nan, None)}, [1]),
+        ((Condition("x", "<", np.nan),), [0, 2]),
+        ((Condition("x", ">", np.nan),), []),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_nan_is_equal_to_itself_and_above_all_numbers(
+    repository: Repository, dtype: str, where: Any, kept: list[int]
+) -> None:
+    axis(repository, np.array([1.0, np.nan, 3.0], dtype))
+    options = read_options(where=None if isinstance(where, tuple) else where)
+    if isinstance(where, tuple):  # as Spark's own filters come
+        options = replace(options, where=where)
+    found = rows_of(plan_read(pin(repository), options))
+    assert found["a"].to_pylist() == kept
+
+
+@pytest.mark.parametrize(
+    ("where", "kept"),
+    [
+        ("x = 50.1", []),
+        ("x < 50.1", [0, 1]),
+        ("x >= 50.1", [2]),
+        ("x IN (50.1, 50.25)", [2]),
+        ({"x": np.float32(50.1)}, [1]),
+        ({"x": (np.float32(50.1), 50.25)}, [1, 2]),
+    ],
+)
+def test_float32_coordinates_are_compared_as_doubles(
+    repository: Repository, where: Any, kept: list[int]
+) -> None:
+    axis(repository, np.array([50, 50.1, 50.25], "f4"))
+    assert rows(repository, where=where)["a"].to_pylist() == kept
+
+
+@pytest.mark.parametrize(
+    ("where", "kept"),
+    [
+        ("x = 9007199254740992.0", []),
+        ("x = 9007199254740993.0", [1]),
+        ("x > 9007199254740992.5", [1, 2]),
+        ("x >= 2.5", [1, 2]),
+        ("x < 2.5", [0]),
+        ("x <= 2.5 AND x = 2.0", [0]),
+        ("x = 2.5", []),
+        ("x IN (2.5, 2.0)", [0]),
+        ("x < 99999999999999999999", [0, 1, 2]),
+        ("x > -99999999999999999999.5", [0, 1, 2]),
+    ],
+)
+def test_integers_are_compared_with_decimals_exactly(
+    repository: Repository, where: str, kept: list[int]
+) -> None:
+    axis(repository, np.array([2, 2**53 + 1, 2**62]))
+    assert rows(repository, where=where)["a"].to_pylist() == kept
+
+
+TIMES = {"units": "hours since 2000-01-01"}
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "x >= '2000-01-01 10:00:00Z'",
+        "x >= '2000-01-01T10:00+00:00'",
+        "x >= TIMESTAMP_NTZ '2000-01-01 10:00'",
+        {"x": (datetime(2000, 1, 1, 12, tzinfo=timezone(timedelta(hours=2))), None)},
+    ],
+)
+def test_times_in_utc_are_understood(repository: Repository, where: Any) -> None:
+    axis(repository, np.array([9, 10, 11]), **TIMES)
+    assert rows(repository, where=where)["a"].to_pylist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("x >= '2000-01-01 12:00:00+02:00'", "has a zone.*in UTC"),
+        ({"x": "2000-01-01T12:00:00-05:00"}, "has a zone.*in UTC"),
+        ("x >= TIMESTAMP '2000-01-01 12:00:00Z'", "has a zone.*in UTC"),
+        ("x >= TIMESTAMP_NTZ '2000-01-01 12:00:00+01:00'", "has a zone.*in UTC"),
+        ("x >= DATE '2000-01-01 12:00:00'", "DATE.*expected a day"),
+        ("x >= TIMESTAMP '2000-13-01'", "expected a quoted time"),
+        ("x >= '20000101'", "expected a time"),
+        ("x >= '2000-W01-1'", "expected a time"),
+    ],
+)
+def test_times_that_spark_reads_otherwise_are_refused(
+    repository: Repository, where: Any, said: str
+) -> None:
+    # Spark drops the zone of a text, and brings that of a TIMESTAMP into the session's zone.
+    axis(repository, np.array([9, 10, 11]), **TIMES)
+    with pytest.raises(InvalidInputError, match=said):
+        rows(repository, where=where)
 
 
 def test_both_forms_mean_the_same() -> None:

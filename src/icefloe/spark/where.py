@@ -4,15 +4,20 @@ As SQL text: comparisons joined by AND, such as
 `time >= '2020-01-01' AND lat BETWEEN 40 AND 60 AND station IN ('a', 'b')`. As a dictionary: a value
 (equal), a list (one of), or a pair (low, high) with both ends included and None for an open end.
 
-A condition keeps the rows that the same text in `DataFrame.where` would keep.
+A condition keeps the rows that the same text in `DataFrame.where` would keep: floats are compared
+as doubles, integers with decimal numbers exactly, NaN is equal to itself and above all numbers.
+Times have no zone. What Spark would do with a time that has one depends on how it is written, so
+it is refused, except for UTC.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -162,16 +167,27 @@ def _literals(tokens: _Tokens) -> Iterable[Any]:
 def _literal(tokens: _Tokens) -> Any:
     kind, text = tokens.next()
     if kind == "name" and text.upper() in ("TIMESTAMP", "TIMESTAMP_NTZ", "DATE"):
-        kind, text = tokens.next()
-        if kind != "text":
-            raise tokens.problem(f"expected a quoted time instead of {text!r}")
+        return _time_literal(tokens, text.upper())
     if kind == "text":
         return text[1:-1].replace("''", "'")
-    if kind == "number":
-        return float(text) if set(text) & set(".eE") else int(text)
+    if kind == "number":  # as in Spark, only an exponent makes a double
+        return float(text) if set(text) & set("eE") else Decimal(text) if "." in text else int(text)
     if kind == "name" and text.upper() in ("TRUE", "FALSE"):
         return text.upper() == "TRUE"
     raise tokens.problem(f"{text!r} is not a value; text and times go in single quotes")
+
+
+def _time_literal(tokens: _Tokens, word: str) -> np.datetime64:
+    kind, text = tokens.next()
+    found = _TIME_TEXT.match(text[1:-1].strip()) if kind == "text" else None
+    if found is not None and found["zone"]:
+        raise tokens.problem(f"{word} {text} has a zone; give it in UTC, without one")
+    if found is not None and word == "DATE" and found["hours"]:
+        raise tokens.problem(f"DATE {text} has hours, expected a day")
+    value = None if found is None else as_datetime64(found[0])
+    if value is None:
+        raise tokens.problem(f"expected a quoted time instead of {text!r}")
+    return value
 
 
 # -- deciding
@@ -183,30 +199,47 @@ def check_condition(condition: Condition, coding: Coding) -> Condition:
     Raises:
         InvalidInputError: values of that type cannot be compared with the column.
     """
-    if condition.operator == "in":
+    column, operator = condition.column, condition.operator
+    if operator == "in":
         values = tuple(_typed(condition, value, coding) for value in condition.value)
-        return Condition(condition.column, "in", values)
+        return Condition(column, "in", tuple(v for v in values if not isinstance(v, Decimal)))
     value = _typed(condition, condition.value, coding)
-    return Condition(condition.column, condition.operator, value)
+    if not isinstance(value, Decimal):
+        return Condition(column, operator, value)
+    if operator == "=":  # a number with a fraction: no integer is equal to it
+        return Condition(column, "in", ())
+    below = math.floor(value)
+    return Condition(column, *(("<=", below) if "<" in operator else (">", below)))
 
 
 def holds(condition: Condition, values: Values) -> NDArray[np.bool_]:
     """For which values a checked condition holds. Null never does; NaN is above all numbers."""
-    data, wanted = values.data, condition.value
+    data = values.data
+    if data.dtype == np.float32:
+        data = data.astype(np.float64)
     if condition.operator == "in":
         found = np.zeros(data.shape, np.bool_)
-        for value in wanted:
-            found |= np.asarray(data == value, np.bool_)
-    elif condition.operator == "=":
-        found = np.asarray(data == wanted, np.bool_)
-    elif condition.operator == "<":
-        found = np.asarray(data < wanted, np.bool_)
-    elif condition.operator == "<=":
-        found = np.asarray(data <= wanted, np.bool_)
+        for value in condition.value:
+            found |= _compared(data, "=", value)
     else:
-        below = data <= wanted if condition.operator == ">" else data < wanted
-        found = ~np.asarray(below, np.bool_)
+        found = _compared(data, condition.operator, condition.value)
     return found if values.mask is None else found & ~values.mask
+
+
+def _compared(data: NDArray[Any], operator: str, wanted: Any) -> NDArray[np.bool_]:
+    if isinstance(wanted, float) and math.isnan(wanted):
+        is_nan = np.isnan(data) if data.dtype.kind == "f" else np.zeros(data.shape, np.bool_)
+        everything = np.ones(data.shape, np.bool_)
+        return {"=": is_nan, ">=": is_nan, "<": ~is_nan, "<=": everything, ">": ~everything}[
+            operator
+        ]
+    if operator == "=":
+        return np.asarray(data == wanted, np.bool_)
+    if operator in ("<", ">="):
+        below = np.asarray(data < wanted, np.bool_)
+        return below if operator == "<" else ~below
+    up_to = np.asarray(data <= wanted, np.bool_)
+    return up_to if operator == "<=" else ~up_to
 
 
 def _typed(condition: Condition, value: Any, coding: Coding) -> Any:
@@ -217,6 +250,11 @@ def _typed(condition: Condition, value: Any, coding: Coding) -> Any:
         instant = as_datetime64(value)
         if instant is not None:
             return instant
+        if isinstance(value, str) and _TIME_TEXT.match(value.strip()):
+            raise InvalidInputError(
+                f"where: {condition.column!r} is compared with {value!r}, which has a zone (Spark "
+                "would leave it out); give the time in UTC"
+            )
         expected = "a time such as '2020-01-01T12:00:00'"
     elif pa.types.is_string(kind):
         if isinstance(value, str):
@@ -227,8 +265,8 @@ def _typed(condition: Condition, value: Any, coding: Coding) -> Any:
             return value
         expected = "true or false"
     elif pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return value
+        if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
+            return float(value) if pa.types.is_floating(kind) else _whole(value)
         expected = "a number"
     else:
         expected = f"nothing: a column of type {kind} cannot be compared"
@@ -237,11 +275,28 @@ def _typed(condition: Condition, value: Any, coding: Coding) -> Any:
     )
 
 
+def _whole(value: float | Decimal) -> float | Decimal:
+    """A decimal number without a fraction as an integer, which numpy compares exactly."""
+    return int(value) if isinstance(value, Decimal) and value == value.to_integral() else value
+
+
+_TIME_TEXT = re.compile(
+    r"\d{4}-\d\d-\d\d(?P<hours>[T ]\d\d(?::\d\d(?::\d\d(?:\.\d{1,9})?)?)?)?"
+    r"(?P<zone>Z|[+-]\d\d:?\d\d)?\Z"
+)
+
+
 def as_datetime64(value: Any) -> np.datetime64 | None:
-    """A time in any of its forms; with a zone it is converted to UTC, as CF times are."""
+    """A time in any of its forms; None if it is none, or text with a zone other than UTC.
+
+    A `datetime` with a zone is converted to UTC, as CF times are.
+    """
     if isinstance(value, np.datetime64):
         return None if np.isnat(value) else value.astype("M8[us]")
     if isinstance(value, str):
+        found = _TIME_TEXT.match(value.strip())
+        if found is None or (found["zone"] or "Z").strip("+-0:") not in ("Z", ""):
+            return None
         try:
             value = datetime.fromisoformat(value.strip())
         except ValueError:
