@@ -11,7 +11,20 @@ import pytest
 import zarr
 
 from icefloe import InvalidInputError, NodeNotFoundError, Repository
-from tests.spark.datasets import WEATHER_ENCODING, as_frame, pd, rows, scan_of, weather, write, xr
+from icefloe.spark.options import options_from_text
+from icefloe.spark.reading import plan_read
+from icefloe.spark.source import pin
+from tests.spark.datasets import (
+    WEATHER_ENCODING,
+    as_frame,
+    pd,
+    rows,
+    rows_of,
+    scan_of,
+    weather,
+    write,
+    xr,
+)
 
 
 def shown_by_xarray(repository: Repository, **options: Any) -> Any:
@@ -255,7 +268,7 @@ def test_what_cannot_be_read_is_refused_in_planning(
 def test_variables_that_share_no_rows_are_refused_by_name(repository: Repository) -> None:
     write(repository, xr.Dataset({"a": ("x", [1]), "b": ("y", [1])}))
     with pytest.raises(InvalidInputError, match=r"'b' has the dimensions \('y',\)"):
-        scan_of(repository)
+        scan_of(repository, variables=["a", "b"])
     assert rows(repository, variables=["b"]).num_rows == 1
 
 
@@ -281,3 +294,59 @@ def test_a_time_before_the_calendar_changed_is_refused(repository: Repository) -
     with pytest.raises(Exception, match="decode=False"):
         rows(repository)
     assert rows(repository, decode=False)["t"].to_pylist() == [1]
+
+
+def climate() -> Any:
+    """As CF archives are: bounds, a grid mapping, coordinates of two dimensions, a lone axis."""
+    time = np.array(["2001-01-16", "2001-02-15"], "M8[ns]")
+    return xr.Dataset(
+        {
+            "tas": (("time", "y", "x"), np.arange(12.0).reshape(2, 3, 2)),
+            "orog": (("y", "x"), np.arange(6.0).reshape(3, 2)),
+            "time_bnds": (("time", "bnds"), np.stack([time, time], 1)),
+            "y_bnds": (("y", "bnds"), np.zeros((3, 2))),
+            "season_bnds": (("season", "bnds"), np.zeros((4, 2))),
+            "crs": ((), np.int32(0)),
+            "lat": (("y", "x"), np.ones((3, 2))),
+        },
+        {
+            "time": ("time", time, {"bounds": "time_bnds"}),
+            "y": ("y", [1.0, 2.0, 3.0], {"bounds": "y_bnds"}),
+            "season": ("season", [1, 2, 3, 4], {"climatology": "season_bnds"}),
+        },
+    )
+
+
+def test_a_cf_file_with_bounds_is_read_without_arguments(repository: Repository) -> None:
+    write(repository, climate())
+    found = rows(repository)
+    assert set(found.column_names) == {"time", "y", "x", "tas", "orog", "crs", "lat"}
+    assert found.num_rows == 12
+    bounds = rows(repository, variables=["y_bnds"])
+    assert bounds.column_names == ["y", "bnds", "y_bnds"]
+
+
+def test_one_of_several_sets_of_dimensions_is_chosen(repository: Repository) -> None:
+    data = climate()
+    data["obs"] = (("time", "station"), np.arange(10).reshape(2, 5))
+    write(repository, data)
+    said = (
+        r"2 sets of dimensions: \(time, y, x\) of tas; \(time, station\) of obs; say which to "
+        r"read, such as dims=\['time', 'y', 'x'\]"
+    )
+    with pytest.raises(InvalidInputError, match=said):
+        rows(repository)
+    assert rows(repository, dims=["station", "time"]).column_names == [
+        "time",
+        "station",
+        "crs",
+        "obs",
+    ]
+    options = options_from_text({"dims": "time, y,x", "columns": "tas"})
+    assert rows_of(plan_read(pin(repository), options)).num_rows == 12
+    assert rows(repository, dims="season").column_names == ["season", "crs"]
+    assert rows(repository, dims=["y", "bnds"]).num_rows == 6
+    with pytest.raises(InvalidInputError, match=r"dims is \['y', 'station'\], but no array"):
+        rows(repository, dims=["y", "station"])
+    with pytest.raises(InvalidInputError, match="leave it out where variables names them"):
+        rows(repository, dims=["y"], variables=["tas"])

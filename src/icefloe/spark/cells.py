@@ -15,9 +15,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from icefloe.api.session import Session
-from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.errors import InvalidInputError
 from icefloe.spark.blocks import BlockGrid, Region, plan_blocks, slabs
 from icefloe.spark.coding import Coding, Values
+from icefloe.spark.dimension_sets import choose_variables
 from icefloe.spark.options import ReadOptions
 from icefloe.spark.scan import ROWS_PER_BATCH
 from icefloe.spark.source import Source
@@ -233,13 +234,7 @@ def plan_cells(source: Source, options: ReadOptions) -> Cells:
     """
     session = source.open()
     decode = options.decode
-    variables = find_variables(
-        session, options.group, options.variables, decode=decode, is_coded=True
-    )
-    if not variables:
-        raise InvalidInputError(
-            f"group {options.group!r} has no arrays to read", ErrorKind.NODE_NOT_FOUND
-        )
+    variables = choose_variables(session, options)
     everything = find_variables(session, options.group, None, decode=decode, is_coded=False)
     axes = _axes(session, variables, {v.name for v in everything if v.is_coordinate}, options)
     named = {axis.name for axis in axes}

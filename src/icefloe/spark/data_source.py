@@ -4,7 +4,7 @@ Spark runs `schema`, `partitions` and `read` in different processes, so a reader
 needs: the scan, with the snapshot pinned when the query was planned.
 
 Options: the URL is given to `load`; `branch`, `tag`, `snapshot` or `as-of`; `group`, `variables`,
-`columns`, `layout`, `where`, `missing`, `decode`, `split-size`, `min-partitions` as in
+`dims`, `columns`, `layout`, `where`, `missing`, `decode`, `split-size`, `min-partitions` as in
 `icefloe.spark.read`; `table` for a table of metadata, with `start-snapshot` for `changes`, and
 `max-commits-per-trigger` in a stream; `pushdown=true` to use the filters of a query
 (Spark 4.1 or newer with spark.sql.python.filterPushdown.enabled, which `icefloe.spark.session`

@@ -28,6 +28,7 @@ class ReadOptions:
     group: str = ""
     variables: tuple[str, ...] | None = None
     columns: tuple[str, ...] | None = None
+    dims: tuple[str, ...] | None = None
     layout: str = "cells"
     where: tuple[Condition, ...] = ()
     missing: str = "fill"
@@ -41,6 +42,7 @@ def read_options(
     group: Any = "",
     variables: Any = None,
     columns: Any = None,
+    dims: Any = None,
     layout: Any = "cells",
     where: Where = None,
     missing: Any = "fill",
@@ -61,6 +63,7 @@ def read_options(
         group,
         _names("variables", variables),
         _names("columns", columns),
+        _names("dims", dims),
         _one_of("layout", layout, LAYOUTS),
         parse_where(where),
         _one_of("missing", missing, MISSING),
@@ -70,6 +73,11 @@ def read_options(
     )
     if found.layout == "chunks" and found.columns:
         raise InvalidInputError("columns is for layout='cells'; select those of layout='chunks'")
+    if found.dims and (found.layout == "chunks" or found.variables):
+        raise InvalidInputError(
+            "dims chooses the arrays of layout='cells'; leave it out where variables names them, "
+            "and with layout='chunks'"
+        )
     return found
 
 
@@ -77,6 +85,7 @@ _OPTION_NAMES = {
     "group": "group",
     "variables": "variables",
     "columns": "columns",
+    "dims": "dims",
     "layout": "layout",
     "where": "where",
     "missing": "missing",
@@ -91,7 +100,7 @@ def options_from_text(options: Mapping[str, str]) -> ReadOptions:
     given: dict[str, Any] = {
         name: options[key] for key, name in _OPTION_NAMES.items() if key in options
     }
-    for name in ("variables", "columns"):
+    for name in ("variables", "columns", "dims"):
         if name in given:
             given[name] = [part.strip() for part in given[name].split(",") if part.strip()]
     if "decode" in given:

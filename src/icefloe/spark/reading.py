@@ -26,6 +26,7 @@ def read(
     *,
     group: str = "",
     variables: list[str] | str | None = None,
+    dims: list[str] | str | None = None,
     layout: str = "cells",
     branch: str | None = None,
     tag: str | None = None,
@@ -49,7 +50,10 @@ def read(
 
     Args:
         repository: a `Repository`, or a URL as for `storage_from_url`.
-        variables: names of arrays in the group; all of them unless given.
+        variables: names of arrays in the group. Unless given, all of them, without the bounds of
+            coordinates.
+        dims: in cells, the dimensions of the rows: all arrays within them are read. Needed
+            where arrays of the group have dimensions that are not those of one of them.
         branch: `main` unless another ref is given.
         as_of: with a branch, its newest snapshot at that time.
         where: conditions on coordinates, SQL text or a dictionary (see `icefloe.spark.where`).
@@ -69,6 +73,7 @@ def read(
     options = read_options(
         group=group,
         variables=variables,
+        dims=dims,
         columns=columns,
         layout=layout,
         where=where,

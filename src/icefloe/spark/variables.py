@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,8 @@ class Variable:
     chunk_shape: tuple[int, ...]
     dtype: np.dtype[Any]
     coding: Coding | None
+    bounds: str | None = None
+    """The array that has the bounds of its cells."""
 
     @property
     def is_coordinate(self) -> bool:
@@ -142,7 +144,15 @@ def _variable(session: Session, name: str, node: Node, *, decode: bool, is_coded
         coding = find_coding(node.path, dtype, dict(array.attrs), decode=decode)
         if dtype.kind == "O" and isinstance(metadata.data_type, VariableLengthBytes):
             coding = Coding(pa.binary(), "O")
-    return Variable(name, node.path, names, tuple(array.shape), tuple(chunk_shape), dtype, coding)
+    shapes = tuple(array.shape), tuple(chunk_shape)
+    return Variable(name, node.path, names, *shapes, dtype, coding, _bounds(array.attrs))
+
+
+def _bounds(attributes: Mapping[str, Any]) -> str | None:
+    for key in ("bounds", "climatology"):
+        if isinstance(attributes.get(key), str):
+            return str(attributes[key])
+    return None
 
 
 def cell_bytes(variables: Sequence[Variable]) -> int:
