@@ -14,6 +14,7 @@ try:
 except ImportError as error:  # pragma: no cover - an environment without the extra
     raise ImportError('icefloe.spark needs pyspark: pip install "icefloe[spark]"') from error
 
+from icefloe.spark.attach import Attached, attach
 from icefloe.spark.ingest import IngestReport, ingest
 from icefloe.spark.reading import read
 from icefloe.spark.recipe import load_recipe, run_recipe
@@ -25,8 +26,10 @@ from icefloe.spark.write_regions import write_regions
 from icefloe.spark.write_table import write_table
 
 __all__ = [
+    "Attached",
     "IngestReport",
     "Region",
+    "attach",
     "ingest",
     "load_recipe",
     "read",
