@@ -6,8 +6,10 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
+import zarr
 from pyspark.sql import Row
 from pyspark.sql.types import DoubleType, LongType, StructField, StructType
 
@@ -17,7 +19,7 @@ from icefloe.spark.batch_ids import BatchId
 from icefloe.spark.data_source import IcefloeDataSource
 from icefloe.spark.stream_sink import app_of, record_batches
 from icefloe.spark.table_arrays import table_request
-from icefloe.spark.table_pieces import assemble, commit_pieces, stage
+from icefloe.spark.table_pieces import Piece, assemble, commit_pieces, stage
 from tests.spark.test_table_grid import DIMS, VARIABLES, assert_same, cube, opened, rows_of
 from tests.spark.writing import number_of_objects
 
@@ -40,7 +42,8 @@ def request_of(table: pa.Table, **options: Any) -> Any:
 def test_rows_of_a_chunk_may_be_in_many_tasks(
     repository: Repository, monkeypatch: pytest.MonkeyPatch, memory: int, in_message: int
 ) -> None:
-    monkeypatch.setattr(table_pieces, "PIECE_BYTES", 400)
+    monkeypatch.setattr(table_pieces, "OBJECT_BYTES", 400)
+    monkeypatch.setattr(table_pieces, "PIECE_BYTES", 150)
     monkeypatch.setattr(table_pieces, "_IN_MESSAGE_BYTES", in_message)
     table = rows_of(cube())
     request = request_of(table)
@@ -50,11 +53,45 @@ def test_rows_of_a_chunk_may_be_in_many_tasks(
         batches = table.slice(start, 11).to_batches(max_chunksize=4)
         pieces += pickle.loads(pickle.dumps(stage(repository, request, batches)))
     assert len(pieces) > 3
-    assert number_of_objects(repository) - before == (0 if in_message else len(pieces))
+    keys = {piece.key for piece in pieces if piece.data is None}
+    assert number_of_objects(repository) - before == len(keys)
+    assert not keys if in_message else 3 < len(keys) < len(pieces)
     session = repository.writable_session("main")
     assemble(repository, session, request, pieces, memory)
     session.commit("put together")
     assert_same(opened(repository), cube())
+
+
+def test_rows_are_read_about_once_however_they_come(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_pieces, "PIECE_BYTES", 4000)
+    monkeypatch.setattr(table_pieces, "_IN_MESSAGE_BYTES", 0)
+    rows = 100 * 100
+    order = np.random.default_rng(1).permutation(rows)
+    table = pa.table({"t": order // 100, "x": order % 100, "v": order * 0.5})
+    request = request_of(table, dims=["t", "x"], variables=["v"], chunks={"t": 2})
+    pieces = [
+        piece
+        for start in range(0, rows, 2500)
+        for piece in stage(repository, request, table.slice(start, 2500).to_batches())
+    ]
+    seen = 0
+    honest = Piece.table
+
+    def counted(piece: Piece, data: Any) -> pa.Table:
+        nonlocal seen
+        found = honest(piece, data)
+        seen += found.num_rows
+        return found
+
+    monkeypatch.setattr(Piece, "table", counted)
+    session = repository.writable_session("main")
+    assemble(repository, session, request, pieces, memory=40_000)  # a tenth of them at a time
+    session.commit("put together")
+    found = zarr.open_array(repository.readonly_session("main").store, path="v", mode="r")
+    np.testing.assert_array_equal(found[:].reshape(-1), np.arange(rows) * 0.5)
+    assert seen < 2.5 * rows
 
 
 def test_a_batch_is_committed_once(repository: Repository) -> None:
