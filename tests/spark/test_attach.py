@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ import zarr
 from pyspark.sql import SparkSession
 
 import icefloe.spark
-from icefloe import InvalidInputError, Repository
+from icefloe import InvalidInputError, Repository, local_filesystem_storage
 from icefloe.spark.attach import plan_views
 from icefloe.spark.source import pin
 from icefloe.spark.tables import TABLES
@@ -48,6 +49,14 @@ def test_every_group_and_every_table_is_a_view(repository: Repository) -> None:
     assert "no column type" in planned.left_out["group /odd"]
     assert rows_of(planned.scans["w_sea_ice_2_t_y"]).column_names == ["t", "y", "b"]
     assert rows_of(planned.scans["w__history"])["snapshot_id"][0].as_py() == tip
+
+
+def test_a_repository_of_version_1_has_no_log_to_show(tmp_path: Path) -> None:
+    storage = local_filesystem_storage(tmp_path / "old", durable=False)
+    repository = Repository.create(storage, spec_version=1)
+    planned = plan_views(pin(repository), "w", "main", 2)
+    assert list(planned.left_out) == ["table ops"]
+    assert planned.titles.keys() == {f"w__{name}" for name in TABLES} - {"w__ops"}
 
 
 def test_views_of_one_name_are_refused(repository: Repository) -> None:

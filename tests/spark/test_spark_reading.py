@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zarr
 from pyspark.sql import SparkSession
 
 import icefloe.spark
@@ -90,6 +91,27 @@ def test_conditions_keep_what_spark_keeps(spark: SparkSession, repository: Repos
     finally:
         everything.unpersist()
         spark.conf.set("spark.sql.session.timeZone", str(zone))
+
+
+def test_sql_creates_tables(spark: SparkSession, written: Repository) -> None:
+    first = written.lookup_branch("main")
+    place = written.storage.url.removeprefix("file://")
+    options = "OPTIONS (variables 'temperature', where 'lat > 48', `split-size` '1m')"
+    spark.sql(
+        f"CREATE TABLE cells USING icefloe {options} COMMENT 'all' TBLPROPERTIES ('team' = 'x') "
+        f"LOCATION '{place}'"
+    )
+    try:
+        before = rows(written, variables=["temperature"], where="lat > 48")
+        session = written.writable_session("main")
+        zarr.open_array(session.store, path="temperature", mode="r+")[:] = 0
+        session.commit("later")
+        now = rows(written, variables=["temperature"], where="lat > 48")
+        assert_same(spark.sql("SELECT * FROM cells"), now)
+        assert_same(spark.sql(f"SELECT * FROM cells WITH (snapshot = '{first}')"), before)
+    finally:
+        spark.sql("DROP TABLE cells")
+    assert len(list(Repository.open(written.storage).ancestry(branch="main"))) == 3
 
 
 def test_a_repository_on_s3_is_read_with_its_own_credentials(

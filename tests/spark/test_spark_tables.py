@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import zarr
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import CaseInsensitiveDict
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import DoubleType, StringType, StructField, StructType
 
 import icefloe.spark
 from icefloe import IcechunkError, InvalidInputError, Repository
@@ -104,6 +105,25 @@ def test_bad_options_are_refused_when_the_source_is_asked_for_its_schema(
     source = IcefloeDataSource(CaseInsensitiveDict({"path": past.storage.url, **options}))
     with pytest.raises(IcechunkError, match=problem):
         source.schema()
+
+
+def test_a_table_of_sql_carries_its_options_in_its_schema(past: Repository) -> None:
+    path = past.storage.url.replace("file://", "file:")
+    created = {"provider": "icefloe", "owner": "me", "location": path, "path": path, "team": "x"}
+    given = {**created, "variables": "a", "option.variables": "a"}
+    schema = IcefloeDataSource(CaseInsensitiveDict(given)).schema()
+    later = IcefloeDataSource(CaseInsensitiveDict({"Branch": "main"}))  # all that Spark hands on
+    stored = StructType.fromJson(json.loads(schema.json()))
+    reader = later.reader(stored)
+    assert [b for p in reader.partitions() for b in reader.read(p)]
+    with pytest.raises(IcechunkError, match="nowhere"):
+        IcefloeDataSource(CaseInsensitiveDict({"branch": "nowhere"})).reader(stored)
+    misspelt = CaseInsensitiveDict({**created, "layuot": "x", "option.layuot": "x"})
+    with pytest.raises(InvalidInputError, match="unknown option 'layuot'"):
+        IcefloeDataSource(misspelt).schema()
+    plain = StructType([StructField("a", DoubleType())])
+    with pytest.raises(InvalidInputError, match="without a list of columns"):
+        IcefloeDataSource(CaseInsensitiveDict({})).reader(plain)
 
 
 def test_a_schema_of_other_types_is_refused(past: Repository) -> None:

@@ -137,7 +137,7 @@ def plan_views(source: Source, name: str, branch: str | None, num_tasks: int) ->
             continue
         try:
             scan = plan_table(source, table, branch, min_partitions=num_tasks)
-        except InvalidInputError as error:  # no log of operations in repositories of version 1
+        except FormatError as error:  # no log of operations in repositories of version 1
             planned.left_out[title] = str(error)
         else:
             planned.add(view, title, scan)

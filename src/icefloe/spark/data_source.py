@@ -14,6 +14,7 @@ environment; options are shown in plans.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -27,7 +28,7 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
     InputPartition,
 )
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from icefloe.errors import InvalidInputError
 from icefloe.spark.change_stream import ChangeStreamReader
@@ -43,6 +44,7 @@ from icefloe.spark.where import Condition
 
 # What Spark adds by itself when a table is created in SQL.
 _SPARK_OPTIONS = ("path", "provider", "owner", "location", "serialization.format")
+_CARRIED = "icefloe.options"
 _TABLE_OPTIONS = ("start-snapshot", "max-commits-per-trigger")
 _OWN_OPTIONS = frozenset((*REF_OPTIONS, *KNOWN_OPTIONS, "table", "pushdown", *_TABLE_OPTIONS))
 
@@ -59,19 +61,22 @@ class IcefloeDataSource(DataSource):
         source = pin_options(self.options)
         if is_table(self.options):
             check_table(self.options["table"])
-            return spark_schema(TABLES[self.options["table"]])
-        return spark_schema(plan_read(source, options_from_text(self.options)).schema)
+            found = spark_schema(TABLES[self.options["table"]])
+        else:
+            found = spark_schema(plan_read(source, options_from_text(self.options)).schema)
+        return with_options(found, self.options) if is_created(self.options) else found
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        check_options(self.options)
-        source = pin_options(self.options)
-        options = options_from_text(self.options)
-        if not is_table(self.options) and options.layout == "cells":
+        given = {**options_in(schema), **self.options}
+        check_options(given)
+        source = pin_options(given)
+        options = options_from_text(given)
+        if not is_table(given) and options.layout == "cells":
             # A schema given by the user chooses columns; Spark has no other way to say so.
             options = replace(options, columns=tuple(schema.names))
-        if truth("pushdown", self.options.get("pushdown", "false")):
-            return PushdownReader(source, self.options, options, schema)
-        return ScanReader(source, self.options, options, schema)
+        if truth("pushdown", given.get("pushdown", "false")):
+            return PushdownReader(source, given, options, schema)
+        return ScanReader(source, given, options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         if self.options.get("table") != "changes":
@@ -177,14 +182,45 @@ def plan_options(source: Source, given: Mapping[str, str], options: ReadOptions)
 
 
 def check_options(options: Mapping[str, str]) -> None:
-    """Refuse options that are not known, which would otherwise be misspelt in silence."""
-    for key in options:
-        known = key.lower() in _OWN_OPTIONS or key.lower() in _SPARK_OPTIONS
-        if not known and not key.lower().startswith("option."):
+    """Refuse options that are not known, which would otherwise be misspelt in silence.
+
+    A table that SQL has created brings its properties along; its options are those that come a
+    second time, as `option.name`.
+    """
+    names = [key.lower() for key in options]
+    if is_created(options):
+        names = [name.removeprefix("option.") for name in names if name.startswith("option.")]
+    for key in names:
+        if key not in _OWN_OPTIONS and key not in _SPARK_OPTIONS:
             raise InvalidInputError(
                 f"unknown option {key!r} of the icefloe data source; options are "
                 f"{', '.join(sorted(_OWN_OPTIONS))}"
             )
+
+
+def is_created(options: Mapping[str, str]) -> bool:
+    """Whether SQL is creating a table."""
+    return "provider" in options
+
+
+def with_options(schema: StructType, options: Mapping[str, str]) -> StructType:
+    """A schema whose columns carry the options of a table.
+
+    A table that SQL has created is read without them: Spark keeps the schema, and hands that on.
+    """
+    own = {key: options[key] for key in (*sorted(_OWN_OPTIONS), "path") if key in options}
+    fields = [
+        StructField(field.name, field.dataType, field.nullable, {_CARRIED: json.dumps(own)})
+        for field in schema
+    ]
+    return StructType(fields)
+
+
+def options_in(schema: StructType) -> dict[str, str]:
+    """The options that a schema carries, if it is that of a table that SQL has created."""
+    texts = [field.metadata.get(_CARRIED) for field in schema if field.metadata]
+    found: dict[str, str] = json.loads(texts[0]) if texts and texts[0] else {}
+    return found
 
 
 def check_schema(wanted: StructType, scan: Scan) -> None:

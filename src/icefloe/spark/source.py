@@ -114,7 +114,8 @@ def pin_options(options: Mapping[str, str]) -> Source:
     if not url:
         raise InvalidInputError(
             "the icefloe data source got no repository; give its URL to load(), such as "
-            '.load("s3://bucket/prefix")'
+            '.load("s3://bucket/prefix"). In SQL: CREATE TABLE t USING icefloe LOCATION '
+            "'s3://bucket/prefix', without a list of columns"
         )
     return pin(as_repository(url), **ref_arguments(options))
 
