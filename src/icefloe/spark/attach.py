@@ -166,10 +166,10 @@ def plan_views(source: Source, name: str, branch: str | None, num_tasks: int) ->
 
 def _groups(session: Session) -> Iterator[str]:
     """The paths of all groups, also of those that only have arrays below them."""
-    found = {"/": None}
+    found = {"/"}
     for path in session._state.all_paths():
         is_array = session._state.node(path).array is not None
-        found[paths.parent(path) if is_array else path] = None
+        found.add((paths.parent(path) or "/") if is_array else path)
     yield from sorted(found)
 
 
