@@ -11,8 +11,8 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from icefloe import Repository
-from icefloe.spark import write_table
+from icefloe import InvalidInputError, Repository
+from icefloe.spark import write_stream, write_table
 from tests.spark.test_table_grid import DIMS, assert_same, cube, opened, rows_of
 
 xr: Any = pytest.importorskip("xarray", reason="xarray is an optional dependency")
@@ -61,13 +61,15 @@ class Stream:
         table = rows_of(cube(first, 2)).select(COLUMNS)
         pq.write_table(table, self.incoming / f"{first}.parquet")
 
+    @property
+    def frame(self) -> Any:
+        schema = self.spark.read.parquet(str(self.incoming)).schema
+        return self.spark.readStream.schema(schema).parquet(str(self.incoming))
+
     def run(self) -> None:
         """Everything that has arrived since the last run."""
-        schema = self.spark.read.parquet(str(self.incoming)).schema
         query = (
-            self.spark.readStream.schema(schema)
-            .parquet(str(self.incoming))
-            .writeStream.format("icefloe")
+            self.frame.writeStream.format("icefloe")
             .option("dims", ",".join(DIMS))
             .option("variables", "t")
             .option("chunks", "3,3,2")
@@ -95,6 +97,42 @@ def test_a_stream_with_a_new_checkpoint_is_another_one(
     newest, before, *_ = repository.ancestry(branch="main")
     apps = [info.metadata["icefloe.stream.app"] for info in (newest, before)]
     assert apps[0] == json.loads((stream.checkpoint / "metadata").read_text())["id"] != apps[1]
+
+
+def test_all_tasks_write_a_stream_exactly_once(
+    spark: SparkSession, repository: Repository, tmp_path: Path
+) -> None:
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    stream = Stream(spark, repository, tmp_path)
+
+    def run() -> None:
+        writer = write_stream(
+            stream.frame,
+            repository,
+            checkpoint=str(stream.checkpoint),
+            dims=DIMS,
+            variables=["t"],
+            chunks=(3, 3, 2),
+            num_tasks=2,
+        )
+        query = writer.trigger(availableNow=True).start()
+        assert query.awaitTermination(300)
+        assert query.exception() is None
+
+    stream.arrive(0)
+    run()
+    (note,) = (stream.checkpoint / "commits").glob("0")
+    note.unlink()
+    (stream.checkpoint / "commits" / ".0.crc").unlink(missing_ok=True)
+    stream.arrive(2)
+    run()
+    assert len(messages(repository)) == 3
+    newest = next(iter(repository.ancestry(branch="main")))
+    name = json.loads((stream.checkpoint / "metadata").read_text())["id"]
+    assert newest.metadata == {"icefloe.stream.app": name, "icefloe.stream.batch": 1}
+    assert_same(opened(repository), xr.concat([cube(0, 2), cube(2, 2)], "time")[["t"]])
+    with pytest.raises(InvalidInputError, match="df is not a stream"):
+        write_stream(spark.range(1), repository, checkpoint="/c", dims=["id"], variables=["id"])
 
 
 def test_a_repeated_batch_is_not_written_twice(

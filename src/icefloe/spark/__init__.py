@@ -23,6 +23,7 @@ from icefloe.spark.runtime import session
 from icefloe.spark.tables import table
 from icefloe.spark.write_dataset import write_dataset
 from icefloe.spark.write_regions import write_regions
+from icefloe.spark.write_stream import write_stream
 from icefloe.spark.write_table import write_table
 
 __all__ = [
@@ -38,5 +39,6 @@ __all__ = [
     "table",
     "write_dataset",
     "write_regions",
+    "write_stream",
     "write_table",
 ]

@@ -103,11 +103,11 @@ def write_table(
         raise InvalidInputError(f"df is a {type(df).__name__}, expected a Spark DataFrame")
     if getattr(df, "isStreaming", False):
         raise InvalidInputError(
-            'df is a stream; write it with df.writeStream.format("icefloe"), or call write_table '
-            "in foreachBatch"
+            "df is a stream; write it with icefloe.spark.write_stream, or call write_table in "
+            "foreachBatch"
         )
     started = time.monotonic()
-    schema = _arrow_schema(df, dims, variables)
+    schema = arrow_columns(df, dims, variables)
     request = table_request(schema, group, dims, variables, chunks, mode)
     batch = BatchId.of(transaction)
     opened = as_repository(repository)
@@ -136,7 +136,7 @@ def write_table(
     return TableReport(snapshot, counts.chunks, counts.bytes, time.monotonic() - started)
 
 
-def _arrow_schema(df: DataFrame, dims: Any, variables: Any) -> pa.Schema:
+def arrow_columns(df: DataFrame, dims: Any, variables: Any) -> pa.Schema:
     """The columns that matter, in Arrow's types; others may have types that Arrow lacks."""
     named = {*_listed(dims), *_listed(variables)}
     seen = df.schema
