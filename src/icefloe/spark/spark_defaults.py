@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 
-from pyspark import SparkConf, SparkContext
 from pyspark.find_spark_home import _find_spark_home
 
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
@@ -27,6 +26,8 @@ _PROPERTY = re.compile(r"\s*((?:\\.|[^\s=:\\])+)(?:\s*[=:]\s*|\s+)(.*)\Z")
 def settled(environment: Mapping[str, str]) -> dict[str, str]:
     """The settings that Spark would start with if none were given."""
     if is_submitted(environment):
+        from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - not in Connect's own package
+
         SparkContext._ensure_initialized()
         return dict(SparkConf().getAll())
     given, file = submit_arguments(environment.get("PYSPARK_SUBMIT_ARGS", ""))

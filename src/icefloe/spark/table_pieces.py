@@ -36,7 +36,7 @@ from icefloe.storage.run import run_blocking
 
 OBJECT_BYTES = 64 << 20
 PIECE_BYTES = 2 << 20
-ASSEMBLY_BYTES = 256 << 20
+ASSEMBLY_BYTES = 32 << 20
 _IN_MESSAGE_BYTES = 64 << 10  # a smaller piece travels in the message of its task
 _PIECES_AT_ONCE = 32
 _TRIES = 10
