@@ -26,6 +26,7 @@ from pathlib import Path
 
 MODES = ("native", "virtual")
 BAD = ("different", "traceback", "hang")
+FILES_A_PROCESS = 60
 Row = dict[str, str]
 """`file`, `mode`, `outcome`, `reason`."""
 
@@ -39,29 +40,51 @@ class Worker:
 
     def __init__(self, seconds: float, most_bytes: int) -> None:
         self._seconds, self._most_bytes = seconds, most_bytes
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._files = 0
 
     def compare(self, path: Path, mode: str) -> tuple[str, str]:
-        """The outcome for one file, and the reason."""
+        """The outcome for one file, and the reason.
+
+        A file that xarray hangs at, or that ends the process in xarray, is compared with h5py.
+        """
+        outcome, reason = self._ask(path, mode, "xarray")
+        if outcome == "lost":
+            told = f"xarray: {reason}"
+            outcome, reason = self._ask(path, mode, "h5py")
+            if outcome in ("lost", "unreadable"):
+                return "unreadable", told
+        return outcome, reason
+
+    def _ask(self, path: Path, mode: str, reader: str) -> tuple[str, str]:
+        """Outcome and reason; `lost` when the ingest was done but the comparison was not."""
         process = self._running()
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(json.dumps([str(path), mode]) + "\n")
+        process.stdin.write(json.dumps([str(path), mode, reader]).encode() + b"\n")
         process.stdin.flush()
-        with selectors.DefaultSelector() as selector:
-            selector.register(process.stdout, selectors.EVENT_READ)
-            if not selector.select(self._seconds):
-                self.close()
-                return "hang", f"no answer after {self._seconds:g} seconds"
-        line = process.stdout.readline()
-        if not line:
-            code = process.wait()
-            self._process = None
-            return "traceback", f"the process ended with {code}"
-        outcome, reason = json.loads(line)
+        trouble = ("hang", "traceback")
+        while True:
+            with selectors.DefaultSelector() as selector:
+                selector.register(process.stdout, selectors.EVENT_READ)
+                if not selector.select(self._seconds):
+                    self.close()
+                    return trouble[0], f"no answer after {self._seconds:g} seconds"
+            line = process.stdout.readline()
+            if not line:
+                code = process.wait()
+                self._process = None
+                return trouble[1], f"the process ended with {code}"
+            outcome, reason = json.loads(line)
+            if outcome != "ingested":
+                break
+            trouble = ("lost", "lost")
+        self._files += 1
+        if outcome == "traceback" or self._files % FILES_A_PROCESS == 0:
+            self.close()  # libraries keep what they allocated, most of all when something failed
         return str(outcome), str(reason)
 
-    def _running(self) -> subprocess.Popen[str]:
+    def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
             limit = self._most_bytes
 
@@ -73,11 +96,12 @@ class Worker:
                 "OPENBLAS_NUM_THREADS": "1",
                 "MALLOC_ARENA_MAX": "2",
             }
+            # Unbuffered: what waits in a buffer of this side is not seen by the selector.
             self._process = subprocess.Popen(
                 [sys.executable, str(Path(__file__).parent / "corpus_worker.py")],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                text=True,
+                bufsize=0,
                 preexec_fn=limited,  # noqa: PLW1509 - there are no threads here
                 env=environment,
             )

@@ -13,7 +13,7 @@ import icefloe
 from icefloe import AlreadyExistsError, InvalidInputError, Repository
 from icefloe.credentials import LocalFileSystemAccess
 from icefloe.spark import ingest
-from icefloe.virtual import SourceError, ingest_local
+from icefloe.virtual import ingest_local
 from tests.spark.connect import SECONDS, run_connect_program
 from tests.virtual.datasets import (
     FORMATS,
@@ -172,9 +172,14 @@ def test_a_file_damaged_inside_stops_the_job_and_the_next_run_starts_anew(
     bad[chunk.byte_offset : chunk.byte_offset + chunk.size] = b"\xff" * chunk.size
     paths[1].write_bytes(bytes(bad))
     options: dict[str, Any] = {"concat_dim": "time", "append": True}
-    with pytest.raises(SourceError, match=r"a\.nc: 'large' cannot be read"):
+    with pytest.raises(InvalidInputError, match=r"a\.nc: 'large' cannot be read"):
         ingest(spark, paths, repository, **options)
     assert history(repository) == before
+    other = make_repository(tmp_path, "other")
+    report = ingest(spark, paths, other, on_error="skip", **options)
+    assert (report.files_added, report.files_failed) == (1, 1)
+    assert report.problems[0].location == paths[1].as_uri()
+    check(contents(other), expected(paths[:1]))
     paths[1].write_bytes(good)
     assert ingest(spark, paths, repository, **options).files_added == 2
     check(contents(repository), expected(paths))

@@ -18,8 +18,9 @@ from icefloe.spark import ref_blocks
 from icefloe.spark.items import map_items
 from icefloe.spark.shared_write import TaskSide, share
 
-Work = Callable[[ForkSession, Any], None]
-"""What is done for one item: writes through the fork's store."""
+Work = Callable[[ForkSession, Any], Any]
+"""What is done for one item: writes through the fork's store. What it returns, unless it is empty,
+comes back in `WriteReport.told`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class WriteReport:
     chunks_written: int
     bytes_written: int
     seconds: float
+    told: tuple[Any, ...] = ()
 
 
 def write_items(
@@ -50,8 +52,8 @@ def write_items(
         return WriteReport(0, 0, 0.0)
     shared = share(session, num_chunks or {})
     run = partial(_write_task, shared.tasks, work)
-    counts = shared.run(map_items(spark, items, run, ref_blocks.DDL, num_tasks))
-    return WriteReport(counts.chunks, counts.bytes, time.monotonic() - started)
+    counts, told = shared.run_told(map_items(spark, items, run, ref_blocks.DDL, num_tasks))
+    return WriteReport(counts.chunks, counts.bytes, time.monotonic() - started, tuple(told))
 
 
 def _write_task(
@@ -59,8 +61,10 @@ def _write_task(
 ) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for item in batch.column("item"):
-            work(tasks.fork, pickle.loads(item.as_py()))
+            told = work(tasks.fork, pickle.loads(item.as_py()))
             yield tasks.drain()
+            if told:
+                yield ref_blocks.told_batch(told)
 
 
 def require_writable(session: Session) -> None:

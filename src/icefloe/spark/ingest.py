@@ -90,13 +90,14 @@ def ingest(
         mode: `native` copies the values, `virtual` stores references to the files, for which
             the repository needs a virtual chunk container.
         append: add to the group, which then has to fit.
-        on_error: `fail` if any file does not fit, or `skip` it and list it in the report. One
-            that turns out to be damaged while it is copied stops the ingest in both cases.
+        on_error: `fail` if any file cannot be read or does not fit, or `skip` it and list it in
+            the report. Files that turn out to be damaged while they are copied cost a second
+            pass over the others.
         access: how remote sources are reached.
 
     Raises:
-        InvalidInputError: files do not fit together; every one is named with its reason.
-        SourceError: a file turned out to be damaged while it was copied; nothing was committed.
+        InvalidInputError: files cannot be read or do not fit together; every one is named with its
+            reason, and nothing was committed.
         AlreadyExistsError: the group has arrays and `append` is not set.
         RebaseFailedError: somebody else changed the same arrays meanwhile; nothing was committed,
             run it again.
@@ -126,13 +127,19 @@ def ingest(
     scanned = scan_frame(spark, locations, options, reach, known_to(existing))
     try:
         found, problems = descriptions_of(scanned, locations)
-        plan = plan_ingest(found, options, existing, problems)
-        if on_error == "fail":
-            plan.raise_problems()
-        counts = (0, 0, 0)
+        while True:
+            plan = plan_ingest(found, options, existing, problems)
+            if on_error == "fail":
+                plan.raise_problems()
+            counts, damaged = _run(spark, session, plan, scanned, reach)
+            if not damaged:
+                break
+            # The others may go elsewhere without these, so that everything is done anew.
+            session.discard_changes()
+            found = [source for source in found if source.location not in damaged]
+            problems += [Problem(location, reason) for location, reason in damaged.items()]
         snapshot_id = None
         if plan.arrays:
-            counts = _run(spark, session, plan, scanned, reach)
             snapshot_id = session.commit(
                 message or f"ingested {len(plan.sources)} files",
                 rebase_with=ConflictDetector(),
@@ -185,11 +192,15 @@ def _run(
     plan: IngestPlan,
     scanned: DataFrame,
     access: SourceAccess,
-) -> tuple[int, int, int]:
-    """Everything but the commit: chunks and bytes written, references set."""
+) -> tuple[tuple[int, int, int], dict[str, str]]:
+    """Everything but the commit: chunks and bytes written, references set; and damaged files."""
+    if not plan.arrays:
+        return (0, 0, 0), {}
     require_containers(session, plan)
     write_metadata(session.store, plan)
-    copied = copy(spark, session, plan, access)
+    copied, damaged = copy(spark, session, plan, access)
+    if damaged:
+        return (0, 0, 0), damaged
     references, stored, size = 0, 0, 0
     if plan.options.mode == "virtual":
         references, stored, size = refer(spark, session, plan, scanned)
@@ -197,4 +208,4 @@ def _run(
         if array.storage == "values":
             write_values(session.store, array)
     add_to_ledger(session.store, plan.options.group, plan.sources)
-    return copied.chunks_written + stored, copied.bytes_written + size, references
+    return (copied.chunks_written + stored, copied.bytes_written + size, references), {}

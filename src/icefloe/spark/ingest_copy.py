@@ -6,17 +6,12 @@ writers, with the files that overlap them. It carries only what those files need
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from icefloe.api.session import ForkSession, Session
@@ -24,13 +19,12 @@ from icefloe.spark.engine import WriteReport, write_items
 from icefloe.spark.runtime import parallelism
 from icefloe.virtual.access import SourceAccess
 from icefloe.virtual.chunk_copy import copy_region
-from icefloe.virtual.description import SourceDescription, SourceError
-from icefloe.virtual.formats import NativeReader, open_native
-from icefloe.virtual.ingest import MOST_OPEN_FILES
+from icefloe.virtual.description import SourceDescription
+from icefloe.virtual.formats import NativeReader
+from icefloe.virtual.open_files import OpenFiles, collecting
 from icefloe.virtual.plan import BLOCK_BYTES, ArrayPlan, IngestPlan, Region
 
 _PIECES_A_SLOT = 8
-_TOLD = re.compile(r"SourceError: (.*)")  # Spark hands on the text of a task's error, not its class
 _LEAST_BYTES = 1 << 20  # smaller pieces cost more to hand out than to do
 
 
@@ -46,23 +40,21 @@ class Box:
 
 def copy(
     spark: SparkSession, session: Session, plan: IngestPlan, access: SourceAccess
-) -> WriteReport:
+) -> tuple[WriteReport, dict[str, str]]:
     """Fill the native arrays of a plan, in a session that has their metadata.
 
-    Raises:
-        SourceError: a file that could be described cannot be read; the message names it.
+    Also tells which files turned out to be damaged, and why. Tasks do not fail for them: Spark
+    would try such a task again and again, and print a stack trace each time.
     """
     pieces = cut_pieces(plan, parallelism(spark) * _PIECES_A_SLOT)
     native = (array for array in plan.arrays if array.storage == "native")
     num_chunks = {array.target: array.num_new_chunks for array in native}
     work = partial(_copy_piece, access)
-    try:
-        return write_items(spark, session, pieces, work, num_chunks=num_chunks)
-    except PySparkException as error:
-        told = _TOLD.search(str(error))
-        if told is None:
-            raise
-        raise SourceError(told[1]) from error
+    report = write_items(spark, session, pieces, work, num_chunks=num_chunks)
+    damaged: dict[str, str] = {}
+    for told in report.told:
+        damaged |= told
+    return report, damaged
 
 
 def cut_pieces(plan: IngestPlan, num_pieces: int) -> list[list[Box]]:
@@ -120,41 +112,21 @@ def _slim(source: SourceDescription, path: str) -> SourceDescription:
     return replace(source, groups={}, variables={path: variable}, references=None)
 
 
-def _copy_piece(access: SourceAccess, fork: ForkSession, piece: list[Box]) -> None:
-    """Read and write the boxes of a piece; a file they share is opened once."""
-    with ExitStack() as stack:
-        open_files: dict[str, NativeReader] = {}
+def _copy_piece(access: SourceAccess, fork: ForkSession, piece: list[Box]) -> dict[str, str]:
+    """Read and write the boxes of a piece; a file they share is opened once.
 
-        def reader_of(location: str) -> NativeReader:
-            if location not in open_files:
-                if len(open_files) >= MOST_OPEN_FILES:
-                    stack.close()
-                    open_files.clear()
-                open_files[location] = stack.enter_context(open_native(location, access))
-            return open_files[location]
-
+    Returns the files that cannot be read, with the reasons.
+    """
+    damaged: dict[str, str] = {}
+    with OpenFiles(access) as files:
         for box in piece:
             locations = [source.location for source in box.plan.sources]
-            readers = partial(_numbered, reader_of, locations)
-            copy_region(fork.store, box.plan, box.array, box.region, readers)
+            if not damaged.keys() & set(locations):
+                with collecting(damaged):
+                    readers = partial(_numbered, files, locations)
+                    copy_region(fork.store, box.plan, box.array, box.region, readers)
+    return damaged
 
 
-def _numbered(
-    reader_of: Callable[[str], NativeReader], locations: Sequence[str], number: int
-) -> NativeReader:
-    return _NamingReader(locations[number], partial(reader_of, locations[number]))
-
-
-@dataclass(frozen=True, slots=True)
-class _NamingReader:
-    """Says of which file a failure is: libraries only tell what was wrong with the bytes."""
-
-    location: str
-    open: Callable[[], NativeReader]
-
-    def read(self, path: str, region: Region) -> NDArray[Any]:
-        try:
-            return self.open().read(path, region)
-        except Exception as error:
-            reason = " ".join(str(error).removeprefix(f"{self.location}: ").split())
-            raise SourceError(f"{self.location}: {path!r} cannot be read: {reason}") from error
+def _numbered(files: OpenFiles, locations: list[str], number: int) -> NativeReader:
+    return files.at(locations[number])

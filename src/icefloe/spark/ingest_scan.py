@@ -14,11 +14,11 @@ from functools import partial
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from icefloe.errors import IcefloeError
 from icefloe.spark.items import map_items
 from icefloe.virtual.access import SourceAccess
 from icefloe.virtual.description import SourceDescription
 from icefloe.virtual.ingest import scan_for
+from icefloe.virtual.open_files import reason_of
 from icefloe.virtual.plan import IngestOptions, Problem
 
 SCHEMA = pa.schema(
@@ -94,9 +94,8 @@ def _scan_one(
 ) -> pa.RecordBatch:
     try:
         found = scan_for(location, options, access, is_known=is_known)
-    except IcefloeError as error:
-        reason = str(error).removeprefix(f"{location}: ")
-        return _rows([(location, None, None, reason)])
+    except Exception as error:  # noqa: BLE001 - whatever a library raises is about the file
+        return _rows([(location, None, None, reason_of(error, location))])
     rows: list[tuple[str, str | None, bytes | None, str | None]] = [
         (location, None, pickle.dumps(found.without_references()), None)
     ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -31,11 +31,12 @@ SCHEMA = pa.schema(
         ("refs", pa.binary()),
         ("deleted", pa.binary()),
         ("made", pa.binary()),
+        ("told", pa.binary()),
     ]
 )
 DDL = (
     "node_id binary, split bigint, ndim int, chunks bigint, virtual bigint, bytes bigint, "
-    "refs binary, deleted binary, made binary"
+    "refs binary, deleted binary, made binary, told binary"
 )
 UNCUT = -1
 
@@ -116,6 +117,17 @@ def made_batch(
         "made": pickle.dumps(split),
     }
     return pa.RecordBatch.from_pylist([row], schema=SCHEMA)
+
+
+def told_batch(told: Any) -> pa.RecordBatch:
+    """Something a task has to say besides, as a row that is neither references nor a manifest."""
+    row = {"node_id": b"", "split": UNCUT, "ndim": 0, "chunks": 0, "virtual": 0, "bytes": 0}
+    return pa.RecordBatch.from_pylist([{**row, "told": pickle.dumps(told)}], schema=SCHEMA)
+
+
+def told_in(table: pa.Table) -> list[Any]:
+    """What tasks had to say."""
+    return [pickle.loads(told) for told in table["told"].drop_null().to_pylist()]
 
 
 def counts_in(table: pa.Table) -> Counts:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -64,9 +65,14 @@ class SharedWrite:
 
     def run(self, blocks: DataFrame) -> Counts:
         """Run the tasks, whose blocks are the rows, and take over what they made."""
+        return self.run_told(blocks)[0]
+
+    def run_told(self, blocks: DataFrame) -> tuple[Counts, list[Any]]:
+        """The same, with what the tasks had to say besides."""
         if self.tasks.reductions:
             blocks = reduce_blocks(blocks, self.tasks.fork, self.tasks.reductions)
-        return self.take(blocks.toArrow())
+        rows = blocks.toArrow()
+        return self.take(rows), ref_blocks.told_in(rows)
 
     def take(self, rows: pa.Table) -> Counts:
         """Lay what tasks made over the session, all of it or nothing.

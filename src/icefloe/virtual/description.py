@@ -70,6 +70,8 @@ class VariableDescription:
     """All values as stored, for small coordinates."""
     digest: bytes | None = None
     """Of the values, to compare variables that should be the same in every file."""
+    notes: tuple[str, ...] = ()
+    """What a reader of the repository has to know about it."""
 
     @property
     def name(self) -> str:

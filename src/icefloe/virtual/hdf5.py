@@ -17,12 +17,8 @@ from h5py import h5a, h5d, h5g, h5l, h5o, h5r, h5s
 from numpy.typing import NDArray
 
 from icefloe.virtual.access import SourceFile
-from icefloe.virtual.data_types import (
-    attribute_json,
-    data_type_of,
-    encode_cf_fill_value,
-    fill_value_json,
-)
+from icefloe.virtual.cf_attributes import zarr_attributes
+from icefloe.virtual.data_types import attribute_json, data_type_of, fill_value_json
 from icefloe.virtual.description import (
     GroupDescription,
     Json,
@@ -33,6 +29,7 @@ from icefloe.virtual.description import (
     with_values,
 )
 from icefloe.virtual.hdf5_chunks import codecs_of, find_references
+from icefloe.virtual.hdf5_types import storable_dtype, unusual_storage
 
 NOT_A_VARIABLE = "This is a netCDF dimension but not a netCDF variable"
 NON_COORDINATE = "_nc4_non_coord_"
@@ -84,6 +81,8 @@ class _Scan:
     references: dict[str, Any] = field(default_factory=dict)
     dimension_names: dict[int, str] = field(default_factory=dict)
     """NetCDF's numbers of dimensions, as met so far."""
+    scale_names: dict[int, str] = field(default_factory=dict)
+    """Names of the scales that variables refer to, by address."""
     seen: set[int] = field(default_factory=set)
     """Addresses of the groups met so far: a group may be its own grandchild."""
 
@@ -92,12 +91,13 @@ class _Scan:
         if address in self.seen:
             return
         self.seen.add(address)
-        arrays, groups = _members(gid)
+        arrays, groups = _members(gid, self.file.location)
         dimensions, unlimited = {}, set()
         for name, item in arrays.items():
             if not item.is_scale:
                 continue
             dimensions[name] = item.dataset.shape[0]
+            self.scale_names[h5o.get_info(item.dataset).addr] = name
             longest = item.dataset.get_space().get_simple_extent_dims(maxdims=True)
             if longest[0] in (None, h5s.UNLIMITED):
                 unlimited.add(name)
@@ -156,27 +156,29 @@ class _Scan:
         shape = dataset.shape or ()  # a dataset without values, only attributes, has none
         plist = dataset.get_create_plist()
         is_chunked = plist.get_layout() == h5d.CHUNKED
-        dtype, trouble = _storable_dtype(dataset.dtype)
+        dtype, trouble = storable_dtype(dataset)
         trouble = trouble or _foreign_storage(plist)
         fill: Json = None
         codecs, reason = None, trouble
+        said = zarr_attributes(attributes, dtype)
         if not trouble:
             fill = fill_value_json(_fill_value(plist, dtype), dtype)
-            if "_FillValue" in attributes:
-                attributes["_FillValue"] = encode_cf_fill_value(attributes["_FillValue"], dtype)
             codecs, reason = codecs_of(plist, dtype)
+            if (odd := unusual_storage(dataset.get_type(), dtype)) is not None:
+                codecs, reason = None, odd
         variable = VariableDescription(
             path=path,
             dtype="string" if dtype.kind == "O" else dtype.str,
             shape=shape,
             chunks=tuple(max(1, size) for size in (plist.get_chunk() if is_chunked else shape)),
             dimensions=self._dimensions(item, name, shape, phony),
-            attributes={key: attribute_json(value) for key, value in attributes.items()},
+            attributes=said.attributes,
             data_type=None if trouble else data_type_of(dtype),
             fill_value=fill,
             codecs=codecs,
             reason=reason,
             is_contiguous=not is_chunked and codecs is not None,
+            notes=said.notes,
         )
         if not trouble and wants_values(variable, self.concat_dims):
             variable = with_values(variable, read_all(dataset, dtype))
@@ -201,8 +203,9 @@ class _Scan:
             if len(names) == len(shape):
                 return names
         listed: list[str | None] = [None] * len(shape)
-        if (scales := item.marks.get(b"DIMENSION_LIST")) is not None:
-            listed = [self._scale_name(np.ravel(refs)) for refs in scales]
+        scales = item.marks.get(b"DIMENSION_LIST")
+        if isinstance(scales, np.ndarray) and scales.shape == (len(shape),):
+            listed = [self._scale_name(refs) for refs in scales]
         elif len(shape) == 1 and item.is_scale:
             return (name,)
         used: set[str] = set()
@@ -212,10 +215,19 @@ class _Scan:
         )
 
     def _scale_name(self, refs: Any) -> str | None:
-        if not len(refs):
+        """The name of the first scale of a dimension; None if there is none, or none any more."""
+        found = refs[0] if isinstance(refs, np.ndarray) and refs.size else None
+        if not isinstance(found, h5r.Reference):
             return None
-        full: str = h5r.get_name(refs[0], self.fid).decode()
-        return full.rpartition("/")[2]
+        try:
+            # HDF5 looks through the whole file for the name of an object: they are kept.
+            address = h5o.get_info(h5r.dereference(found, self.fid)).addr
+            if address not in self.scale_names:
+                full = h5r.get_name(found, self.fid) or b""
+                self.scale_names[address] = _text(full, self.file.location).rpartition("/")[2]
+        except (KeyError, RuntimeError, ValueError):
+            return None
+        return self.scale_names[address] or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +266,14 @@ def pad(values: NDArray[Any], shape: tuple[int, ...], fill: Any) -> NDArray[Any]
     return padded
 
 
-def _members(gid: Any) -> tuple[dict[str, _Dataset], dict[str, Any]]:
+def _text(name: bytes, location: str) -> str:
+    try:
+        return name.decode()
+    except UnicodeDecodeError as error:
+        raise SourceError(f"{location}: the name {name!r} in it is not UTF-8") from error
+
+
+def _members(gid: Any, location: str) -> tuple[dict[str, _Dataset], dict[str, Any]]:
     """Datasets and groups by name, as far as they are in this file. Symbolic links are left out:
     they may lead to any other file, and who made this one must not choose which are read.
     """
@@ -264,9 +283,9 @@ def _members(gid: Any) -> tuple[dict[str, _Dataset], dict[str, Any]]:
             continue
         child = h5o.open(gid, raw)
         if isinstance(child, h5d.DatasetID):
-            arrays[raw.decode()] = _Dataset(child, *_attributes(child))
+            arrays[_text(raw, location)] = _Dataset(child, *_attributes(child))
         elif isinstance(child, h5g.GroupID):
-            groups[raw.decode()] = child
+            groups[_text(raw, location)] = child
     return arrays, groups
 
 
@@ -288,40 +307,37 @@ def _attributes(owner: Any) -> tuple[dict[str, Any], dict[bytes, Any]]:
     for number in range(h5a.get_num_attrs(owner)):
         attribute = h5a.open(owner, index=number)
         raw = attribute.name if isinstance(attribute.name, bytes) else attribute.name.encode()
+        if raw in _BOOKKEEPING:
+            continue
+        value = _attribute(attribute)
+        if value is None:
+            continue
         if raw in _MARKS:
-            marks[raw] = _attribute(attribute)
-        elif raw not in _BOOKKEEPING:
-            found[raw.decode()] = _attribute(attribute)
+            marks[raw] = value
+        else:
+            found[raw.decode("utf-8", "replace")] = value
     return found, marks
 
 
 def _attribute(attribute: Any) -> Any:
+    """The value of an attribute; None for types that nobody could write down, such as times."""
     if attribute.get_space().get_simple_extent_type() == h5s.NULL:
         return ""
-    values = np.empty(attribute.shape, attribute.dtype)
+    try:
+        values = np.empty(attribute.shape, attribute.dtype)
+    except TypeError:  # numpy has no such type
+        return None
     attribute.read(values)
     if values.dtype.kind == "S" and not values.shape:
         return bytes(values[()]).decode("utf-8", "replace")
     if values.dtype.kind == "O" and h5py.check_string_dtype(values.dtype):
-        text = [item.decode("utf-8", "replace") for item in values.ravel().tolist()]
+        text = [_as_str(item) for item in values.ravel().tolist()]
         return text[0] if len(text) == 1 else text
     return values[()] if not values.shape else values
 
 
-def _storable_dtype(dtype: np.dtype[Any]) -> tuple[np.dtype[Any], str | None]:
-    """The type of the stored bytes, and why it cannot be brought over, if it cannot."""
-    if h5py.check_enum_dtype(dtype) is not None:
-        return np.dtype(dtype.str), None
-    if dtype.kind == "O":
-        if h5py.check_string_dtype(dtype):
-            return dtype, None
-        what = "references" if h5py.check_ref_dtype(dtype) else "lists of any length"
-        return dtype, f"it holds {what}, which Zarr has no data type for"
-    if dtype.names is not None:
-        return dtype, f"it is compound ({', '.join(dtype.names)}), which is not supported"
-    if data_type_of(dtype) is None:
-        return dtype, f"its type {dtype} has no counterpart in Zarr"
-    return dtype, None
+def _as_str(item: Any) -> str:
+    return item.decode("utf-8", "replace") if isinstance(item, bytes) else str(item or "")
 
 
 def _foreign_storage(plist: Any) -> str | None:
@@ -374,7 +390,7 @@ def open_dataset(fid: Any, path: str) -> Any:
 
 def read_region(dataset: Any, region: tuple[slice, ...]) -> NDArray[Any]:
     """Part of a dataset as stored."""
-    dtype, _ = _storable_dtype(dataset.dtype)
+    dtype, _ = storable_dtype(dataset.id)
     values = dataset[region] if dataset.shape else dataset[()]
     values = as_text(values) if dtype.kind == "O" else np.asarray(values, dtype)
     wanted = tuple(

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from h5py import h5d, h5s, h5z
+from numpy.typing import NDArray
 
 from icefloe.virtual.data_types import bytes_codec
 from icefloe.virtual.description import Json, SourceError
@@ -119,10 +120,60 @@ def _chunked(dataset: Any, plist: Any, location: str, size_bytes: int) -> pa.Tab
         skipped = sum(map(bool, masks))
         return f"{skipped} of its chunks were stored without some of the filters"
     index = np.array(starts, np.int64).reshape(len(found), ndim) // chunk
+    if (doubt := _doubtful_places(dataset, chunk, index)) is not None:
+        return doubt
+    if _has_plain_edges(dataset, plist, chunk, index, np.array(lengths, np.int64)):
+        return "chunks at its edges were stored without the filters"
     offset, length = np.array(offsets, np.uint64), np.array(lengths, np.uint64)
     _check_end(location, size_bytes, int((offset + length).max()))
     order = np.lexsort(index.T[::-1])
     return make_references(index[order], location, offset[order], length[order])
+
+
+def _doubtful_places(dataset: Any, chunk: NDArray[Any], index: NDArray[Any]) -> str | None:
+    """Whether HDF5 tells wrong places, which it does for its index of one unlimited dimension
+    (`libver="latest"`), unless that is the first: there all places along those before it are 0.
+    """
+    limits = dataset.get_space().get_simple_extent_dims(maxdims=True)
+    unlimited = [at for at, most in enumerate(limits) if most in (None, h5s.UNLIMITED)]
+    grid = -(-np.array(dataset.shape, np.int64) // chunk)
+    if (index >= grid).any():
+        return "HDF5 tells of chunks outside of it"
+    if len(unlimited) != 1 or (grid[: unlimited[0]] <= 1).all():
+        return None
+    if index[:, : unlimited[0]].any() or not index.any():
+        return None
+    return "HDF5 does not tell where its chunks are: its unlimited dimension is not the first"
+
+
+def _has_plain_edges(
+    dataset: Any,
+    plist: Any,
+    chunk: NDArray[Any],
+    index: NDArray[Any],
+    lengths: NDArray[np.int64],
+) -> bool:
+    """Whether chunks that reach over the edge are stored as they are, in spite of filters.
+
+    HDF5 has an option for it, which it does not tell of. Such a chunk is as long as its values
+    are, and its bytes are the values.
+    """
+    if not plist.get_nfilters():
+        return False
+    whole = int(np.prod(chunk)) * dataset.dtype.itemsize
+    is_edge = ((index + 1) * chunk > np.array(dataset.shape, np.int64)).any(axis=1)
+    rows = np.flatnonzero(is_edge & (lengths == whole))
+    if not len(rows):
+        return False
+    start = index[rows[0]] * chunk
+    _, stored = dataset.read_direct_chunk(tuple(start.tolist()))
+    raw = np.frombuffer(stored, dataset.dtype).reshape(chunk)
+    count = tuple(np.minimum(chunk, np.array(dataset.shape) - start).tolist())
+    space = dataset.get_space()
+    space.select_hyperslab(tuple(start.tolist()), count)
+    values = np.empty(count, dataset.dtype)
+    dataset.read(h5s.create_simple(count), space, values)
+    return raw[tuple(slice(0, size) for size in count)].tobytes() == values.tobytes()
 
 
 def _check_end(location: str, size_bytes: int, end: int) -> None:

@@ -6,7 +6,7 @@ The same plan runs on a cluster; this is the plain loop that says what the resul
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,15 +16,16 @@ from zarr.abc.store import Store
 from icefloe import paths
 from icefloe.api.repository import Repository
 from icefloe.api.session import Session
-from icefloe.errors import AlreadyExistsError, IcefloeError, InvalidInputError
+from icefloe.errors import AlreadyExistsError, InvalidInputError
 from icefloe.store.zarr_store import IcechunkStore
 from icefloe.virtual.access import SourceAccess
 from icefloe.virtual.chunk_copy import copy_region
 from icefloe.virtual.description import SourceDescription
 from icefloe.virtual.existing import describe_existing
-from icefloe.virtual.formats import NativeReader, look_at, open_native, scan
+from icefloe.virtual.formats import NativeReader, look_at, scan
 from icefloe.virtual.globs import Sources, list_sources
 from icefloe.virtual.ledger import add_to_ledger
+from icefloe.virtual.open_files import OpenFiles, collecting, reason_of
 from icefloe.virtual.plan import ArrayPlan, IngestOptions, IngestPlan, Mode, Problem
 from icefloe.virtual.planning import Existing, plan_ingest
 from icefloe.virtual.transfer import (
@@ -33,8 +34,6 @@ from icefloe.virtual.transfer import (
     write_references,
     write_values,
 )
-
-MOST_OPEN_FILES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,13 +124,22 @@ def ingest_local(
     session = repository.writable_session(branch)
     existing = require_group(session.store, options, append=append)
     found, problems = _scan_all(list_sources(sources, reach), options, reach, known_to(existing))
-    plan = plan_ingest(found, options, existing, problems)
-    if on_error == "fail":
-        plan.raise_problems()
+    references = {source.location: source.references or {} for source in found}
+    while True:
+        plan = plan_ingest(found, options, existing, problems)
+        if on_error == "fail":
+            plan.raise_problems()
+        damaged: dict[str, str] | None = {} if on_error == "skip" else None
+        if plan.arrays:
+            _run(session, plan, references, reach, damaged)
+        if not damaged:
+            break
+        # The others may go elsewhere without these, so that everything is done anew.
+        session.discard_changes()
+        found = [source for source in found if source.location not in damaged]
+        problems += [Problem(location, reason) for location, reason in damaged.items()]
     snapshot_id = None
     if plan.arrays:
-        references = {source.location: source.references or {} for source in found}
-        _run(session, plan, references, reach)
         snapshot_id = session.commit(message or f"ingested {len(plan.sources)} files")
     num_sources = len(plan.sources) if plan.arrays else 0
     return IngestResult(snapshot_id, num_sources, plan.unchanged, plan.problems, plan.notes)
@@ -174,8 +182,8 @@ def _scan_all(
     for location in locations:
         try:
             found.append(scan_for(location, options, access, is_known=location in known))
-        except IcefloeError as error:
-            problems.append(Problem(location, str(error).removeprefix(f"{location}: ")))
+        except Exception as error:  # noqa: BLE001 - whatever a library raises is about the file
+            problems.append(Problem(location, reason_of(error, location)))
     return found, problems
 
 
@@ -184,37 +192,34 @@ def _run(
     plan: IngestPlan,
     references: Mapping[str, Mapping[str, pa.Table]],
     access: SourceAccess,
+    damaged: dict[str, str] | None,
 ) -> None:
+    """Everything but the commit. Damaged files are entered in `damaged`, or raised if it is None."""
     store = session.store
     write_metadata(store, plan)
-    for array in plan.arrays:
-        if array.storage == "values":
-            write_values(store, array)
-        elif array.storage == "native":
-            _copy(store, plan, array, access)
-        else:
-            _refer(store, plan, array, references)
+    with OpenFiles(access) as files:
+        for array in plan.arrays:
+            if array.storage == "values":
+                write_values(store, array)
+            elif array.storage == "native":
+                _copy(store, plan, array, files, damaged)
+            else:
+                _refer(store, plan, array, references)
     add_to_ledger(store, plan.options.group, plan.sources)
 
 
-def _copy(store: IcechunkStore, plan: IngestPlan, array: ArrayPlan, access: SourceAccess) -> None:
+def _copy(
+    store: IcechunkStore,
+    plan: IngestPlan,
+    array: ArrayPlan,
+    files: OpenFiles,
+    damaged: dict[str, str] | None,
+) -> None:
+    def reader_of(number: int) -> NativeReader:
+        return files.at(plan.sources[number].location)
+
     for region in array.blocks(itemsize=array.itemsize):
-        with ExitStack() as stack:
-            open_files: dict[int, NativeReader] = {}
-
-            def reader_of(
-                number: int,
-                stack: ExitStack = stack,
-                open_files: dict[int, NativeReader] = open_files,
-            ) -> NativeReader:
-                if number not in open_files:
-                    if len(open_files) >= MOST_OPEN_FILES:
-                        stack.close()
-                        open_files.clear()
-                    location = plan.sources[number].location
-                    open_files[number] = stack.enter_context(open_native(location, access))
-                return open_files[number]
-
+        with nullcontext() if damaged is None else collecting(damaged):
             copy_region(store, plan, array, region, reader_of)
 
 

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.virtual.access import SourceFile
+from icefloe.virtual.cf_attributes import zarr_attributes
 from icefloe.virtual.data_types import (
     attribute_json,
     bytes_codec,
     data_type_of,
-    encode_cf_fill_value,
     fill_value_json,
 )
 from icefloe.virtual.description import (
@@ -130,11 +130,7 @@ def scan_netcdf3(
 
 
 def _describe(entry: Variable) -> VariableDescription:
-    attributes = {key: attribute_json(value) for key, value in entry.attributes.items()}
-    fill = entry.attributes.get("_FillValue")
-    if fill is not None:
-        attributes["_FillValue"] = encode_cf_fill_value(fill, entry.dtype)
-        fill = np.asarray(fill).reshape(-1)[0]
+    said = zarr_attributes(entry.attributes, entry.dtype)
     chunks = entry.shape if entry.record_stride is None else (1, *entry.shape[1:])
     return VariableDescription(
         path=entry.name,
@@ -142,12 +138,30 @@ def _describe(entry: Variable) -> VariableDescription:
         shape=entry.shape,
         chunks=tuple(max(1, length) for length in chunks),
         dimensions=entry.dimensions,
-        attributes=attributes,
+        attributes=said.attributes,
         data_type=data_type_of(entry.dtype),
-        fill_value=fill_value_json(fill, entry.dtype),
+        fill_value=fill_value_json(_fill_value(entry), entry.dtype),
         codecs=(bytes_codec(entry.dtype),),
         is_contiguous=entry.record_stride is None,
+        notes=said.notes,
     )
+
+
+def _fill_value(entry: Variable) -> Any:
+    """The `_FillValue` of a variable, if it is one of its type."""
+    given = entry.attributes.get("_FillValue")
+    if given is None:
+        return None
+    if entry.dtype.kind == "S":
+        return given.encode()[:1] if isinstance(given, str) else None
+    found = np.asarray(given).reshape(-1)
+    if not found.size or found.dtype.kind not in "iuf":
+        return None
+    if entry.dtype.kind in "iu":
+        limits = np.iinfo(entry.dtype)
+        is_inside = float(found[0]).is_integer() and limits.min <= found[0] <= limits.max
+        return int(found[0]) if is_inside else None
+    return found[0]
 
 
 def _references(entry: Variable, location: str) -> Any:

@@ -277,6 +277,7 @@ class _Work:
             storage = "native" if chunks is None else "virtual"
             if note is not None:
                 self.notes.append(f"variable {path!r} is copied: {note}")
+        self.notes += [f"variable {path!r}: {text}" for text in box.variable.notes]
         rows = list(new)
         starts = as_matrix([new[row].start for row in rows], len(shape))
         shapes = as_matrix([new[row].shape for row in rows], len(shape))

@@ -19,9 +19,10 @@ from zarr.dtype import parse_dtype
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.store.zarr_store import IcechunkStore
 from icefloe.virtual.data_types import little_endian
-from icefloe.virtual.description import Json, SourceDescription, SourceError, SourceVersion
+from icefloe.virtual.description import Json, SourceDescription, SourceVersion
 from icefloe.virtual.formats import NativeReader
 from icefloe.virtual.layout import fill_of
+from icefloe.virtual.open_files import DamagedSourceError
 from icefloe.virtual.plan import ArrayPlan, IngestPlan, Region
 from icefloe.virtual.references import cut_leading, index_of, shift_references, with_checksums
 from icefloe.virtual.targets import group_document
@@ -110,9 +111,9 @@ def _converted(
     dtype = np.dtype(little_endian(variable.dtype))
     found = convert_times(values, units, array.times, dtype, fill_of(variable))
     if found is None:
-        raise SourceError(
-            f"{source.location}: times of {array.path!r} cannot be written as {dtype} in the units "
-            "of the first file"
+        raise DamagedSourceError(
+            source.location,
+            f"times of {array.path!r} cannot be written as {dtype} in the units of the first file",
         )
     return found
 
