@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from icefloe import InvalidInputError, Repository
-from icefloe.virtual import SourceError, ingest_local, scan
+from icefloe.virtual import ingest_local, scan
 from tests.virtual.datasets import dataset, expected, read, to_netcdf4
 
 h5py: Any = pytest.importorskip("h5py", reason="h5py is an optional dependency")
@@ -129,7 +129,7 @@ def test_a_file_damaged_inside_is_left_out(tmp_path: Path, repository: Repositor
     odd, good = tmp_path / "odd.nc", tmp_path / "good.nc"
     damaged_inside(odd)
     to_netcdf4(dataset(0), good)
-    with pytest.raises(SourceError, match=odd.as_uri()):
+    with pytest.raises(InvalidInputError, match=odd.as_uri()):
         ingest_local([odd, good], repository)
     result = ingest_local([odd, good], repository, on_error="skip")
     assert [problem.location for problem in result.problems] == [odd.as_uri()]

@@ -7,6 +7,8 @@ the attributes say about them goes into the repository together with them.
 from __future__ import annotations
 
 import hashlib
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -72,6 +74,8 @@ class VariableDescription:
     """Of the values, to compare variables that should be the same in every file."""
     notes: tuple[str, ...] = ()
     """What a reader of the repository has to know about it."""
+    has_gaps: bool = False
+    """Chunks were never written: they are the fill value. Known only together with references."""
 
     @property
     def name(self) -> str:
@@ -110,6 +114,17 @@ class SourceDescription:
 
     def without_references(self) -> SourceDescription:
         return replace(self, references=None)
+
+
+def mark_gaps(
+    variables: dict[str, VariableDescription], references: Mapping[str, pa.Table]
+) -> None:
+    """Find out for each variable whether there is a reference for every chunk."""
+    for path, table in references.items():
+        variable = variables[path]
+        sizes = zip(variable.shape, variable.chunks, strict=True)
+        if table.num_rows < math.prod(-(-size // chunk) for size, chunk in sizes):
+            variables[path] = replace(variable, has_gaps=True)
 
 
 SMALL_BYTES = 64 * 1024

@@ -25,6 +25,7 @@ from icefloe.virtual.description import (
     SourceDescription,
     SourceError,
     VariableDescription,
+    mark_gaps,
     wants_values,
     with_values,
 )
@@ -47,6 +48,7 @@ def scan_hdf5(
         scan = _Scan(file, fid, references, concat_dims)
         scan.group(h5g.open(fid, b"/"), "")
         scan.stretch()
+        mark_gaps(scan.variables, scan.references)
         return SourceDescription(
             file.location,
             "hdf5",

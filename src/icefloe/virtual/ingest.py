@@ -6,7 +6,6 @@ The same plan runs on a cluster; this is the plain loop that says what the resul
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Literal
 
@@ -129,9 +128,7 @@ def ingest_local(
         plan = plan_ingest(found, options, existing, problems)
         if on_error == "fail":
             plan.raise_problems()
-        damaged: dict[str, str] | None = {} if on_error == "skip" else None
-        if plan.arrays:
-            _run(session, plan, references, reach, damaged)
+        damaged = _run(session, plan, references, reach) if plan.arrays else {}
         if not damaged:
             break
         # The others may go elsewhere without these, so that everything is done anew.
@@ -192,9 +189,9 @@ def _run(
     plan: IngestPlan,
     references: Mapping[str, Mapping[str, pa.Table]],
     access: SourceAccess,
-    damaged: dict[str, str] | None,
-) -> None:
-    """Everything but the commit. Damaged files are entered in `damaged`, or raised if it is None."""
+) -> dict[str, str]:
+    """Everything but the commit; returns the files that turn out to be damaged, and why."""
+    damaged: dict[str, str] = {}
     store = session.store
     write_metadata(store, plan)
     with OpenFiles(access) as files:
@@ -206,6 +203,7 @@ def _run(
             else:
                 _refer(store, plan, array, references)
     add_to_ledger(store, plan.options.group, plan.sources)
+    return damaged
 
 
 def _copy(
@@ -213,13 +211,13 @@ def _copy(
     plan: IngestPlan,
     array: ArrayPlan,
     files: OpenFiles,
-    damaged: dict[str, str] | None,
+    damaged: dict[str, str],
 ) -> None:
     def reader_of(number: int) -> NativeReader:
         return files.at(plan.sources[number].location)
 
     for region in array.blocks(itemsize=array.itemsize):
-        with nullcontext() if damaged is None else collecting(damaged):
+        with collecting(damaged):
             copy_region(store, plan, array, region, reader_of)
 
 

@@ -93,6 +93,8 @@ class ArrayPlan:
     """The units of the files that have others."""
     old_shape: tuple[int, ...] | None = None
     """The shape of the array that is appended to."""
+    reserved: Any = None
+    """A value that no file may hold, because here it means missing."""
     note: str | None = None
     """Why the array is copied in a virtual ingest."""
 

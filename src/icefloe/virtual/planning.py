@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe.errors import InvalidInputError
 from icefloe.virtual.axes import Axis, AxisKey, place_along
 from icefloe.virtual.concat import detect_concat_dims, find_keys, find_static, place_new
 from icefloe.virtual.data_types import little_endian
@@ -25,6 +25,12 @@ from icefloe.virtual.layout import (
     make_box,
 )
 from icefloe.virtual.ledger import Ledger
+from icefloe.virtual.missing import (
+    find_unfillable,
+    json_equal,
+    natural_fill_value,
+    prepare_fill,
+)
 from icefloe.virtual.plan import ArrayPlan, IngestOptions, IngestPlan, Problem
 from icefloe.virtual.selection import select_variables
 from icefloe.virtual.targets import (
@@ -32,6 +38,7 @@ from icefloe.virtual.targets import (
     array_document,
     choose_chunks,
     find_misaligned,
+    find_unlike,
     native_codecs,
     same_codecs,
     virtual_chunks,
@@ -166,11 +173,42 @@ class _Work:
             wrong |= find_overlaps(path, boxes, self.num_old, names)
             first = boxes[self._first(boxes)]
             wrong |= find_inexact_times(path, boxes, first)
+            wrong |= self._hole_trouble(path, boxes)
         if wrong or self.options.mode == "native":
             return wrong
         for path, boxes in self.boxes.items():
             wrong |= self._virtual_trouble(path, boxes)
         return wrong
+
+    def _has_holes(self, path: str, box: Box) -> bool:
+        """Whether there will be places that no file fills, and nobody filled before."""
+        if not box.concat_axes or self._is_coordinate(box):
+            return False
+        boxes = self.boxes[path]
+        if self._document(path) is not None:
+            before = prod(self._existing_shape(path))
+            new = sum(prod(item.shape) for item in self._new(boxes).values())
+            return before + new < prod(self._lengths(path, box))
+        return sum(prod(item.shape) for item in boxes.values()) < prod(self._lengths(path, box))
+
+    def _existing_shape(self, path: str) -> tuple[int, ...]:
+        document = self._document(path)
+        assert document is not None
+        return tuple(document["shape"])
+
+    def _hole_trouble(self, path: str, boxes: Mapping[int, Box]) -> dict[int, str]:
+        """Files without a variable that has no way to say so."""
+        box = boxes[self._first(boxes)]
+        if not self._has_holes(path, box):
+            return {}
+        is_virtual = self.options.mode == "virtual"
+        document = self._document(path)
+        reason = find_unfillable(path, box.variable, document, is_virtual=is_virtual)
+        if reason is None:
+            return {}
+        live = [n for n in range(self.num_old, len(self.live)) if self.live[n] is not None]
+        without = [number for number in live if number not in boxes]
+        return dict.fromkeys(without or live, reason)
 
     def _make_boxes(self) -> Boxes:
         static = find_static(self.live)
@@ -209,8 +247,11 @@ class _Work:
         return {number: box for number, box in boxes.items() if number >= self.num_old}
 
     def _from_values(self, box: Box, new: Mapping[int, Box]) -> bool:
-        is_coordinate = box.dimensions == (box.variable.name,) or not box.dimensions
-        return is_coordinate and all(item.variable.values is not None for item in new.values())
+        is_known = all(item.variable.values is not None for item in new.values())
+        return bool(new) and is_known and (self._is_coordinate(box) or not box.dimensions)
+
+    def _is_coordinate(self, box: Box) -> bool:
+        return box.dimensions == (box.variable.name,)
 
     def _document(self, path: str) -> dict[str, Json] | None:
         return None if self.existing is None else self.existing.documents.get(path)
@@ -221,6 +262,11 @@ class _Work:
         if any(item.times != box.times for item in new.values()):
             return None, "its times have to be written in other units"
         document = self._document(path)
+        if self._has_holes(path, box):
+            natural = natural_fill_value(box.variable)
+            for item in new.values():
+                if item.variable.has_gaps and not json_equal(item.variable.fill_value, natural):
+                    return None, "chunks that were never written do not mean missing values there"
         if document is None:
             return virtual_chunks(new, None)
         if not same_codecs(document, next(iter(new.values())).variable):
@@ -233,13 +279,21 @@ class _Work:
         new, box = self._new(boxes), boxes[self._first(boxes)]
         if not new or self._from_values(box, new) or widest(new) <= COPY_BYTES:
             return {}
+        if all(self._is_always_copied(number) for number in new):
+            return {}
         chunks, reason = self._virtual_chunks(path, new, box)
         if chunks is None:
-            raise InvalidInputError(
-                f"variable {path!r} cannot be made of references: {reason}; use mode='native', "
-                "or leave it out with variables=[...]"
-            )
+            odd = find_unlike(new) or dict.fromkeys(new, reason)
+            return {
+                number: f"variable {path!r} cannot be made of references: {why}; use "
+                "mode='native', or leave it out with variables=[...]"
+                for number, why in odd.items()
+            }
         return find_misaligned(path, new, chunks, self._lengths(path, box))
+
+    def _is_always_copied(self, number: int) -> bool:
+        source = self.live[number]
+        return source is not None and source.format == "grib"
 
     def arrays(self) -> list[ArrayPlan]:
         """The plan of every array that changes."""
@@ -252,13 +306,17 @@ class _Work:
             new = self._new(boxes)
             box = boxes[self._first(boxes)]
             is_there = self._document(path) is not None
-            if not new or (is_there and not box.concat_axes):
+            if is_there and (not box.concat_axes or not self._grows(path, box, new)):
                 continue
             if not box.concat_axes:
                 first = self._first(new)
                 new = {first: new[first]}
             plans.append(self._array(path, box, new, renumbered))
         return plans
+
+    def _grows(self, path: str, box: Box, new: Mapping[int, Box]) -> bool:
+        """Whether an array that is there changes: files without it make it longer too."""
+        return bool(new) or self._lengths(path, box) != self._existing_shape(path)
 
     def _array(
         self, path: str, box: Box, new: dict[int, Box], renumbered: Mapping[int, int]
@@ -270,7 +328,7 @@ class _Work:
         storage = "native"
         if self._from_values(box, new):
             storage = "values"
-        elif self.options.mode == "virtual":
+        elif self.options.mode == "virtual" and new:
             chunks, note = self._virtual_chunks(path, new, box)
             if chunks is not None and find_misaligned(path, new, chunks, shape):
                 chunks, note = None, "files do not end where chunks do"
@@ -278,6 +336,10 @@ class _Work:
             if note is not None:
                 self.notes.append(f"variable {path!r} is copied: {note}")
         self.notes += [f"variable {path!r}: {text}" for text in box.variable.notes]
+        has_gaps = storage == "virtual" and any(item.variable.has_gaps for item in new.values())
+        variable, reserved = prepare_fill(
+            box.variable, has_holes=self._has_holes(path, box), has_gaps=has_gaps
+        )
         rows = list(new)
         starts = as_matrix([new[row].start for row in rows], len(shape))
         shapes = as_matrix([new[row].shape for row in rows], len(shape))
@@ -292,13 +354,12 @@ class _Work:
             document = {**old, "shape": list(shape)}
         elif storage == "virtual":
             assert chunks is not None
-            assert box.variable.codecs is not None
-            codecs = box.variable.codecs
-            document = array_document(box.variable, box.dimensions, shape, chunks, codecs)
+            assert variable.codecs is not None
+            document = array_document(variable, box.dimensions, shape, chunks, variable.codecs)
         else:
             chunks = choose_chunks(box, shape, self.options.chunks)
-            codecs_ = native_codecs(box.variable.dtype, chunks)
-            document = array_document(box.variable, box.dimensions, shape, chunks, codecs_)
+            codecs = native_codecs(variable.dtype, chunks)
+            document = array_document(variable, box.dimensions, shape, chunks, codecs)
         others = {
             renumbered[number]: item.times
             for number, item in new.items()
@@ -312,11 +373,12 @@ class _Work:
             np.array([renumbered[row] for row in rows], np.int32),
             starts,
             shapes,
-            box.num_new_axes if old is None else next(iter(new.values())).num_new_axes,
+            next((item.num_new_axes for item in new.values()), box.num_new_axes),
             values,
             box.times if others else None,
             others,
             None if old is None else tuple(old["shape"]),
+            reserved if old is None else None,
             note,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from math import gcd, prod
@@ -132,6 +133,25 @@ def virtual_chunks(
     return tuple(chunks), None
 
 
+def find_unlike(boxes: Mapping[int, Box]) -> dict[int, str]:
+    """Sources whose chunks have no codecs, else those stored otherwise than in most sources."""
+    closed = {
+        number: box.variable.reason or "its chunks cannot be read by Zarr"
+        for number, box in boxes.items()
+        if box.variable.codecs is None
+    }
+    if closed:
+        return closed
+    forms = {
+        number: (repr(box.variable.codecs), box.variable.is_contiguous, box.variable.chunks)
+        for number, box in boxes.items()
+    }
+    usual = Counter(forms.values()).most_common(1)[0][0]
+    first = next(box for number, box in boxes.items() if forms[number] == usual)
+    unlike = {number: _unlike(box.variable, first.variable) for number, box in boxes.items()}
+    return {number: reason for number, reason in unlike.items() if reason is not None}
+
+
 def _unlike(found: VariableDescription, first: VariableDescription) -> str | None:
     if found.codecs is None:
         return found.reason
@@ -143,7 +163,7 @@ def _unlike(found: VariableDescription, first: VariableDescription) -> str | Non
         return None
     if found.chunks != first.chunks:
         return f"it has chunks of {found.chunks} in some files, {first.chunks} in others"
-    if found.fill_value != first.fill_value:
+    if found.fill_value != first.fill_value and (found.has_gaps or first.has_gaps):
         return "chunks that were never written mean different values in different files"
     return None
 

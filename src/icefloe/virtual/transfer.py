@@ -91,6 +91,12 @@ def read_block(
         units = array.source_times.get(part.source)
         if units is not None:
             values = _converted(plan.sources[part.source], array, values, units)
+        if array.reserved is not None and bool((values == array.reserved).any()):
+            raise DamagedSourceError(
+                plan.sources[part.source].location,
+                f"{array.path!r} holds {array.reserved!r}, which has to mean missing here: other "
+                "files lack the variable, and no value of it is marked as missing",
+            )
         if part.target_region == region and region:
             return values.reshape(shape).astype(dtype, copy=False)
         if block is None:

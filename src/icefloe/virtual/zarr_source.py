@@ -26,6 +26,7 @@ from icefloe.virtual.description import (
     SourceError,
     SourceVersion,
     VariableDescription,
+    mark_gaps,
     wants_values,
     with_values,
 )
@@ -86,6 +87,7 @@ def scan_zarr(
         raise SourceError(f"{location}: there is no Zarr store")
     groups.setdefault("", GroupDescription())
     name_dimensions(groups, variables)
+    mark_gaps(variables, tables)
     version = listing.version() if listing else SourceVersion(0)
     return SourceDescription(
         place.location, "zarr", version, groups, variables, tables if references else None
