@@ -227,9 +227,10 @@ def test_links_and_data_in_other_files_are_not_followed(path: Path, tmp_path: Pa
     (tmp_path / "raw.bin").write_bytes(b"secret..")
     with h5py.File(path, "w") as file:
         file["mine"] = np.arange(2)
-        file["same"] = h5py.SoftLink("/mine")
         file["dangling"] = h5py.SoftLink("/nowhere")
         file["linked"] = h5py.ExternalLink("other.h5", "/secret")
+        file["outside"] = h5py.ExternalLink("other.h5", "/")
+        file["through"] = h5py.SoftLink("/outside/secret")
         file.create_dataset("raw", (8,), "i1", external=[(str(tmp_path / "raw.bin"), 0, 8)])
         layout = h5py.VirtualLayout((3,), "i8")
         layout[:] = h5py.VirtualSource(str(tmp_path / "other.h5"), "secret", (3,))
@@ -239,6 +240,26 @@ def test_links_and_data_in_other_files_are_not_followed(path: Path, tmp_path: Pa
     for name in ("raw", "put together"):
         assert source.variables[name].data_type is None
         assert "other" in str(source.variables[name].reason)
+
+
+def test_soft_links_are_followed_inside_the_file(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        file["group/mine"] = np.arange(6).reshape(2, 3)
+        file["group/near"] = h5py.SoftLink("mine")
+        file["far"] = h5py.SoftLink("/group/./near")
+        file["folder"] = h5py.SoftLink("group")
+        file["circle"] = h5py.SoftLink("/circle")
+        file["deeper/back"] = h5py.SoftLink("/")
+    source = scan(path, references=True)
+    assert {"far", "folder/mine", "folder/near"} <= set(source.variables) | {"group/mine"}
+    found = {name.rpartition("/")[2] for name in source.variables}
+    assert found == {"far", "mine", "near"}
+    for name in source.variables:
+        np.testing.assert_array_equal(decode(source, name), np.arange(6).reshape(2, 3))
+        with open_native(path) as reader:
+            np.testing.assert_array_equal(
+                reader.read(name, (slice(0, 2), slice(0, 3))), decode(source, name)
+            )
 
 
 def test_variables_that_were_written_less_far_than_others(path: Path) -> None:

@@ -100,8 +100,17 @@ class Coding:
         return pa.array(data, self.arrow_type, mask=mask)
 
 
-def find_coding(name: str, dtype: Any, attributes: Mapping[str, Any], *, decode: bool) -> Coding:
+def find_coding(
+    name: str,
+    dtype: Any,
+    attributes: Mapping[str, Any],
+    *,
+    decode: bool,
+    parent: Mapping[str, Any] | None = None,
+) -> Coding:
     """How to decode an array of this dtype with these attributes.
+
+    `parent` are the attributes of the array whose bounds it holds, if it holds bounds.
 
     Raises:
         InvalidInputError: there is no column type for the dtype.
@@ -116,7 +125,7 @@ def find_coding(name: str, dtype: Any, attributes: Mapping[str, Any], *, decode:
         return Coding(_arrow_type(name, stored), _column_dtype(stored), fills, view)
     if stored.kind in "iu" and attributes.get("dtype") == "bool":
         return Coding(pa.bool_(), "bool", fills, view)
-    time = find_time_units(attributes.get("units"), attributes.get("calendar"))
+    time = find_time_units(attributes, parent)
     scale, offset = (_number(attributes.get(key)) for key in ("scale_factor", "add_offset"))
     if time is not None:
         return Coding(pa.timestamp("us"), "M8[us]", fills, view, scale, offset, time)

@@ -121,12 +121,13 @@ def find_variables(
             f"no array {missing[0]!r} in group {folder!r}; arrays are "
             f"{', '.join(map(repr, arrays)) or 'none'}"
         )
-    return [
-        _variable(session, name, arrays[name], decode=decode, is_coded=is_coded) for name in wanted
-    ]
+    return [_variable(session, name, arrays, decode=decode, is_coded=is_coded) for name in wanted]
 
 
-def _variable(session: Session, name: str, node: Node, *, decode: bool, is_coded: bool) -> Variable:
+def _variable(
+    session: Session, name: str, arrays: Mapping[str, Node], *, decode: bool, is_coded: bool
+) -> Variable:
+    node = arrays[name]
     array = zarr.open_array(session.store, path=paths.to_key(node.path), mode="r")
     metadata = array.metadata
     assert isinstance(metadata, ArrayV3Metadata)
@@ -141,7 +142,8 @@ def _variable(session: Session, name: str, node: Node, *, decode: bool, is_coded
     dtype = np.dtype(metadata.data_type.to_native_dtype())
     coding = None
     if is_coded:
-        coding = find_coding(node.path, dtype, dict(array.attrs), decode=decode)
+        parent = _bounds_parent(session, name, arrays.get(names[0]) if names else None)
+        coding = find_coding(node.path, dtype, dict(array.attrs), decode=decode, parent=parent)
         if dtype.kind == "O" and isinstance(metadata.data_type, VariableLengthBytes):
             coding = Coding(pa.binary(), "O")
     shapes = tuple(array.shape), tuple(chunk_shape)
@@ -153,6 +155,15 @@ def _bounds(attributes: Mapping[str, Any]) -> str | None:
         if isinstance(attributes.get(key), str):
             return str(attributes[key])
     return None
+
+
+def _bounds_parent(session: Session, name: str, coordinate: Node | None) -> dict[str, Any] | None:
+    """The attributes of a coordinate that names this array as its bounds."""
+    if coordinate is None or paths.name(coordinate.path) == name:
+        return None
+    found = zarr.open_array(session.store, path=paths.to_key(coordinate.path), mode="r")
+    attributes = dict(found.attrs)
+    return attributes if name in (attributes.get("bounds"), attributes.get("climatology")) else None
 
 
 def cell_bytes(variables: Sequence[Variable]) -> int:

@@ -7,7 +7,7 @@ once, and files with the same values but other variables share a place.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.virtual.description import SourceDescription, VariableDescription
-from icefloe.virtual.times import TimeUnits, parse_time_units
+from icefloe.virtual.times import TimeUnits, units_of
 
 AxisKey = tuple[str, str]
 """The group that defines a dimension, and its name."""
@@ -58,15 +58,14 @@ def scope_of(source: SourceDescription, group: str, name: str) -> str | None:
         group = group.rpartition("/")[0]
 
 
-def time_units(variable: VariableDescription) -> TimeUnits | None:
-    """The time units of a variable, if it holds times."""
-    attributes = variable.attributes
+def time_units(
+    variable: VariableDescription, parent: Mapping[str, Any] | None = None
+) -> TimeUnits | None:
+    """The time units of a variable, if it holds times; bounds have those of their `parent`."""
     if variable.dtype == "string" or np.dtype(variable.dtype).kind not in "iuf":
         return None
-    units, calendar = attributes.get("units"), attributes.get("calendar")
-    if not isinstance(units, str) or not isinstance(calendar, str | None):
-        return None
-    return parse_time_units(units, calendar)
+    found: TimeUnits | None = units_of(variable.attributes, parent)
+    return found
 
 
 def place_along(
@@ -78,6 +77,7 @@ def place_along(
     """
     scope, name = key
     marks: dict[int, NDArray[Any]] = {}
+    marked_by: dict[int, TimeUnits | None] = {}
     new: set[int] = set()
     counted: dict[int, int] = {}
     problems: dict[int, str] = {}
@@ -106,7 +106,7 @@ def place_along(
             continue
         values = np.atleast_1d(coordinate.values)
         times = times or units
-        marks[number] = values if units is None else units.decode(values)
+        marks[number], marked_by[number] = values, units
         if not has_dimension:
             new.add(number)
     if marks and counted:
@@ -116,7 +116,7 @@ def place_along(
         counted = {}
     if counted or not marks:
         return AxisResult(_by_order(counted), problems)
-    result = _by_value(name, marks, num_old)
+    result = _by_value(name, _comparable(marks, marked_by), num_old)
     result.problems |= problems
     axis = result.axis
     first = min(axis.starts, key=lambda number: axis.starts[number], default=None)
@@ -128,6 +128,18 @@ def place_along(
         first_units = None if coordinate is None else time_units(coordinate)
     result.axis = Axis(axis.length, axis.starts, axis.sizes, frozenset(new), first_units)
     return result
+
+
+def _comparable(
+    marks: dict[int, NDArray[Any]], units: Mapping[int, TimeUnits | None]
+) -> dict[int, NDArray[Any]]:
+    """Times in microseconds, unless all count alike: then the numbers are compared as they are."""
+    if len(set(units.values())) <= 1:
+        return marks
+    return {
+        number: values if (own := units[number]) is None else own.decode(values)
+        for number, values in marks.items()
+    }
 
 
 def _by_order(sizes: dict[int, int]) -> Axis:

@@ -36,6 +36,7 @@ NOT_A_VARIABLE = "This is a netCDF dimension but not a netCDF variable"
 NON_COORDINATE = "_nc4_non_coord_"
 """NetCDF puts this before the name of a variable named like a dimension it does not span."""
 
+_MOST_LINKS = 16
 _MARKS = frozenset({b"CLASS", b"NAME", b"DIMENSION_LIST", b"_Netcdf4Dimid", b"_Netcdf4Coordinates"})
 _BOOKKEEPING = frozenset({b"REFERENCE_LIST", b"DIMENSION_LABELS", b"_NCProperties", b"_nc3_strict"})
 
@@ -276,19 +277,37 @@ def _text(name: bytes, location: str) -> str:
 
 
 def _members(gid: Any, location: str) -> tuple[dict[str, _Dataset], dict[str, Any]]:
-    """Datasets and groups by name, as far as they are in this file. Symbolic links are left out:
-    they may lead to any other file, and who made this one must not choose which are read.
-    """
+    """Datasets and groups by name, as far as they are in this file."""
     arrays, groups = {}, {}
     for raw in gid:
-        if gid.links.get_info(raw).type != h5l.TYPE_HARD:
-            continue
-        child = h5o.open(gid, raw)
+        child = _linked(gid, raw)
         if isinstance(child, h5d.DatasetID):
             arrays[_text(raw, location)] = _Dataset(child, *_attributes(child))
         elif isinstance(child, h5g.GroupID):
             groups[_text(raw, location)] = child
     return arrays, groups
+
+
+def _linked(gid: Any, raw: bytes, depth: int = 0) -> Any:
+    """What a link leads to inside this file; None if it leads nowhere, or to another file.
+
+    HDF5 would follow soft links through external ones, and who made this file must not choose
+    which others are read. So each step is looked at.
+    """
+    if not gid.links.exists(raw):
+        return None
+    kind = gid.links.get_info(raw).type
+    if kind == h5l.TYPE_HARD:
+        return h5o.open(gid, raw)
+    if kind != h5l.TYPE_SOFT or depth >= _MOST_LINKS:
+        return None
+    path: bytes = gid.links.get_val(raw)
+    found = h5g.open(gid, b"/") if path.startswith(b"/") else gid
+    for name in filter(None, path.split(b"/")):
+        if not isinstance(found, h5g.GroupID):
+            return None
+        found = found if name == b"." else _linked(found, name, depth + 1)
+    return found
 
 
 def _phony_name(size: int, phony: list[tuple[str, int]], used: set[str]) -> str:
@@ -312,6 +331,8 @@ def _attributes(owner: Any) -> tuple[dict[str, Any], dict[bytes, Any]]:
         if raw in _BOOKKEEPING:
             continue
         value = _attribute(attribute)
+        if value is None and raw == b"DIMENSION_LIST":
+            raise SourceError("a list of dimensions is of a type that h5py cannot read")
         if value is None:
             continue
         if raw in _MARKS:
@@ -383,11 +404,13 @@ def as_text(values: Any) -> NDArray[Any]:
 def open_dataset(fid: Any, path: str) -> Any:
     """The dataset of a variable, for `read_region`."""
     group, _, name = path.rpartition("/")
-    parent = h5o.open(fid, group.encode()) if group else h5g.open(fid, b"/")
+    parent = h5g.open(fid, b"/")
+    for part in filter(None, group.split("/")):
+        parent = _linked(parent, part.encode())
     raw = name.encode()
-    if NON_COORDINATE.encode() + raw in parent:
+    if parent.links.exists(NON_COORDINATE.encode() + raw):
         raw = NON_COORDINATE.encode() + raw
-    return h5py.Dataset(h5o.open(parent, raw))
+    return h5py.Dataset(_linked(parent, raw))
 
 
 def read_region(dataset: Any, region: tuple[slice, ...]) -> NDArray[Any]:

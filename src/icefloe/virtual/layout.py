@@ -47,7 +47,7 @@ def make_box(
     axes: Axes,
     concat_dims: Sequence[str],
     static: frozenset[str],
-    bounds: Mapping[str, TimeUnits],
+    bounds: Mapping[str, Mapping[str, Any]],
 ) -> Box:
     """Where a variable of source `number` goes. `static` ones get no new dimensions."""
     dimensions, start, shape = list(variable.dimensions), [0] * len(variable.shape), variable.shape
@@ -74,19 +74,18 @@ def make_box(
         (*(1 for _ in new), *shape),
         concat,
         len(new),
-        time_units(variable) if "units" in variable.attributes else bounds.get(variable.path),
+        time_units(variable, bounds.get(variable.path)),
     )
 
 
-def bounds_units(source: SourceDescription) -> dict[str, TimeUnits]:
-    """Variables that are the bounds of times, by path: their units are those of the times."""
-    found = {}
+def bounds_parents(source: SourceDescription) -> dict[str, Mapping[str, Any]]:
+    """The attributes of those variables that have bounds, by the path of the bounds."""
+    found: dict[str, Mapping[str, Any]] = {}
     for variable in source.variables.values():
         for attribute in ("bounds", "climatology"):
             name = variable.attributes.get(attribute)
-            units = time_units(variable) if isinstance(name, str) else None
-            if units is not None:
-                found[f"{variable.group}/{name}" if variable.group else str(name)] = units
+            if isinstance(name, str) and time_units(variable) is not None:
+                found[f"{variable.group}/{name}" if variable.group else name] = variable.attributes
     return found
 
 

@@ -17,7 +17,7 @@ from icefloe.virtual.description import Json, SourceDescription
 from icefloe.virtual.layout import (
     Box,
     as_matrix,
-    bounds_units,
+    bounds_parents,
     drop_repeated,
     find_disagreements,
     find_inexact_times,
@@ -35,6 +35,7 @@ from icefloe.virtual.plan import ArrayPlan, IngestOptions, IngestPlan, Problem
 from icefloe.virtual.selection import select_variables
 from icefloe.virtual.targets import (
     COPY_BYTES,
+    MOST_COPIED_BYTES,
     array_document,
     choose_chunks,
     find_misaligned,
@@ -173,7 +174,7 @@ class _Work:
             wrong |= find_overlaps(path, boxes, self.num_old, names)
             first = boxes[self._first(boxes)]
             wrong |= find_inexact_times(path, boxes, first)
-            wrong |= self._hole_trouble(path, boxes)
+            wrong |= self._hole_trouble(path, boxes) | self._size_trouble(path, boxes)
         if wrong or self.options.mode == "native":
             return wrong
         for path, boxes in self.boxes.items():
@@ -216,7 +217,7 @@ class _Work:
         for number, source in enumerate(self.live):
             if source is None:
                 continue
-            bounds = bounds_units(source)
+            bounds = bounds_parents(source)
             for path, variable in source.variables.items():
                 box = make_box(
                     number, source, variable, self.axes, self.concat_dims, static, bounds
@@ -290,6 +291,15 @@ class _Work:
                 for number, why in odd.items()
             }
         return find_misaligned(path, new, chunks, self._lengths(path, box))
+
+    def _size_trouble(self, path: str, boxes: Mapping[int, Box]) -> dict[int, str]:
+        """Files with arrays that HDF5 declares, but that nobody could ever have written."""
+        box, new = boxes[self._first(boxes)], self._new(boxes)
+        size = prod(self._lengths(path, box)) * box.variable.itemsize
+        if self.options.mode == "virtual" or size <= MOST_COPIED_BYTES:
+            return {}
+        reason = f"variable {path!r} would have {size:,} bytes, too many to be copied"
+        return dict.fromkeys(new, reason)
 
     def _is_always_copied(self, number: int) -> bool:
         source = self.live[number]

@@ -21,6 +21,8 @@ COORDINATE_CHUNK = (1024, 131072)
 COPY_BYTES = 1024 * 1024
 """Up to this size for each file, what cannot be referred to is copied in a virtual ingest."""
 
+MOST_COPIED_BYTES = 1 << 50
+
 _ZSTD = {"name": "zstd", "configuration": {"level": 0, "checksum": False}}
 _BLOSC_MOST_BYTES = 2**31 - 17
 

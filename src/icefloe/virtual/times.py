@@ -1,4 +1,8 @@
-"""Times as NetCDF files keep them: numbers with units such as `hours since 1900-01-01`.
+"""Times as CF files keep them: numbers with units such as `hours since 1900-01-01 06:00 -6:00`.
+
+What units mean is what xarray makes of them. It has two readers: pandas, for dates that nanoseconds
+can count in calendars of today, and cftime for all else. They differ, most of all about time zones,
+so both are imitated here. Units that xarray refuses count no time here either.
 
 Files that are joined may count from different days or in different units. Decoded to microseconds
 of one calendar their times can be put in order, and written again in the units of another file.
@@ -7,6 +11,7 @@ of one calendar their times can be put in order, and written again in the units 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -14,29 +19,48 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_UNIT = {
-    **dict.fromkeys(("microsecond", "microseconds", "microsec", "microsecs", "us"), 1),
-    **dict.fromkeys(("millisecond", "milliseconds", "millisec", "millisecs", "msec", "ms"), 1000),
-    **dict.fromkeys(("second", "seconds", "sec", "secs", "s"), 10**6),
-    **dict.fromkeys(("minute", "minutes", "min", "mins"), 60 * 10**6),
-    **dict.fromkeys(("hour", "hours", "hr", "hrs", "h"), 3600 * 10**6),
-    **dict.fromkeys(("day", "days", "d"), 86400 * 10**6),
-    **dict.fromkeys(("week", "weeks"), 7 * 86400 * 10**6),
+_SECOND, _MINUTE, _HOUR, _DAY = 10**9, 60 * 10**9, 3600 * 10**9, 86400 * 10**9
+_PANDAS_UNITS = {
+    "nanosecond": 1,
+    "microsecond": 10**3,
+    "millisecond": 10**6,
+    "second": _SECOND,
+    "minute": _MINUTE,
+    "hour": _HOUR,
+    "day": _DAY,
 }
-_SINCE = re.compile(
-    r"^\s*(?P<unit>\w+)\s+since\s+(?P<year>[+-]?\d+)-(?P<month>\d{1,2})-(?P<day>\d{1,2})"
-    r"(?:[T\s]+(?P<hour>\d{1,2}):(?P<minute>\d{1,2})(?::(?P<second>\d{1,2}(?:\.\d*)?))?)?"
-    r"\s*(?P<zone>Z|UTC|GMT|[+-]\d{1,2}(?::?\d{2})?)?\s*$",
-    re.IGNORECASE,
+_CFTIME_UNITS = {
+    **dict.fromkeys(("microsecond", "microseconds", "microsec", "microsecs"), 10**3),
+    **dict.fromkeys(("millisecond", "milliseconds", "millisec", "millisecs"), 10**6),
+    **dict.fromkeys(("msec", "msecs", "ms"), 10**6),
+    **dict.fromkeys(("second", "seconds", "sec", "secs", "s"), _SECOND),
+    **dict.fromkeys(("minute", "minutes", "min", "mins"), _MINUTE),
+    **dict.fromkeys(("hour", "hours", "hr", "hrs", "h"), _HOUR),
+    **dict.fromkeys(("day", "days", "d"), _DAY),
+}
+_SINCE = re.compile(r"\s*(?P<unit>\S+)\s+since\s+(?P<date>.*?)\s*\Z")
+_CLOCK = r"(?P<hour>\d{1,2}):(?P<minute>\d{1,2})(?::(?P<second>\d{1,2}(?:\.\d*)?))?"
+_PANDAS_DATE = re.compile(
+    r"(?:(?P<year>\d{4})(?P<mark>[-/])(?P<month>\d{1,2})(?P=mark)(?P<day>\d{1,2})"
+    r"|(?P<whole>\d{8})"
+    r"|(?P<only_year>\d{4})(?:-(?P<only_month>\d{2}))?(?=\Z)"
+    r"|(?P<us_month>\d{1,2})[-/](?P<us_day>\d{1,2})[-/](?P<us_year>\d{4}))"
+    rf"(?:(?:[T\s]|,\s?)\s*(?:{_CLOCK}|(?P<only_hour>\d{{2}})))?"
+    r"\s*(?P<zone>Z|UTC|GMT|[+-]\d{4}|[+-]\d{1,2}(?::\d{2}){0,2})?\Z"
+)
+_CFTIME_DATE = re.compile(
+    r"(?P<year>[+-]?\d+)-(?P<month>\d{1,2})-(?P<day>\d{1,2})"
+    r"(?:.(?P<hour>\d{1,2}):(?P<minute>\d{1,2})(?::(?P<second>\d{1,2}(?:\.\d+)?))?)?"
+    r"(?:.?(?P<zone>Z|[+-]\d{2}(?::?\d{2})?))?"
 )
 _DAY_US = 86400 * 10**6
-_BEFORE_MONTH = (0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334)
+_MONTHS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
-STANDARD = "standard"
+STANDARD, PROLEPTIC = "standard", "proleptic_gregorian"
 _CALENDARS = {
     "standard": STANDARD,
     "gregorian": STANDARD,
-    "proleptic_gregorian": "proleptic_gregorian",
+    "proleptic_gregorian": PROLEPTIC,
     "julian": "julian",
     "noleap": "noleap",
     "365_day": "noleap",
@@ -44,39 +68,44 @@ _CALENDARS = {
     "366_day": "all_leap",
     "360_day": "360_day",
 }
+_PANDAS_YEARS = range(1678, 2262)
+_GREGORIAN_START = (1582, 10, 15)
 
 
 @dataclass(frozen=True, slots=True)
 class TimeUnits:
     """What one is, when zero was, and which days there are. Equal ones need no conversion."""
 
-    unit_us: int
+    unit_ns: int
     reference_us: int
     calendar: str
 
     def decode(self, values: NDArray[Any]) -> NDArray[np.int64]:
         """Microseconds of the calendar; fractions are rounded, as far as doubles know them."""
-        if values.dtype.kind in "iu":
-            return values.astype(np.int64) * self.unit_us + self.reference_us
+        unit_us = self.unit_ns / 1000
+        if values.dtype.kind in "iu" and self.unit_ns >= 1000:
+            return values.astype(np.int64) * int(unit_us) + self.reference_us
         # Whole units and the rest apart: their product would lose the last digits.
         whole = np.floor(values.astype(np.float64))
-        rest = np.rint((values.astype(np.float64) - whole) * self.unit_us)
-        return whole.astype(np.int64) * self.unit_us + rest.astype(np.int64) + self.reference_us
+        rest = np.rint((values.astype(np.float64) - whole) * unit_us)
+        if self.unit_ns < 1000:
+            return np.rint(whole * unit_us).astype(np.int64) + self.reference_us
+        return whole.astype(np.int64) * int(unit_us) + rest.astype(np.int64) + self.reference_us
 
     def encode(self, times_us: NDArray[np.int64], dtype: np.dtype[Any]) -> NDArray[Any] | None:
         """The numbers these units have for the times; None where `dtype` cannot hold them."""
-        since = times_us - self.reference_us
+        since_ns = (times_us - self.reference_us).astype(object) * 1000
         if dtype.kind in "iu":
-            if np.any(since % self.unit_us):
+            counted = since_ns // self.unit_ns
+            if np.any(counted * self.unit_ns != since_ns):
                 return None
-            counted = since // self.unit_us
             limits = np.iinfo(dtype)
             if counted.size and (counted.min() < limits.min or counted.max() > limits.max):
                 return None
             return counted.astype(dtype)
         if dtype.kind != "f":
             return None
-        encoded = (since / self.unit_us).astype(dtype)
+        encoded = (since_ns / self.unit_ns).astype(dtype)
         return encoded if np.array_equal(self.decode(encoded), times_us) else None
 
     def is_comparable(self, other: TimeUnits) -> bool:
@@ -89,52 +118,142 @@ def parse_time_units(units: Any, calendar: Any = None) -> TimeUnits | None:
     """Units that count time since a date; None when they do not, or not in steps of fixed length.
 
     >>> parse_time_units("days since 1970-01-02")
-    TimeUnits(unit_us=86400000000, reference_us=86400000000, calendar='standard')
+    TimeUnits(unit_ns=86400000000000, reference_us=86400000000, calendar='standard')
     """
-    known = _CALENDARS.get(str(calendar or STANDARD).lower())
+    known = _CALENDARS.get(STANDARD if calendar is None else str(calendar).lower())
     found = _SINCE.match(units) if isinstance(units, str) else None
     if found is None or known is None:
         return None
-    unit_us = _UNIT.get(found["unit"].lower())
-    if unit_us is None:
+    word, text = found["unit"].lower(), found["date"]
+    unit_ns = _PANDAS_UNITS.get(word.removesuffix("s"))
+    date = _pandas_date(text) if known in (STANDARD, PROLEPTIC) and unit_ns else None
+    if date is None:
+        unit_ns = _CFTIME_UNITS.get(word) or _calendar_units(word, known)
+        date = _cftime_date(text)
+    if unit_ns is None or date is None or not _is_valid(date, known):
         return None
-    month, day = int(found["month"]), int(found["day"])
-    if not (1 <= month <= 12 and 1 <= day <= 31):
-        return None
-    year = int(found["year"])
-    if known == "proleptic_gregorian" and (year, month, day) >= (1582, 10, 15):
+    year, month, day, clock_us = date
+    if known == PROLEPTIC and (year, month, day) >= _GREGORIAN_START:
         known = STANDARD  # from then on they are the same
-    seconds = float(found["second"] or 0)
-    clock = int(found["hour"] or 0) * 3600 + int(found["minute"] or 0) * 60
-    clock_us = clock * 10**6 + round(seconds * 10**6) - _zone_us(found["zone"])
-    return TimeUnits(unit_us, _day_number(year, month, day, known) * _DAY_US + clock_us, known)
+    return TimeUnits(unit_ns, _day_number(year, month, day, known) * _DAY_US + clock_us, known)
+
+
+def units_of(attributes: Mapping[str, Any], parent: Mapping[str, Any] | None = None) -> Any:
+    """The time units that attributes tell of. Those of bounds are completed by their `parent`,
+    the attributes of the variable whose bounds they are.
+    """
+    said = {**{key: (parent or {}).get(key) for key in ("units", "calendar")}, **attributes}
+    units, calendar = said.get("units"), said.get("calendar")
+    if not isinstance(units, str) or not isinstance(calendar, str | None):
+        return None
+    return parse_time_units(units, calendar)
+
+
+Date = tuple[int, int, int, int]
+"""Year, month, day, and microseconds of that day at Greenwich, which may be below 0."""
+
+
+def _pandas_date(text: str) -> Date | None:
+    """A date that pandas reads, and that nanoseconds can count."""
+    found = _PANDAS_DATE.match(text)
+    if found is None:
+        return None
+    if (whole := found["whole"]) is not None:
+        year, month, day = int(whole[:4]), int(whole[4:6]), int(whole[6:])
+    elif found["us_year"] is not None:
+        year, month, day = (int(found[name]) for name in ("us_year", "us_month", "us_day"))
+    else:
+        year = int(found["year"] or found["only_year"])
+        month = int(found["month"] or found["only_month"] or 1)
+        day = int(found["day"] or 1)
+    if year not in _PANDAS_YEARS:
+        return None
+    clock_us = _clock_us(found["hour"] or found["only_hour"], found["minute"], found["second"])
+    return None if clock_us is None else (year, month, day, clock_us - _zone_us(found["zone"]))
+
+
+def _cftime_date(text: str) -> Date | None:
+    """A date as cftime reads it: whatever comes behind is ignored, such as `-6:00`."""
+    found = _CFTIME_DATE.match(text)
+    if found is None:
+        return None
+    clock_us = _clock_us(found["hour"], found["minute"], found["second"])
+    if clock_us is None:
+        return None
+    clock_us -= _zone_us(found["zone"])
+    return int(found["year"]), int(found["month"]), int(found["day"]), clock_us
+
+
+def _clock_us(hour: str | None, minute: str | None, second: str | None) -> int | None:
+    hours, minutes, seconds = int(hour or 0), int(minute or 0), float(second or 0)
+    if hours > 23 or minutes > 59 or seconds >= 60:
+        return None
+    return (hours * 3600 + minutes * 60) * 10**6 + round(seconds * 10**6)
 
 
 def _zone_us(zone: str | None) -> int:
-    if zone is None or not zone.startswith(("+", "-")):
+    if zone is None or zone[0] not in "+-":
         return 0
-    digits = zone[1:].replace(":", "")
-    hours, minutes = int(digits[:2]), int(digits[2:] or 0)
-    return (-1 if zone[0] == "-" else 1) * (hours * 60 + minutes) * 60 * 10**6
+    parts = [zone[1:3], zone[3:]] if re.fullmatch(r".\d{4}", zone) else zone[1:].split(":")
+    hours, minutes, seconds = (int(part) for part in (*parts, "0", "0")[:3])
+    return (-1 if zone[0] == "-" else 1) * (hours * 3600 + minutes * 60 + seconds) * 10**6
+
+
+def _calendar_units(word: str, calendar: str) -> int | None:
+    """Units that have a fixed length in some calendars only."""
+    if calendar == "360_day" and word in ("month", "months"):
+        return 30 * _DAY
+    if calendar == "noleap" and word in ("common_year", "common_years"):
+        return 365 * _DAY
+    return None
+
+
+def _is_valid(date: Date, calendar: str) -> bool:
+    """Whether a calendar has that day."""
+    year, month, day, _ = date
+    if not 1 <= month <= 12 or day < 1:
+        return False
+    if calendar == "360_day":
+        return day <= 30
+    if calendar == STANDARD and ((1582, 10, 4) < (year, month, day) < _GREGORIAN_START):
+        return False
+    if calendar in (STANDARD, "julian") and year == 0:
+        return False
+    is_long = month == 2 and (calendar == "all_leap" or _is_leap(year, month, day, calendar))
+    return day <= _MONTHS[month - 1] + is_long
+
+
+def _is_julian(year: int, month: int, day: int, calendar: str) -> bool:
+    before = calendar == STANDARD and (year, month, day) < _GREGORIAN_START
+    return calendar == "julian" or before
+
+
+def _is_leap(year: int, month: int, day: int, calendar: str) -> bool:
+    if calendar == "noleap":
+        return False
+    if calendar in (STANDARD, "julian") and year < 0:
+        year += 1  # there was no year 0
+    if _is_julian(year, month, day, calendar):
+        return year % 4 == 0
+    return year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
 
 
 def _day_number(year: int, month: int, day: int, calendar: str) -> int:
     """Days since 1970-01-01, counted in the calendar itself."""
     if calendar == "360_day":
         return (year - 1970) * 360 + (month - 1) * 30 + day - 1
-    before = _BEFORE_MONTH[month - 1] + day - 1
+    before = sum(_MONTHS[: month - 1]) + day - 1
     if calendar == "noleap":
         return (year - 1970) * 365 + before
     if calendar == "all_leap":
         return (year - 1970) * 366 + before + (month > 2)
-    is_julian = calendar == "julian" or (
-        calendar == STANDARD and (year, month, day) < (1582, 10, 15)
-    )
+    is_julian = _is_julian(year, month, day, calendar)
+    is_leap = _is_leap(year, month, day, calendar)
     past = year - 1
-    is_leap = year % 4 == 0
+    if calendar in (STANDARD, "julian") and year < 0:
+        past += 1
     days = past * 365 + past // 4
     if not is_julian:
-        is_leap = is_leap and (year % 100 != 0 or year % 400 == 0)
         days += past // 400 - past // 100
     days += before + (is_leap and month > 2)
     # Day 0 above is 0001-01-01 of either calendar; the Julian one began two days earlier.
