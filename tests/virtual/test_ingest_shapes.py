@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zarr
 
 from icefloe import AlreadyExistsError, InvalidInputError, Repository
 from icefloe.virtual import ingest_local, list_sources
@@ -102,6 +103,43 @@ def test_a_changed_file_is_reported_and_the_ledger_stays_out_of_the_way(
     assert dict(ledger.sizes) == {"source": 3}
     assert ledger.location.values.tolist() == [path.as_uri() for path in paths]
     assert ledger.size_bytes.values[1] == paths[1].stat().st_size
+
+
+def test_a_file_that_changed_within_a_second_is_noticed(
+    tmp_path: Path, repository: Repository
+) -> None:
+    paths = files(tmp_path, range(2))
+    ingest_local(paths, repository, concat_dim="time")
+    before, data = paths[0].stat(), bytearray(paths[0].read_bytes())
+    second = before.st_mtime_ns // 10**9 * 10**9
+    at = len(data) // 2
+    data[at] ^= 1
+    paths[0].write_bytes(data)
+    os.utime(paths[0], ns=(second + 10**8, second + 10**8))
+    other = bytearray(paths[1].read_bytes())
+    other[-5] ^= 1  # even at the very same time
+    stamp = paths[1].stat().st_mtime_ns
+    paths[1].write_bytes(other)
+    os.utime(paths[1], ns=(stamp, stamp))
+    result = ingest_local(paths, repository, concat_dim="time", append=True, on_error="skip")
+    assert {problem.location for problem in result.problems} == {p.as_uri() for p in paths}
+    assert all("has changed" in problem.reason for problem in result.problems)
+
+
+def test_a_ledger_without_fingerprints_is_still_understood(
+    tmp_path: Path, repository: Repository
+) -> None:
+    paths = files(tmp_path, range(3))
+    ingest_local(paths[:2], repository, concat_dim="time")
+    session = repository.writable_session("main")
+    del zarr.open_group(session.store, path=".icefloe/sources")["fingerprint"]
+    session.commit("as earlier versions wrote it")
+    result = ingest_local(paths, repository, concat_dim="time", append=True)
+    assert (result.num_sources, len(result.unchanged)) == (1, 2)
+    again = ingest_local(paths, repository, concat_dim="time", append=True)
+    assert len(again.unchanged) == 3
+    ledger = contents(repository, group=".icefloe/sources")
+    assert [bool(text) for text in ledger.fingerprint.values.tolist()] == [False, False, True]
 
 
 def test_a_group_with_arrays_is_left_alone_without_append(

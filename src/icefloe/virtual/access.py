@@ -6,6 +6,7 @@ that the metadata of a file costs few requests; a small file costs one.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import math
 import os
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 FIRST_BLOCK_BYTES = 1 << 20
 BLOCK_BYTES = 1 << 18
 MOST_BLOCKS = 128
+_END_BYTES = 4096
 
 
 def absolute_location(source: str | os.PathLike[str]) -> str:
@@ -92,7 +94,7 @@ class SourceAccess:
                 state = path.stat()
             except OSError as error:
                 raise _unreadable(location, error) from error
-            return SourceFile(location, file_version(state), path, None)
+            return SourceFile(location, _file_version(location, path, state), path, None)
         connection, key = self.remote(location)
         reader = BlockReader(connection, key)
         return SourceFile(location, reader.version, None, reader)
@@ -216,9 +218,18 @@ class BlockReader(io.RawIOBase):
         return data
 
 
-def file_version(state: os.stat_result) -> SourceVersion:
-    """The state of a local file."""
-    return SourceVersion(state.st_size, None, math.ceil(state.st_mtime))
+def _file_version(location: str, path: Path, state: os.stat_result) -> SourceVersion:
+    """The state of a local file. A file may change twice in a second, and keep its size."""
+    try:
+        with path.open("rb") as stream:
+            ends = stream.read(_END_BYTES)
+            stream.seek(max(0, state.st_size - _END_BYTES))
+            ends += stream.read(_END_BYTES)
+    except OSError as error:
+        raise _unreadable(location, error) from error
+    hashed = hashlib.blake2b(ends, digest_size=8).hexdigest()
+    fingerprint = f"{state.st_mtime_ns:x}-{hashed}"
+    return SourceVersion(state.st_size, None, math.ceil(state.st_mtime), fingerprint)
 
 
 def object_version(meta: ObjectMeta) -> SourceVersion:

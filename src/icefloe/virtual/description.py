@@ -36,6 +36,8 @@ class SourceVersion:
     etag: str | None = None
     last_modified: int | None = None
     """Seconds since 1970, rounded up: nothing that was there at the scan is younger."""
+    fingerprint: str | None = None
+    """Where there is no ETag: the exact time of the last change, and a hash of the file's ends."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,13 @@ from icefloe.virtual.description import SourceDescription, SourceVersion
 LEDGER_GROUP = ".icefloe"
 _PATH = f"{LEDGER_GROUP}/sources"
 _CHUNK = 16384
-_DTYPES = {"location": "string", "size_bytes": "int64", "etag": "string", "last_modified": "int64"}
+_DTYPES = {
+    "location": "string",
+    "size_bytes": "int64",
+    "etag": "string",
+    "last_modified": "int64",
+    "fingerprint": "string",  # not in ledgers of earlier versions
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +39,17 @@ class Ledger:
     def compare(self, source: SourceDescription) -> Literal["new", "same", "changed"]:
         """Whether a file is known, and still what it was.
 
-        By its ETag where both sides have one; else by its size and the time of its last change.
+        By its ETag or its fingerprint where both sides have one; else by its size and the time of
+        its last change.
         """
         known, found = self.versions.get(source.location), source.version
         if known is None:
             return "new"
         if known.etag is not None and found.etag is not None:
             return "same" if known.etag == found.etag else "changed"
+        if known.fingerprint is not None and found.fingerprint is not None:
+            alike = known.fingerprint == found.fingerprint
+            return "same" if alike and known.size_bytes == found.size_bytes else "changed"
         is_same = (known.size_bytes, known.last_modified) == (
             found.size_bytes,
             found.last_modified,
@@ -59,14 +69,15 @@ def read_ledger(store: Store, group: str) -> Ledger:
         return Ledger()
     columns = {}
     for name in _DTYPES:
-        column = found[name]
-        assert isinstance(column, zarr.Array)
-        columns[name] = np.asarray(column[:]).tolist()
+        column = found.get(name)
+        if isinstance(column, zarr.Array):
+            columns[name] = np.asarray(column[:]).tolist()
+    columns.setdefault("fingerprint", [""] * len(columns["location"]))
     rows = zip(*columns.values(), strict=True)
     return Ledger(
         {
-            location: SourceVersion(size, etag or None, modified or None)
-            for location, size, etag, modified in rows
+            location: SourceVersion(size, etag or None, modified or None, fingerprint or None)
+            for location, size, etag, modified, fingerprint in rows
         }
     )
 
@@ -82,16 +93,16 @@ def add_to_ledger(store: Store, group: str, sources: Sequence[SourceDescription]
             source.version.size_bytes,
             source.version.etag or "",
             source.version.last_modified or 0,
+            source.version.fingerprint or "",
         )
         for source in sources
     ]
+    first = 0
     for (name, dtype), values in zip(_DTYPES.items(), zip(*rows, strict=True), strict=True):
-        if name in place:
-            column = place[name]
-            assert isinstance(column, zarr.Array)
-        else:
+        column = place.get(name)
+        if not isinstance(column, zarr.Array):
             column = place.create_array(
-                name, shape=(0,), chunks=(_CHUNK,), dtype=dtype, dimension_names=["source"]
+                name, shape=(first,), chunks=(_CHUNK,), dtype=dtype, dimension_names=["source"]
             )
         first = column.shape[0]
         column.resize((first + len(values),))
