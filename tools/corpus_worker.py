@@ -157,6 +157,8 @@ def _open(path: Path, group: str, *, decode: bool) -> Any:
         raise Unreadable(f"{type(error).__name__}: {error}") from error
     if is_grib and "time" in loaded.coords and "time" not in loaded.dims:
         loaded = loaded.expand_dims("time")  # as the ingest does, so that files can follow
+        if "valid_time" in loaded.coords and not loaded["valid_time"].dims:
+            loaded["valid_time"] = loaded["valid_time"].expand_dims("time")
     return loaded
 
 

@@ -291,6 +291,30 @@ def test_odd_files_are_named_and_left_out(tmp_path: Path, repository: Repository
     check(contents(repository), expected(paths))
 
 
+@pytest.mark.parametrize("mode", ["native", "virtual"])
+def test_large_fields_that_files_repeat_are_compared(
+    tmp_path: Path, repository: Repository, mode: Any
+) -> None:
+    field = np.arange(20_000.0).reshape(100, 200)
+    for part in range(4):
+        other = field + (part == 2)  # more than 64 kB, and without the joined dimension
+        data = xr.Dataset(
+            {"t": ("time", [float(part)]), "area": (("y", "x"), other)}, {"time": [part]}
+        )
+        data.to_netcdf(tmp_path / f"{part}.nc", unlimited_dims=["time"])
+    with pytest.raises(InvalidInputError, match=r"2\.nc: variable 'area' has values that other"):
+        ingest_local(tmp_path / "*.nc", repository, mode=mode)
+    names = [tmp_path / f"{part}.nc" for part in (0, 1)]
+    ingest_local(names, repository, mode=mode, concat_dim="time")
+    result = ingest_local(
+        tmp_path / "*.nc", repository, mode=mode, append=True, concat_dim="time", on_error="skip"
+    )
+    assert [problem.location for problem in result.problems] == [(tmp_path / "2.nc").as_uri()]
+    found = contents(repository)
+    assert found.time.values.tolist() == [0, 1, 3]
+    np.testing.assert_array_equal(found.area, field)
+
+
 def test_patterns_and_lists(tmp_path: Path) -> None:
     for name in ("a1.nc", "a2.nc", "b1.nc", "deep/er/c1.nc", "with [brackets].nc"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -22,10 +22,11 @@ from icefloe.errors import InvalidInputError
 from icefloe.spark.ingest_copy import copy
 from icefloe.spark.ingest_fields import check_fields
 from icefloe.spark.ingest_refer import refer, require_containers
-from icefloe.spark.ingest_scan import descriptions_of, scan_frame
+from icefloe.spark.ingest_scan import descriptions_of, digest_all, scan_frame
 from icefloe.spark.reading import check_session
 from icefloe.spark.source import as_repository
 from icefloe.virtual.access import SourceAccess
+from icefloe.virtual.comparing import digest_existing, with_digests
 from icefloe.virtual.globs import Sources, list_sources
 from icefloe.virtual.ingest import known_to, make_options, require_group
 from icefloe.virtual.ledger import add_to_ledger
@@ -131,11 +132,17 @@ def ingest(
             plan = plan_ingest(found, options, existing, problems)
             if on_error == "fail":
                 plan.raise_problems()
-            counts, damaged = _run(spark, session, plan, scanned, reach)
-            if not damaged:
-                break
-            # The others may go elsewhere without these, so that everything is done anew.
-            session.discard_changes()
+            if plan.uncompared:
+                digests, damaged = digest_all(spark, plan, reach)
+                found = with_digests(found, digests)
+                wanted = list(plan.uncompared)
+                existing = digest_existing(session.store, options.group, existing, wanted)
+            else:
+                counts, damaged = _run(spark, session, plan, scanned, reach)
+                if not damaged:
+                    break
+                # The others may go elsewhere without these, so that everything is done anew.
+                session.discard_changes()
             found = [source for source in found if source.location not in damaged]
             problems += [Problem(location, reason) for location, reason in damaged.items()]
         snapshot_id = None

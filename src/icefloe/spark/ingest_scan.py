@@ -16,10 +16,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from icefloe.spark.items import map_items
 from icefloe.virtual.access import SourceAccess
+from icefloe.virtual.comparing import Digests, digest_file, files_to_read
 from icefloe.virtual.description import SourceDescription
 from icefloe.virtual.ingest import scan_for
 from icefloe.virtual.open_files import reason_of
-from icefloe.virtual.plan import IngestOptions, Problem
+from icefloe.virtual.plan import IngestOptions, IngestPlan, Problem
 
 SCHEMA = pa.schema(
     [
@@ -63,6 +64,35 @@ def descriptions_of(
         else:
             problems.append(Problem(location, row["reason"]))
     return found, problems
+
+
+def digest_all(
+    spark: SparkSession, plan: IngestPlan, access: SourceAccess
+) -> tuple[Digests, dict[str, str]]:
+    """The digests that a plan wants, and files that turn out to be damaged, with the reasons."""
+    items = files_to_read(plan.uncompared, plan.sources)
+    frame = map_items(spark, items, partial(_digest_task, access), DDL)
+    digests: Digests = {}
+    damaged: dict[str, str] = {}
+    for row in frame.toArrow().to_pylist():
+        if row["reason"] is None:
+            digests[row["location"], row["path"]] = row["data"]
+        else:
+            damaged[row["location"]] = row["reason"]
+    return digests, damaged
+
+
+def _digest_task(
+    access: SourceAccess, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for item in batch.column("item"):
+            source, paths = pickle.loads(item.as_py())
+            found, reason = digest_file(source, paths, access)
+            if reason is not None:
+                yield _rows([(source.location, None, None, reason)])
+            else:
+                yield _rows([(*key, digest, None) for key, digest in found.items()])
 
 
 def pack_table(table: pa.Table) -> bytes:

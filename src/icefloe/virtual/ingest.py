@@ -19,6 +19,13 @@ from icefloe.errors import AlreadyExistsError, InvalidInputError
 from icefloe.store.zarr_store import IcechunkStore
 from icefloe.virtual.access import SourceAccess
 from icefloe.virtual.chunk_copy import copy_region
+from icefloe.virtual.comparing import (
+    Digests,
+    digest_existing,
+    digest_file,
+    files_to_read,
+    with_digests,
+)
 from icefloe.virtual.description import SourceDescription
 from icefloe.virtual.existing import describe_existing
 from icefloe.virtual.formats import NativeReader, look_at, scan
@@ -128,11 +135,17 @@ def ingest_local(
         plan = plan_ingest(found, options, existing, problems)
         if on_error == "fail":
             plan.raise_problems()
-        damaged = _run(session, plan, references, reach) if plan.arrays else {}
-        if not damaged:
-            break
-        # The others may go elsewhere without these, so that everything is done anew.
-        session.discard_changes()
+        if plan.uncompared:
+            digests, damaged = _digest_all(plan, reach)
+            found = with_digests(found, digests)
+            wanted = list(plan.uncompared)
+            existing = digest_existing(session.store, options.group, existing, wanted)
+        else:
+            damaged = _run(session, plan, references, reach) if plan.arrays else {}
+            if not damaged:
+                break
+            # The others may go elsewhere without these, so that everything is done anew.
+            session.discard_changes()
         found = [source for source in found if source.location not in damaged]
         problems += [Problem(location, reason) for location, reason in damaged.items()]
     snapshot_id = None
@@ -182,6 +195,17 @@ def _scan_all(
         except Exception as error:  # noqa: BLE001 - whatever a library raises is about the file
             problems.append(Problem(location, reason_of(error, location)))
     return found, problems
+
+
+def _digest_all(plan: IngestPlan, access: SourceAccess) -> tuple[Digests, dict[str, str]]:
+    digests: Digests = {}
+    damaged: dict[str, str] = {}
+    for source, wanted in files_to_read(plan.uncompared, plan.sources):
+        found, reason = digest_file(source, wanted, access)
+        digests |= found
+        if reason is not None:
+            damaged[source.location] = reason
+    return digests, damaged
 
 
 def _run(

@@ -35,6 +35,7 @@ from icefloe.virtual.plan import ArrayPlan, IngestOptions, IngestPlan, Problem
 from icefloe.virtual.selection import select_variables
 from icefloe.virtual.targets import (
     COPY_BYTES,
+    MOST_COMPARED_BYTES,
     MOST_COPIED_BYTES,
     array_document,
     choose_chunks,
@@ -90,6 +91,7 @@ def plan_ingest(
     found += work.problems
     arrays = work.arrays()
     used = sorted({int(number) for array in arrays for number in array.sources})
+    uncompared = work.uncompared()
     return IngestPlan(
         options,
         tuple(work.live_sources()),
@@ -99,6 +101,7 @@ def plan_ingest(
         tuple(found),
         tuple(unchanged),
         tuple(work.notes),
+        uncompared,
     )
 
 
@@ -301,6 +304,23 @@ class _Work:
         reason = f"variable {path!r} would have {size:,} bytes, too many to be copied"
         return dict.fromkeys(new, reason)
 
+    def uncompared(self) -> dict[str, tuple[str, ...]]:
+        """Variables that files repeat, but that are too large to have been compared by a scan."""
+        found = {}
+        for path, boxes in self.boxes.items():
+            if len(boxes) < 2 or boxes[self._first(boxes)].concat_axes:
+                continue
+            unknown = [number for number, box in self._new(boxes).items() if _is_unread(box)]
+            size = widest(boxes)
+            if unknown and size > MOST_COMPARED_BYTES:
+                self.notes.append(
+                    f"variable {path!r} is not compared between files: it has {size:,} bytes"
+                )
+            elif unknown:
+                sources = [self.live[number] for number in unknown]
+                found[path] = tuple(source.location for source in sources if source is not None)
+        return found
+
     def _is_always_copied(self, number: int) -> bool:
         source = self.live[number]
         return source is not None and source.format == "grib"
@@ -423,6 +443,11 @@ def _joined_values(box: Box, new: Mapping[int, Box]) -> NDArray[Any]:
             assert values is not None
         joined[item.start[0] - first : item.start[0] - first + item.shape[0]] = values
     return joined
+
+
+def _is_unread(box: Box) -> bool:
+    variable = box.variable
+    return variable.digest is None and variable.dtype != "string" and variable.nbytes > 0
 
 
 def _target(group: str, path: str) -> str:

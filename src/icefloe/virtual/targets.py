@@ -22,6 +22,8 @@ COPY_BYTES = 1024 * 1024
 """Up to this size for each file, what cannot be referred to is copied in a virtual ingest."""
 
 MOST_COPIED_BYTES = 1 << 50
+MOST_COMPARED_BYTES = 256 * 1024 * 1024
+"""Up to this size, what files repeat is read from each of them to be compared."""
 
 _ZSTD = {"name": "zstd", "configuration": {"level": 0, "checksum": False}}
 _BLOSC_MOST_BYTES = 2**31 - 17
