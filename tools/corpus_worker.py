@@ -210,10 +210,17 @@ def _values(mine: Any, theirs: Any, is_told: bool = False) -> str | None:
 
 
 def _objects(mine: Any, theirs: Any, is_told: bool) -> str | None:
-    for one, other in zip(mine.ravel().tolist(), theirs.ravel().tolist(), strict=True):
-        if _plain(one) != _plain(other) and not (is_told and _plain(other) == "NaN"):
+    for found, wanted in zip(mine.ravel().tolist(), theirs.ravel().tolist(), strict=True):
+        one, other = _stripped(found), _stripped(wanted)
+        if one != other and not (is_told and other == "NaN"):
             return f"{one!r} for {other!r}"
     return None
+
+
+def _stripped(text: Any) -> Any:
+    """Text without the spaces it is filled up with, which h5py strips and NetCDF does not."""
+    plain = _plain(text)
+    return plain.rstrip(" \0") if isinstance(plain, str) else plain
 
 
 def _attributes(mine: dict[Any, Any], theirs: dict[Any, Any]) -> str | None:

@@ -315,6 +315,13 @@ def test_large_fields_that_files_repeat_are_compared(
     np.testing.assert_array_equal(found.area, field)
 
 
+def test_paths_as_hadoop_writes_them(tmp_path: Path) -> None:
+    (path,) = files(tmp_path, range(1))
+    assert list_sources(f"file:{path}") == list_sources(path) == [path.as_uri()]
+    assert list_sources(f"file:{tmp_path}/*.nc") == [path.as_uri()]
+    assert list_sources("s3a://bucket/a.nc") == ["s3://bucket/a.nc"]
+
+
 def test_patterns_and_lists(tmp_path: Path) -> None:
     for name in ("a1.nc", "a2.nc", "b1.nc", "deep/er/c1.nc", "with [brackets].nc"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

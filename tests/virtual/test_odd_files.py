@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zarr
 
 from icefloe import InvalidInputError, Repository
 from icefloe.virtual import ingest_local, scan
@@ -91,6 +92,21 @@ def attribute_name_not_utf8(path: Path) -> None:
         )
 
 
+def name_with_backslash(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        file["data\\set"] = np.arange(3)
+
+
+def name_of_the_ledger(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        file[".icefloe/odd"] = np.arange(3)
+
+
+def too_large(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        file.create_dataset("odd", (2**40, 2**20), "i1", chunks=(1000, 1000))
+
+
 def damaged_inside(path: Path) -> None:
     with h5py.File(path, "w") as file:
         file.create_dataset("odd", data=np.arange(100_000), chunks=(1000,), compression="gzip")
@@ -107,6 +123,8 @@ REFUSED = [
     long_double,
     array_type,
     name_not_utf8,
+    name_with_backslash,
+    name_of_the_ledger,
 ]
 
 
@@ -123,6 +141,17 @@ def test_what_cannot_be_brought_over_is_refused_by_name_and_left_out(
     result = ingest_local([odd, good], repository, mode=mode, on_error="skip")
     assert [problem.location for problem in result.problems] == [odd.as_uri()]
     xr.testing.assert_identical(read(repository.readonly_session("main").store), expected([good]))
+
+
+def test_what_nobody_could_have_written_is_not_copied(
+    tmp_path: Path, repository: Repository
+) -> None:
+    too_large(tmp_path / "odd.h5")
+    with pytest.raises(InvalidInputError, match=r"odd\.h5: variable 'odd' would have 1,152,9"):
+        ingest_local(tmp_path / "odd.h5", repository)
+    ingest_local(tmp_path / "odd.h5", repository, mode="virtual")
+    store = repository.readonly_session("main").store
+    assert zarr.open_array(store, path="odd", mode="r").shape == (2**40, 2**20)
 
 
 def test_a_file_damaged_inside_is_left_out(tmp_path: Path, repository: Repository) -> None:

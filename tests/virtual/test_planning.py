@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,10 @@ from icefloe.virtual.description import (
     digest_of,
 )
 from icefloe.virtual.ledger import Ledger
-from icefloe.virtual.plan import ArrayPlan, IngestOptions, IngestPlan
+from icefloe.virtual.plan import ArrayPlan, BoxIndex, IngestOptions, IngestPlan
 from icefloe.virtual.planning import Existing, plan_ingest
 from icefloe.virtual.references import cut_leading, index_of, make_references, shift_references
+from icefloe.virtual.shared_parts import Joiner, Splitter
 
 DAYS = "days since 2000-01-01"
 
@@ -408,6 +410,52 @@ def test_an_appended_file_has_to_be_like_the_repository() -> None:
     odd = [step(name, [at], dtype="<f8") for name, at in (("a", 4), ("b", 5), ("c", 6))]
     made = plan_ingest(odd, IngestOptions(concat_dims=("time",)), existing([0, 1]))
     assert {"type f8, other files f4" in reason for reason in reasons(made).values()} == {True}
+
+
+def test_descriptions_share_what_files_have_in_common() -> None:
+    grid = np.linspace(0, 1, 5000)
+    given = []
+    for part in range(50):
+        one = step(f"{part}", [2 * part, 2 * part + 1], 5000)
+        alike = {"": replace(one.groups[""], attributes={"title": "all the same"})}
+        x = variable("x", ("x",), values=grid)
+        given.append(replace(one, groups=alike, variables={**one.variables, "x": x}))
+    splitter, joiner = Splitter(), Joiner()
+    slim = [splitter.split(pickle.loads(pickle.dumps(source))) for source in given]
+    assert max(map(len, slim)) < 600
+    parts = list(splitter.fresh())
+    assert sum(len(data) for _, data in parts) < 50_000
+    assert list(splitter.fresh()) == []
+    for key, data in parts:
+        joiner.add(key, data)
+    found = [joiner.join(source.location, data) for source, data in zip(given, slim, strict=True)]
+    for mine, theirs in zip(found, given, strict=True):
+        assert (mine.location, mine.version) == (theirs.location, theirs.version)
+        assert list(mine.variables) == list(theirs.variables)
+        np.testing.assert_array_equal(
+            np.asarray(mine.variables["time"].values), np.asarray(theirs.variables["time"].values)
+        )
+    assert len({id(source.variables["x"]) for source in found}) == 1
+    assert len({id(source.groups) for source in found}) == 1
+    ours, theirs_plan = plan(*found), plan(*given)
+    for mine_array, their_array in zip(ours.arrays, theirs_plan.arrays, strict=True):
+        assert mine_array.metadata == their_array.metadata
+        np.testing.assert_array_equal(mine_array.starts, their_array.starts)
+
+
+def test_the_files_of_a_region_are_found_without_looking_at_all() -> None:
+    rng = np.random.default_rng(3)
+    for ndim in (1, 2, 3):
+        starts = rng.integers(0, 50, (200, ndim))
+        shapes = rng.integers(1, 20, (200, ndim))
+        index = BoxIndex.of(starts, shapes)
+        for _ in range(50):
+            low = rng.integers(0, 60, ndim)
+            high = low + rng.integers(1, 15, ndim)
+            region = tuple(slice(int(a), int(b)) for a, b in zip(low, high, strict=True))
+            wanted = ((starts < high) & (starts + shapes > low)).all(axis=1)
+            assert index.find(region).tolist() == np.flatnonzero(wanted).tolist()
+    assert BoxIndex.of(np.zeros((1, 0), int), np.zeros((1, 0), int)).find(()).tolist() == [0]
 
 
 def test_thousands_of_files_listed_backwards() -> None:

@@ -85,10 +85,7 @@ def _boxes(
 ) -> Iterator[tuple[int, Box]]:
     itemsize = array.itemsize
     for region in array.blocks(most_bytes, itemsize):
-        low = np.array([span.start for span in region], np.int64)
-        high = np.array([span.stop for span in region], np.int64)
-        overlaps = (array.starts < high) & (array.starts + array.shapes > low)
-        rows = np.flatnonzero(overlaps.all(axis=1))
+        rows = array.rows_in(region)
         numbers = array.sources[rows].tolist()
         part = replace(
             array,

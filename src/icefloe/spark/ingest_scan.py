@@ -21,6 +21,7 @@ from icefloe.virtual.description import SourceDescription
 from icefloe.virtual.ingest import scan_for
 from icefloe.virtual.open_files import reason_of
 from icefloe.virtual.plan import IngestOptions, IngestPlan, Problem
+from icefloe.virtual.shared_parts import Joiner, Splitter
 
 SCHEMA = pa.schema(
     [
@@ -30,6 +31,7 @@ SCHEMA = pa.schema(
         ("reason", pa.string()),
     ]
 )
+_PART = "#"  # begins the key of a part that descriptions share, and no location
 DDL = "location string, path string, data binary, reason string"
 
 
@@ -54,15 +56,22 @@ def descriptions_of(
     frame: DataFrame, locations: Sequence[str]
 ) -> tuple[list[SourceDescription], list[Problem]]:
     """What the scan found, in the order the sources were given."""
-    rows = frame.where("path IS NULL").select("location", "data", "reason").toArrow().to_pylist()
-    by_location = {row["location"]: row for row in rows}
+    rows = frame.where("path IS NULL").select("location", "data", "reason").toArrow()
+    joiner = Joiner()
+    by_location: dict[str, tuple[bytes, str | None]] = {}
+    for batch in rows.to_batches():
+        for location, data, reason in zip(*map(pa.Array.to_pylist, batch.columns), strict=True):
+            if location.startswith(_PART):
+                joiner.add(bytes.fromhex(location.removeprefix(_PART)), data)
+            else:
+                by_location[location] = data, reason
     found, problems = [], []
     for location in locations:
-        row = by_location[location]
-        if row["reason"] is None:
-            found.append(pickle.loads(row["data"]))
+        data, reason = by_location.pop(location)
+        if reason is None:
+            found.append(joiner.join(location, data))
         else:
-            problems.append(Problem(location, row["reason"]))
+            problems.append(Problem(location, reason))
     return found, problems
 
 
@@ -113,22 +122,28 @@ def unpack_table(data: bytes) -> pa.Table:
 def _scan_task(
     options: IngestOptions, access: SourceAccess, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
+    splitter = Splitter()
     for batch in batches:
         for item in batch.column("item"):
             location, is_known = pickle.loads(item.as_py())
-            yield _scan_one(location, options, access, is_known)
+            yield _scan_one(location, options, access, is_known, splitter)
 
 
 def _scan_one(
-    location: str, options: IngestOptions, access: SourceAccess, is_known: bool
+    location: str,
+    options: IngestOptions,
+    access: SourceAccess,
+    is_known: bool,
+    splitter: Splitter,
 ) -> pa.RecordBatch:
     try:
         found = scan_for(location, options, access, is_known=is_known)
     except Exception as error:  # noqa: BLE001 - whatever a library raises is about the file
         return _rows([(location, None, None, reason_of(error, location))])
     rows: list[tuple[str, str | None, bytes | None, str | None]] = [
-        (location, None, pickle.dumps(found.without_references()), None)
+        (location, None, splitter.split(found), None)
     ]
+    rows += [(_PART + key.hex(), None, part, None) for key, part in splitter.fresh()]
     for path, table in (found.references or {}).items():
         rows.append((location, path, pack_table(table), None))
     return _rows(rows)

@@ -46,13 +46,24 @@ _END_BYTES = 4096
 
 def absolute_location(source: str | os.PathLike[str]) -> str:
     """A path or URL as the URL that references carry; local paths become `file://` ones."""
-    text = os.fspath(source)
+    text = hadoop_free(os.fspath(source))
     if text.startswith("file://"):
         return Path(url2pathname(urlsplit(text).path)).absolute().as_uri()
     if "://" not in text:
         return Path(text).absolute().as_uri()
     scheme, _, rest = text.partition("://")
     return f"{scheme.lower()}://{rest}"
+
+
+def hadoop_free(text: str) -> str:
+    """A URL of Hadoop, and of Spark's `binaryFile`, in the form that others have: `file:/a/b` is
+    `file:///a/b`, and `s3a://` and `s3n://` are S3.
+    """
+    if text.startswith("file:/") and not text.startswith("file://"):
+        return "file://" + text.removeprefix("file:")
+    scheme, mark, rest = text.partition("://")
+    is_s3 = mark and scheme.lower() in ("s3a", "s3n")
+    return f"s3://{rest}" if is_s3 else text
 
 
 def local_path(location: str) -> Path | None:

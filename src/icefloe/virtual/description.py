@@ -94,7 +94,7 @@ class VariableDescription:
 
     @property
     def nbytes(self) -> int:
-        return int(np.prod(self.shape, dtype=object)) * self.itemsize
+        return math.prod(self.shape) * self.itemsize
 
     @property
     def is_coordinate(self) -> bool:

@@ -12,6 +12,7 @@ from icefloe.errors import ErrorKind, InvalidInputError, StorageError
 from icefloe.virtual.access import (
     SourceAccess,
     absolute_location,
+    hadoop_free,
     local_path,
     location_of_key,
     split_location,
@@ -34,7 +35,7 @@ def list_sources(sources: Sources, access: SourceAccess | None = None) -> list[s
     given = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
     found: dict[str, None] = {}
     for item in given:
-        text = os.fspath(item)
+        text = hadoop_free(os.fspath(item))
         if not _MAGIC.search(text) or _is_file(text):
             found[absolute_location(text)] = None
             continue

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -40,42 +40,89 @@ class Box:
 Axes = Mapping[AxisKey, Axis]
 
 
-def make_box(
-    number: int,
-    source: SourceDescription,
-    variable: VariableDescription,
-    axes: Axes,
-    concat_dims: Sequence[str],
-    static: frozenset[str],
-    bounds: Mapping[str, Mapping[str, Any]],
-) -> Box:
-    """Where a variable of source `number` goes. `static` ones get no new dimensions."""
-    dimensions, start, shape = list(variable.dimensions), [0] * len(variable.shape), variable.shape
-    for at, name in enumerate(variable.dimensions):
-        scope = scope_of(source, variable.group, name)
-        axis = None if scope is None else axes.get((scope, name))
-        if axis is not None and number in axis.starts:
-            start[at] = axis.starts[number]
-    new = [
-        (name, axes["", name])
-        for name in concat_dims
-        if ("", name) in axes and number in axes["", name].is_new
-    ]
-    if variable.path in {name for name, _ in new}:
-        new = [(name, axis) for name, axis in new if name == variable.path]
-    elif variable.path in static or variable.is_coordinate:
-        new = []
-    dimensions = [name for name, _ in new] + dimensions
-    concat = tuple(at for at, name in enumerate(dimensions) if name in concat_dims)
-    return Box(
-        variable,
-        tuple(dimensions),
-        (*(axis.starts[number] for _, axis in new), *start),
-        (*(1 for _ in new), *shape),
-        concat,
-        len(new),
-        time_units(variable, bounds.get(variable.path)),
-    )
+@dataclass(slots=True)
+class BoxMaker:
+    """Makes boxes for files that have most of their variables in common.
+
+    What holds for all files that share a description of a variable is found out once; a file adds
+    where it starts. Files that share even that, because nothing is joined there, share the box.
+    """
+
+    axes: Axes
+    concat_dims: Sequence[str]
+    static: frozenset[str]
+    _forms: dict[tuple[int, int, tuple[bool, ...]], _Form] = field(default_factory=dict)
+
+    def boxes(self, number: int, source: SourceDescription) -> Iterator[tuple[str, Box]]:
+        """The box of every variable of source `number`."""
+        is_new = tuple(number in axis.is_new for axis in self.axes.values())
+        parents: dict[str, Mapping[str, Any]] | None = None
+        for path, variable in source.variables.items():
+            key = (id(variable), id(source.groups), is_new)
+            form = self._forms.get(key)
+            if form is None:
+                parents = bounds_parents(source) if parents is None else parents
+                form = self._form(number, source, variable, parents.get(path))
+                self._forms[key] = form
+            yield path, form.at(number)
+
+    def _form(
+        self,
+        number: int,
+        source: SourceDescription,
+        variable: VariableDescription,
+        parent: Mapping[str, Any] | None,
+    ) -> _Form:
+        """What a box of this variable is made of. `static` variables get no new dimensions."""
+        own: list[Axis | None] = []
+        for name in variable.dimensions:
+            scope = scope_of(source, variable.group, name)
+            own.append(None if scope is None else self.axes.get((scope, name)))
+        new = [
+            (name, self.axes["", name])
+            for name in self.concat_dims
+            if ("", name) in self.axes and number in self.axes["", name].is_new
+        ]
+        if variable.path in {name for name, _ in new}:
+            new = [(name, axis) for name, axis in new if name == variable.path]
+        elif variable.path in self.static or variable.is_coordinate:
+            new = []
+        dimensions = (*(name for name, _ in new), *variable.dimensions)
+        concat = tuple(at for at, name in enumerate(dimensions) if name in self.concat_dims)
+        whole = Box(
+            variable,
+            dimensions,
+            (0,) * len(dimensions),
+            (*(1 for _ in new), *variable.shape),
+            concat,
+            len(new),
+            time_units(variable, parent),
+        )
+        return _Form(whole, (*(axis for _, axis in new), *own))
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """A box without its place, and the axes its dimensions lie along."""
+
+    box: Box
+    axes: tuple[Axis | None, ...]
+
+    def at(self, number: int) -> Box:
+        """The box of one source."""
+        if not any(self.axes):
+            return self.box
+        box = self.box
+        start = tuple(0 if axis is None else axis.starts.get(number, 0) for axis in self.axes)
+        return Box(
+            box.variable,
+            box.dimensions,
+            start,
+            box.shape,
+            box.concat_axes,
+            box.num_new_axes,
+            box.times,
+        )
 
 
 def bounds_parents(source: SourceDescription) -> dict[str, Mapping[str, Any]]:
@@ -145,7 +192,13 @@ def signature_of(box: Box) -> Signature:
 
 def find_disagreements(path: str, boxes: Mapping[int, Box], num_old: int) -> dict[int, str]:
     """Sources whose variable is not like that of most others, or of the repository."""
-    signatures = {number: signature_of(box) for number, box in boxes.items()}
+    known: dict[tuple[int, TimeUnits | None, tuple[str, ...]], Signature] = {}
+    signatures = {}
+    for number, box in boxes.items():
+        key = (id(box.variable), box.times, box.dimensions)
+        if key not in known:
+            known[key] = signature_of(box)
+        signatures[number] = known[key]
     if not signatures or len(set(signatures.values())) == 1:
         return {}
     old = [signature for number, signature in signatures.items() if number < num_old]

@@ -65,6 +65,42 @@ class Part:
     target_region: Region
 
 
+@dataclass(frozen=True, slots=True)
+class BoxIndex:
+    """Boxes in the order of their starts along one axis, so that few are looked at for a region."""
+
+    axis: int
+    order: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    stops: NDArray[np.int64]
+    latest: NDArray[np.int64]
+    """The largest stop along the axis up to each box."""
+
+    @classmethod
+    def of(cls, starts: NDArray[np.int64], shapes: NDArray[np.int64]) -> BoxIndex:
+        """Index boxes along the axis with the most different starts."""
+        ndim = starts.shape[1]
+        kinds = [len(np.unique(starts[:, axis])) for axis in range(ndim)]
+        axis = int(np.argmax(kinds)) if ndim and len(starts) else 0
+        order = np.argsort(starts[:, axis], kind="stable") if ndim else np.arange(len(starts))
+        low, high = starts[order], (starts + shapes)[order]
+        latest = np.maximum.accumulate(high[:, axis]) if ndim else np.zeros(0, np.int64)
+        return cls(axis, order, low, high, latest)
+
+    def find(self, region: Region) -> NDArray[np.int64]:
+        """The boxes that overlap with a region, ascending."""
+        if not region:
+            return np.arange(len(self.order))
+        span = region[self.axis]
+        first = int(np.searchsorted(self.latest, span.start, "right"))
+        last = int(np.searchsorted(self.starts[:, self.axis], span.stop, "left"))
+        low = np.array([one.start for one in region], np.int64)
+        high = np.array([one.stop for one in region], np.int64)
+        near = slice(first, last)
+        inside = ((self.starts[near] < high) & (self.stops[near] > low)).all(axis=1)
+        return np.sort(self.order[near][inside])
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ArrayPlan:
     """One array of the repository and the files it is made of.
@@ -97,6 +133,7 @@ class ArrayPlan:
     """A value that no file may hold, because here it means missing."""
     note: str | None = None
     """Why the array is copied in a virtual ingest."""
+    _index: BoxIndex | None = field(default=None, init=False, repr=False)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -121,15 +158,14 @@ class ArrayPlan:
 
     def parts(self, region: Region) -> list[Part]:
         """What has to be read to fill a region of the target."""
-        low = np.array([span.start for span in region], np.int64)
-        high = np.array([span.stop for span in region], np.int64)
-        first = np.maximum(self.starts, low)
-        last = np.minimum(self.starts + self.shapes, high)
         found = []
-        for row in np.flatnonzero((first < last).all(axis=1)).tolist():
-            inside = zip(first[row].tolist(), last[row].tolist(), strict=True)
-            target = tuple(slice(start, stop) for start, stop in inside)
+        for row in self.rows_in(region).tolist():
             offset = self.starts[row].tolist()
+            stops = (self.starts[row] + self.shapes[row]).tolist()
+            target = tuple(
+                slice(max(start, span.start), min(stop, span.stop))
+                for start, stop, span in zip(offset, stops, region, strict=True)
+            )
             moved = tuple(
                 slice(span.start - start, span.stop - start)
                 for span, start in zip(target, offset, strict=True)
@@ -154,12 +190,14 @@ class ArrayPlan:
             _edges(int(first), int(last), length)
             for first, last, length in zip(low, high, lengths, strict=True)
         ]
-        for spans in product(*edges):
-            bounds_low = np.array([span.start for span in spans])
-            bounds_high = np.array([span.stop for span in spans])
-            inside = (self.starts < bounds_high) & (self.starts + self.shapes > bounds_low)
-            if inside.all(axis=1).any():
-                yield spans
+        yield from (spans for spans in product(*edges) if len(self.rows_in(spans)))
+
+    def rows_in(self, region: Region) -> NDArray[np.int64]:
+        """The rows whose boxes overlap with a region."""
+        if self._index is None:
+            object.__setattr__(self, "_index", BoxIndex.of(self.starts, self.shapes))
+        assert self._index is not None
+        return self._index.find(region)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

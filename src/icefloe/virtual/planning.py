@@ -16,13 +16,12 @@ from icefloe.virtual.data_types import little_endian
 from icefloe.virtual.description import Json, SourceDescription
 from icefloe.virtual.layout import (
     Box,
+    BoxMaker,
     as_matrix,
-    bounds_parents,
     drop_repeated,
     find_disagreements,
     find_inexact_times,
     find_overlaps,
-    make_box,
 )
 from icefloe.virtual.ledger import Ledger
 from icefloe.virtual.missing import (
@@ -121,6 +120,8 @@ class _Work:
         self.concat_dims: tuple[str, ...] = ()
         self.axes: dict[AxisKey, Axis] = {}
         self.boxes: Boxes = {}
+        self.ranks: dict[int, int] = {}
+        """Sources in their order along the axes; empty until somebody asks."""
 
     def _selected(self, sources: list[SourceDescription]) -> list[SourceDescription]:
         chosen = []
@@ -215,22 +216,22 @@ class _Work:
         return dict.fromkeys(without or live, reason)
 
     def _make_boxes(self) -> Boxes:
-        static = find_static(self.live)
+        self.ranks = {}
+        maker = BoxMaker(self.axes, self.concat_dims, find_static(self.live))
         boxes: Boxes = {}
         for number, source in enumerate(self.live):
-            if source is None:
-                continue
-            bounds = bounds_parents(source)
-            for path, variable in source.variables.items():
-                box = make_box(
-                    number, source, variable, self.axes, self.concat_dims, static, bounds
-                )
-                boxes.setdefault(path, {})[number] = box
+            if source is not None:
+                for path, box in maker.boxes(number, source):
+                    boxes.setdefault(path, {})[number] = box
         return boxes
 
     def _first(self, boxes: Mapping[int, Box]) -> int:
         """The source that speaks for a variable: what is there, else the first along the axes."""
-        return min(boxes, key=lambda number: (number >= self.num_old, *self._order(number)))
+        if not self.ranks:
+            every = [number for number, source in enumerate(self.live) if source is not None]
+            every.sort(key=lambda number: (number >= self.num_old, *self._order(number)))
+            self.ranks = {number: rank for rank, number in enumerate(every)}
+        return min(boxes, key=self.ranks.__getitem__)
 
     def _order(self, number: int) -> tuple[int, ...]:
         return (*(axis.starts.get(number, -1) for axis in self.axes.values()), number)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from icefloe.virtual.description import SourceDescription, VariableDescription
+from icefloe.virtual.ledger import LEDGER_GROUP
 
 
 def select_variables(
@@ -25,12 +26,21 @@ def select_variables(
         what = "no variables" if wanted is None else f"none of the variables {list(wanted)}"
         return source, f"it has {what}; it has {sorted(source.variables)}"
     for path, variable in variables.items():
+        if not is_zarr_path(path):
+            return source, f"the name {path!r} cannot be that of an array in Zarr"
         if variable.data_type is None:
             return source, (
                 f"variable {path!r} cannot be stored: {variable.reason}; leave it out with "
                 "variables=[...]"
             )
     return replace(source, variables=variables), None
+
+
+def is_zarr_path(path: str) -> bool:
+    """Whether Zarr leaves a path as it is; it takes backslashes for slashes."""
+    names = path.split("/")
+    is_plain = "\\" not in path and not {"", ".", "..", "zarr.json"} & set(names)
+    return is_plain and names[0] != LEDGER_GROUP
 
 
 def _coordinates(
