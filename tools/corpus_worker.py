@@ -218,14 +218,16 @@ def _objects(mine: Any, theirs: Any, is_told: bool) -> str | None:
 
 
 def _stripped(text: Any) -> Any:
-    """Text without the spaces it is filled up with, which h5py strips and NetCDF does not."""
+    """Text without what it is filled up with: h5py strips spaces, and what follows a zero byte."""
     plain = _plain(text)
-    return plain.rstrip(" \0") if isinstance(plain, str) else plain
+    if isinstance(plain, list):
+        return [_stripped(item) for item in plain]
+    return plain.partition("\0")[0].rstrip(" ") if isinstance(plain, str) else plain
 
 
 def _attributes(mine: dict[Any, Any], theirs: dict[Any, Any]) -> str | None:
     for name in {*map(str, mine), *map(str, theirs)} - _OF_XARRAY - {"history"}:
-        one, other = _plain(mine.get(name)), _plain(theirs.get(name))
+        one, other = _stripped(mine.get(name)), _stripped(theirs.get(name))
         if one != other:
             return f"attribute {name!r} is {one!r:.80}, expected {other!r:.80}"
     return None

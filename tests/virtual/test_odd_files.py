@@ -107,6 +107,16 @@ def too_large(path: Path) -> None:
         file.create_dataset("odd", (2**40, 2**20), "i1", chunks=(1000, 1000))
 
 
+def attributes_that_are_references(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        file["odd"] = np.arange(3)
+        made = file["odd"].attrs
+        made.create("object", file.ref, dtype=h5py.ref_dtype)
+        made.create("region", file["odd"].regionref[1:], dtype=h5py.regionref_dtype)
+        pair = np.dtype([("to", h5py.ref_dtype), ("n", "i4")])
+        made.create("pair", np.array([(file.ref, 1)], pair), dtype=pair)
+
+
 def damaged_inside(path: Path) -> None:
     with h5py.File(path, "w") as file:
         file.create_dataset("odd", data=np.arange(100_000), chunks=(1000,), compression="gzip")
@@ -168,7 +178,13 @@ def test_a_file_damaged_inside_is_left_out(tmp_path: Path, repository: Repositor
 
 @pytest.mark.parametrize("mode", ["native", "virtual"])
 @pytest.mark.parametrize(
-    "make", [bad_dimension_list, dimension_list_to_nowhere, attribute_name_not_utf8]
+    "make",
+    [
+        bad_dimension_list,
+        dimension_list_to_nowhere,
+        attribute_name_not_utf8,
+        attributes_that_are_references,
+    ],
 )
 def test_marks_that_make_no_sense_are_no_obstacle(
     tmp_path: Path, repository: Repository, make: Callable[[Path], None], mode: Any

@@ -30,7 +30,7 @@ from icefloe.virtual.description import (
     with_values,
 )
 from icefloe.virtual.hdf5_chunks import codecs_of, find_references
-from icefloe.virtual.hdf5_types import storable_dtype, unusual_storage
+from icefloe.virtual.hdf5_types import holds_references, storable_dtype, unusual_storage
 
 NOT_A_VARIABLE = "This is a netCDF dimension but not a netCDF variable"
 NON_COORDINATE = "_nc4_non_coord_"
@@ -330,8 +330,11 @@ def _attributes(owner: Any) -> tuple[dict[str, Any], dict[bytes, Any]]:
         raw = attribute.name if isinstance(attribute.name, bytes) else attribute.name.encode()
         if raw in _BOOKKEEPING:
             continue
-        value = _attribute(attribute)
-        if value is None and raw == b"DIMENSION_LIST":
+        is_list = raw == b"DIMENSION_LIST"
+        # h5py crashes at some references, and nobody could follow them in a repository.
+        readable = is_list or not holds_references(attribute.get_type())
+        value = _attribute(attribute) if readable else None
+        if value is None and is_list:
             raise SourceError("a list of dimensions is of a type that h5py cannot read")
         if value is None:
             continue

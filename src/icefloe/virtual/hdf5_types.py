@@ -59,3 +59,16 @@ def unusual_storage(stored: Any, dtype: np.dtype[Any]) -> str | None:
     if stored == h5t.py_create(plain):
         return None
     return f"its values are stored in a form of their own, not as {dtype}"
+
+
+def holds_references(stored: Any) -> bool:
+    """Whether values of a type are references, or have any inside."""
+    kind = stored.get_class()
+    if kind == h5t.REFERENCE:
+        return True
+    if kind in (h5t.VLEN, h5t.ARRAY):
+        return holds_references(stored.get_super())
+    if kind == h5t.COMPOUND:
+        members = range(stored.get_nmembers())
+        return any(holds_references(stored.get_member_type(number)) for number in members)
+    return False

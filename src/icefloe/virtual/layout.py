@@ -63,7 +63,8 @@ class BoxMaker:
             if form is None:
                 parents = bounds_parents(source) if parents is None else parents
                 form = self._form(number, source, variable, parents.get(path))
-                self._forms[key] = form
+                if variable.digest is None or not form.box.concat_axes:
+                    self._forms[key] = form  # values along joined dimensions are nobody else's
             yield path, form.at(number)
 
     def _form(
@@ -193,13 +194,18 @@ def signature_of(box: Box) -> Signature:
 def find_disagreements(path: str, boxes: Mapping[int, Box], num_old: int) -> dict[int, str]:
     """Sources whose variable is not like that of most others, or of the repository."""
     known: dict[tuple[int, TimeUnits | None, tuple[str, ...]], Signature] = {}
+    equal: dict[Signature, Signature] = {}
     signatures = {}
     for number, box in boxes.items():
         key = (id(box.variable), box.times, box.dimensions)
-        if key not in known:
-            known[key] = signature_of(box)
-        signatures[number] = known[key]
-    if not signatures or len(set(signatures.values())) == 1:
+        found = known.get(key)
+        if found is None:
+            made = signature_of(box)
+            found = equal.setdefault(made, made)
+            if not box.concat_axes or box.variable.digest is None:
+                known[key] = found
+        signatures[number] = found
+    if len(equal) < 2:
         return {}
     old = [signature for number, signature in signatures.items() if number < num_old]
     usual = old[0] if old else Counter(signatures.values()).most_common(1)[0][0]

@@ -36,6 +36,7 @@ from icefloe.virtual.targets import (
     COPY_BYTES,
     MOST_COMPARED_BYTES,
     MOST_COPIED_BYTES,
+    are_tiny,
     array_document,
     choose_chunks,
     find_misaligned,
@@ -267,6 +268,8 @@ class _Work:
         if any(item.times != box.times for item in new.values()):
             return None, "its times have to be written in other units"
         document = self._document(path)
+        if are_tiny(new):
+            return None, "it is small, and has a chunk for every few values"
         if self._has_holes(path, box):
             natural = natural_fill_value(box.variable)
             for item in new.values():

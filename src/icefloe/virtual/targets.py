@@ -21,6 +21,7 @@ COORDINATE_CHUNK = (1024, 131072)
 COPY_BYTES = 1024 * 1024
 """Up to this size for each file, what cannot be referred to is copied in a virtual ingest."""
 
+TINY_CHUNK_BYTES = 64
 MOST_COPIED_BYTES = 1 << 50
 MOST_COMPARED_BYTES = 256 * 1024 * 1024
 """Up to this size, what files repeat is read from each of them to be compared."""
@@ -193,6 +194,16 @@ def find_misaligned(
 def widest(boxes: Mapping[int, Box]) -> int:
     """Bytes of the largest part."""
     return max((box.variable.nbytes for box in boxes.values()), default=0)
+
+
+def are_tiny(boxes: Mapping[int, Box]) -> bool:
+    """Whether references would be larger than the values, and take much longer to be read."""
+    tiny = [
+        prod(box.variable.chunks) * box.variable.itemsize <= TINY_CHUNK_BYTES
+        and box.variable.nbytes >= TINY_CHUNK_BYTES * 8
+        for box in boxes.values()
+    ]
+    return all(tiny) and widest(boxes) <= COPY_BYTES
 
 
 def same_codecs(document: Mapping[str, Any], variable: VariableDescription) -> bool:
