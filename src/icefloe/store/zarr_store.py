@@ -8,6 +8,7 @@ synchronous workers would be slower than many requests in flight.
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections.abc import AsyncIterator, Iterable
 from typing import Any, Literal
 
@@ -31,6 +32,16 @@ from icefloe.store.virtual_store import VirtualRefsMixin
 
 # From this size on a local read is worth a thread of its own, so that decoding goes on beside it.
 _LARGE_READ_BYTES = 1 << 20
+
+# Zarr before 3.2, which is all that Python 3.11 can have, warns about every array with a codec of
+# numcodecs and every new array of fixed-length text. Later releases withdrew both warnings. The
+# codecs are those of HDF5's filters, so whoever reads the arrays of an ingest has no choice.
+# The filters are appended, so that the user's own come first.
+for _category, _start in (
+    (UserWarning, "Numcodecs codecs are not in the Zarr version 3"),
+    (FutureWarning, r"The data type \(FixedLengthUTF32"),
+):
+    warnings.filterwarnings("ignore", _start, _category, append=True)
 
 
 class IcechunkStore(VirtualRefsMixin, Store, SyncMixin):
