@@ -1,11 +1,14 @@
 # Every command of this repository. Each one that needs the environment builds it first.
 #
 #   PYTHON=...              the Python to build it with (default: the newest that can be found)
-#   ICEFLOE_VENV=...        where it is kept (default: .venv)
+#   ICEFLOE_VENV=...        where it is kept (default: .venv; that of `make oldest` has -oldest behind)
 #   ARGS=...                further arguments for pytest or the benchmarks
 
 VENV := $(or $(ICEFLOE_VENV),.venv)
 PY := $(VENV)/bin/python
+OLDEST_VENV := $(VENV)-oldest
+# The folders that meet the dependencies, without Spark: a few minutes.
+OLDEST_TESTS := tests/unit tests/api tests/store tests/virtual tests/interop tests/golden
 FUZZ := $(PY) -m pytest -n 2 tests/fuzz tests/differential \
         --fuzz-cases=500000 --differential-programs=10000
 
@@ -20,7 +23,7 @@ NO_PYTHON = fi; done; \
 	     "(from your system's packages, pyenv or python.org), or name it with PYTHON=..." >&2; exit 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format fuzz bench clean
+.PHONY: help setup demo test oldest check format fuzz bench clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +36,10 @@ demo: setup ## files become a versioned dataset with Spark, asked in SQL
 
 test: setup ## every test
 	$(PY) -m pytest -n 2 --dist worksteal $(ARGS) tests
+
+oldest: ## part of the tests with the oldest Python and the lowest versions of dependencies
+	@$(SETUP_ENV) --oldest "$(OLDEST_VENV)"; $(NO_PYTHON)
+	$(OLDEST_VENV)/bin/python -m pytest -n 2 --dist worksteal $(ARGS) $(OLDEST_TESTS)
 
 check: setup ## lint, format, types, generated code, layers
 	$(PY) -m ruff check .
@@ -54,4 +61,5 @@ bench: setup ## measurements
 clean: ## remove what these commands made, the environment included
 	@rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist
 	@find src tests tools $(wildcard benchmarks examples) -name __pycache__ -type d -prune -exec rm -rf {} +
+	@$(SETUP_ENV) --remove "$(OLDEST_VENV)"; $(NO_PYTHON)
 	@$(SETUP_ENV) --remove "$(VENV)"; $(NO_PYTHON)

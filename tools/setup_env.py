@@ -2,7 +2,8 @@
 
 Runs before anything is installed, so: standard library only, and syntax that Python 3.8 reads.
 The Python that runs this file is not the one that gets used: every Python found is asked for its
-version, and the newest wins.
+version, and the newest wins. With --oldest the oldest that is supported wins, and dependencies get
+the lowest versions that pyproject.toml allows.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from typing import Iterator, NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 OLDEST = (3, 11)
 EXTRAS = "dev,xarray,dask,hdf5,grib,virtual,spark"
+# Spark alone would take longer to install than the part of the tests that runs there.
+OLDEST_EXTRAS = "dev,xarray,dask,hdf5,grib,virtual"
 
 # Lies in every environment made here from its first moment; a folder without it is not ours.
 MARK = ".made-by-icefloe"
@@ -114,19 +117,25 @@ def choose_named(command: str) -> Interpreter:
     return found
 
 
-def choose_newest() -> Interpreter:
-    """The newest Python on this machine that will do; of equals, the first on PATH."""
+def choose_found(oldest: bool = False) -> Interpreter:
+    """The newest Python on this machine that will do, or the last release of the oldest one.
+
+    Of equals, the first on PATH.
+    """
     seen: dict[tuple[int, int, int], list[Interpreter]] = {}
     for command in candidates():
         found = ask(command)
         if found is not None and found.is_supported:
             seen.setdefault(found.version, []).append(found)
-    for version in sorted(seen, reverse=True):
+    versions = sorted(seen, reverse=True)
+    if oldest:
+        versions.sort(key=lambda version: version[:2])
+    for version in versions:
         for found in seen[version]:
             if found.has_pip:
                 return found
     if seen:
-        raise SetupError(no_pip_message(seen[max(seen)][0]))
+        raise SetupError(no_pip_message(seen[versions[0]][0]))
     raise SetupError(
         "icefloe needs Python 3.11 or newer (3.12 or newer to run every test) and found none on "
         "PATH or in pyenv: install it (from your system's packages, pyenv or python.org), or name "
@@ -148,13 +157,36 @@ def place_of(venv: Path) -> str:
     return f"{venv} for {ROOT}"
 
 
-def key_of(venv: Path, version: str) -> str:
+def extras_of(oldest: bool) -> str:
+    """The optional dependencies that an environment gets."""
+    return OLDEST_EXTRAS if oldest else EXTRAS
+
+
+def pins_of(oldest: bool) -> str:
+    """The exact versions to install, as a constraints file.
+
+    Those of constraints.txt; with `oldest`, the lines of constraints-oldest.txt replace theirs.
+    """
+    pins = (ROOT / "constraints.txt").read_text()
+    if not oldest:
+        return pins
+    low = (ROOT / "constraints-oldest.txt").read_text()
+    names = {name_in(line) for line in low.splitlines()}
+    kept = [line for line in pins.splitlines() if name_in(line) not in names]
+    return "\n".join([*kept, low])
+
+
+def name_in(pin: str) -> str:
+    """The package a line of a constraints file is about; empty for a comment."""
+    return re.sub(r"[-_.]+", "-", re.split("#|==", pin)[0].strip()).lower()
+
+
+def key_of(venv: Path, version: str, oldest: bool = False) -> str:
     """Changes whenever an environment has to be installed again."""
     digest = hashlib.sha256()
-    for part in (version, EXTRAS, place_of(venv)):
+    for part in (version, extras_of(oldest), place_of(venv), pins_of(oldest)):
         digest.update(part.encode() + b"\0")
-    for name in ("pyproject.toml", "constraints.txt"):
-        digest.update((ROOT / name).read_bytes() + b"\0")
+    digest.update((ROOT / "pyproject.toml").read_bytes() + b"\0")
     return digest.hexdigest()
 
 
@@ -167,10 +199,10 @@ def read_stamp(venv: Path) -> dict[str, str]:
     return stamp
 
 
-def write_stamp(venv: Path, version: str) -> None:
+def write_stamp(venv: Path, version: str, oldest: bool = False) -> None:
     """Record that the installation is complete; whole or not at all."""
     partial = venv / (STAMP + ".partial")
-    stamp = {"version": version, "place": place_of(venv), "key": key_of(venv, version)}
+    stamp = {"version": version, "place": place_of(venv), "key": key_of(venv, version, oldest)}
     partial.write_text(json.dumps(stamp))
     partial.replace(venv / STAMP)
 
@@ -205,7 +237,7 @@ def run_quietly(command: list[str]) -> None:
         raise SetupError(f"this command failed, its output is above: {' '.join(command)}")
 
 
-def prepare(venv: Path) -> None:
+def prepare(venv: Path, oldest: bool = False) -> None:
     """Make `venv` complete and current; does nothing when it already is."""
     stamp = read_stamp(venv)
     wanted = choose_named(os.environ["PYTHON"]) if os.environ.get("PYTHON") else None
@@ -217,7 +249,7 @@ def prepare(venv: Path) -> None:
         and present.text == stamp["version"]
         and (wanted is None or wanted.version == present.version)
     )
-    if present and same_python and stamp["key"] == key_of(venv, present.text):
+    if present and same_python and stamp["key"] == key_of(venv, present.text, oldest):
         return
 
     started = time.monotonic()
@@ -227,8 +259,10 @@ def prepare(venv: Path) -> None:
         version = present.text
         (venv / STAMP).unlink()
     else:
-        chosen = wanted or choose_newest()
+        chosen = wanted or choose_found(oldest)
         version = chosen.text
+        if oldest and chosen.version[:2] != OLDEST:
+            say("no Python 3.11 was found on PATH or in pyenv, so this is the oldest that will do:")
         say(f"Python {version} ({chosen.path}), environment in {shown(venv)}")
         remove(venv)
         venv.mkdir(parents=True)
@@ -236,9 +270,11 @@ def prepare(venv: Path) -> None:
         run_quietly([chosen.path, "-m", "venv", str(venv)])
     say("installing what icefloe and its tests need (first time: a minute or two)")
     install = [python, "-m", "pip", "install", "--quiet", "--no-input"]
-    install += ["--disable-pip-version-check", "-c", "constraints.txt", "-e", f".[{EXTRAS}]"]
+    pins = venv / "constraints.txt"
+    pins.write_text(pins_of(oldest))
+    install += ["--disable-pip-version-check", "-c", str(pins), "-e", f".[{extras_of(oldest)}]"]
     run_quietly(install)
-    write_stamp(venv, version)
+    write_stamp(venv, version, oldest)
     say(f"ready after {time.monotonic() - started:.0f} s")
 
 
@@ -257,6 +293,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("venv", type=Path, help="folder of the environment")
     parser.add_argument("--remove", action="store_true", help="delete it instead")
+    parser.add_argument(
+        "--oldest", action="store_true", help="the oldest Python, the lowest versions"
+    )
     arguments = parser.parse_args()
     venv = ROOT / arguments.venv
     with (ROOT / "pyproject.toml").open() as lock:
@@ -269,7 +308,7 @@ def main() -> int:
             if arguments.remove:
                 remove(venv)
             else:
-                prepare(venv)
+                prepare(venv, arguments.oldest)
         except SetupError as error:
             print(f"set-up: {error}", file=sys.stderr)
             return 1

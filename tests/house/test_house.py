@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +78,8 @@ def normalised(requirement: str) -> str:
     return re.sub(r"[-_.]+", "-", found[0]).lower()
 
 
-def pins() -> list[str]:
-    lines = (ROOT / "constraints.txt").read_text().splitlines()
+def pins(name: str = "constraints.txt") -> list[str]:
+    lines = (ROOT / name).read_text().splitlines()
     return [line for line in lines if line and not line.startswith("#")]
 
 
@@ -94,6 +95,36 @@ def test_everything_the_environment_installs_by_name_is_pinned() -> None:
     for extra in setup_env.EXTRAS.split(","):
         wanted |= set(map(normalised, project["optional-dependencies"][extra]))
     assert wanted - set(map(normalised, pins())) == set()
+
+
+def lower_bounds() -> dict[str, str]:
+    """The lower bound of each requirement that users get, by name."""
+    project = pyproject()["project"]
+    extras = project["optional-dependencies"]
+    for_users = [extras[extra] for extra in extras if extra != "dev"]
+    bounds: dict[str, str] = {}
+    for requirement in chain(project["dependencies"], *for_users):
+        found = re.fullmatch(r"[\w.-]+(?:\[\w+\])?>=([\d.]+)", requirement)
+        assert found is not None, f"{requirement} states no lower bound"
+        assert bounds.setdefault(normalised(requirement), found[1]) == found[1], requirement
+    return bounds
+
+
+def test_the_oldest_environment_has_the_lower_bounds_of_every_requirement() -> None:
+    oldest = [pin.split("==") for pin in pins("constraints-oldest.txt")]
+    pinned = {normalised(name): version for name, version in oldest}
+    bounds = lower_bounds()
+    assert {name: pinned.get(name) for name in bounds} == bounds
+    # The others are older than in constraints.txt, because the lower bounds need them to be.
+    assert set(pinned) - set(map(normalised, pins())) == set()
+
+
+def test_the_oldest_environment_takes_its_other_versions_from_the_usual_one() -> None:
+    merged = [line for line in setup_env.pins_of(oldest=True).splitlines() if "==" in line]
+    low = set(map(normalised, pins("constraints-oldest.txt")))
+    usual = [pin for pin in pins() if normalised(pin) not in low]
+    assert sorted(merged) == sorted([*usual, *pins("constraints-oldest.txt")])
+    assert "numpy==2.1" in merged
 
 
 def test_official_icechunk_is_only_a_development_dependency() -> None:
@@ -155,11 +186,12 @@ def test_an_installation_counts_only_once_it_is_stamped(tmp_path: Path) -> None:
 
 def test_another_python_or_another_place_is_another_environment(tmp_path: Path) -> None:
     keys = {
-        setup_env.key_of(tmp_path / place, version)
+        setup_env.key_of(tmp_path / place, version, oldest)
         for place in ("a", "b")
         for version in ("3.12.1", "3.13.0")
+        for oldest in (False, True)
     }
-    assert len(keys) == 4
+    assert len(keys) == 8
 
 
 @pytest.mark.parametrize(
@@ -197,4 +229,21 @@ def test_the_newest_python_that_can_make_environments_is_chosen(
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("PYENV_ROOT", str(tmp_path / "none"))
-    assert setup_env.choose_newest().path == "thirteen"
+    assert setup_env.choose_found().path == "thirteen"
+
+
+def test_the_oldest_python_is_the_last_release_of_the_lowest_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for version in ("3.10.9", "3.12.1", "3.12.7", "3.13.0"):
+        numbers = version.replace(".", ", ")
+        python = tmp_path / version / "python"
+        python.parent.mkdir()
+        python.write_text(
+            f'#!/bin/sh\necho \'[[{numbers}, "final", 0], "cpython", true, "{version}"]\'\n'
+        )
+        python.chmod(0o755)
+    monkeypatch.setenv("PATH", ":".join(str(path) for path in sorted(tmp_path.iterdir())))
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path / "none"))
+    assert setup_env.choose_found(oldest=True).path == "3.12.7"
+    assert setup_env.choose_found().path == "3.13.0"
