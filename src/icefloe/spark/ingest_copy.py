@@ -97,6 +97,11 @@ def _boxes(
                 for at, number in enumerate(numbers)
                 if number in array.source_times
             },
+            packings={
+                at: array.packings[number]
+                for at, number in enumerate(numbers)
+                if number in array.packings
+            },
         )
         sources = tuple(_slim(plan.sources[number], array.path) for number in numbers)
         small = replace(plan, sources=sources, groups={}, arrays=(), problems=(), unchanged=())

@@ -115,7 +115,7 @@ class SourceDescription:
     """Where the chunks are, when that was asked for; see `references.py`."""
 
     def without_references(self) -> SourceDescription:
-        return replace(self, references=None)
+        return self if self.references is None else replace(self, references=None)
 
 
 def mark_gaps(

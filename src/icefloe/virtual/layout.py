@@ -172,11 +172,12 @@ class Signature:
         return "values that other files have not"
 
 
-def signature_of(box: Box) -> Signature:
+def signature_of(box: Box, *, ignores_packing: bool = False) -> Signature:
     """The signature of one file's variable. Sizes along joined dimensions do not count."""
     variable = box.variable
     attributes = variable.attributes
-    packing = {name: json.dumps(attributes[name]) for name in PACKING if name in attributes}
+    counted = () if ignores_packing else PACKING
+    packing = {name: json.dumps(attributes[name]) for name in counted if name in attributes}
     if box.times is not None:
         packing["calendar"] = box.times.calendar
     elif "units" in attributes:
@@ -184,14 +185,16 @@ def signature_of(box: Box) -> Signature:
     shape = tuple(None if at in box.concat_axes else size for at, size in enumerate(box.shape))
     return Signature(
         box.dimensions,
-        canonical_dtype(variable.dtype),
+        "" if ignores_packing else canonical_dtype(variable.dtype),
         shape,
         tuple(sorted(packing.items())),
         None if box.concat_axes else variable.digest,
     )
 
 
-def find_disagreements(path: str, boxes: Mapping[int, Box], num_old: int) -> dict[int, str]:
+def find_disagreements(
+    path: str, boxes: Mapping[int, Box], num_old: int, *, ignores_packing: bool = False
+) -> dict[int, str]:
     """Sources whose variable is not like that of most others, or of the repository."""
     known: dict[tuple[int, TimeUnits | None, tuple[str, ...]], Signature] = {}
     equal: dict[Signature, Signature] = {}
@@ -200,7 +203,7 @@ def find_disagreements(path: str, boxes: Mapping[int, Box], num_old: int) -> dic
         key = (id(box.variable), box.times, box.dimensions)
         found = known.get(key)
         if found is None:
-            made = signature_of(box)
+            made = signature_of(box, ignores_packing=ignores_packing)
             found = equal.setdefault(made, made)
             if not box.concat_axes or box.variable.digest is None:
                 known[key] = found

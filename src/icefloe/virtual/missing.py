@@ -40,10 +40,15 @@ def missing_value_of(attributes: Mapping[str, Json], dtype: str) -> Any:
         if name in attributes:
             given = attributes[name]
             first = given[0] if isinstance(given, list) and given else given
-            found = _stored(first, dtype, is_unsigned=_is_unsigned(attributes))
+            found = stored_value(attributes, first, dtype)
             if found is not None:
                 return found
     return None
+
+
+def stored_value(attributes: Mapping[str, Json], value: Any, dtype: str) -> Any:
+    """A value that attributes name, as the array has it; None if it is none of its type."""
+    return _stored(value, dtype, is_unsigned=_is_unsigned(attributes))
 
 
 def _is_unsigned(attributes: Mapping[str, Json]) -> bool:

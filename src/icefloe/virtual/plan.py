@@ -18,6 +18,7 @@ from zarr.dtype import parse_dtype
 
 from icefloe.errors import InvalidInputError
 from icefloe.virtual.description import Json, SourceDescription
+from icefloe.virtual.packing import Packing
 from icefloe.virtual.times import TimeUnits
 
 Mode = Literal["native", "virtual"]
@@ -127,6 +128,8 @@ class ArrayPlan:
     """The units to convert to; None when no file needs it."""
     source_times: dict[int, TimeUnits] = field(default_factory=dict)
     """The units of the files that have others."""
+    packings: dict[int, Packing] = field(default_factory=dict)
+    """How files pack their values, where the array is unpacked."""
     old_shape: tuple[int, ...] | None = None
     """The shape of the array that is appended to."""
     reserved: Any = None

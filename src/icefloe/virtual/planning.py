@@ -30,10 +30,13 @@ from icefloe.virtual.missing import (
     natural_fill_value,
     prepare_fill,
 )
+from icefloe.virtual.packing import common_type, packing_of, unpacked
 from icefloe.virtual.plan import ArrayPlan, IngestOptions, IngestPlan, Problem
 from icefloe.virtual.selection import select_variables
+from icefloe.virtual.snapping import snap_coordinates
 from icefloe.virtual.targets import (
     COPY_BYTES,
+    MOST_CHUNK_BYTES,
     MOST_COMPARED_BYTES,
     MOST_COPIED_BYTES,
     are_tiny,
@@ -117,10 +120,14 @@ class _Work:
         self.problems: list[Problem] = []
         self.notes: list[str] = []
         old = [] if existing is None else [existing.description]
-        self.live: list[SourceDescription | None] = [*old, *self._selected(sources)]
+        self.live: list[SourceDescription | None] = [
+            *snap_coordinates([*old, *self._selected(sources)])
+        ]
         self.concat_dims: tuple[str, ...] = ()
         self.axes: dict[AxisKey, Axis] = {}
         self.boxes: Boxes = {}
+        self.unpacked: dict[str, np.dtype[Any]] = {}
+        """Arrays whose files pack them differently, and the type they are stored in."""
         self.ranks: dict[int, int] = {}
         """Sources in their order along the axes; empty until somebody asks."""
 
@@ -170,8 +177,9 @@ class _Work:
             return wrong
         self.boxes = self._make_boxes()
         names = ["" if source is None else source.location for source in self.live]
+        self.unpacked = {}
         for path, boxes in self.boxes.items():
-            wrong |= find_disagreements(path, boxes, self.num_old)
+            wrong |= self._disagreements(path, boxes)
         if wrong:
             return wrong
         wrong |= drop_repeated(self.boxes, names)
@@ -185,6 +193,21 @@ class _Work:
         for path, boxes in self.boxes.items():
             wrong |= self._virtual_trouble(path, boxes)
         return wrong
+
+    def _disagreements(self, path: str, boxes: Mapping[int, Box]) -> dict[int, str]:
+        """Files that do not fit; those that only pack their values differently are unpacked."""
+        strict = find_disagreements(path, boxes, self.num_old)
+        box = boxes[self._first(boxes)]
+        is_copied = self.options.mode == "native" and bool(box.concat_axes)
+        if not strict or not is_copied or box.times is not None or self._is_coordinate(box):
+            return strict
+        loose = find_disagreements(path, boxes, self.num_old, ignores_packing=True)
+        kind = common_type(item.variable for n, item in boxes.items() if n not in loose)
+        there = boxes[0].variable if self.num_old and 0 in boxes else None
+        if kind is None or (there is not None and np.dtype(there.dtype) != kind):
+            return strict
+        self.unpacked[path] = kind
+        return loose
 
     def _has_holes(self, path: str, box: Box) -> bool:
         """Whether there will be places that no file fills, and nobody filled before."""
@@ -303,8 +326,16 @@ class _Work:
         """Files with arrays that HDF5 declares, but that nobody could ever have written."""
         box, new = boxes[self._first(boxes)], self._new(boxes)
         size = prod(self._lengths(path, box)) * box.variable.itemsize
-        if self.options.mode == "virtual" or size <= MOST_COPIED_BYTES:
+        if self.options.mode == "virtual":
             return {}
+        large = {
+            number: f"variable {path!r} has chunks of more than a gigabyte, too large to be copied"
+            for number, item in new.items()
+            if not item.variable.is_contiguous
+            and prod(item.variable.chunks) * item.variable.itemsize > MOST_CHUNK_BYTES
+        }
+        if size <= MOST_COPIED_BYTES:
+            return large
         reason = f"variable {path!r} would have {size:,} bytes, too many to be copied"
         return dict.fromkeys(new, reason)
 
@@ -370,9 +401,17 @@ class _Work:
             if note is not None:
                 self.notes.append(f"variable {path!r} is copied: {note}")
         self.notes += [f"variable {path!r}: {text}" for text in box.variable.notes]
+        first, packings = box.variable, {}
+        if path in self.unpacked:
+            first = unpacked(box.variable, self.unpacked[path])
+            self.notes += [f"variable {path!r}: {text}" for text in first.notes]
+            for number, item in new.items():
+                packing = packing_of(item.variable)
+                assert packing is not None
+                packings[renumbered[number]] = packing
         has_gaps = storage == "virtual" and any(item.variable.has_gaps for item in new.values())
         variable, reserved = prepare_fill(
-            box.variable, has_holes=self._has_holes(path, box), has_gaps=has_gaps
+            first, has_holes=self._has_holes(path, box), has_gaps=has_gaps
         )
         rows = list(new)
         starts = as_matrix([new[row].start for row in rows], len(shape))
@@ -411,6 +450,7 @@ class _Work:
             values,
             box.times if others else None,
             others,
+            packings,
             None if old is None else tuple(old["shape"]),
             reserved if old is None else None,
             note,

@@ -33,7 +33,7 @@ def select_variables(
                 f"variable {path!r} cannot be stored: {variable.reason}; leave it out with "
                 "variables=[...]"
             )
-    return replace(source, variables=variables), None
+    return (source if wanted is None else replace(source, variables=variables)), None
 
 
 def is_zarr_path(path: str) -> bool:

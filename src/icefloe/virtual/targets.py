@@ -23,6 +23,7 @@ COPY_BYTES = 1024 * 1024
 
 TINY_CHUNK_BYTES = 64
 MOST_COPIED_BYTES = 1 << 50
+MOST_CHUNK_BYTES = 1 << 30
 MOST_COMPARED_BYTES = 256 * 1024 * 1024
 """Up to this size, what files repeat is read from each of them to be compared."""
 

@@ -91,6 +91,8 @@ def read_block(
         units = array.source_times.get(part.source)
         if units is not None:
             values = _converted(plan.sources[part.source], array, values, units)
+        if (packing := array.packings.get(part.source)) is not None:
+            values = packing.unpack(values, dtype)
         if array.reserved is not None and bool((values == array.reserved).any()):
             raise DamagedSourceError(
                 plan.sources[part.source].location,

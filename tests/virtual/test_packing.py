@@ -1,0 +1,106 @@
+"""Files that pack a variable differently, or whose coordinates differ by rounding."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from icefloe import InvalidInputError, Repository
+from icefloe.virtual import ingest_local
+from tests.virtual.datasets import read
+
+xr: Any = pytest.importorskip("xarray", reason="xarray is an optional dependency")
+pytest.importorskip("netCDF4", reason="makes NetCDF files")
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Consolidated metadata:zarr.errors.ZarrUserWarning",
+)
+
+
+def write(path: Path, day: int, encoding: dict[str, Any], **attributes: Any) -> Path:
+    values = 270 + np.linspace(0, 20, 12).reshape(2, 6) + day
+    values[0, 1] = np.nan
+    data = xr.Dataset(
+        {"t2m": (("time", "x"), values, {"units": "K", **attributes})},
+        {"time": [2 * day, 2 * day + 1], "x": np.arange(6.0)},
+    )
+    data.to_netcdf(path, encoding={"t2m": encoding})
+    return path
+
+
+def era(day: int) -> dict[str, Any]:
+    return {"dtype": "i2", "scale_factor": 0.001 * (day + 1), "add_offset": 280.0 + day,
+            "_FillValue": -32767 + day}  # fmt: skip
+
+
+def contents(repository: Repository, **options: Any) -> Any:
+    return read(repository.readonly_session("main").store, **options)
+
+
+def test_files_with_scales_of_their_own_are_unpacked(
+    tmp_path: Path, repository: Repository
+) -> None:
+    paths = [write(tmp_path / f"{day}.nc", day, era(day)) for day in range(3)]
+    result = ingest_local(paths[:2], repository, concat_dim="time")
+    ingest_local(paths[2], repository, concat_dim="time", append=True)
+    parts = [xr.open_dataset(path).load() for path in paths]
+    wanted = xr.concat(parts, "time")
+    found = contents(repository)
+    xr.testing.assert_equal(found, wanted)
+    assert found.t2m.dtype == np.float64
+    assert np.isnan(found.t2m.values[0, 1])
+    assert result.notes == (
+        "variable 't2m': files pack it differently, so that it is stored unpacked, as float64",
+    )
+
+
+def test_types_that_differ_are_widened(tmp_path: Path, repository: Repository) -> None:
+    kinds: list[dict[str, Any]] = [{"dtype": "f4", "_FillValue": None}, {"dtype": "f8"}]
+    for day, kind in enumerate(kinds):
+        write(tmp_path / f"{day}.nc", day, {"_FillValue": None, **kind})
+    ingest_local(tmp_path / "*.nc", repository, concat_dim="time")
+    parts = [xr.open_dataset(tmp_path / f"{day}.nc").load() for day in range(2)]
+    xr.testing.assert_equal(contents(repository), xr.concat(parts, "time"))
+    assert contents(repository).t2m.dtype == np.float64
+
+
+def test_other_units_are_never_joined(tmp_path: Path, repository: Repository) -> None:
+    write(tmp_path / "a.nc", 0, era(0))
+    write(tmp_path / "b.nc", 1, era(0), units="degC")
+    with pytest.raises(InvalidInputError, match="variable 't2m' has units"):
+        ingest_local(tmp_path / "*.nc", repository, concat_dim="time")
+
+
+def test_references_cannot_be_unpacked(tmp_path: Path, repository: Repository) -> None:
+    for day in range(2):
+        write(tmp_path / f"{day}.nc", day, era(day))
+    with pytest.raises(InvalidInputError, match="variable 't2m' has _FillValue"):
+        ingest_local(tmp_path / "*.nc", repository, concat_dim="time", mode="virtual")
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_coordinates_that_differ_by_rounding_are_the_same(
+    tmp_path: Path, repository: Repository, is_named: bool
+) -> None:
+    for day in range(3):
+        x = np.linspace(0, 1, 7) * (1 + day * 1e-14) + day * 1e-13
+        data = xr.Dataset({"t": (("time", "x"), np.ones((1, 7)))}, {"time": [day], "x": x})
+        data.to_netcdf(tmp_path / f"{day}.nc")
+    ingest_local(tmp_path / "*.nc", repository, concat_dim="time" if is_named else None)
+    found = contents(repository)
+    assert dict(found.sizes) == {"time": 3, "x": 7}
+    np.testing.assert_array_equal(found.x, np.linspace(0, 1, 7))
+
+
+def test_coordinates_that_differ_by_more_are_not(tmp_path: Path, repository: Repository) -> None:
+    for day in range(2):
+        data = xr.Dataset(
+            {"t": (("time", "x"), np.ones((1, 7)))},
+            {"time": [day], "x": np.linspace(0, 1, 7) + day * 1e-6},
+        )
+        data.to_netcdf(tmp_path / f"{day}.nc")
+    with pytest.raises(InvalidInputError, match="variable 'x' has values that other files"):
+        ingest_local(tmp_path / "*.nc", repository, concat_dim="time")
