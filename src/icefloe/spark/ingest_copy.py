@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from icefloe.api.session import ForkSession, Session
 from icefloe.spark.engine import WriteReport, write_items
+from icefloe.spark.items import tasks_for
 from icefloe.spark.runtime import parallelism
 from icefloe.virtual.access import SourceAccess
 from icefloe.virtual.chunk_copy import copy_region
@@ -25,6 +26,7 @@ from icefloe.virtual.open_files import OpenFiles, collecting
 from icefloe.virtual.plan import BLOCK_BYTES, ArrayPlan, IngestPlan, Region
 
 _PIECES_A_SLOT = 8
+_PIECES_A_TASK = 8  # of at most 64 MB each
 _LEAST_BYTES = 1 << 20  # smaller pieces cost more to hand out than to do
 
 
@@ -50,7 +52,8 @@ def copy(
     native = (array for array in plan.arrays if array.storage == "native")
     num_chunks = {array.target: array.num_new_chunks for array in native}
     work = partial(_copy_piece, access)
-    report = write_items(spark, session, pieces, work, num_chunks=num_chunks)
+    tasks = tasks_for(spark, len(pieces), _PIECES_A_TASK)
+    report = write_items(spark, session, pieces, work, num_tasks=tasks, num_chunks=num_chunks)
     damaged: dict[str, str] = {}
     for told in report.told:
         damaged |= told

@@ -8,20 +8,25 @@ takes the descriptions, and the references are placed later where they are.
 from __future__ import annotations
 
 import pickle
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from icefloe.spark.items import map_items
-from icefloe.virtual.access import SourceAccess
+from icefloe.spark.items import map_items, tasks_for
+from icefloe.virtual.access import SourceAccess, local_path
 from icefloe.virtual.comparing import Digests, digest_file, files_to_read
 from icefloe.virtual.description import SourceDescription
 from icefloe.virtual.ingest import scan_for
 from icefloe.virtual.open_files import reason_of
 from icefloe.virtual.plan import IngestOptions, IngestPlan, Problem
 from icefloe.virtual.shared_parts import Joiner, Splitter
+
+SCANS_AT_ONCE = 8
+_FILES_A_TASK = 100
 
 SCHEMA = pa.schema(
     [
@@ -48,7 +53,7 @@ def scan_frame(
     """
     work = partial(_scan_task, options, access)
     items = [(location, location in known) for location in locations]
-    frame = map_items(spark, items, work, DDL)
+    frame = map_items(spark, items, work, DDL, tasks_for(spark, len(items), _FILES_A_TASK))
     return frame.persist() if options.mode == "virtual" else frame
 
 
@@ -80,7 +85,8 @@ def digest_all(
 ) -> tuple[Digests, dict[str, str]]:
     """The digests that a plan wants, and files that turn out to be damaged, with the reasons."""
     items = files_to_read(plan.uncompared, plan.sources)
-    frame = map_items(spark, items, partial(_digest_task, access), DDL)
+    tasks = tasks_for(spark, len(items), _FILES_A_TASK)
+    frame = map_items(spark, items, partial(_digest_task, access), DDL, tasks)
     digests: Digests = {}
     damaged: dict[str, str] = {}
     for row in frame.toArrow().to_pylist():
@@ -124,22 +130,45 @@ def _scan_task(
 ) -> Iterator[pa.RecordBatch]:
     splitter = Splitter()
     for batch in batches:
-        for item in batch.column("item"):
-            location, is_known = pickle.loads(item.as_py())
-            yield _scan_one(location, options, access, is_known, splitter)
+        items = [pickle.loads(item.as_py()) for item in batch.column("item")]
+        for location, found in _scanned(items, options, access):
+            yield _packed(location, found, splitter)
+
+
+def _scanned(
+    items: Sequence[tuple[str, bool]], options: IngestOptions, access: SourceAccess
+) -> Iterator[tuple[str, SourceDescription | str]]:
+    """Each source with its description, or with the reason why there is none.
+
+    Remote files are mostly waited for, so that several are opened at once.
+    """
+    work = partial(_scan_one, options, access)
+    if all(local_path(location) is not None for location, _ in items):
+        yield from map(work, items)
+        return
+    with ThreadPoolExecutor(SCANS_AT_ONCE) as pool:
+        waiting: deque[Future[tuple[str, SourceDescription | str]]] = deque()
+        for item in items:
+            waiting.append(pool.submit(work, item))
+            if len(waiting) > 2 * SCANS_AT_ONCE:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
 
 def _scan_one(
-    location: str,
-    options: IngestOptions,
-    access: SourceAccess,
-    is_known: bool,
-    splitter: Splitter,
-) -> pa.RecordBatch:
+    options: IngestOptions, access: SourceAccess, item: tuple[str, bool]
+) -> tuple[str, SourceDescription | str]:
+    location, is_known = item
     try:
-        found = scan_for(location, options, access, is_known=is_known)
+        return location, scan_for(location, options, access, is_known=is_known)
     except Exception as error:  # noqa: BLE001 - whatever a library raises is about the file
-        return _rows([(location, None, None, reason_of(error, location))])
+        return location, reason_of(error, location)
+
+
+def _packed(location: str, found: SourceDescription | str, splitter: Splitter) -> pa.RecordBatch:
+    if isinstance(found, str):
+        return _rows([(location, None, None, found)])
     rows: list[tuple[str, str | None, bytes | None, str | None]] = [
         (location, None, splitter.split(found), None)
     ]

@@ -22,6 +22,14 @@ Work = Callable[[Batches], Iterator[pa.RecordBatch]]
 """Gets batches with a column `item` of pickled items."""
 
 
+def tasks_for(spark: SparkSession, num_items: int, items_a_task: int) -> int:
+    """How many tasks there should be: enough for every slot known, and more for more work.
+
+    Slots come and go under dynamic allocation, and Spark Connect does not tell of them.
+    """
+    return max(parallelism(spark) * _TASKS_A_SLOT, -(-num_items // items_a_task))
+
+
 def map_items(
     spark: SparkSession, items: Sequence[Any], work: Work, ddl: str, num_tasks: int | None = None
 ) -> DataFrame:
