@@ -12,6 +12,8 @@ import zarr
 
 from icefloe import AlreadyExistsError, InvalidInputError, Repository
 from icefloe.virtual import ingest_local, list_sources
+from icefloe.virtual.references import cut_leading, index_of, make_references
+from icefloe.virtual.targets import cut_chunks
 from tests.virtual.datasets import (
     NAMES,
     PACKED,
@@ -256,6 +258,31 @@ def test_contiguous_files_of_different_lengths_are_referred_to(
     check(contents(repository), expected(paths, engine="netcdf4"))
     session = repository.readonly_session("main")
     assert session.chunk_type("/packed", [0, 0, 0]).name == "virtual"
+
+
+def test_a_large_contiguous_array_is_cut_along_its_first_axes() -> None:
+    assert cut_chunks([1, 3000, 4000, 6], 8) == [1, 20, 4000, 6]
+    assert cut_chunks([10, 5], 8) == [10, 5]
+    assert cut_chunks([7, 1009, 100_000], 8) == [1, 1, 100_000]  # 1009 is prime
+    whole = make_references(
+        np.zeros((1, 3), np.uint32), "file:///a", np.array([100]), np.array([2 * 6 * 4])
+    )
+    cut = cut_leading(whole, (2, 6, 4), (1, 3, 4))
+    assert index_of(cut).tolist() == [[0, 0, 0], [0, 1, 0], [1, 0, 0], [1, 1, 0]]
+    assert cut["offset"].to_pylist() == [100, 112, 124, 136]
+
+
+def test_references_to_a_large_contiguous_array(tmp_path: Path, repository: Repository) -> None:
+    values = np.arange(9 * 1200 * 1000, dtype="f8").reshape(9, 1200, 1000)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["large"] = values
+    result = ingest_local(tmp_path / "a.h5", repository, mode="virtual")
+    assert result.notes == ()
+    store = repository.readonly_session("main").store
+    found: Any = zarr.open_array(store, path="large", mode="r")
+    assert found.chunks == (1, 1200, 1000)
+    np.testing.assert_array_equal(found[3:5, 300:900], values[3:5, 300:900])
+    np.testing.assert_array_equal(found[-1], values[-1])
 
 
 def test_variables_and_chunks_can_be_chosen(tmp_path: Path, repository: Repository) -> None:

@@ -318,7 +318,7 @@ def test_contiguous_files_of_different_lengths_are_cut() -> None:
     made = plan(*files, mode="virtual")
     assert array(made, "data").chunks == (2, 1 << 20)
     table = make_references(np.zeros((1, 2)), "s3://b/f", np.array([100]), np.array([600]))
-    cut = cut_leading(table, 6, 2)
+    cut = cut_leading(table, (6, 4), (2, 4))
     assert index_of(cut).tolist() == [[0, 0], [1, 0], [2, 0]]
     assert cut["offset"].to_pylist() == [100, 300, 500]
     assert cut["length"].to_pylist() == [200, 200, 200]

@@ -8,6 +8,7 @@ A chunk that is kept in the table itself has its bytes in `inline` and no locati
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -65,17 +66,16 @@ def shift_references(table: pa.Table, first_chunk: Sequence[int]) -> pa.Table:
     return table.set_column(table.schema.get_field_index("index"), "index", index_to_arrow(moved))
 
 
-def cut_leading(table: pa.Table, num_rows: int, length_rows: int) -> pa.Table:
-    """The references of a contiguous array of `num_rows` rows, cut into chunks of some rows.
+def cut_leading(table: pa.Table, shape: Sequence[int], chunks: Sequence[int]) -> pa.Table:
+    """The reference of a contiguous array of this shape, cut into chunks.
 
-    The last chunk has to be whole too: `num_rows` is a multiple of `length_rows`.
+    Each chunk is one run of bytes: of length 1 along the first dimensions, whole along the last
+    ones, and along the one between them some part that divides its length.
     """
-    count = num_rows // length_rows
-    ndim = table["index"].type.list_size
-    whole = int(table["length"][0].as_py())
-    index = np.zeros((count, ndim), np.uint32)
-    index[:, 0] = np.arange(count)
-    length = whole // count
+    grid = [size // chunk for size, chunk in zip(shape, chunks, strict=True)]
+    count = math.prod(grid)
+    index = np.stack(np.unravel_index(np.arange(count), grid), axis=1).astype(np.uint32)
+    length = int(table["length"][0].as_py()) // count
     offset = int(table["offset"][0].as_py()) + np.arange(count, dtype=np.uint64) * length
     location = str(table["location"][0].as_py())
     return make_references(index, location, offset, np.full(count, length, np.uint64))

@@ -118,7 +118,7 @@ def virtual_chunks(
     """The chunks of an array made of references, or why it cannot be.
 
     All files need the same stored form. A contiguous file is one chunk; where files have
-    different lengths it is cut into chunks of their common divisor.
+    different lengths it is cut into chunks of their common divisor, and a large one into parts.
     """
     first = next(iter(boxes.values()))
     for box in boxes.values():
@@ -132,11 +132,35 @@ def virtual_chunks(
             if len(lengths) > 1 and at != 0:
                 return None, "it is not chunked, and files have different lengths"
             chunks[at] = max(1, reduce(gcd, lengths))
-        if old_chunks is not None and chunks[0] % old_chunks[0] == 0:
-            chunks[0] = old_chunks[0]
+        chunks = cut_chunks(chunks, first.variable.itemsize)
+        if old_chunks is not None and _is_cut_of(old_chunks, chunks, first.num_new_axes):
+            chunks = list(old_chunks)
     if old_chunks is not None and tuple(chunks) != old_chunks:
         return None, f"its chunks are {tuple(chunks)}, those in the repository {old_chunks}"
     return tuple(chunks), None
+
+
+def cut_chunks(lengths: Sequence[int], itemsize: int) -> list[int]:
+    """Chunks of a contiguous array of a reasonable size, cut along the first dimensions.
+
+    Only a part that divides a dimension will do: the last chunk has to be whole as well.
+    """
+    chunks = list(lengths)
+    for at, length in enumerate(lengths):
+        if prod(chunks) * itemsize <= LARGE_CHUNK_BYTES:
+            break
+        rest = prod(chunks[at + 1 :]) * itemsize
+        most = max(1, GOOD_CHUNK_BYTES // max(1, rest))
+        chunks[at] = max(part for part in range(1, min(most, length) + 1) if length % part == 0)
+    return chunks
+
+
+def _is_cut_of(old: Sequence[int], chunks: Sequence[int], num_new_axes: int) -> bool:
+    """Whether chunks of an array that is there are parts of these, each one run of bytes."""
+    if len(old) != len(chunks) or any(a % b for a, b in zip(chunks, old, strict=True)):
+        return False
+    differ = [at for at, (a, b) in enumerate(zip(chunks, old, strict=True)) if a != b]
+    return not differ or all(length == 1 for length in old[num_new_axes : differ[-1]])
 
 
 def find_unlike(boxes: Mapping[int, Box]) -> dict[int, str]:

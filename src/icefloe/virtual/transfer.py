@@ -153,8 +153,8 @@ class Placement:
     """Where the references of one variable of one source go: all that placing them needs."""
 
     first_chunk: tuple[int, ...]
-    cut: tuple[int, int] | None
-    """For a contiguous variable, how many rows it has and how many make a chunk."""
+    cut: tuple[tuple[int, ...], tuple[int, ...]] | None
+    """The shape of a contiguous variable, and that of the chunks it is cut into."""
     version: SourceVersion
 
     def place(self, table: pa.Table) -> pa.Table | None:
@@ -171,11 +171,10 @@ def placement_of(plan: IngestPlan, array: ArrayPlan, row: int) -> Placement:
     source = plan.sources[int(array.sources[row])]
     variable = source.variables[array.path]
     chunks = np.maximum(np.array(array.chunks, np.int64), 1)
-    rows = variable.shape[0] if variable.shape else 0
-    length = array.chunks[array.num_new_axes] if rows else 0
-    is_cut = variable.is_contiguous and rows and length != rows
+    own = array.chunks[array.num_new_axes :]
+    is_cut = variable.is_contiguous and 0 not in variable.shape and own != variable.shape
     first_chunk = tuple((array.starts[row] // chunks).tolist())
-    return Placement(first_chunk, (rows, length) if is_cut else None, source.version)
+    return Placement(first_chunk, (variable.shape, own) if is_cut else None, source.version)
 
 
 def placed_references(
