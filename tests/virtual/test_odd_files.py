@@ -153,6 +153,23 @@ def test_what_cannot_be_brought_over_is_refused_by_name_and_left_out(
     xr.testing.assert_identical(read(repository.readonly_session("main").store), expected([good]))
 
 
+@pytest.mark.parametrize("mode", ["native", "virtual"])
+def test_a_large_array_of_which_little_was_written(
+    tmp_path: Path, repository: Repository, mode: Any
+) -> None:
+    path = tmp_path / "odd.h5"
+    with h5py.File(path, "w") as file:
+        made = file.create_dataset("odd", (1000, 300_000), "i2", chunks=(1, 1000), fillvalue=7)
+        made[3, 5000:5010] = np.arange(10)
+        made[999, -1] = 5
+    ingest_local(path, repository, mode=mode)
+    store = repository.readonly_session("main").store
+    found: Any = zarr.open_array(store, path="odd", mode="r")
+    with h5py.File(path) as file:
+        for rows in (slice(0, 5), slice(990, 1000)):
+            np.testing.assert_array_equal(found[rows], file["odd"][rows])
+
+
 def test_what_nobody_could_have_written_is_not_copied(
     tmp_path: Path, repository: Repository
 ) -> None:

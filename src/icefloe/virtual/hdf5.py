@@ -29,7 +29,12 @@ from icefloe.virtual.description import (
     wants_values,
     with_values,
 )
-from icefloe.virtual.hdf5_chunks import codecs_of, find_references
+from icefloe.virtual.hdf5_chunks import (
+    codecs_of,
+    find_references,
+    read_sparse,
+    written_chunks,
+)
 from icefloe.virtual.hdf5_types import holds_references, storable_dtype, unusual_storage
 
 NOT_A_VARIABLE = "This is a netCDF dimension but not a netCDF variable"
@@ -404,8 +409,8 @@ def as_text(values: Any) -> NDArray[Any]:
     return made.reshape(array.shape)
 
 
-def open_dataset(fid: Any, path: str) -> Any:
-    """The dataset of a variable, for `read_region`."""
+def open_dataset(fid: Any, path: str) -> tuple[Any, NDArray[np.int64] | None]:
+    """The dataset of a variable, and where its chunks are if it is sparse, for `read_region`."""
     group, _, name = path.rpartition("/")
     parent = h5g.open(fid, b"/")
     for part in filter(None, group.split("/")):
@@ -413,13 +418,20 @@ def open_dataset(fid: Any, path: str) -> Any:
     raw = name.encode()
     if parent.links.exists(NON_COORDINATE.encode() + raw):
         raw = NON_COORDINATE.encode() + raw
-    return h5py.Dataset(_linked(parent, raw))
+    found = h5py.Dataset(_linked(parent, raw))
+    return found, written_chunks(found.id)
 
 
-def read_region(dataset: Any, region: tuple[slice, ...]) -> NDArray[Any]:
-    """Part of a dataset as stored."""
+def read_region(
+    dataset: Any, region: tuple[slice, ...], written: NDArray[np.int64] | None = None
+) -> NDArray[Any]:
+    """Part of a dataset as stored; `written` is where the chunks of a sparse one start."""
     dtype, _ = storable_dtype(dataset.id)
-    values = dataset[region] if dataset.shape else dataset[()]
+    if written is not None and region and dtype.kind in "biuf":
+        fill = _fill_value(dataset.id.get_create_plist(), dtype)
+        values = read_sparse(dataset, written, region, 0 if fill is None else fill)
+    else:
+        values = dataset[region] if dataset.shape else dataset[()]
     values = as_text(values) if dtype.kind == "O" else np.asarray(values, dtype)
     wanted = tuple(
         values.shape[axis] if span.stop is None else span.stop - (span.start or 0)

@@ -26,6 +26,8 @@ _REFUSED = {
     LZ4: "LZ4",
 }
 
+_SPARSE_CELLS = 100_000
+
 Chain = tuple[tuple[Json, ...] | None, str | None]
 
 
@@ -128,6 +130,40 @@ def _chunked(dataset: Any, plist: Any, location: str, size_bytes: int) -> pa.Tab
     _check_end(location, size_bytes, int((offset + length).max()))
     order = np.lexsort(index.T[::-1])
     return make_references(index[order], location, offset[order], length[order])
+
+
+def written_chunks(dataset: Any) -> NDArray[np.int64] | None:
+    """Where the chunks of a sparse dataset start, if most were never written; else None.
+
+    HDF5 looks for every chunk of a region: in an array of millions of which two were written, that
+    takes minutes.
+    """
+    plist = dataset.get_create_plist()
+    if plist.get_layout() != h5d.CHUNKED or not dataset.shape:
+        return None
+    chunk = np.array(plist.get_chunk(), np.int64)
+    grid = -(-np.array(dataset.shape, np.int64) // chunk)
+    cells, count = int(np.prod(grid.astype(object))), dataset.get_num_chunks()
+    if cells < _SPARSE_CELLS or count * 10 > cells:
+        return None
+    found: list[Any] = []
+    dataset.chunk_iter(found.append)
+    starts = np.array([one.chunk_offset for one in found], np.int64).reshape(len(found), len(grid))
+    return None if _doubtful_places(dataset, chunk, starts // chunk) is not None else starts
+
+
+def read_sparse(dataset: Any, starts: NDArray[np.int64], region: Any, fill: Any) -> NDArray[Any]:
+    """A region of a sparse dataset of plain numbers: its fill value, and the chunks inside."""
+    chunk = np.array(dataset.chunks, np.int64)
+    low = np.array([span.start for span in region], np.int64)
+    high = np.minimum([span.stop for span in region], dataset.shape)
+    values = np.full(np.maximum(high - low, 0), fill, dataset.dtype)
+    inside = ((starts < high) & (starts + chunk > low)).all(axis=1)
+    for start in starts[inside]:
+        first, last = np.maximum(start, low), np.minimum(start + chunk, high)
+        source = tuple(map(slice, first.tolist(), last.tolist()))
+        values[tuple(map(slice, (first - low).tolist(), (last - low).tolist()))] = dataset[source]
+    return values
 
 
 def _doubtful_places(dataset: Any, chunk: NDArray[Any], index: NDArray[Any]) -> str | None:
