@@ -43,7 +43,7 @@ NON_COORDINATE = "_nc4_non_coord_"
 
 _MOST_LINKS = 16
 _MARKS = frozenset({b"CLASS", b"NAME", b"DIMENSION_LIST", b"_Netcdf4Dimid", b"_Netcdf4Coordinates"})
-_BOOKKEEPING = frozenset({b"REFERENCE_LIST", b"DIMENSION_LABELS", b"_NCProperties", b"_nc3_strict"})
+_BOOKKEEPING = frozenset({b"REFERENCE_LIST", b"_NCProperties", b"_nc3_strict"})
 
 
 def scan_hdf5(
@@ -111,7 +111,8 @@ class _Scan:
                 unlimited.add(name)
             if (number := item.marks.get(b"_Netcdf4Dimid")) is not None:
                 self.dimension_names[int(np.ravel(number)[0])] = name
-        phony: list[tuple[str, int]] = []
+        # A dimension without a name is taken for one of the same size, as NetCDF does it.
+        phony = [(name, size) for name, size in dimensions.items() if name not in unlimited]
         for name, item in arrays.items():
             if item.is_variable:
                 self._variable(item, name, path, phony)
@@ -223,8 +224,8 @@ class _Scan:
         )
 
     def _scale_name(self, refs: Any) -> str | None:
-        """The name of the first scale of a dimension; None if there is none, or none any more."""
-        found = refs[0] if isinstance(refs, np.ndarray) and refs.size else None
+        """The scale of a dimension, the last one as in NetCDF; None if there is none any more."""
+        found = refs[-1] if isinstance(refs, np.ndarray) and refs.size else None
         if not isinstance(found, h5r.Reference):
             return None
         try:
@@ -288,8 +289,8 @@ def _members(gid: Any, location: str) -> tuple[dict[str, _Dataset], dict[str, An
         child = _linked(gid, raw)
         if isinstance(child, h5d.DatasetID):
             arrays[_text(raw, location)] = _Dataset(child, *_attributes(child))
-        elif isinstance(child, h5g.GroupID):
-            groups[_text(raw, location)] = child
+        elif isinstance(child, h5g.GroupID) and gid.links.get_info(raw).type == h5l.TYPE_HARD:
+            groups[_text(raw, location)] = child  # which is met under its own name only
     return arrays, groups
 
 
@@ -321,7 +322,8 @@ def _phony_name(size: int, phony: list[tuple[str, int]], used: set[str]) -> str:
         if length == size and name not in used:
             used.add(name)
             return name
-    name = f"phony_dim_{len(phony)}"
+    count = sum(known.startswith("phony_dim_") for known, _ in phony)
+    name = f"phony_dim_{count}"
     phony.append((name, size))
     used.add(name)
     return name

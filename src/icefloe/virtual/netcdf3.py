@@ -327,7 +327,8 @@ class _Parser:
         return _TYPES[code]
 
     def _name(self) -> str:
-        return self._padded(self._count()).decode("utf-8", "replace")
+        # Some old programs counted the zero byte behind a name.
+        return self._padded(self._count()).decode("utf-8", "replace").rstrip("\0")
 
     def _count(self) -> int:
         return self._number(self._count_format)
