@@ -38,15 +38,16 @@ def commit(
     deleted: set[Cell],
     sizes: list[int],
     *,
-    is_shared: bool = False,
+    limit: int = 0,
 ) -> tuple[dict[ManifestRef, Cells], set[ManifestRef]]:
     """What a commit does with a plan; returns the manifests after it, and those it kept."""
     ndim = len(grid)
     shape = tuple(Dimension(count, count) for count in grid)
     gone = np.array(sorted(deleted), np.uint32).reshape(len(deleted), ndim)
     array = ArrayData(shape, None, tuple(manifests))
-    num_refs = [len(cells) for cells in manifests.values()] if is_shared else None
-    plan = plan_array(array, [(table(edits, ndim), gone)], sizes, num_refs=num_refs)
+    num_refs = [len(cells) for cells in manifests.values()]
+    layers = [(table(edits, ndim), gone)]
+    plan = plan_array(array, layers, sizes, limit=limit, num_refs=num_refs)
     after = {ref: manifests[ref] for ref in plan.kept}
     for rewrite in plan.rewrites:
         sources = [table(manifests[ref], ndim) for ref in rewrite.sources]
@@ -78,15 +79,15 @@ def apart(first: ManifestRef, second: ManifestRef) -> bool:
     return any(stop <= start or end <= begin for (begin, stop), (start, end) in sides)
 
 
-@given(histories(), st.booleans())
+@given(histories(), st.integers(0, 12))
 def test_no_chunk_is_lost_or_kept_by_mistake_whatever_the_splits(
-    steps: list[Step], is_shared: bool
+    steps: list[Step], limit: int
 ) -> None:
     manifests: dict[ManifestRef, Cells] = {}
     model: Cells = {}
     for grid, sizes, edits, deleted in steps:
         before = manifests
-        manifests, kept = commit(grid, manifests, edits, deleted, sizes, is_shared=is_shared)
+        manifests, kept = commit(grid, manifests, edits, deleted, sizes, limit=limit)
         model = {cell: data for cell, data in {**model, **edits}.items() if cell not in deleted}
         model = {
             cell: data
@@ -131,19 +132,33 @@ def scattered(grid: list[int], number: int, seed: int) -> Cells:
 
 @pytest.mark.parametrize(("grid", "sizes"), SPARSE)
 @pytest.mark.parametrize("number", [1, 15, 40, 400, 4000])
+@pytest.mark.parametrize("limit", [16, 23, 31])
 def test_few_references_make_few_manifests_whatever_the_grid(
-    grid: list[int], sizes: list[int], number: int
+    grid: list[int], sizes: list[int], number: int, limit: int
 ) -> None:
+    """The limit counts, also where splits, which are powers of two, have little more than half."""
     cells = scattered(grid, number, number)
-    manifests, _ = commit(grid, {}, cells, set(), sizes, is_shared=True)
-    assert max(map(len, manifests.values())) <= 16
-    assert len(manifests) <= max(1, 2 * number / 16)
+    manifests, _ = commit(grid, {}, cells, set(), sizes, limit=limit)
+    assert max(map(len, manifests.values())) <= limit
+    assert len(manifests) <= max(1, 2 * number / limit)
+
+
+@given(st.lists(st.integers(0, 16), min_size=1, max_size=60), st.integers(16, 31))
+def test_along_one_axis_no_pattern_makes_more_manifests(counts: list[int], limit: int) -> None:
+    """Splits of 16 chunks, of which some are there."""
+    cells: Cells = {
+        (16 * split + at,): b"x" for split, number in enumerate(counts) for at in range(number)
+    }
+    manifests, _ = commit([16 * len(counts)], {}, cells, set(), [16], limit=limit)
+    assert len(manifests) <= 2 * len(cells) / limit + 1
+    assert all(len(stored) <= limit for stored in manifests.values())
 
 
 @pytest.mark.parametrize(("grid", "sizes"), SPARSE)
 @pytest.mark.parametrize("is_ordered", [True, False])
+@pytest.mark.parametrize("limit", [16, 31])
 def test_references_that_come_one_by_one_make_few_manifests(
-    grid: list[int], sizes: list[int], is_ordered: bool
+    grid: list[int], sizes: list[int], is_ordered: bool, limit: int
 ) -> None:
     cells = list(scattered(grid, 150, 5))
     if not is_ordered:
@@ -151,19 +166,21 @@ def test_references_that_come_one_by_one_make_few_manifests(
     manifests: dict[ManifestRef, Cells] = {}
     for number, cell in enumerate(cells, 1):
         before = manifests
-        manifests, kept = commit(grid, manifests, {tuple(cell): b"x"}, set(), sizes, is_shared=True)
-        assert len(manifests) <= max(1, 2 * number / 16)
+        edits: Cells = {tuple(cell): b"x"}
+        manifests, kept = commit(grid, manifests, edits, set(), sizes, limit=limit)
+        assert len(manifests) <= 2 * number / limit + 1
         assert len(before) - len(kept) <= 2, "far more than what was touched is written again"
     assert sum(map(len, manifests.values())) == 150
 
 
-def test_dense_appends_move_no_cut_and_join_nothing() -> None:
+@pytest.mark.parametrize("limit", [12, 15, 23])
+def test_dense_appends_move_no_cut_and_join_nothing(limit: int) -> None:
     manifests: dict[ManifestRef, Cells] = {}
     for at in range(200):
         grid = [at + 1, 3]
         row: Cells = {(at, column): b"x" for column in range(3)}
         before = manifests
-        manifests, kept = commit(grid, manifests, row, set(), [4, UNSPLIT], is_shared=True)
+        manifests, kept = commit(grid, manifests, row, set(), [4, UNSPLIT], limit=limit)
         assert len(before) - len(kept) == (1 if at % 4 else 0)
         assert len(manifests) == at // 4 + 1
 
@@ -171,9 +188,9 @@ def test_dense_appends_move_no_cut_and_join_nothing() -> None:
 def test_a_full_manifest_is_cut_at_the_borders_of_splits() -> None:
     """It was shared by many splits and gets one reference too many."""
     cells = scattered([4096], 16, 3)
-    manifests, _ = commit([4096], {}, cells, set(), [16], is_shared=True)
+    manifests, _ = commit([4096], {}, cells, set(), [16], limit=16)
     assert len(manifests) == 1
     free = min(cells)[0] + 1
     assert (free,) not in cells
-    manifests, _ = commit([4096], manifests, {(free,): b"x"}, set(), [16], is_shared=True)
+    manifests, _ = commit([4096], manifests, {(free,): b"x"}, set(), [16], limit=16)
     assert sorted(map(len, manifests.values())) == [8, 9]

@@ -68,7 +68,8 @@ def plan_commit(
             edits.layers() if edits else [],
             sizes.sizes,
             rewrite_all=rewrite_all,
-            num_refs=_num_refs(files, node.array) if sizes.is_shared else None,
+            limit=sizes.limit,
+            num_refs=_num_refs(files, node.array) if sizes.limit else (),
         )
     gone = [*changes.deleted, *changes.moves.origins()]
     moved = changes.moves.moved(base.nodes)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from icefloe.changes.splits import Box
+from icefloe.changes.split_grid import Box
 from icefloe.format.nodes import ArrayData, ManifestRef
 from icefloe.format.packed_index import PackedIndex
 from icefloe.format.snapshot import ManifestFileInfo

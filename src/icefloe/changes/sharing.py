@@ -2,9 +2,9 @@
 
 Splits are fixed by the grid, so that appends move no cut and tasks know the cuts before there are
 references. In a large grid with few references a manifest for each split would be very many small
-files. So neighbours share one, as long as together they have no more references than one split has
-room for. Cuts are always at the borders of splits, and boxes never overlap: along one axis after
-the other, places are either joined whole, or a single place is cut along the next axis.
+files. So neighbours share one, as long as together they have no more references than the limit.
+Cuts are always at the borders of splits, and boxes never overlap: along one axis after the other,
+places are either joined whole, or a single place is cut along the next axis.
 """
 
 from __future__ import annotations
@@ -14,108 +14,102 @@ from math import prod
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from icefloe.changes.split_grid import Ints
 from icefloe.format.chunk_index import Index
 from icefloe.format.chunk_refs import ChunkRefs
-from icefloe.format.nodes import ManifestRef
 
 Places = tuple[tuple[int, int], ...]
 """The first and the last split plus one, along each axis."""
 
 
-class Part(NamedTuple):
-    """Something that has references: an old manifest, or a split with edits."""
+class Parts(NamedTuple):
+    """What has references, one row each: an old manifest, or a split with edits."""
 
-    places: Places
-    num_refs: int
-    """At most."""
-    is_touched: bool
-    manifest: ManifestRef | None = None
-    split: int = -1
+    start: Ints
+    """The first split along each axis."""
+    stop: Ints
+    stored: Ints
+    """References of an old manifest."""
+    edited: Ints
+    """References that are set in a split, at most."""
+
+    def around(self, rows: Ints) -> Places:
+        """The smallest box of splits that has some of the parts in it."""
+        low, high = self.start[rows].min(axis=0), self.stop[rows].max(axis=0)
+        return tuple(zip(low.tolist(), high.tolist(), strict=True))
+
+    def are_dense(self, rows: Ints, limit: int) -> bool:
+        """Whether a manifest for each split would be half full on average: none is shared."""
+        most = max(int(self.stored[rows].sum()), int(self.edited[rows].sum()))
+        return 2 * most >= limit * prod(stop - start for start, stop in self.around(rows))
 
 
-def group_parts(parts: Sequence[Part], room: int, axis: int = 0) -> Iterator[list[Part]]:
-    """Parts that may share a manifest, together at most `room` references where that is possible.
+def group_parts(parts: Parts, limit: int) -> Iterator[Ints]:
+    """The rows of parts that may share a manifest, together within the limit where possible.
 
-    Any two neighbouring groups have more, so there are few.
+    A split that fills half a manifest ends its group: appends behind it leave it alone. Of other
+    groups two neighbours are beyond the limit. So along one axis there are at most
+    `2 * references / limit` groups and one. A place with more than the limit, which is cut along
+    the next axis, may have two more: a small one at its end, and one before it.
     """
-    run: list[Part] = []
-    total = 0
-    for cluster in _clusters(parts, axis):
-        size = sum(part.num_refs for part in cluster)
-        if run and total + size > room:
-            yield from _finer(run, total, room, axis)
-            run, total = [], 0
-        run += cluster
-        total += size
-    if run:
-        yield from _finer(run, total, room, axis)
+    if len(parts.start):
+        yield from _group(parts, np.arange(len(parts.start), dtype=np.int64), limit, 0)
 
 
-def _finer(run: list[Part], total: int, room: int, axis: int) -> Iterator[list[Part]]:
-    """A single place with too many references is looked at along the next axis. What is shared
-    by several places was not cut there, and may have to be now."""
-    start, stop = around(run)[axis]
-    if total > room and stop - start == 1 and axis + 1 < len(run[0].places):
-        yield from group_parts(run, room, axis + 1)
-    else:
-        yield run
+def _group(parts: Parts, rows: Ints, limit: int, axis: int) -> Iterator[Ints]:
+    rows = rows[np.argsort(parts.start[rows, axis], kind="stable")]
+    start, reach = parts.start[rows, axis], np.maximum.accumulate(parts.stop[rows, axis])
+    # Parts whose places overlap are a cluster.
+    first = np.concatenate([[0], np.flatnonzero(start[1:] >= reach[:-1]) + 1])
+    last = np.append(first[1:], len(rows))
+    stored = np.add.reduceat(parts.stored[rows], first)
+    edited = np.add.reduceat(parts.edited[rows], first)
+    low = np.minimum.reduceat(parts.start[rows], first)
+    sides = np.maximum.reduceat(parts.stop[rows], first) - low
+    is_half_full = 2 * np.maximum(stored, edited) >= limit
+    closing = np.flatnonzero((sides == 1).all(axis=1) & is_half_full)
+    total = np.concatenate([[0], np.cumsum(stored + edited)])
+    at = 0
+    while at < len(first):
+        end = max(at + 1, int(np.searchsorted(total, total[at] + limit, "right")) - 1)
+        closed = int(np.searchsorted(closing, at))
+        if closed < len(closing):
+            end = min(end, int(closing[closed]) + 1)
+        group = rows[first[at] : last[end - 1]]
+        # What is shared by several places was not cut along this axis, and may have to be now.
+        is_finer = sides[at, axis] == 1 and total[end] - total[at] > limit
+        if is_finer and axis + 1 < parts.start.shape[1]:
+            yield from _group(parts, group, limit, axis + 1)
+        else:
+            yield group
+        at = end
 
 
-def _clusters(parts: Sequence[Part], axis: int) -> Iterator[list[Part]]:
-    """Parts whose places along an axis overlap, in order."""
-    found: list[Part] = []
-    reach = -1
-    for part in sorted(parts, key=lambda part: part.places[axis]):
-        start, stop = part.places[axis]
-        if found and start >= reach:
-            yield found
-            found = []
-        found.append(part)
-        reach = max(reach, stop)
-    if found:
-        yield found
-
-
-def around(parts: Sequence[Part]) -> Places:
-    """The smallest box of splits that has all parts in it."""
-    axes = zip(*(part.places for part in parts), strict=True)
-    return tuple((min(a for a, _ in axis), max(b for _, b in axis)) for axis in axes)
-
-
-def is_dense(parts: Sequence[Part], room: int) -> bool:
-    """Whether a manifest for each split would be half full on average: then none is shared."""
-    stored = sum(part.num_refs for part in parts if part.manifest is not None)
-    edited = sum(part.num_refs for part in parts if part.manifest is None)
-    splits = prod(stop - start for start, stop in around(parts))
-    return 2 * max(stored, edited) >= splits * room
-
-
-def cut_refs(refs: ChunkRefs, sizes: Sequence[int], room: int) -> list[ChunkRefs]:
-    """References cut at the borders of splits into parts of at most `room`, of about one size:
+def cut_refs(refs: ChunkRefs, sizes: Sequence[int], limit: int) -> list[ChunkRefs]:
+    """References cut at the borders of splits into parts within the limit, of about one size:
     what is cut into a full part and a small rest leaves ever more small ones behind."""
-    if len(refs) <= room:
+    if len(refs) <= limit:
         return [refs]
     rows = np.arange(len(refs), dtype=np.int64)
-    return [refs.take(part) for part in _cut_rows(refs.index, rows, sizes, room, 0)]
+    return [refs.take(part) for part in _cut_rows(refs.index, rows, sizes, limit, 0)]
 
 
 def _cut_rows(
-    index: Index, rows: NDArray[np.int64], sizes: Sequence[int], room: int, axis: int
-) -> Iterator[NDArray[np.int64]]:
-    if len(rows) <= room or axis == len(sizes):
+    index: Index, rows: Ints, sizes: Sequence[int], limit: int, axis: int
+) -> Iterator[Ints]:
+    if len(rows) <= limit or axis == len(sizes):
         yield rows
         return
     place = index[rows, axis] // np.uint32(sizes[axis])
     rows = rows[np.argsort(place, kind="stable")]
     counts = np.unique(place, return_counts=True)[1].tolist()
-    enough = -(-len(rows) // -(-len(rows) // room))
+    enough = -(-len(rows) // -(-len(rows) // limit))
     first = last = 0
     for count in counts:
         size = last - first
-        if size and (size + count > room or size >= enough):
-            yield from _cut_rows(index, np.sort(rows[first:last]), sizes, room, axis + 1)
+        if size and (size + count > limit or size >= enough):
+            yield from _cut_rows(index, np.sort(rows[first:last]), sizes, limit, axis + 1)
             first = last
         last += count
-    yield from _cut_rows(index, np.sort(rows[first:last]), sizes, room, axis + 1)
+    yield from _cut_rows(index, np.sort(rows[first:last]), sizes, limit, axis + 1)

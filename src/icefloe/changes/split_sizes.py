@@ -13,11 +13,12 @@ UNSPLIT = 2**32 - 1
 
 
 class Sizes(NamedTuple):
-    """The size of a split along each axis, and whether splits with few references share a
-    manifest: those of a rule never do."""
+    """How an array is split."""
 
     sizes: tuple[int, ...]
-    is_shared: bool
+    """Of a split along each axis."""
+    limit: int
+    """Splits with no more references together share a manifest. Those of a rule never do: 0."""
 
 
 SplitSizes = Callable[[str, ArrayData, int], Sizes]
@@ -31,10 +32,10 @@ def split_sizes(manifest: ResolvedManifest) -> SplitSizes:
         decided = configured_split_sizes(manifest.splitting, path, array)
         if decided:
             ruled = tuple(decided.get(axis, UNSPLIT) for axis in range(len(array.shape)))
-            return Sizes(ruled, is_shared=False)
+            return Sizes(ruled, 0)
         grid = [dimension.num_chunks for dimension in array.shape]
         found = automatic_split_sizes(grid, num_refs, manifest.max_refs_per_manifest)
-        return Sizes(found, is_shared=True)
+        return Sizes(found, manifest.max_refs_per_manifest)
 
     return sizes
 

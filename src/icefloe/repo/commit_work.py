@@ -9,7 +9,8 @@ from typing import Any
 from icefloe.changes.build import CommitPlan
 from icefloe.changes.change_set import ChangeSet
 from icefloe.changes.prepared import NewManifest
-from icefloe.changes.splits import Box, SplitRewrite
+from icefloe.changes.split_grid import Box
+from icefloe.changes.splits import SplitRewrite
 from icefloe.ids import ManifestId, NodeId
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.update import Seen

@@ -21,8 +21,9 @@ from pyspark.sql import DataFrame
 from icefloe import paths
 from icefloe.api.session import ForkSession, Session
 from icefloe.changes.prepared import PreparedSplit, manifest_ids
+from icefloe.changes.split_grid import Rows, Splits
 from icefloe.changes.split_sizes import split_sizes
-from icefloe.changes.splits import Rows, Splits, plan_array
+from icefloe.changes.splits import plan_array
 from icefloe.format.chunk_index import Index, sort_rows
 from icefloe.format.chunk_refs import ChunkRefs
 from icefloe.format.nodes import ArrayData

@@ -1,0 +1,120 @@
+"""Where splits are: a grid of chunks cut along each dimension, and which split a chunk is in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.format.chunk_index import Index, bounding_box
+from icefloe.format.nodes import ManifestRef
+
+Box = tuple[tuple[int, int], ...]
+Ints = NDArray[np.int64]
+Rows = slice | Ints
+Runs = tuple[Ints, Ints, Rows]
+"""A number for each run of rows, where the runs begin and the last one ends, and which rows those
+are of the matrix."""
+_ALL = slice(None)
+
+
+class Splits:
+    """The splits of a grid, numbered in row-major order."""
+
+    def __init__(self, grid: Sequence[int], sizes: Sequence[int]) -> None:
+        self.grid = grid
+        self.sizes = [min(size, count) for size, count in zip(sizes, grid, strict=True)]
+        counts = [-(-count // size) for count, size in zip(grid, self.sizes, strict=True)]
+        self._counts = counts
+        self._strides = [prod(counts[axis + 1 :]) for axis in range(len(counts))]
+        self.count = prod(counts)
+        self._cut_axes = [axis for axis, count in enumerate(counts) if count > 1]
+        # Sizes of 1 in a grid of astronomical extent: slow, but right.
+        self._dtype: Any = np.int64 if self.count < 2**63 else object
+
+    @property
+    def room(self) -> int:
+        """Chunks in a split, at most."""
+        return prod(self.sizes)
+
+    def box(self, number: int) -> Box:
+        """The chunk indices of a split."""
+        at = [number // stride % n for stride, n in zip(self._strides, self._counts, strict=True)]
+        return self.chunks([(place, place + 1) for place in at])
+
+    def chunks(self, places: Sequence[tuple[int, int]]) -> Box:
+        """The chunk indices in a box of splits."""
+        return tuple(
+            (start * size, min(stop * size, count))
+            for (start, stop), size, count in zip(places, self.sizes, self.grid, strict=True)
+        )
+
+    def places(self, numbers: NDArray[Any]) -> Ints:
+        """Where splits are along each axis, one row each."""
+        sides = zip(self._strides, self._counts, strict=True)
+        found = [(numbers // stride % count).astype(np.int64) for stride, count in sides]
+        return np.stack(found, axis=1)
+
+    def places_of(self, manifests: Sequence[ManifestRef]) -> tuple[Ints, Ints, NDArray[np.bool_]]:
+        """The first split of each manifest and the last plus one, along each axis, and whether it
+        reaches beyond the grid."""
+        extents = np.array([ref.extents for ref in manifests], np.int64)
+        shape = (len(manifests), -1 if manifests else len(self.grid), 2)
+        start, stop = extents.reshape(shape).transpose(2, 0, 1)
+        sizes, grid = np.array(self.sizes, np.int64), np.array(self.grid, np.int64)
+        first, last = np.minimum(start, grid) // sizes, -(-np.minimum(stop, grid) // sizes)
+        return first, last, (stop > grid).any(axis=1)
+
+    def overlaps(self, manifests: Sequence[ManifestRef]) -> Iterator[tuple[bool, list[int]]]:
+        """For each manifest whether it lies in one split, and all that it overlaps."""
+        first, last, is_outside = self.places_of(manifests)
+        is_whole = (first + 1 == last).all(axis=1) & ~is_outside
+        places = zip(is_whole.tolist(), first.tolist(), last.tolist(), strict=True)
+        for is_one, low, high in places:
+            yield is_one, [self._number(at) for at in product(*map(range, low, high))]
+
+    def _number(self, place: Sequence[int]) -> int:
+        return sum(at * stride for at, stride in zip(place, self._strides, strict=True))
+
+    def runs(self, index: Index) -> Runs:
+        """The splits of rows of `index`, run by run; rows outside the grid are left out."""
+        inside: Rows = _ALL
+        box = bounding_box(index) if len(index) else ()
+        if any(stop > count for (_, stop), count in zip(box, self.grid, strict=False)):
+            inside = np.flatnonzero((index < np.array(self.grid, np.uint64)).all(axis=1))
+            index = index[inside]
+        number = np.zeros(len(index), self._dtype)
+        for axis in self._cut_axes:
+            place = index[:, axis] // np.uint32(self.sizes[axis])
+            number += place.astype(self._dtype) * self._strides[axis]
+        starts = _starts(number)
+        return number[starts], np.append(starts, len(number)), inside
+
+    def group(self, index: Index) -> Iterator[tuple[int, Rows]]:
+        """Each split that has rows of `index` and those rows, as a slice where they are one."""
+        return rows_by(*self.runs(index))
+
+
+def rows_by(keys: NDArray[Any], bounds: Ints, inside: Rows) -> Iterator[tuple[int, Rows]]:
+    """Each key of runs and its rows, as a slice where they are one."""
+    starts = _starts(keys)
+    if len(np.unique(keys[starts])) < len(starts):  # the rows of a key are not neighbours
+        keys = np.repeat(keys, np.diff(bounds))
+        order = np.argsort(keys, kind="stable")
+        inside = order if isinstance(inside, slice) else inside[order]
+        keys, bounds = keys[order], np.arange(len(keys) + 1)
+        starts = _starts(keys)
+    edges = [*bounds[starts].tolist(), int(bounds[-1])]
+    for key, first, last in zip(keys[starts].tolist(), edges, edges[1:], strict=False):
+        rows = slice(first, last)
+        yield key, rows if isinstance(inside, slice) else inside[rows]
+
+
+def _starts(values: NDArray[Any]) -> Ints:
+    """Where runs of equal values begin."""
+    first = np.zeros(min(len(values), 1), np.int64)
+    return np.concatenate([first, np.flatnonzero(values[1:] != values[:-1]) + 1])
