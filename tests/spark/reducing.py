@@ -15,6 +15,7 @@ import zarr
 import icefloe
 from icefloe import Repository, Session
 from icefloe.api.session import ForkSession
+from icefloe.changes.split_grid import ChunkSpan
 from icefloe.format.chunk_refs import ChunkRefs
 from icefloe.repo.session_view import all_chunks
 from icefloe.spark import reducers
@@ -24,6 +25,8 @@ from icefloe.storage.run import run_blocking
 Task = Callable[[ForkSession], None]
 CONTAINER = "s3://bucket/"
 NEVER = 1 << 60
+ANYWHERE = ChunkSpan(1000)
+"""What a job says about its chunks."""
 
 
 def create(folder: Path, spec: int = 2, **splitting: Any) -> Repository:
@@ -78,17 +81,18 @@ def run_tasks(shared: SharedWrite, tasks: Sequence[Task]) -> pa.Table:
         side = pickle.loads(pickle.dumps(shared.tasks))
         task(side.fork)
         batches.append(side.drain())
+    batches.append(reducers.pieces_to_cut(shared.tasks.reductions))
     rows = pa.Table.from_batches(batches)
     if not shared.tasks.reductions:
         return rows
-    order = [("node_id", "ascending"), ("split", "ascending")]
+    order = [("node_id", "ascending"), ("piece", "ascending")]
     side = pickle.loads(pickle.dumps(shared.tasks))
     sorted_rows = rows.sort_by(order).to_batches(max_chunksize=2)
     return pa.Table.from_batches(reducers.reduce_task(side.fork, side.reductions, sorted_rows))
 
 
 def job(session: Session, *tasks: Task, names: Sequence[str] = ("v",)) -> Any:
-    shared = share(session, dict.fromkeys(names, 1000))
+    shared = share(session, dict.fromkeys(names, ANYWHERE))
     return shared.take(run_tasks(shared, tasks))
 
 
@@ -143,7 +147,13 @@ def both(
     commits = [[entry.id for entry in end.ancestry(branch="main")][:-1] for end in ends]
     assert len(commits[0]) == len(commits[1])
     for mine, theirs in zip(*commits, strict=True):
-        assert contents(ends[0], mine) == contents(ends[1], theirs)
+        ours, expected = contents(ends[0], mine), contents(ends[1], theirs)
+        for path, (shape, manifests, touched, rows) in expected.items():
+            assert ours[path][0] == shape
+            assert ours[path][2:] == (touched, rows)
+            # What tasks wrote is joined by what it really holds, edits by what they may lead to.
+            assert ours[path][1] == manifests or len(ours[path][1]) < len(manifests)
+        assert ours.keys() == expected.keys()
     return ends[0]
 
 

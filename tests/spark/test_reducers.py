@@ -16,10 +16,12 @@ from zarr.core.sync import sync
 
 import icefloe
 from icefloe import Repository
+from icefloe.changes.split_grid import ChunkSpan
 from icefloe.spark import Region, ingest, reducers, write_regions
 from icefloe.spark.shared_write import share
 from icefloe.virtual import ingest_local
 from tests.spark.reducing import (
+    ANYWHERE,
     NEVER,
     both,
     commit,
@@ -45,7 +47,7 @@ def repository(tmp_path: Path) -> Repository:
 @pytest.fixture(autouse=True)
 def _tasks_write_manifests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reducers, "REDUCED_FROM", 1)
-    monkeypatch.setattr(reducers, "LEAST_A_SPLIT", 1)
+    monkeypatch.setattr(reducers, "LEAST_A_PIECE", 1)
 
 
 def long_story(repository: Repository) -> None:
@@ -198,7 +200,10 @@ def test_an_amended_commit_has_both_logs(repository: Repository) -> None:
 def test_two_jobs_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def story(repository: Repository) -> None:
         session = repository.writable_session("main")
-        first, second = share(session, {"v": 1000}), share(session, {"v": 1000})
+        first, second = (
+            share(session, {"v": ANYWHERE}),
+            share(session, {"v": ANYWHERE}),
+        )
         rows = run_tasks(second, [fill(2, 9, 4), fill(30, 31, -1)])
         first.take(run_tasks(first, [fill(0, 3, 3)]))
         second.take(rows)  # over manifests that are no longer the session's
@@ -209,7 +214,7 @@ def test_two_jobs_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_task_that_runs_twice_leaves_only_an_orphan(repository: Repository) -> None:
     session = repository.writable_session("main")
-    shared = share(session, {"v": 1000})
+    shared = share(session, {"v": ANYWHERE})
     run_tasks(shared, [fill(0, 8, 3)])
     shared.take(run_tasks(shared, [fill(0, 8, 3)]))
     session.commit("once")
@@ -218,7 +223,7 @@ def test_a_task_that_runs_twice_leaves_only_an_orphan(repository: Repository) ->
 
 def test_a_session_that_moved_takes_nothing(repository: Repository) -> None:
     session = repository.writable_session("main")
-    shared = share(session, {"v": 1000})
+    shared = share(session, {"v": ANYWHERE})
     rows = run_tasks(shared, [fill(0, 8, 3)])
     commit(repository, fill(0, 1, 3, "other"), names=("other",))
     session.rebase(icefloe.ConflictDetector())
@@ -234,14 +239,16 @@ def test_small_jobs_are_left_to_the_driver(
     repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reducers, "REDUCED_FROM", 1001)
-    assert not share(repository.writable_session("main"), {"v": 1000}).tasks.reductions
+    assert not share(repository.writable_session("main"), {"v": ANYWHERE}).tasks.reductions
 
 
 def test_tiny_splits_are_left_to_the_driver(
     repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reducers, "LEAST_A_SPLIT", 17)
-    planned = share(repository.writable_session("main"), {"v": 128, "other": 136}).tasks.reductions
+    monkeypatch.setattr(reducers, "LEAST_A_PIECE", 17)
+    planned = share(
+        repository.writable_session("main"), {"v": ChunkSpan(128), "other": ChunkSpan(136)}
+    ).tasks.reductions
     assert [reduction.path for reduction in planned.values()] == ["/other"]
 
 
@@ -251,7 +258,7 @@ def test_arrays_with_edits_are_left_to_the_driver(
     def story(repository: Repository) -> None:
         session = repository.writable_session("main")
         zarr.open_array(session.store, path="v", mode="r+")[3] = 1
-        assert not share(session, {"v": 1000}).tasks.reductions
+        assert not share(session, {"v": ANYWHERE}).tasks.reductions
         job(session, fill(3, 9, 4), fill(0, 1, 2, "other"), names=("v", "other"))
         session.commit("edits first")
 
@@ -268,10 +275,10 @@ def test_manifests_to_be_cut_are_left_to_the_driver(
         zarr.open_array(session.store, path="v", mode="r+")[:] = 1
         session.commit("one manifest")
         session = repository.writable_session("main")
-        assert not share(session, {"v": 1000}).tasks.reductions
+        assert not share(session, {"v": ANYWHERE}).tasks.reductions
         job(session, fill(0, 3, 2))
         session.commit("cut")
-        assert share(repository.writable_session("main"), {"v": 1000}).tasks.reductions or (
+        assert share(repository.writable_session("main"), {"v": ANYWHERE}).tasks.reductions or (
             reducers.REDUCED_FROM == NEVER
         )
 

@@ -30,7 +30,7 @@ def repository(tmp_path: Path) -> Repository:
 @pytest.fixture(autouse=True)
 def _tasks_write_manifests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reducers, "REDUCED_FROM", 1)
-    monkeypatch.setattr(reducers, "LEAST_A_SPLIT", 1)
+    monkeypatch.setattr(reducers, "LEAST_A_PIECE", 1)
 
 
 def others(repository: Repository, name: str, rows: slice, value: int) -> None:

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 import icefloe.spark
 from icefloe import InvalidInputError, ReadOnlyError, Repository
+from icefloe.changes.split_grid import ChunkSpan
 from icefloe.errors import SessionStateError
 from icefloe.spark import Region, write_regions
 from icefloe.spark.shared_write import share
@@ -195,7 +196,7 @@ def test_bad_arguments_are_refused_before_any_work(spark: SparkSession, arrays: 
 
 def test_an_array_deleted_while_it_was_written(arrays: Repository) -> None:
     session = arrays.writable_session("main")
-    shared = share(session, {"a": 1, "b": 1})
+    shared = share(session, {"a": ChunkSpan(1), "b": ChunkSpan(1)})
     for name in ("a", "b"):
         zarr.open_array(shared.tasks.fork.store, path=name, mode="r+")[:10, :20] = 1
     rows = pa.Table.from_batches([shared.tasks.drain()])

@@ -58,7 +58,7 @@ def plan_commit(
     for node in changed:
         if node.array is None:
             continue
-        edits = changes.chunks.get(node.id)
+        edits, ahead = changes.chunks.get(node.id), changes.prepared.get(node.id)
         listed = files.refs_in([ref.id for ref in node.array.manifests])
         cells = prod(dimension.num_chunks for dimension in node.array.shape)
         num_refs = min(listed + (edits.most_set if edits else 0), cells)
@@ -69,14 +69,16 @@ def plan_commit(
             sizes.sizes,
             rewrite_all=rewrite_all,
             limit=sizes.limit,
-            num_refs=_num_refs(files, node.array) if sizes.limit else (),
+            num_refs=num_refs_in(files, node.array) if sizes.limit else (),
+            new=() if ahead is None else {info.id for info in ahead.files},
         )
     gone = [*changes.deleted, *changes.moves.origins()]
     moved = changes.moves.moved(base.nodes)
     return CommitPlan(base.nodes, files, gone, moved, changed, arrays)
 
 
-def _num_refs(files: ManifestFiles, array: ArrayData) -> list[int]:
+def num_refs_in(files: ManifestFiles, array: ArrayData) -> list[int]:
+    """The number of references in each manifest of an array."""
     ids = np.frombuffer(b"".join(ref.id for ref in array.manifests), np.uint8)
     counts: list[int] = files.num_refs(ids.reshape(-1, ManifestId.size)).tolist()
     return counts

@@ -28,14 +28,14 @@ class NewManifest:
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedSplit:
-    """One split that was written ahead."""
+class PreparedPiece:
+    """Some neighbouring splits that were written ahead."""
 
-    box: Box
+    boxes: tuple[Box, ...]
+    """Those that were written; others are as before."""
     replaced: tuple[ManifestId, ...]
-    """The manifests it was in before; what they held is in the new one."""
-    new: NewManifest | None
-    """None when no chunk is left."""
+    """The manifests they were in before; what they held is in the new ones."""
+    new: tuple[NewManifest, ...]
     touched: PackedIndex
     """The chunks that were set or deleted."""
 
@@ -80,22 +80,22 @@ def manifest_ids(array: ArrayData | None) -> tuple[ManifestId, ...]:
 def prepare_array(
     base: ArrayData | None,
     before: PreparedArray | None,
-    splits: Sequence[PreparedSplit],
+    pieces: Sequence[PreparedPiece],
     ndim: int,
 ) -> PreparedArray:
-    """Put splits in the place of manifests of an array, in the snapshot or written ahead before."""
+    """Put pieces in the place of manifests of an array, in the snapshot or written ahead before."""
     if before is None:
         manifests = () if base is None else base.manifests
         nothing = PackedIndex(ndim)
         before = PreparedArray(manifest_ids(base), frozenset(), manifests, (), nothing)
-    gone = {key for split in splits for key in split.replaced}
-    new = [split.new for split in splits if split.new is not None]
+    gone = {key for piece in pieces for key in piece.replaced}
+    new = [made for piece in pieces for made in piece.new]
     refs = [ref for ref in before.manifests if ref.id not in gone]
     files = [info for info in before.files if info.id not in gone]
-    touched = [before.touched, *(split.touched for split in splits)]
+    touched = [before.touched, *(piece.touched for piece in pieces)]
     return PreparedArray(
         before.base,
-        before.boxes | {split.box for split in splits},
+        before.boxes | {box for piece in pieces for box in piece.boxes},
         _ordered([*refs, *(made.ref for made in new)]),
         (*files, *(made.info for made in new)),
         PackedIndex.union(touched, ndim),

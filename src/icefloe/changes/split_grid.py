@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import product
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,21 @@ Runs = tuple[Ints, Ints, Rows]
 """A number for each run of rows, where the runs begin and the last one ends, and which rows those
 are of the matrix."""
 _ALL = slice(None)
+
+
+class ChunkSpan(NamedTuple):
+    """The chunks that something touches: how many at most, and the box they are in if known."""
+
+    num_chunks: int
+    box: Box | None = None
+
+    @classmethod
+    def of_boxes(cls, first: Ints, last: Ints) -> ChunkSpan:
+        """Of many boxes of chunks, one row each; a chunk that is in two of them counts twice."""
+        if not len(first):
+            return cls(0)
+        box = zip(first.min(axis=0).tolist(), last.max(axis=0).tolist(), strict=True)
+        return cls(int((last - first).prod(axis=1).sum()), tuple(box))
 
 
 class Splits:
@@ -59,15 +74,19 @@ class Splits:
         found = [(numbers // stride % count).astype(np.int64) for stride, count in sides]
         return np.stack(found, axis=1)
 
-    def places_of(self, manifests: Sequence[ManifestRef]) -> tuple[Ints, Ints, NDArray[np.bool_]]:
+    def places_of(
+        self, manifests: Sequence[ManifestRef], within: Box | None = None
+    ) -> tuple[Ints, Ints, NDArray[np.bool_]]:
         """The first split of each manifest and the last plus one, along each axis, and whether it
-        reaches beyond the grid."""
+        reaches beyond the grid, or a box of whole splits."""
         extents = np.array([ref.extents for ref in manifests], np.int64)
         shape = (len(manifests), -1 if manifests else len(self.grid), 2)
         start, stop = extents.reshape(shape).transpose(2, 0, 1)
-        sizes, grid = np.array(self.sizes, np.int64), np.array(self.grid, np.int64)
-        first, last = np.minimum(start, grid) // sizes, -(-np.minimum(stop, grid) // sizes)
-        return first, last, (stop > grid).any(axis=1)
+        window = [(0, count) for count in self.grid] if within is None else within
+        low, high = np.array(window, np.int64).reshape(-1, 2).T
+        sizes = np.array(self.sizes, np.int64)
+        first, last = np.clip(start, low, high) // sizes, -(-np.clip(stop, low, high) // sizes)
+        return first, last, ((start < low) | (stop > high)).any(axis=1)
 
     def overlaps(self, manifests: Sequence[ManifestRef]) -> Iterator[tuple[bool, list[int]]]:
         """For each manifest whether it lies in one split, and all that it overlaps."""
@@ -75,10 +94,32 @@ class Splits:
         is_whole = (first + 1 == last).all(axis=1) & ~is_outside
         places = zip(is_whole.tolist(), first.tolist(), last.tolist(), strict=True)
         for is_one, low, high in places:
-            yield is_one, [self._number(at) for at in product(*map(range, low, high))]
+            yield is_one, self.between(low, high)
 
-    def _number(self, place: Sequence[int]) -> int:
-        return sum(at * stride for at, stride in zip(place, self._strides, strict=True))
+    def between(self, low: Sequence[int], high: Sequence[int]) -> list[int]:
+        """The splits in a box of them."""
+        return [
+            sum(at * stride for at, stride in zip(place, self._strides, strict=True))
+            for place in product(*map(range, low, high))
+        ]
+
+    def hull(self, box: Box) -> Box:
+        """The chunk indices of all splits that a box of them touches."""
+        sides = zip(box, self.sizes, strict=True)
+        return self.chunks([(start // size, -(-stop // size)) for (start, stop), size in sides])
+
+    def beyond(self, box: Box) -> Iterator[Box]:
+        """The rest of the grid around a box, as boxes that do not overlap."""
+        whole = tuple((0, count) for count in self.grid)
+        for axis, (start, stop) in enumerate(box):
+            for side in ((0, start), (stop, self.grid[axis])):
+                if side[0] < side[1]:
+                    yield (*box[:axis], side, *whole[axis + 1 :])
+
+    def count_in(self, box: Box) -> int:
+        """How many splits a box of chunk indices touches."""
+        sides = zip(box, self.sizes, strict=True)
+        return prod(-(-stop // size) - start // size for (start, stop), size in sides)
 
     def runs(self, index: Index) -> Runs:
         """The splits of rows of `index`, run by run; rows outside the grid are left out."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import NamedTuple
 
+from icefloe.changes.split_grid import Box, Splits
 from icefloe.config.resolved import ResolvedManifest, ResolvedSplitting
 from icefloe.format.nodes import ArrayData
 
@@ -78,3 +79,21 @@ def automatic_split_sizes(grid: Sequence[int], num_refs: int, most: int) -> tupl
             break
     cells = prod(min(size, count) for size, count in zip(sizes, grid, strict=True))
     return tuple(sizes) if num_refs > cells else whole
+
+
+def coarser_sizes(
+    grid: Sequence[int], sizes: Sequence[int], box: Box, most: int
+) -> tuple[int, ...]:
+    """Sizes of pieces that are whole splits, of which a box touches at most so many, or one.
+
+    They are doubled along the innermost axis until it is whole, then along the one before it:
+    chunks of a piece stay neighbours in row-major order.
+    """
+    found = [min(size, count) for size, count in zip(sizes, grid, strict=True)]
+    axis = len(grid) - 1
+    while axis >= 0 and Splits(grid, found).count_in(box) > max(1, most):
+        if found[axis] < grid[axis]:
+            found[axis] *= 2
+        else:
+            axis -= 1
+    return tuple(found)

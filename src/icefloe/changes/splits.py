@@ -7,7 +7,7 @@ inside an unchanged split is kept as it is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from icefloe.changes.split_grid import Box, Ints, Rows, Splits, rows_by
 from icefloe.format.chunk_index import Index
 from icefloe.format.chunk_refs import ChunkRefs, Layer
 from icefloe.format.nodes import ArrayData, ManifestRef
+from icefloe.ids import ManifestId
 
 _ALL = slice(None)
 
@@ -59,11 +60,14 @@ def plan_array(
     rewrite_all: bool = False,
     limit: int = 0,
     num_refs: Sequence[int] = (),
+    new: Container[ManifestId] = (),
+    within: Box | None = None,
 ) -> ArrayPlan:
     """Decide about the manifests of an array that changed. `array` has the new shape.
 
     With a limit, splits share a manifest where they have no more references together. That needs
-    the number of references in each of the old manifests.
+    the number of references in each of the old manifests. Those in `new`, which tasks wrote ahead,
+    are joined with their neighbours. What reaches beyond the box `within` is cut there.
     """
     grid = [dimension.num_chunks for dimension in array.shape]
     if 0 in grid:
@@ -71,7 +75,8 @@ def plan_array(
     splits = Splits(grid, split_sizes)
     edits = _Edits(splits, layers)
     if limit and splits.count > 1:
-        return _plan_shared(splits, edits, array.manifests, num_refs, limit, rewrite_all)
+        old = _Old(array.manifests, num_refs, new, rewrite_all)
+        return _plan_shared(splits, edits, old, limit, within)
     return _plan_each(splits, edits, array.manifests, rewrite_all)
 
 
@@ -144,6 +149,15 @@ class _Edits:
                 rewrites[key].edits.append(table.edit(rows))
 
 
+class _Old(NamedTuple):
+    """The manifests that an array has."""
+
+    manifests: Sequence[ManifestRef]
+    num_refs: Sequence[int]
+    new: Container[ManifestId]
+    rewrite_all: bool
+
+
 def _plan_each(
     splits: Splits, edits: _Edits, manifests: Sequence[ManifestRef], rewrite_all: bool
 ) -> ArrayPlan:
@@ -177,18 +191,14 @@ def _take_in(
 
 
 def _plan_shared(
-    splits: Splits,
-    edits: _Edits,
-    manifests: Sequence[ManifestRef],
-    num_refs: Sequence[int],
-    limit: int,
-    rewrite_all: bool,
+    splits: Splits, edits: _Edits, old: _Old, limit: int, within: Box | None
 ) -> ArrayPlan:
     """Splits with few references share a manifest with their neighbours."""
-    first, last, is_outside = splits.places_of(manifests)
-    place, stored = splits.places(edits.numbers), np.array(num_refs, np.int64)
+    first, last, is_outside = splits.places_of(old.manifests, within)
+    place, stored = splits.places(edits.numbers), np.array(old.num_refs, np.int64)
     is_shared = (last - first > 1).any(axis=1)
-    is_touched = is_outside | (is_shared & (stored > limit)) | rewrite_all
+    is_touched = is_outside | (is_shared & (stored > limit)) | old.rewrite_all
+    is_new = np.array([ref.id in old.new for ref in old.manifests], np.bool_)
     parts = Parts(
         np.concatenate([first, place]),
         np.concatenate([last, place + 1]),
@@ -199,15 +209,18 @@ def _plan_shared(
     rewrites: list[SplitRewrite] = []
     owner = np.empty(len(place), np.int64)
     for group in group_parts(parts, limit):
-        old, edited = group[group < len(stored)], group[group >= len(stored)] - len(stored)
-        sources = [manifests[row] for row in old.tolist()]
-        if not len(edited) and not is_touched[old].any():
+        rows, edited = group[group < len(stored)], group[group >= len(stored)] - len(stored)
+        sources = [old.manifests[row] for row in rows.tolist()]
+        is_kept = not len(edited) and not is_touched[rows].any()
+        is_dense = parts.are_dense(group, limit)
+        if is_kept and (is_dense or len(rows) == 1 or not is_new[rows].any()):
             kept += sources
-        elif parts.are_dense(group, limit):
+        elif is_dense:
             numbers = edits.numbers[edited]
             found = {number: SplitRewrite(splits.box(number)) for number in numbers.tolist()}
-            for ref, (_, overlapping) in zip(sources, splits.overlaps(sources), strict=True):
-                _take_in(found, splits, ref, overlapping)
+            boxes = zip(sources, first[rows].tolist(), last[rows].tolist(), strict=True)
+            for ref, low, high in boxes:
+                _take_in(found, splits, ref, splits.between(low, high))
             order = sorted(found)
             owner[edited] = len(rewrites) + np.searchsorted(order, numbers)
             rewrites += [found[number] for number in order]

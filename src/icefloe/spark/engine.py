@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from icefloe.api.session import ForkSession, Session
+from icefloe.changes.split_grid import ChunkSpan
 from icefloe.errors import InvalidInputError, ReadOnlyError
 from icefloe.spark import ref_blocks
 from icefloe.spark.items import map_items
@@ -40,17 +41,17 @@ def write_items(
     work: Work,
     *,
     num_tasks: int | None = None,
-    num_chunks: Mapping[str, int] | None = None,
+    chunks: Mapping[str, ChunkSpan] | None = None,
 ) -> WriteReport:
     """Do `work` for every item on the executors, and put the outcome into the session.
 
-    `num_chunks` says how many chunks may be set at most, by path of array.
+    `chunks` are those that may be set, by path of array.
     """
     require_writable(session)
     started = time.monotonic()
     if not items:
         return WriteReport(0, 0, 0.0)
-    shared = share(session, num_chunks or {})
+    shared = share(session, chunks or {})
     run = partial(_write_task, shared.tasks, work)
     counts, told = shared.run_told(map_items(spark, items, run, ref_blocks.DDL, num_tasks))
     return WriteReport(counts.chunks, counts.bytes, time.monotonic() - started, tuple(told))

@@ -50,10 +50,10 @@ def copy(
     """
     pieces = cut_pieces(plan, parallelism(spark) * _PIECES_A_SLOT)
     native = (array for array in plan.arrays if array.storage == "native")
-    num_chunks = {array.target: array.num_new_chunks for array in native}
+    chunks = {array.target: array.new_chunks for array in native}
     work = partial(_copy_piece, access)
     tasks = tasks_for(spark, len(pieces), _PIECES_A_TASK)
-    report = write_items(spark, session, pieces, work, num_tasks=tasks, num_chunks=num_chunks)
+    report = write_items(spark, session, pieces, work, num_tasks=tasks, chunks=chunks)
     damaged: dict[str, str] = {}
     for told in report.told:
         damaged |= told

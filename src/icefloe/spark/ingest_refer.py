@@ -31,7 +31,7 @@ def refer(
     if not placements.num_rows:
         return 0, 0, 0
     virtual = [array for array in plan.arrays if array.storage == "virtual"]
-    shared = share(session, {array.target: array.num_new_chunks for array in virtual})
+    shared = share(session, {array.target: array.new_chunks for array in virtual})
     # Small beside the references, and joined by name: where files are scanned does not matter.
     wanted = spark.createDataFrame(placements)
     found = scanned.where("path IS NOT NULL").select("location", "path", "data")

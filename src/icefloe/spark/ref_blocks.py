@@ -1,8 +1,8 @@
 """What a write task hands back: the references it made, as blocks of columns.
 
-A row stands for all references of one array, or one split of it, that a task made. Packed as
+A row stands for all references of one array, or one piece of it, that a task made. Packed as
 compressed Arrow they are a few bytes each, and neither Spark nor the driver ever sees one row a
-chunk. In a big job other tasks put them into manifests: then a row is a manifest.
+chunk. In a big job other tasks put them into manifests: then a row is the manifests of a piece.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from icefloe.changes.prepared import PreparedSplit
+from icefloe.changes.prepared import PreparedPiece
 from icefloe.format.chunk_index import Index, sort_rows
 from icefloe.format.chunk_refs import ChunkKind, ChunkRefs
 from icefloe.ids import NodeId
@@ -23,7 +23,7 @@ from icefloe.ids import NodeId
 SCHEMA = pa.schema(
     [
         ("node_id", pa.binary()),
-        ("split", pa.int64()),
+        ("piece", pa.int64()),
         ("ndim", pa.int32()),
         ("chunks", pa.int64()),
         ("virtual", pa.int64()),
@@ -35,7 +35,7 @@ SCHEMA = pa.schema(
     ]
 )
 DDL = (
-    "node_id binary, split bigint, ndim int, chunks bigint, virtual bigint, bytes bigint, "
+    "node_id binary, piece bigint, ndim int, chunks bigint, virtual bigint, bytes bigint, "
     "refs binary, deleted binary, made binary, told binary"
 )
 UNCUT = -1
@@ -62,12 +62,12 @@ class Counts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RefBlock:
-    """References set and indices deleted, of one array or of one of its splits."""
+    """References set and indices deleted, of one array or of one of its pieces."""
 
     node_id: NodeId
     refs: ChunkRefs
     deleted: Index
-    split: int = UNCUT
+    piece: int = UNCUT
 
 
 def joined(blocks: Sequence[RefBlock]) -> tuple[ChunkRefs, Index]:
@@ -77,11 +77,11 @@ def joined(blocks: Sequence[RefBlock]) -> tuple[ChunkRefs, Index]:
     return refs.take(sort_rows(refs.index)), deleted[sort_rows(deleted)]
 
 
-class MadeSplit(NamedTuple):
-    """A split whose manifest is written."""
+class MadePiece(NamedTuple):
+    """A piece whose manifests are written."""
 
     node_id: NodeId
-    split: PreparedSplit
+    piece: PreparedPiece
 
 
 def to_batch(blocks: Iterable[RefBlock]) -> pa.RecordBatch:
@@ -90,7 +90,7 @@ def to_batch(blocks: Iterable[RefBlock]) -> pa.RecordBatch:
         [
             {
                 "node_id": bytes(block.node_id),
-                "split": block.split,
+                "piece": block.piece,
                 "ndim": block.refs.ndim,
                 **Counts.of(block.refs)._asdict(),
                 "refs": pack_refs(block.refs),
@@ -104,24 +104,24 @@ def to_batch(blocks: Iterable[RefBlock]) -> pa.RecordBatch:
 
 
 def made_batch(
-    node_id: NodeId, number: int, split: PreparedSplit, counts: Counts
+    node_id: NodeId, number: int, piece: PreparedPiece, counts: Counts
 ) -> pa.RecordBatch:
-    """A written split as a row."""
+    """A written piece as a row."""
     row = {
         "node_id": bytes(node_id),
-        "split": number,
-        "ndim": split.touched.ndim,
+        "piece": number,
+        "ndim": piece.touched.ndim,
         **counts._asdict(),
         "refs": None,
         "deleted": None,
-        "made": pickle.dumps(split),
+        "made": pickle.dumps(piece),
     }
     return pa.RecordBatch.from_pylist([row], schema=SCHEMA)
 
 
 def told_batch(told: Any) -> pa.RecordBatch:
     """Something a task has to say besides, as a row that is neither references nor a manifest."""
-    row = {"node_id": b"", "split": UNCUT, "ndim": 0, "chunks": 0, "virtual": 0, "bytes": 0}
+    row = {"node_id": b"", "piece": UNCUT, "ndim": 0, "chunks": 0, "virtual": 0, "bytes": 0}
     return pa.RecordBatch.from_pylist([{**row, "told": pickle.dumps(told)}], schema=SCHEMA)
 
 
@@ -135,11 +135,11 @@ def counts_in(table: pa.Table) -> Counts:
     return Counts(*(sum(table[name].to_pylist()) for name in Counts._fields))
 
 
-def made_in(table: pa.Table) -> Iterator[MadeSplit]:
-    """The rows that are written splits."""
+def made_in(table: pa.Table) -> Iterator[MadePiece]:
+    """The rows that are written pieces."""
     for node_id, made in zip(table["node_id"], table["made"], strict=True):
         if made.is_valid:
-            yield MadeSplit(NodeId(node_id.as_py()), pickle.loads(made.as_py()))
+            yield MadePiece(NodeId(node_id.as_py()), pickle.loads(made.as_py()))
 
 
 def from_table(table: pa.Table) -> Iterator[RefBlock]:
@@ -157,10 +157,10 @@ def from_batch(batch: pa.RecordBatch) -> Iterator[RefBlock]:
         deleted = np.frombuffer(row["deleted"], np.uint32).reshape(-1, max(row["ndim"], 1))
         deleted = deleted[:, : row["ndim"]]
         refs = unpack_refs(row["refs"])
-        yield RefBlock(NodeId(row["node_id"]), refs, deleted, row["split"])
+        yield RefBlock(NodeId(row["node_id"]), refs, deleted, row["piece"])
 
 
-_BLOCK_FIELDS: Sequence[str] = ("node_id", "split", "ndim", "refs", "deleted")
+_BLOCK_FIELDS: Sequence[str] = ("node_id", "piece", "ndim", "refs", "deleted")
 
 
 def pack_refs(refs: ChunkRefs) -> bytes:

@@ -9,6 +9,7 @@ from itertools import product
 
 import numpy as np
 
+from icefloe.changes.split_grid import ChunkSpan
 from icefloe.errors import InvalidInputError
 
 TARGET_REGION_BYTES = 64 << 20
@@ -116,12 +117,12 @@ def _check_steps(grid: Grid, step: Sequence[int]) -> None:
             )
 
 
-def chunks_in(regions: Sequence[Region], chunks: Sequence[int]) -> int:
-    """How many chunks the regions touch; one that two of them share counts twice."""
+def chunks_in(regions: Sequence[Region], chunks: Sequence[int]) -> ChunkSpan:
+    """The chunks that the regions touch."""
     low = np.array([region.start for region in regions], np.int64).reshape(len(regions), -1)
     high = np.array([region.stop for region in regions], np.int64).reshape(len(regions), -1)
     step = np.array(chunks, np.int64)
-    return int((-(-high // step) - low // step).prod(axis=1).sum())
+    return ChunkSpan.of_boxes(low // step, -(-high // step))
 
 
 def check_given(grid: Grid, regions: Sequence[Region]) -> None:

@@ -19,7 +19,8 @@ from pyspark.sql import DataFrame
 
 from icefloe.api.session import ForkSession, Session
 from icefloe.changes.chunk_edits import EditLayer
-from icefloe.changes.prepared import PreparedSplit, manifest_ids, prepare_array
+from icefloe.changes.prepared import PreparedPiece, manifest_ids, prepare_array
+from icefloe.changes.split_grid import ChunkSpan
 from icefloe.errors import ErrorKind, SessionStateError
 from icefloe.format.nodes import Node
 from icefloe.ids import NodeId
@@ -31,10 +32,10 @@ from icefloe.spark.ref_blocks import Counts, RefBlock
 from icefloe.storage.run import run_blocking
 
 
-def share(session: Session, num_chunks: Mapping[str, int]) -> SharedWrite:
-    """Fork a session for tasks; `num_chunks` are those they may set at most, by path of array."""
+def share(session: Session, chunks: Mapping[str, ChunkSpan]) -> SharedWrite:
+    """Fork a session for tasks; `chunks` are those they may set, by path of array."""
     base, fork = session.snapshot_id, session.fork()
-    tasks = TaskSide(fork, plan_reductions(session, fork, num_chunks))
+    tasks = TaskSide(fork, plan_reductions(session, fork, chunks))
     return SharedWrite(session, base, tasks)
 
 
@@ -81,7 +82,7 @@ class SharedWrite:
             SessionStateError: the session is no longer at its base, or an array is gone from it,
                 kind `merge-not-allowed`.
         """
-        edits, made = _edits_in(rows), _splits_in(rows)
+        edits, made = _edits_in(rows), _pieces_in(rows)
         state = self.session._state
         while True:
             with state.lock:
@@ -100,14 +101,14 @@ class SharedWrite:
                 if not unfit:
                     for node_id, layer in edits.items():
                         state.changes.edits(nodes[node_id]).set_table(*layer)
-                    for node_id, splits in made.items():
-                        self._prepare(nodes[node_id], splits)
+                    for node_id, pieces in made.items():
+                        self._prepare(nodes[node_id], pieces)
                     state.forget_nodes()
                     return ref_blocks.counts_in(rows)
             # Another thread gave these arrays other manifests meanwhile.
             for node_id in unfit:
-                splits = made.pop(node_id)
-                ahead = prepare_array(None, None, splits, splits[0].touched.ndim)
+                pieces = made.pop(node_id)
+                ahead = prepare_array(None, None, pieces, pieces[0].touched.ndim)
                 found = edits_of(self.session._handle, node_id, ahead)
                 edits[node_id] = run_blocking(found)
 
@@ -123,13 +124,13 @@ class SharedWrite:
     def _fits(self, node: Node) -> bool:
         return manifest_ids(node.array) == self.tasks.reductions[node.id].over
 
-    def _prepare(self, node: Node, splits: Sequence[PreparedSplit]) -> None:
+    def _prepare(self, node: Node, pieces: Sequence[PreparedPiece]) -> None:
         state = self.session._state
         assert node.array is not None
         found = state.snapshot.nodes.find(node.path)
         array = found.array if found is not None and found.id == node.id else None
         before = state.changes.prepared.get(node.id)
-        ahead = prepare_array(array, before, splits, len(node.array.shape))
+        ahead = prepare_array(array, before, pieces, len(node.array.shape))
         state.changes.prepare(node, ahead)
 
 
@@ -141,8 +142,8 @@ def _edits_in(rows: pa.Table) -> dict[NodeId, EditLayer]:
     return {node_id: ref_blocks.joined(made) for node_id, made in blocks.items()}
 
 
-def _splits_in(rows: pa.Table) -> dict[NodeId, list[PreparedSplit]]:
-    made: dict[NodeId, list[PreparedSplit]] = {}
-    for node_id, split in ref_blocks.made_in(rows):
-        made.setdefault(node_id, []).append(split)
+def _pieces_in(rows: pa.Table) -> dict[NodeId, list[PreparedPiece]]:
+    made: dict[NodeId, list[PreparedPiece]] = {}
+    for node_id, piece in ref_blocks.made_in(rows):
+        made.setdefault(node_id, []).append(piece)
     return made

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from icefloe.api.repository import Repository
 from icefloe.api.session import ForkSession, Session
 from icefloe.changes.solvers import ConflictSolver
+from icefloe.changes.split_grid import ChunkSpan
 from icefloe.errors import InvalidInputError
 from icefloe.spark.batch_ids import BatchId
 from icefloe.spark.engine import write_items
@@ -123,7 +124,7 @@ def write_dataset(
         parts,
         _Writer(group),
         num_tasks=num_tasks,
-        num_chunks=_num_chunks(session, group, parts),
+        chunks=_chunks(session, group, parts),
     )
     snapshot_id = None
     if not given_session:
@@ -238,18 +239,18 @@ def _parts(
     return parts
 
 
-def _num_chunks(session: Session, group: str, parts: Sequence[_Part]) -> dict[str, int]:
+def _chunks(session: Session, group: str, parts: Sequence[_Part]) -> dict[str, ChunkSpan]:
     """Chunks that the parts touch, by path of array."""
     stored = zarr.open_group(session.store, path=group.strip("/"), mode="r")
     regions: dict[str, list[Region]] = {}
     for part in parts:
         for name in part.names:
             regions.setdefault(name, []).append(part.region)
-    counts = {}
+    found = {}
     for name, boxes in regions.items():
         array: Any = stored[name]
-        counts[f"{group}/{name}"] = chunks_in(boxes, stored_chunks(name, array))
-    return counts
+        found[f"{group}/{name}"] = chunks_in(boxes, stored_chunks(name, array))
+    return found
 
 
 def _part(names: tuple[str, ...], region: Region, start: Sequence[int], pieces: Any) -> _Part:

@@ -61,11 +61,11 @@ def write_regions(
         check_given(grid, boxes)
     group = _group_of(session, array_or_group)
     work = partial(_compute_and_write, fn, group, tuple(arrays))
-    num_chunks = {
+    chunks = {
         f"{group}/{name}": chunks_in(boxes, stored_chunks(name, array))
         for name, array in arrays.items()
     }
-    return write_items(spark, session, boxes, work, num_tasks=num_tasks, num_chunks=num_chunks)
+    return write_items(spark, session, boxes, work, num_tasks=num_tasks, chunks=chunks)
 
 
 def _open_targets(

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from zarr.dtype import parse_dtype
 
+from icefloe.changes.split_grid import ChunkSpan
 from icefloe.errors import InvalidInputError
 from icefloe.virtual.description import Json, SourceDescription
 from icefloe.virtual.packing import Packing
@@ -153,11 +154,11 @@ class ArrayPlan:
         return max(1, int(kind.to_native_dtype().itemsize))
 
     @property
-    def num_new_chunks(self) -> int:
-        """Chunks that the files fill, at most: one that two files share counts twice."""
+    def new_chunks(self) -> ChunkSpan:
+        """The chunks that the files fill."""
         chunks = np.maximum(np.array(self.chunks, np.int64), 1)
         first, last = self.starts // chunks, -(-(self.starts + self.shapes) // chunks)
-        return int((last - first).prod(axis=1).sum())
+        return ChunkSpan.of_boxes(first, last)
 
     def parts(self, region: Region) -> list[Part]:
         """What has to be read to fill a region of the target."""
