@@ -198,12 +198,9 @@ class Side:
             self._set(session, _key(path, "zarr.json"), documents.encoded(changed))
         return None
 
-    def delete_node(self, session: int, path: Where) -> Any:
+    def delete_node(self, session: int, path: Where) -> None:
         path = self.node(session, path)
-        if self._document(session, path) is None:
-            return SKIPPED  # deleting what is not there is a case of tests/store
         sync(self.sessions[session].store.delete(_key(path, "zarr.json")))
-        return None
 
     def delete_dir(self, session: int, path: Where, below: str) -> None:
         path = self.node(session, path)
