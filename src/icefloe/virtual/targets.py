@@ -22,6 +22,7 @@ COPY_BYTES = 1024 * 1024
 """Up to this size for each file, what cannot be referred to is copied in a virtual ingest."""
 
 TINY_CHUNK_BYTES = 64
+_MOST_PARTS = 1_000_000
 MOST_COPIED_BYTES = 1 << 50
 MOST_CHUNK_BYTES = 1 << 30
 MOST_COMPARED_BYTES = 256 * 1024 * 1024
@@ -152,7 +153,8 @@ def cut_chunks(lengths: Sequence[int], itemsize: int) -> list[int]:
         rest = prod(chunks[at + 1 :]) * itemsize
         most = max(1, GOOD_CHUNK_BYTES // max(1, rest))
         chunks[at] = max(part for part in range(1, min(most, length) + 1) if length % part == 0)
-    return chunks
+    count = prod(length // chunk for length, chunk in zip(lengths, chunks, strict=True))
+    return chunks if count <= _MOST_PARTS else list(lengths)
 
 
 def _is_cut_of(old: Sequence[int], chunks: Sequence[int], num_new_axes: int) -> bool:
