@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from icefloe.api.session import ForkSession
 from icefloe.changes.split_grid import ChunkSpan
 from icefloe.format.nodes import ManifestRef
 from icefloe.spark import Region, reducers, write_regions
-from icefloe.spark.reducers import Reduction
+from icefloe.spark.reducers import Reduction, _common
 from icefloe.spark.shared_write import share
 from tests.spark.reducing import Task, refs_of, run_tasks
 
@@ -179,6 +180,39 @@ def test_a_job_that_sets_far_fewer_chunks_than_it_may(tmp_path: Path) -> None:
     counts = counts_of(repository)
     assert sum(counts) == len(index)
     assert len(counts) <= 2 * len(index) / LIMIT + 1
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("grid", [(1000,), (40, 30), (9, 12, 11)], ids=str)
+def test_jobs_of_any_density_anywhere_lose_nothing(
+    grid: tuple[int, ...], seed: int, tmp_path: Path
+) -> None:
+    repository = create(tmp_path, grid, limit=12)
+    random = np.random.default_rng(seed)
+    expected: set[tuple[int, ...]] = set()
+    for _ in range(8):
+        low = np.array([random.integers(0, side) for side in grid])
+        high = np.array([random.integers(at, side) + 1 for at, side in zip(low, grid, strict=True)])
+        cells = np.indices(high - low).reshape(len(grid), -1).T + low
+        share_of = random.choice([0.02, 0.2, 1])
+        rows = cells[random.random(len(cells)) < share_of][:400]
+        if not len(rows):
+            continue
+        session = repository.writable_session("main")
+        if random.random() < 0.25:
+            put(rows)(session)  # type: ignore[arg-type]
+        else:
+            box = tuple(zip(low.tolist(), high.tolist(), strict=True))
+            job(session, rows, ChunkSpan(len(rows), box if random.random() < 0.7 else None))
+        session.commit("more")
+        expected |= {tuple(row) for row in rows.tolist()}
+        manifests = manifests_of(repository)
+        assert max(manifests.values()) <= 12
+        assert sum(manifests.values()) == len(expected)
+        boxes = [ref.extents for ref in manifests]
+        assert not any(_common(*pair) for pair in combinations(boxes, 2)), "boxes overlap"
+        refs = refs_of(repository.readonly_session("main"))
+        assert {tuple(row) for row in refs.index.tolist()} == expected
 
 
 @pytest.mark.parametrize("grid", GRIDS, ids=str)

@@ -5,7 +5,13 @@ from math import prod
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icefloe.changes.split_sizes import UNSPLIT, automatic_split_sizes, split_sizes
+from icefloe.changes.split_grid import Splits
+from icefloe.changes.split_sizes import (
+    UNSPLIT,
+    automatic_split_sizes,
+    coarser_sizes,
+    split_sizes,
+)
 from icefloe.config import (
     ManifestConfig,
     ManifestSplitCondition,
@@ -84,6 +90,25 @@ def test_growing_along_another_axis_only_halves_splits(
     before, after = sizes_of(grid, most=most), sizes_of(grown, most=most)
     if UNSPLIT not in (before[0], after[0]):
         assert after[0] in (before[0], before[0] // 2, 1)
+
+
+@given(grids, st.integers(1, 5000), st.integers(0, 50), st.data())
+def test_pieces_are_whole_splits_and_few_in_a_box(
+    grid: list[int], most: int, pieces: int, data: st.DataObject
+) -> None:
+    sizes = sizes_of(grid, most=most)
+    low = [data.draw(st.integers(0, side - 1)) for side in grid]
+    high = [data.draw(st.integers(at + 1, side)) for at, side in zip(low, grid, strict=True)]
+    box = tuple(zip(low, high, strict=True))
+    found = coarser_sizes(grid, sizes, box, pieces)
+    splits = Splits(grid, found)
+    assert splits.count_in(box) <= max(1, pieces)
+    for size, split, side in zip(found, sizes, grid, strict=True):
+        assert size >= side or size % split == 0
+    hull = splits.hull(box)
+    rest = list(splits.beyond(hull))
+    volumes = [prod(stop - start for start, stop in each) for each in (hull, *rest)]
+    assert sum(volumes) == prod(grid)
 
 
 def sizes_under(rules: ManifestSplittingConfig | None, most: int | None) -> tuple[int, ...]:
