@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from icefloe.assets.cache import BoundedCache
@@ -19,6 +19,7 @@ from icefloe.format.repo_info import RepoInfo, decode_repo_info
 from icefloe.format.snapshot import Snapshot, decode_snapshot
 from icefloe.ids import ManifestId, SnapshotId
 from icefloe.on_demand import on_demand
+from icefloe.records import record
 from icefloe.storage.driver import Driver, Readable, Span, Version
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ BYTES_PER_CHUNK_REF = 48
 inline, or a location of its own for every chunk, bytes run out before the number of references."""
 
 
-@dataclass(slots=True)
+@record()
 class RepoObject:
     """The `repo` object as last seen: decoded, raw, and with its version."""
 
@@ -70,7 +71,7 @@ class Caches:
         self.manifests.put(manifest.id, manifest, max(1, manifest.num_chunk_refs), manifest.nbytes)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Assets:
     """Typed access to one repository's files through one driver."""
 

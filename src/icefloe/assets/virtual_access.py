@@ -9,36 +9,41 @@ is signed in with, to a host of its own choice, the reader has to name that host
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import urlsplit
 
-from icefloe.config import stores
 from icefloe.config.container_set import ContainerSet, Source
-from icefloe.config.containers import VirtualChunkContainer, usable_containers
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
 from icefloe.on_demand import on_demand
+from icefloe.records import record
 
 if TYPE_CHECKING:
+    from icefloe.config import containers as described
+    from icefloe.config import stores
+    from icefloe.config.containers import VirtualChunkContainer
     from icefloe.storage import container_credentials as given
     from icefloe.storage.container_credentials import AnyCredential
 else:
+    described = on_demand("icefloe.config.containers")
+    stores = on_demand("icefloe.config.stores")
     given = on_demand("icefloe.storage.container_credentials")
 
 Authorizations: TypeAlias = "Mapping[str, AnyCredential | None]"
 
-_EXPECTED: tuple[tuple[type, str, str], ...] = (
-    (stores.S3, "ContainerS3", "s3_anonymous_credentials() or s3_from_env_credentials()"),
-    (stores.S3Compatible, "ContainerS3", "s3_credentials(...)"),
-    (stores.Tigris, "ContainerS3", "s3_credentials(...)"),
-    (stores.Gcs, "ContainerGcs", "gcs_credentials(...)"),
-    (stores.Azure, "ContainerAzure", "azure_credentials(...)"),
-    (stores.Http, "ContainerHttp", "credentials.HttpAccess"),
-    (stores.LocalFileSystem, "ContainerLocalFileSystem", "credentials.LocalFileSystemAccess"),
-)
+_EXPECTED = {
+    "S3": ("ContainerS3", "s3_anonymous_credentials() or s3_from_env_credentials()"),
+    "S3Compatible": ("ContainerS3", "s3_credentials(...)"),
+    "Tigris": ("ContainerS3", "s3_credentials(...)"),
+    "Gcs": ("ContainerGcs", "gcs_credentials(...)"),
+    "Azure": ("ContainerAzure", "azure_credentials(...)"),
+    "Http": ("ContainerHttp", "credentials.HttpAccess"),
+    "LocalFileSystem": ("ContainerLocalFileSystem", "credentials.LocalFileSystemAccess"),
+}
+"""By the class of the store: the class of its credential, and what to write."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class VirtualAccess:
     """The containers in force and what the reader said about them."""
 
@@ -62,7 +67,9 @@ class VirtualAccess:
         Raises:
             StorageError: a credential is of another kind than its container's store.
         """
-        usable, problems = usable_containers((containers or {}).values())
+        if not containers and not authorizations:
+            return cls(are_own=are_own)
+        usable, problems = described.usable_containers((containers or {}).values())
         known = given.containers_credentials({**authorizations}) if authorizations else {}
         access = cls(ContainerSet(usable), known, are_own, tuple(problems))
         for container in usable:
@@ -123,8 +130,8 @@ def _is_plain_path(path: str) -> bool:
 
 
 def _expected(container: VirtualChunkContainer) -> tuple[type, str]:
-    for store, credential, example in _EXPECTED:
-        if isinstance(container.store, store):
+    for store, (credential, example) in _EXPECTED.items():
+        if isinstance(container.store, getattr(stores, store)):
             return getattr(given, credential), example
     raise InvalidInputError(
         f"no virtual chunk can be read from a {type(container.store).__name__} store",

@@ -6,9 +6,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from icefloe.assets.cache import BoundedCache
 from icefloe.assets.virtual_access import VirtualAccess
-from icefloe.config import stores
-from icefloe.config.containers import VirtualChunkContainer
-from icefloe.config.virtual_urls import has_odd_segments
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
 from icefloe.format.chunk_refs import ChunkRef
 from icefloe.on_demand import on_demand
@@ -18,8 +15,12 @@ from icefloe.storage.foreign import ForeignReader, Unchanged
 
 if TYPE_CHECKING:
     from icefloe.assets import virtual_sources
+    from icefloe.config import stores, virtual_urls
+    from icefloe.config.containers import VirtualChunkContainer
     from icefloe.storage import eventloop
 else:
+    stores = on_demand("icefloe.config.stores")
+    virtual_urls = on_demand("icefloe.config.virtual_urls")
     virtual_sources = on_demand("icefloe.assets.virtual_sources")
     eventloop = on_demand("icefloe.storage.eventloop")
 
@@ -90,7 +91,7 @@ class VirtualReader:
         if found is None:
             container, url = self.access.resolve(location)
             self.access.credential(container)  # says what to do when it is not authorised
-            if has_odd_segments(url.path) or not url.key:
+            if virtual_urls.has_odd_segments(url.path) or not url.key:
                 raise InvalidInputError(
                     f"virtual chunk location {location!r}: its key {url.key!r} has empty, '.' or "
                     "'..' segments, which cannot be asked for",

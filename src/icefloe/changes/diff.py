@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
@@ -11,9 +11,10 @@ from icefloe.format.chunk_index import Index, sort_rows
 from icefloe.format.nodes import NodeTable
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import NodeId
+from icefloe.records import record
 
 
-@dataclass(slots=True)
+@record()
 class Diff:
     """What changed between two snapshots, or in a session."""
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 
 from icefloe import paths
 from icefloe.config.section import U32, U64
+from icefloe.records import record
 
 
 class SplitKind(StrEnum):
@@ -27,7 +27,7 @@ class SplitKind(StrEnum):
     ANY_ARRAY = "any_array"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@record(frozen=True, repr=False)
 class ManifestSplitCondition:
     """Which arrays a splitting rule is about; made by the static methods, joined by `|` and `&`.
 
@@ -109,7 +109,7 @@ class DimensionKind(StrEnum):
     ANY = "Any"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@record(frozen=True, repr=False)
 class ManifestSplitDimCondition:
     """Which axis of an array a split size is about."""
 
@@ -162,7 +162,7 @@ class PreloadKind(StrEnum):
     FALSE = "false"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@record(frozen=True, repr=False)
 class ManifestPreloadCondition:
     """Which manifests are fetched when a session opens; joined by `|` and `&`.
 

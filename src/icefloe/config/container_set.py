@@ -7,12 +7,17 @@ they are written, and a path is compared percent-decoded, because decoded it is 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from icefloe.config import virtual_urls
-from icefloe.config.containers import VirtualChunkContainer
-from icefloe.config.virtual_urls import VCC, Url
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.on_demand import on_demand
+
+if TYPE_CHECKING:
+    from icefloe.config import virtual_urls
+    from icefloe.config.containers import VirtualChunkContainer
+    from icefloe.config.virtual_urls import Url
+else:
+    virtual_urls = on_demand("icefloe.config.virtual_urls")
 
 
 class Source(NamedTuple):
@@ -46,7 +51,7 @@ class ContainerSet:
 
     def expand(self, location: str) -> str:
         """The absolute URL of a location; only `vcc://` ones change."""
-        if not location.startswith(f"{VCC}://"):
+        if not location.startswith(f"{virtual_urls.VCC}://"):
             return location
         container, rest = self._named(location)
         return container.url_prefix + rest
@@ -59,7 +64,7 @@ class ContainerSet:
                 location is no URL, kind `invalid-virtual-ref`.
         """
         stored = virtual_urls.stored_location(location)
-        if stored.startswith(f"{VCC}://"):
+        if stored.startswith(f"{virtual_urls.VCC}://"):
             container, rest = self._named(stored)
             url = virtual_urls.parse(container.url_prefix + rest)
             if not _covers(self._by_name[container.name or ""][1], url):

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from urllib.parse import unquote
 
 from icefloe.config.section import Section
 from icefloe.config.stores import ObjectStoreConfig
 from icefloe.config.virtual_urls import has_odd_segments
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.records import record
 
 # No user or password: a URL prefix is shown and compared, and `a@b` reads like host a.
 _HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s@:/\\?#\[\]%]+)(?::[0-9]+)?")
@@ -25,7 +26,7 @@ _URL = re.compile(
 )
 
 
-@dataclass(slots=True)
+@record()
 class VirtualChunkContainer(Section):
     """Chunks whose location starts with `url_prefix` are read from `store`.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from typing import Any, Self, TypeAlias
 
 from icefloe.config.conditions import (
@@ -19,12 +19,13 @@ from icefloe.config.section import (
     OptionalU32,
     Section,
 )
+from icefloe.records import record
 
 SplitSize: TypeAlias = tuple[ManifestSplitDimCondition, int]
 SplitRule: TypeAlias = tuple[ManifestSplitCondition, tuple[SplitSize, ...]]
 
 
-@dataclass(slots=True)
+@record()
 class ManifestPreloadConfig(Section):
     """Which manifests are fetched in the background when a session opens."""
 
@@ -37,7 +38,7 @@ class ManifestPreloadConfig(Section):
         return copy.deepcopy(other)
 
 
-@dataclass(slots=True)
+@record()
 class ManifestSplittingConfig(Section):
     """How many chunks go into one manifest, as an ordered list of rules.
 
@@ -82,7 +83,7 @@ class ManifestSplittingConfig(Section):
         return copy.deepcopy(other)
 
 
-@dataclass(slots=True)
+@record()
 class ManifestVirtualChunkLocationCompressionConfig(Section):
     """When and how the locations of virtual chunks are compressed inside a manifest."""
 
@@ -93,7 +94,7 @@ class ManifestVirtualChunkLocationCompressionConfig(Section):
     compression_level: OptionalI32 = None
 
 
-@dataclass(slots=True)
+@record()
 class ManifestConfig(Section):
     """Everything about manifests.
 

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
-from icefloe.config.containers import VirtualChunkContainer
-from icefloe.config.manifest import ManifestConfig
 from icefloe.config.resolved import NO_PACKING, ResolvedConfig, ResolvedPacking, resolve
 from icefloe.config.section import OptionalU8, OptionalU16, OptionalU64, Section
 from icefloe.config.storage import StorageRetriesSettings, StorageSettings
+from icefloe.on_demand import on_demand
+from icefloe.records import record
+
+if TYPE_CHECKING:
+    from icefloe.config import containers
+    from icefloe.config import manifest as manifests
+    from icefloe.config.containers import VirtualChunkContainer
+else:
+    containers = on_demand("icefloe.config.containers")
+    manifests = on_demand("icefloe.config.manifest")
 
 
 class CompressionAlgorithm(IntEnum):
@@ -25,7 +34,7 @@ class CompressionAlgorithm(IntEnum):
         return CompressionAlgorithm.Zstd
 
 
-@dataclass(slots=True)
+@record()
 class CompressionConfig(Section):
     """How metadata files are compressed, and how hard."""
 
@@ -38,7 +47,7 @@ class CompressionConfig(Section):
         return CompressionConfig()
 
 
-@dataclass(slots=True)
+@record()
 class CachingConfig(Section):
     """How much of each kind of object is kept in memory; 0 switches a cache off."""
 
@@ -49,14 +58,14 @@ class CachingConfig(Section):
     num_bytes_chunks: OptionalU64 = None
 
 
-@dataclass(slots=True)
+@record()
 class RepoUpdateRetryConfig(Section):
     """How often an update of the `repo` object is tried when other writers get in first."""
 
     default: StorageRetriesSettings | None = None
 
 
-@dataclass(slots=True)
+@record()
 class PackingConfig(Section):
     """Small chunks stored together, many to an object; a repository without this stores each alone.
 
@@ -70,7 +79,7 @@ class PackingConfig(Section):
     max_chunk_size_bytes: OptionalU64 = None
 
 
-@dataclass(slots=True)
+@record()
 class RepositoryConfig(Section):
     """The settings of a repository; an option left at None takes its default.
 
@@ -89,8 +98,8 @@ class RepositoryConfig(Section):
     max_concurrent_requests: OptionalU16 = None
     caching: CachingConfig | None = None
     storage: StorageSettings | None = None
-    virtual_chunk_containers: dict[str, VirtualChunkContainer] | None = None
-    manifest: ManifestConfig | None = None
+    virtual_chunk_containers: dict[str, containers.VirtualChunkContainer] | None = None
+    manifest: manifests.ManifestConfig | None = None
     repo_update_retries: RepoUpdateRetryConfig | None = None
     num_updates_per_repo_info_file: OptionalU16 = None
     max_concurrent_decodes: OptionalU16 = None
@@ -124,10 +133,10 @@ class RepositoryConfig(Section):
 
     def get_virtual_chunk_container(self, name: str) -> VirtualChunkContainer | None:
         """A copy of the container with this url prefix or, failing that, this name."""
-        containers = self.virtual_chunk_containers or {}
-        found = containers.get(name)
+        known = self.virtual_chunk_containers or {}
+        found = known.get(name)
         if found is None:
-            found = next((each for each in containers.values() if each.name == name), None)
+            found = next((each for each in known.values() if each.name == name), None)
         return copy.deepcopy(found)
 
     def set_virtual_chunk_container(self, cont: VirtualChunkContainer) -> None:
@@ -136,7 +145,7 @@ class RepositoryConfig(Section):
         Raises:
             InvalidInputError: nothing could be read through it.
         """
-        if not isinstance(cont, VirtualChunkContainer):
+        if not isinstance(cont, containers.VirtualChunkContainer):
             raise TypeError(f"expected a VirtualChunkContainer, found {cont!r}")
         cont.validate()
         others = {
@@ -155,7 +164,9 @@ def _containers(value: object) -> dict[str, VirtualChunkContainer]:
     if not isinstance(value, Mapping):
         raise TypeError(f"virtual_chunk_containers must be a dict or None, found {value!r}")
     for prefix, container in value.items():
-        if not isinstance(prefix, str) or not isinstance(container, VirtualChunkContainer):
+        if not isinstance(prefix, str) or not isinstance(
+            container, containers.VirtualChunkContainer
+        ):
             raise TypeError(
                 "virtual_chunk_containers must map str to VirtualChunkContainer, "
                 f"found {prefix!r}: {container!r}"

@@ -8,17 +8,20 @@ options of `storage`: merge those below the config before resolving it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, TypeVar
+from dataclasses import field
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from icefloe.config.conditions import (
     ManifestPreloadCondition,
     ManifestSplitCondition,
     ManifestSplitDimCondition,
 )
-from icefloe.config.containers import VirtualChunkContainer
-from icefloe.config.manifest import SplitRule
 from icefloe.config.section import Section
+from icefloe.records import record
+
+if TYPE_CHECKING:
+    from icefloe.config.containers import VirtualChunkContainer
+    from icefloe.config.manifest import SplitRule
 
 # Names of coordinate variables after the CF conventions: small arrays that most readers want.
 COORDINATE_NAMES = (
@@ -61,7 +64,7 @@ def _raise_to_one(resolved: object, *names: str) -> None:
             object.__setattr__(resolved, name, 1)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class ResolvedConcurrency:
     """See `StorageConcurrencySettings`."""
 
@@ -69,7 +72,7 @@ class ResolvedConcurrency:
     ideal_concurrent_request_size: int = 12 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class ResolvedRetries:
     """See `StorageRetriesSettings`."""
 
@@ -78,7 +81,7 @@ class ResolvedRetries:
     max_backoff_ms: int = 180_000
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class ResolvedTimeouts:
     """See `StorageTimeoutSettings`; None leaves the choice to the storage client."""
 
@@ -88,7 +91,7 @@ class ResolvedTimeouts:
     operation_attempt_timeout_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class ResolvedStorage:
     """See `StorageSettings`; a storage class of None is the storage's own default."""
 
@@ -109,14 +112,14 @@ class ResolvedStorage:
                 object.__setattr__(self, name, self.storage_class)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class ResolvedCompression:
     """See `CompressionConfig`; the algorithm is always zstd."""
 
     level: int = 3
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class ResolvedCaching:
     """See `CachingConfig`."""
 
@@ -127,7 +130,7 @@ class ResolvedCaching:
     num_bytes_chunks: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class ResolvedPreload:
     """See `ManifestPreloadConfig`."""
 
@@ -136,14 +139,14 @@ class ResolvedPreload:
     max_arrays_to_scan: int = 50
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class ResolvedSplitting:
     """See `ManifestSplittingConfig`; arrays no rule is about are split by their size."""
 
     split_sizes: tuple[SplitRule, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class ResolvedLocationCompression:
     """See `ManifestVirtualChunkLocationCompressionConfig`."""
 
@@ -153,7 +156,7 @@ class ResolvedLocationCompression:
     compression_level: int = 3
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class ResolvedManifest:
     """See `ManifestConfig`."""
 
@@ -168,14 +171,14 @@ class ResolvedManifest:
         _raise_to_one(self, "max_concurrent_manifest_fetches_during_commit")
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class ResolvedRepoUpdateRetries:
     """See `RepoUpdateRetryConfig`."""
 
     default: ResolvedRetries = ResolvedRetries(100, 50, 30_000)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class ResolvedPacking:
     """See `PackingConfig`."""
 
@@ -187,7 +190,7 @@ NO_PACKING = ResolvedPacking(max_chunk_size_bytes=0)
 """In force unless the configuration has a section about packing."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class ResolvedConfig:
     """See `RepositoryConfig`. Limits that would let nothing through at 0 are at least 1."""
 
@@ -222,10 +225,11 @@ def resolve(defaults: Resolved, section: Section | None) -> Resolved:
     """`defaults` with everything that `section` sets, and so on in the sections inside."""
     if section is None:
         return defaults
-    found = {option.name: getattr(section, option.name) for option in fields(defaults)}
+    found = {name: getattr(section, name) for name in vars(defaults)}
     values = {
         name: resolve(getattr(defaults, name), value) if isinstance(value, Section) else value
         for name, value in found.items()
         if value is not None
     }
-    return replace(defaults, **values)
+    resolved: Resolved = type(defaults)(**{**vars(defaults), **values})
+    return resolved

@@ -11,20 +11,20 @@ import copy
 import dataclasses
 import operator
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from reprlib import repr as shortened
 from types import NoneType
 from typing import Annotated, Any, Self, TypeAlias, get_args, get_origin, get_type_hints
 
 from icefloe.errors import InvalidInputError
+from icefloe.records import record
 
 
 class OutOfRangeError(InvalidInputError, OverflowError):
     """A number that does not fit its option. Icechunk raises OverflowError or ValueError here."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Integer:
     """The whole numbers an option can hold; `form` is how the format documents call them."""
 
@@ -64,7 +64,7 @@ OptionalNonzeroU16: TypeAlias = Annotated[int | None, NONZERO_U16]
 OptionalNonzeroU64: TypeAlias = Annotated[int | None, NONZERO_U64]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Option:
     """One field of a section: the type of its values, and whether it can be left unset."""
 
@@ -97,6 +97,12 @@ def _options(section: type[Any]) -> Mapping[str, Option]:
     return {field.name: _option(hints[field.name]) for field in dataclasses.fields(section)}
 
 
+@cache
+def _unset(section: type[Any]) -> set[str]:
+    """The options that are not set unless they are given."""
+    return {field.name for field in section.__record_fields__ if field.default is None}
+
+
 def _option(hint: Any) -> Option:
     integer = None
     if get_origin(hint) is Annotated:
@@ -114,6 +120,9 @@ class Section:
     __slots__ = ()
 
     def __setattr__(self, name: str, value: object) -> None:
+        if value is None and name in _unset(type(self)):  # type: ignore[arg-type]
+            object.__setattr__(self, name, None)  # without a look at annotations, which takes long
+            return
         option = options(type(self)).get(name)
         if option is None:
             raise AttributeError(

@@ -6,8 +6,6 @@ merges below these; `resolved.py` has the defaults that apply to every backend.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from icefloe.config.resolved import ResolvedStorage, resolve
 from icefloe.config.section import (
     OptionalNonzeroU16,
@@ -16,9 +14,10 @@ from icefloe.config.section import (
     OptionalU64,
     Section,
 )
+from icefloe.records import record
 
 
-@dataclass(slots=True)
+@record()
 class StorageConcurrencySettings(Section):
     """How one large object is split into concurrent requests."""
 
@@ -26,7 +25,7 @@ class StorageConcurrencySettings(Section):
     ideal_concurrent_request_size: OptionalNonzeroU64 = None
 
 
-@dataclass(slots=True)
+@record()
 class StorageRetriesSettings(Section):
     """How often a failed request is sent again; `max_tries` counts the first one."""
 
@@ -35,7 +34,7 @@ class StorageRetriesSettings(Section):
     max_backoff_ms: OptionalU32 = None
 
 
-@dataclass(slots=True)
+@record()
 class StorageTimeoutSettings(Section):
     """How long a request may take; unset leaves the choice to the storage client."""
 
@@ -45,7 +44,7 @@ class StorageTimeoutSettings(Section):
     operation_attempt_timeout_ms: OptionalU32 = None
 
 
-@dataclass(slots=True)
+@record()
 class StorageSettings(Section):
     """Everything about the storage that is kept with the repository.
 

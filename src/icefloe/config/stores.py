@@ -6,12 +6,13 @@ Descriptions only: nothing here connects anywhere or holds a credential.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from pathlib import PurePath
 from typing import ClassVar
 
 from icefloe.config.section import OptionalU32, Section
+from icefloe.records import record
 
 
 class ChecksumAlgorithm(IntEnum):
@@ -24,7 +25,7 @@ class ChecksumAlgorithm(IntEnum):
     Sha256 = 4
 
 
-@dataclass(slots=True)
+@record()
 class S3Options(Section):
     """How to reach an S3 service. `anonymous` leaves requests unsigned."""
 
@@ -62,12 +63,12 @@ class ObjectStoreConfig:
     Tigris: ClassVar[type[Tigris]]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class InMemory(ObjectStoreConfig):
     """Known to the format, but nothing outside a process can point into its memory."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class LocalFileSystem(ObjectStoreConfig):
     """Files below the directory `path`."""
 
@@ -81,7 +82,7 @@ class LocalFileSystem(ObjectStoreConfig):
         object.__setattr__(self, "path", str(self.path))
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Http(ObjectStoreConfig):
     """A web server; `opts` are client options, `headers` go with every request."""
 
@@ -95,7 +96,7 @@ class Http(ObjectStoreConfig):
         object.__setattr__(self, "headers", _string_map("Http headers", self.headers))
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class S3Compatible(ObjectStoreConfig):
     """A service that speaks S3 but is not Amazon's."""
 
@@ -107,7 +108,7 @@ class S3Compatible(ObjectStoreConfig):
         _require_s3_options(self, self.options)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class S3(ObjectStoreConfig):
     """Amazon S3."""
 
@@ -119,7 +120,7 @@ class S3(ObjectStoreConfig):
         _require_s3_options(self, self.options)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Gcs(ObjectStoreConfig):
     """Google Cloud Storage."""
 
@@ -131,7 +132,7 @@ class Gcs(ObjectStoreConfig):
         object.__setattr__(self, "opts", _string_map("Gcs opts", self.opts))
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Azure(ObjectStoreConfig):
     """Azure blob storage; reading needs the option `account`."""
 
@@ -143,7 +144,7 @@ class Azure(ObjectStoreConfig):
         object.__setattr__(self, "opts", _string_map("Azure opts", self.opts))
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Tigris(ObjectStoreConfig):
     """Tigris, an S3 service with its own URL scheme."""
 

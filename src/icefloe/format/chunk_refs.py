@@ -7,7 +7,7 @@ Rows ascend by chunk index. Columns that no row needs are None.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -38,6 +38,7 @@ from icefloe.format.coded import Coded
 from icefloe.format.locations import Locations
 from icefloe.ids import ChunkId
 from icefloe.on_demand import on_demand
+from icefloe.records import record
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,7 +70,7 @@ class ChunkRef(NamedTuple):
     inline: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, eq=False)
 class ChunkRefs:
     """Columns, all of the same length. Make them with `native`, `virtual`, `inline_chunks`,
     `from_arrow`, or by merging others.

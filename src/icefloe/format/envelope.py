@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, FormatError
 from icefloe.format.segments import Produced, Segment, contiguous, segment_size
+from icefloe.records import record
 
 MAGIC = bytes.fromhex("494345f09fa78a4348554e4b")
 HEADER_SIZE = 39
@@ -56,7 +56,7 @@ class FileType(IntEnum):
         return self.name.lower().replace("_", " ")
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Header:
     """The fixed part of a metadata file."""
 

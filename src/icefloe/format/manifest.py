@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from icefloe.format.chunk_refs import ChunkRef, ChunkRefs
@@ -15,6 +14,7 @@ from icefloe.format.flat_read import FlatBuffer
 from icefloe.format.refs_decode import StoredRefs
 from icefloe.format.schema import ARRAY_MANIFEST, MANIFEST
 from icefloe.ids import ManifestId, NodeId
+from icefloe.records import record
 
 _MANY_REFS = 1 << 15
 """Arrays with fewer are decoded at once: that takes a few milliseconds."""
@@ -61,7 +61,7 @@ class ArrayManifest:
         return len(self._refs)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, eq=False)
 class Manifest:
     """A decoded manifest; arrays ascend by node id."""
 

@@ -19,6 +19,7 @@ from icefloe.errors import ErrorKind, FormatError
 from icefloe.format.blob_column import BlobColumn
 from icefloe.format.blobs import Bytes, Ints, spread
 from icefloe.ids import ManifestId, NodeId
+from icefloe.records import record
 
 _FEW = 64  # nodes: below this, values beat columns
 ARRAY = 1
@@ -64,7 +65,7 @@ class Node:
     extra: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, eq=False)
 class NodeTable(Sequence[Node]):
     """All nodes of a snapshot, ascending by path."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,7 @@ from icefloe.format.updates import (
     decode_updates,
 )
 from icefloe.ids import SnapshotId
+from icefloe.records import record
 
 __all__ = [
     "RepoAvailability",
@@ -52,7 +53,7 @@ __all__ = [
 SPEC_VERSION = 2
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, eq=False)
 class RepoInfo:
     """A decoded repo object.
 
@@ -75,7 +76,7 @@ class RepoInfo:
     def equals(self, other: RepoInfo) -> bool:
         """Same contents."""
         tables = ("snapshots", "latest_updates")
-        plain = (name for name in RepoInfo.__slots__ if name not in tables)
+        plain = (each.name for each in fields(self) if each.name not in tables)
         return (
             all(getattr(self, name) == getattr(other, name) for name in plain)
             and list(self.latest_updates) == list(other.latest_updates)

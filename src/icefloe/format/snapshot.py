@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -33,6 +32,7 @@ from icefloe.format.schema import (
     SNAPSHOT,
 )
 from icefloe.ids import ManifestId, SnapshotId
+from icefloe.records import record
 
 
 class ManifestFileInfo(NamedTuple):
@@ -44,7 +44,7 @@ class ManifestFileInfo(NamedTuple):
     extra: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, eq=False)
 class ManifestFiles(Mapping[ManifestId, ManifestFileInfo]):
     """The manifest files of a snapshot as columns, ascending by id."""
 
@@ -131,7 +131,7 @@ class ManifestFiles(Mapping[ManifestId, ManifestFileInfo]):
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, eq=False)
 class Snapshot:
     """A decoded snapshot. `flushed_at` is in microseconds since the epoch, UTC."""
 

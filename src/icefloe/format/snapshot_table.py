@@ -22,6 +22,7 @@ from icefloe.format.flat_write import FlatWriter
 from icefloe.format.metadata import decode_metadata, encode_metadata, write_items
 from icefloe.format.schema import METADATA_ITEM, SNAPSHOT_INFO
 from icefloe.ids import SnapshotId
+from icefloe.records import record
 
 _METADATA_VERSION = 2
 
@@ -38,7 +39,7 @@ class SnapshotInfo:
     pruned_ancestor_tx_logs: tuple[SnapshotId, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, eq=False)
 class SnapshotTable(Mapping[SnapshotId, SnapshotInfo]):
     """Columns of all snapshots, ascending by id; `parent` holds row numbers, -1 for none."""
 

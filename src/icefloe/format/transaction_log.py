@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -27,6 +27,7 @@ from icefloe.format.schema import (
 )
 from icefloe.format.segments import Produced
 from icefloe.ids import NodeId, SnapshotId
+from icefloe.records import record
 
 _SLICE = 1 << 16
 _BLOCK = 64
@@ -49,7 +50,7 @@ class Move(NamedTuple):
     node_type: NodeType
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, eq=False)
 class TransactionLog:
     """A decoded log. `updated_chunks` has a matrix of ascending chunk indices for each array.
 

@@ -23,6 +23,7 @@ from icefloe.format.flat_write import FlatWriter
 from icefloe.format.schema import REPO_STATUS, UPDATE, UPDATE_TYPES, TableSpec
 from icefloe.format.segments import contiguous
 from icefloe.ids import SnapshotId
+from icefloe.records import record
 
 
 class RepoAvailability(IntEnum):
@@ -33,7 +34,7 @@ class RepoAvailability(IntEnum):
     OFFLINE = 2
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class RepoStatus:
     """Availability, since when (microseconds), and why it is limited.
 
@@ -99,7 +100,7 @@ class _Encoded(NamedTuple):
     """Entries in `data` that the log has dropped."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, eq=False)
 class UpdateTable(Sequence[Update]):
     """Entries of an operations log, newest first."""
 

@@ -8,14 +8,14 @@ ones; its first try does not wait.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from icefloe.records import record
 
 _MOST_LOSSES = 3.0
 _LONGEST_PAUSE_S = 1.0
 _REMEMBERED_US = 10_000_000
 
 
-@dataclass(slots=True)
+@record()
 class Contention:
     """What a process knows about others that commit to the same repository."""
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from icefloe.errors import ErrorKind, InvalidInputError, SessionStateError
 from icefloe.format.repo_info import RepoInfo, UpdateKind
+from icefloe.records import record
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.update import Changed, update_repo
 
@@ -13,7 +14,7 @@ from icefloe.repo.update import Changed, update_repo
 _IDS = {"move_node": 3, "create_tag": 4, "delete_tag": 5}
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class FeatureFlag:
     """A flag, what it is set to (None: the default), and what that comes to."""
 

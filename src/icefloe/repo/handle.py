@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeVar
 
 from icefloe.assets.assets import Assets
@@ -12,6 +12,7 @@ from icefloe.config import RepositoryConfig
 from icefloe.config.resolved import ResolvedConfig
 from icefloe.errors import ErrorKind, FormatError, ReadOnlyError
 from icefloe.ids import ObjectId
+from icefloe.records import record
 from icefloe.repo.contention import Contention
 from icefloe.storage.driver import Driver, Version
 from icefloe.storage.spec import Storage
@@ -29,7 +30,7 @@ class Clock:
         return os.urandom(size)
 
 
-@dataclass(slots=True)
+@record()
 class Shared:
     """What all flavours of a repository's handle have in common and may change."""
 
@@ -41,7 +42,7 @@ class Shared:
     contention: Contention = field(default_factory=Contention)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class RepoHandle:
     """One repository through one driver."""
 

@@ -8,7 +8,7 @@ see `connect.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, ClassVar
 
 from icefloe.config.storage import (
@@ -17,6 +17,7 @@ from icefloe.config.storage import (
     StorageSettings,
 )
 from icefloe.errors import ErrorKind, InternalError, InvalidInputError
+from icefloe.records import record
 from icefloe.storage.memory import MemoryObjects, find_memory_objects
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def normal_prefix(prefix: str | None) -> str:
     return text
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class MemoryLocation:
     """Objects in the memory of one process, under a name that is known only there."""
 
@@ -92,7 +93,7 @@ def _memory_location(name: str) -> MemoryLocation:
     return MemoryLocation(name, objects)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class LocalLocation:
     """Files below a directory; `is_durable` waits for the disk at each commit."""
 
@@ -118,7 +119,7 @@ class LocalLocation:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class S3Location:
     """A bucket of a service that speaks S3, and a prefix in it."""
 
@@ -149,7 +150,7 @@ class S3Location:
         return StorageSettings()
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class GcsLocation:
     """A bucket of Google Cloud Storage and a prefix in it."""
 
@@ -174,7 +175,7 @@ class GcsLocation:
         return StorageSettings()
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class AzureLocation:
     """A container of an Azure storage account and a prefix in it."""
 
@@ -198,7 +199,7 @@ class AzureLocation:
         return StorageSettings()
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class HttpLocation:
     """Files on a web server, to be read only. The URL has no user, password or query."""
 
@@ -220,7 +221,7 @@ class HttpLocation:
         return StorageSettings()
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class RedirectLocation:
     """A web address that answers with the URL of the storage; asked when it is first used."""
 

@@ -1,0 +1,143 @@
+"""Dataclasses whose methods are not compiled for each class.
+
+`dataclasses.dataclass` writes source code for a class and compiles it, which takes about half a
+millisecond. A program that reads one chunk needs dozens of classes, and would wait longer for them
+than for its data. The methods here exist once and look at the fields. In return an object takes a
+few microseconds to make, so a class of which there are many objects uses the original.
+
+Type checkers see the original, and `fields`, `replace` and `asdict` work. Annotations have to be
+text (`from __future__ import annotations`), and a record cannot be the base of another one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from dataclasses import MISSING
+from typing import TYPE_CHECKING, Any
+
+__all__ = ["record"]
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass as record
+else:
+
+    def record(*, frozen=False, eq=True, repr=True):  # noqa: A002 - dataclasses' word
+        """Make a dataclass. The options mean what they mean for `dataclasses.dataclass`."""
+
+        def decorate(cls):
+            methods = {"__init__": _init, "__signature__": _Signature()}
+            methods |= {"__repr__": _repr} if repr else {}
+            methods |= {"__eq__": _eq, "__hash__": _hash if frozen else None} if eq else {}
+            methods |= {"__setattr__": _refuse, "__delattr__": _refuse} if frozen else {}
+            for name in methods.keys() - vars(cls).keys():
+                setattr(cls, name, methods[name])
+            cls.__record_fields__ = fields = _fields(cls)
+            cls.__match_args__ = tuple(field.name for field in fields if not field.kw_only)
+            cls.__dataclass_fields__ = _DataclassFields(cls)
+            return cls
+
+        return decorate
+
+
+def _fields(cls: Any) -> tuple[dataclasses.Field[Any], ...]:
+    fields = []
+    is_named_only = False
+    for name, annotation in cls.__annotations__.items():
+        if annotation == "KW_ONLY":
+            is_named_only = True
+        elif not annotation.startswith("ClassVar"):
+            default = vars(cls).get(name, MISSING)
+            is_field = isinstance(default, dataclasses.Field)
+            field: Any = default if is_field else dataclasses.field(default=default)
+            field.name, field.type = name, annotation
+            field.kw_only = is_named_only or field.kw_only is True
+            fields.append(field)
+    return tuple(fields)
+
+
+def _init(self: Any, *values: Any, **named: Any) -> None:
+    fields = self.__record_fields__
+    given = dict(zip((field.name for field in fields if not field.kw_only), values, strict=False))
+    if len(values) > len(given) or given.keys() & named.keys():
+        _explain(self, values, named)
+    given |= named
+    put = object.__setattr__ if type(self).__setattr__ is _refuse else setattr
+    for field in fields:
+        if field.name in given:
+            put(self, field.name, given.pop(field.name))
+        elif field.default is not MISSING:
+            put(self, field.name, field.default)
+        elif field.default_factory is not MISSING:
+            put(self, field.name, field.default_factory())
+        else:
+            _explain(self, values, named)
+    if given:
+        _explain(self, values, named)
+    if hasattr(self, "__post_init__"):
+        self.__post_init__()
+
+
+def _explain(self: Any, values: Any, named: Any) -> None:
+    try:
+        inspect.signature(type(self)).bind(*values, **named)
+    except TypeError as error:
+        raise TypeError(f"{type(self).__name__}(): {error}") from None
+
+
+def _repr(self: Any) -> str:
+    shown = [field.name for field in self.__record_fields__ if field.repr]
+    values = ", ".join(f"{name}={getattr(self, name)!r}" for name in shown)
+    return f"{type(self).__qualname__}({values})"
+
+
+def _compared(self: Any) -> tuple[Any, ...]:
+    return tuple(getattr(self, field.name) for field in self.__record_fields__ if field.compare)
+
+
+def _eq(self: Any, other: object) -> bool:
+    return _compared(self) == _compared(other) if type(other) is type(self) else NotImplemented
+
+
+def _hash(self: Any) -> int:
+    return hash(_compared(self))
+
+
+def _refuse(self: Any, name: str, *_value: object) -> None:
+    raise dataclasses.FrozenInstanceError(f"cannot change {name!r} of a {type(self).__name__}")
+
+
+class _DataclassFields:
+    """Where functions of `dataclasses` look for fields: made with the original, when asked for.
+
+    Two threads may do so at once; they find the same, because nothing is changed on the way.
+    """
+
+    def __init__(self, cls: Any) -> None:
+        self._cls = cls
+
+    def __get__(self, _instance: object, _owner: object) -> Any:
+        cls = self._cls
+        body = {name: vars(cls)[name] for name in cls.__annotations__ if name in vars(cls)}
+        body |= {"__annotations__": cls.__annotations__, "__module__": cls.__module__}
+        twin: Any = type(cls.__name__, (), {"__doc__": cls.__doc__, **body})
+        made: Any = dataclasses.dataclass(init=False, repr=False, eq=False)(twin)
+        cls.__dataclass_fields__ = made.__dataclass_fields__
+        return made.__dataclass_fields__
+
+
+class _Signature:
+    """Of the constructor, for `help` and for messages."""
+
+    def __get__(self, _instance: object, owner: Any) -> inspect.Signature:
+        kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+        parameters = []
+        for field in sorted(owner.__record_fields__, key=lambda field: field.kw_only):
+            default = field.default if field.default is not MISSING else field.default_factory
+            default = inspect.Parameter.empty if default is MISSING else default
+            parameters.append(
+                inspect.Parameter(
+                    field.name, kinds[field.kw_only], default=default, annotation=field.type
+                )
+            )
+        return inspect.Signature(parameters)
