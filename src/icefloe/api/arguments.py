@@ -23,6 +23,8 @@ _HOMES = {
     "AnyCredential": "storage.container_credentials",
     "CommitMethod": "repo.rewrite",
     "ConflictSolver": "changes.solvers",
+    "RepoStatus": "api.values",
+    "SpecVersion": "api.values",
 }
 """Where names are defined that arguments are annotated with and that are not imported at once."""
 
@@ -44,45 +46,56 @@ def check_arguments(owner: Class) -> Class:
 
 
 def _checked(function: Function) -> Function:
-    # Both are worked out when they are first needed: there are many methods, a program calls few
-    # of them, and annotations may name what is defined or imported later.
-    @functools.cache
-    def signature() -> inspect.Signature:
-        return inspect.signature(function)
+    check = _Rules(function).check
 
-    @functools.cache
-    def rule(name: str) -> tuple[type, ...]:
-        has_annotation = name in function.__annotations__
-        return _classes(_resolved(function, name)) if has_annotation else ()
-
-    def check(*args: Any, **kwargs: Any) -> None:
-        bound = signature().bind(*args, **kwargs)
-        for name, given in bound.arguments.items():
-            classes = rule(name)
-            is_variadic = signature().parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
-            for value in given if is_variadic else (given,):
-                _check(function.__qualname__, name, value, classes)
-
-    @functools.wraps(function)
     def blocking(*args: Any, **kwargs: Any) -> Any:
-        check(*args, **kwargs)
+        check(args, kwargs)
         return function(*args, **kwargs)
 
-    @functools.wraps(function)
     async def awaited(*args: Any, **kwargs: Any) -> Any:
-        check(*args, **kwargs)
+        check(args, kwargs)
         return await function(*args, **kwargs)
 
-    @functools.wraps(function)
     async def generated(*args: Any, **kwargs: Any) -> Any:
-        check(*args, **kwargs)
+        check(args, kwargs)
         async for item in function(*args, **kwargs):
             yield item
 
+    checked: Any = blocking
     if inspect.isasyncgenfunction(function):
-        return typing.cast(Function, generated)
-    wrapper = awaited if inspect.iscoroutinefunction(function) else blocking
-    return typing.cast(Function, wrapper)
+        checked = generated
+    elif inspect.iscoroutinefunction(function):
+        checked = awaited
+    return typing.cast(Function, functools.update_wrapper(checked, function))
+
+
+class _Rules:
+    """What a function admits, worked out when it is first called: there are many functions, a
+    program calls few of them, and annotations may name what is defined or imported later."""
+
+    __slots__ = ("_function", "_rules", "_signature")
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._signature: inspect.Signature | None = None
+        self._rules: dict[str, tuple[type, ...]] = {}
+
+    def check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._signature is None:
+            self._signature = inspect.signature(self._function)
+        for name, given in self._signature.bind(*args, **kwargs).arguments.items():
+            classes = self._rule(name)
+            kind = self._signature.parameters[name].kind
+            for value in given if kind is inspect.Parameter.VAR_POSITIONAL else (given,):
+                _check(self._function.__qualname__, name, value, classes)
+
+    def _rule(self, name: str) -> tuple[type, ...]:
+        rule = self._rules.get(name)
+        if rule is None:
+            has_annotation = name in self._function.__annotations__
+            rule = _classes(_resolved(self._function, name)) if has_annotation else ()
+            self._rules[name] = rule
+        return rule
 
 
 class _Later(dict[str, Any]):

@@ -15,15 +15,6 @@ from icefloe.api.authorize import authorizations
 from icefloe.api.generated.repository_async import RepositoryAsync
 from icefloe.api.handles import Handles, driver_for, with_saved_settings
 from icefloe.api.session import Session
-from icefloe.api.values import (
-    ManifestFileInfo,
-    RepoStatus,
-    SnapshotInfo,
-    SpecVersion,
-    Update,
-    to_microseconds,
-    version_number,
-)
 from icefloe.config import RepositoryConfig, StorageSettings
 from icefloe.ids import SnapshotId
 from icefloe.on_demand import on_demand
@@ -34,7 +25,15 @@ from icefloe.storage.spec import Storage
 
 if TYPE_CHECKING:
     from icefloe.api import ancestry_graph as graphs
+    from icefloe.api import values
     from icefloe.api.ancestry_graph import AncestryGraph
+    from icefloe.api.values import (
+        ManifestFileInfo,
+        RepoStatus,
+        SnapshotInfo,
+        SpecVersion,
+        Update,
+    )
     from icefloe.changes.diff import Diff
     from icefloe.changes.solvers import ConflictSolver
     from icefloe.repo import feature_flags, history, queries, rearrange, rewrite, settings
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from icefloe.store.zarr_store import IcechunkStore
 else:
     graphs = on_demand("icefloe.api.ancestry_graph")
+    values = on_demand("icefloe.api.values")
     feature_flags = on_demand("icefloe.repo.feature_flags")
     history = on_demand("icefloe.repo.history")
     queries = on_demand("icefloe.repo.queries")
@@ -103,7 +103,7 @@ class Repository(RepositoryAsync):
                     driver_for(storage, config, blocking=True),
                     config,
                     Clock(),
-                    spec_version=version_number(spec_version),
+                    spec_version=values.version_number(spec_version),
                     check_clean_root=check_clean_root,
                     authorize=authorizations(authorize_virtual_chunk_access),
                 )
@@ -156,7 +156,7 @@ class Repository(RepositoryAsync):
                     driver_for(storage, config, blocking=True),
                     config,
                     Clock(),
-                    spec_version=version_number(create_version),
+                    spec_version=values.version_number(create_version),
                     check_clean_root=check_clean_root,
                     authorize=authorizations(authorize_virtual_chunk_access),
                 )
@@ -179,7 +179,7 @@ class Repository(RepositoryAsync):
         config = RepositoryConfig(storage=storage_settings)
         driver = driver_for(storage, config, blocking=True)
         version = run_blocking(lifecycle.fetch_spec_version(driver))
-        return None if version is None else SpecVersion(version)
+        return None if version is None else values.SpecVersion(version)
 
     @staticmethod
     def fetch_config(storage: Storage) -> RepositoryConfig | None:
@@ -249,7 +249,7 @@ class Repository(RepositoryAsync):
     @property
     def spec_version(self) -> SpecVersion:
         """The version of the format."""
-        return SpecVersion(self._handles.spec_version)
+        return values.SpecVersion(self._handles.spec_version)
 
     def save_config(self) -> None:
         """Save the configuration in force with the repository."""
@@ -282,7 +282,7 @@ class Repository(RepositoryAsync):
 
     def get_status(self) -> RepoStatus:
         """Whether the repository takes writes."""
-        return RepoStatus.of(run_blocking(settings.get_status(self._handle)))
+        return values.RepoStatus.of(run_blocking(settings.get_status(self._handle)))
 
     @property
     def status(self) -> RepoStatus:
@@ -362,13 +362,13 @@ class Repository(RepositoryAsync):
     def lookup_snapshot(self, snapshot_id: str) -> SnapshotInfo:
         """Message, time, metadata and parent of a snapshot."""
         key = SnapshotId.parse(snapshot_id)
-        return SnapshotInfo.of(run_blocking(history.lookup_snapshot(self._handle, key)))
+        return values.SnapshotInfo.of(run_blocking(history.lookup_snapshot(self._handle, key)))
 
     def list_manifest_files(self, snapshot_id: str) -> list[ManifestFileInfo]:
         """The manifest files a snapshot uses."""
         key = SnapshotId.parse(snapshot_id)
         files = run_blocking(queries.manifest_files(self._handle, key))
-        return [ManifestFileInfo.of(info) for info in files]
+        return [values.ManifestFileInfo.of(info) for info in files]
 
     def ancestry(
         self,
@@ -381,7 +381,7 @@ class Repository(RepositoryAsync):
         found = run_blocking(
             queries.line_of(self._handle, branch=branch, tag=tag, snapshot_id=snapshot_id)
         )
-        return SnapshotInfo.along(found)
+        return values.SnapshotInfo.along(found)
 
     async def async_ancestry(
         self,
@@ -394,7 +394,7 @@ class Repository(RepositoryAsync):
         found = await queries.line_of(
             self._aio_handle, branch=branch, tag=tag, snapshot_id=snapshot_id
         )
-        for info in SnapshotInfo.along(found):
+        for info in values.SnapshotInfo.along(found):
             yield info
 
     def ancestry_graph(
@@ -413,12 +413,12 @@ class Repository(RepositoryAsync):
 
     def ops_log(self) -> Iterator[Update]:
         """Every operation on the repository, newest first."""
-        return map(Update.of, run_blocking(queries.all_operations(self._handle)))
+        return map(values.Update.of, run_blocking(queries.all_operations(self._handle)))
 
     async def ops_log_async(self) -> AsyncIterator[Update]:
         """Like `ops_log`, inside an event loop."""
         async for update in history.ops_log(self._aio_handle):
-            yield Update.of(update)
+            yield values.Update.of(update)
 
     def diff(
         self,
@@ -466,7 +466,7 @@ class Repository(RepositoryAsync):
         as_of: datetime | None = None,
     ) -> Session:
         """A session that reads one snapshot: of a branch, a tag, by id, or a branch at a time."""
-        instant = None if as_of is None else to_microseconds(as_of)
+        instant = None if as_of is None else values.to_microseconds(as_of)
         state = run_blocking(
             queries.open_at(
                 self._handle, branch=branch, tag=tag, snapshot_id=snapshot_id, as_of=instant

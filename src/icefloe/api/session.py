@@ -9,7 +9,6 @@ from icefloe import paths
 from icefloe.api.arguments import check_arguments
 from icefloe.api.generated.session_async import SessionAsync
 from icefloe.api.handles import Handles
-from icefloe.api.values import ChunkType
 from icefloe.config import RepositoryConfig
 from icefloe.errors import ErrorKind, InvalidInputError, ReadOnlyError
 from icefloe.ids import FIRST_SNAPSHOT_ID
@@ -22,6 +21,8 @@ from icefloe.storage.forks import RenewedLock
 from icefloe.storage.run import run_blocking
 
 if TYPE_CHECKING:
+    from icefloe.api import values
+    from icefloe.api.values import ChunkType
     from icefloe.changes import diff
     from icefloe.changes.diff import Diff
     from icefloe.changes.solvers import ConflictSolver
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from icefloe.store import session_queries, zarr_store
     from icefloe.store.zarr_store import IcechunkStore
 else:
+    values = on_demand("icefloe.api.values")
     diff = on_demand("icefloe.changes.diff")
     commit = on_demand("icefloe.repo.commit")
     forks = on_demand("icefloe.repo.forks")
@@ -299,7 +301,7 @@ class Session(SessionAsync):
 
     def chunk_type(self, array_path: str, chunk_coordinates: Sequence[int]) -> ChunkType:
         """Where the bytes of a chunk are; uninitialized when it was never written."""
-        return ChunkType(
+        return values.ChunkType(
             run_blocking(
                 session_queries.chunk_kind(self._handle, self._state, array_path, chunk_coordinates)
             )

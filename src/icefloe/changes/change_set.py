@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, KeysView
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from icefloe import paths
 from icefloe.changes.chunk_edits import ChunkEdits, EditLayer
 from icefloe.changes.moves import Moves
-from icefloe.changes.prepared import PreparedArray
 from icefloe.errors import AlreadyExistsError, ErrorKind, InvalidInputError
 from icefloe.format.chunk_index import Index, sort_rows
 from icefloe.format.nodes import ArrayData, Node, NodeTable
 from icefloe.format.snapshot import ManifestFileInfo, ManifestFiles
-from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import ManifestId, NodeId, SnapshotId
+from icefloe.on_demand import on_demand
+
+if TYPE_CHECKING:
+    from icefloe.changes.prepared import PreparedArray
+    from icefloe.format import transaction_log
+    from icefloe.format.transaction_log import TransactionLog
+else:
+    transaction_log = on_demand("icefloe.format.transaction_log")
 
 
 class NodeUpdate(NamedTuple):
@@ -214,7 +220,7 @@ class ChangeSet:
         for gone in self.deleted.values():
             is_array[gone.is_array].add(gone.id)
         updated_arrays = {key for key, update in self.updated.items() if update.array is not None}
-        return TransactionLog(
+        return transaction_log.TransactionLog(
             snapshot_id,
             new_groups=frozenset(node.id for node in self.new.values() if node.array is None),
             new_arrays=frozenset(node.id for node in self.new.values() if node.array is not None),

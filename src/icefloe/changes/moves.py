@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from icefloe import paths
 from icefloe.errors import (
@@ -20,8 +20,14 @@ from icefloe.errors import (
     SessionStateError,
 )
 from icefloe.format.nodes import Node, NodeTable
-from icefloe.format.transaction_log import Move, NodeType
 from icefloe.ids import NodeId
+from icefloe.on_demand import on_demand
+
+if TYPE_CHECKING:
+    from icefloe.format import transaction_log
+    from icefloe.format.transaction_log import Move
+else:
+    transaction_log = on_demand("icefloe.format.transaction_log")
 
 
 class Moved(NamedTuple):
@@ -71,8 +77,9 @@ class Moves:
     def log(self) -> tuple[Move, ...]:
         """The net moves as a transaction log lists them: every node by itself, none that came
         back, ordered by the segments of the new path."""
+        kinds = transaction_log.NodeType.GROUP, transaction_log.NodeType.ARRAY
         return tuple(
-            Move(moved.origin, path, moved.id, NodeType.ARRAY if moved.is_array else NodeType.GROUP)
+            transaction_log.Move(moved.origin, path, moved.id, kinds[moved.is_array])
             for path, moved in sorted(self._at.items(), key=lambda item: paths.segments(item[0]))
         )
 

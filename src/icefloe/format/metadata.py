@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from icefloe.errors import ErrorKind, FormatError, InvalidInputError, check_text
 from icefloe.format.blobs import Ints
 from icefloe.format.flat_read import Rows
-from icefloe.format.flat_write import Blobs, FlatWriter
 from icefloe.format.schema import METADATA_ITEM
 from icefloe.format.values import (
     decode_flexbuffer,
@@ -16,6 +15,9 @@ from icefloe.format.values import (
     encode_flexbuffer,
     encode_msgpack,
 )
+
+if TYPE_CHECKING:
+    from icefloe.format.flat_write import Blobs, FlatWriter
 
 Metadata = Mapping[str, Any]
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from icefloe.errors import ErrorKind, FormatError
 from icefloe.format.envelope import FileType, decode_envelope, encode_envelope
 from icefloe.format.flat_read import FlatBuffer, Rows, Table
-from icefloe.format.flat_write import FlatWriter
 from icefloe.format.metadata import decode_metadata, encode_metadata, read_items, write_item_vector
 from icefloe.format.schema import (
     METADATA_ITEM,
@@ -38,7 +37,14 @@ from icefloe.format.updates import (
     decode_updates,
 )
 from icefloe.ids import SnapshotId
+from icefloe.on_demand import on_demand
 from icefloe.records import record
+
+if TYPE_CHECKING:
+    from icefloe.format import flat_write
+    from icefloe.format.flat_write import FlatWriter
+else:
+    flat_write = on_demand("icefloe.format.flat_write")
 
 __all__ = [
     "RepoAvailability",
@@ -166,7 +172,7 @@ _OPTIONAL = (
 
 def encode_repo_info(info: RepoInfo, *, level: int = 3) -> bytes:
     """Encode a repo object; refs, tags and flags are sorted as readers search them."""
-    writer = FlatWriter()
+    writer = flat_write.FlatWriter()
     required = [name for name, spec in REPO.fields.items() if spec.is_required]
     there = [name for name in _OPTIONAL if getattr(info, name) is not None]
     root = writer.table(REPO, ["spec_version", "metadata", *required, *there])

@@ -6,7 +6,7 @@ modules that use them; their sizes are named here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,8 +25,7 @@ MANIFEST_FILE_INFO = np.dtype(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(NamedTuple):
     """One slot: how many bytes it takes in the table, and what its absence means."""
 
     size: int

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +18,13 @@ from icefloe.errors import ErrorKind, FormatError
 from icefloe.format.blob_column import BlobColumn
 from icefloe.format.blobs import Bytes, Ints, find_id, spread
 from icefloe.format.flat_read import Rows
-from icefloe.format.flat_write import FlatWriter
 from icefloe.format.metadata import decode_metadata, encode_metadata, write_items
 from icefloe.format.schema import METADATA_ITEM, SNAPSHOT_INFO
 from icefloe.ids import SnapshotId
 from icefloe.records import record
+
+if TYPE_CHECKING:
+    from icefloe.format.flat_write import FlatWriter
 
 _METADATA_VERSION = 2
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +19,17 @@ from icefloe.errors import ErrorKind, FormatError
 from icefloe.format.blob_column import BlobColumn
 from icefloe.format.blobs import Bytes, Ints
 from icefloe.format.flat_read import Rows, Table
-from icefloe.format.flat_write import FlatWriter
 from icefloe.format.schema import REPO_STATUS, UPDATE, UPDATE_TYPES, TableSpec
 from icefloe.format.segments import contiguous
 from icefloe.ids import SnapshotId
+from icefloe.on_demand import on_demand
 from icefloe.records import record
+
+if TYPE_CHECKING:
+    from icefloe.format import flat_write
+    from icefloe.format.flat_write import FlatWriter
+else:
+    flat_write = on_demand("icefloe.format.flat_write")
 
 
 class RepoAvailability(IntEnum):
@@ -181,7 +187,7 @@ class UpdateTable(Sequence[Update]):
             data, position, num_unused = self._encoded[0]
             num_unused += len(self) - count
             if num_unused <= count // 4:
-                former = FlatWriter(has_head=False)
+                former = flat_write.FlatWriter(has_head=False)
                 at = _add_entry(former, table[1])
                 before = b"".join(contiguous(former.segments()))
                 position = np.concatenate(([at], len(before) + position[: count - 1]))
@@ -191,7 +197,7 @@ class UpdateTable(Sequence[Update]):
     def older(self) -> _Encoded:
         """All entries but the first, encoded."""
         if not self._encoded:
-            writer = FlatWriter(has_head=False)
+            writer = flat_write.FlatWriter(has_head=False)
             position = _add_entries(writer, self, 1)
             self._encoded.append(_Encoded(b"".join(contiguous(writer.segments())), position, 0))
         return self._encoded[0]

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icefloe.errors import ErrorKind, FormatError, InvalidInputError
-from icefloe.format import flexbuffers
-from icefloe.format.flexbuffers import MAX_DEPTH
 from icefloe.on_demand import on_demand
 
 if TYPE_CHECKING:
     import msgpack
+
+    from icefloe.format import flexbuffers
 else:
+    flexbuffers = on_demand("icefloe.format.flexbuffers")
     msgpack = on_demand("msgpack")
 
 LOWEST_INTEGER = -(2**63)
@@ -84,8 +85,8 @@ def _json_value(value: Any, path: str, depth: int) -> Any:
         value = value.tolist()
     if value is None or isinstance(value, bool | int | float | str):
         return _scalar(value, path)
-    if depth >= MAX_DEPTH:
-        raise _refused(path, f"there are more than {MAX_DEPTH} levels")
+    if depth >= flexbuffers.MAX_DEPTH:
+        raise _refused(path, f"there are more than {flexbuffers.MAX_DEPTH} levels")
     if isinstance(value, Mapping):
         for key in value:
             _check_key(key, path)
@@ -139,8 +140,10 @@ def _read_value(value: Any, path: str, depth: int) -> Any:
         return value if math.isfinite(value) else None
     if value is None or isinstance(value, bool | int | str):
         return value
-    if depth >= MAX_DEPTH:
-        raise FormatError(f"metadata value: more than {MAX_DEPTH} levels of lists and maps")
+    if depth >= flexbuffers.MAX_DEPTH:
+        raise FormatError(
+            f"metadata value: more than {flexbuffers.MAX_DEPTH} levels of lists and maps"
+        )
     if isinstance(value, list):
         return [
             _read_value(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)

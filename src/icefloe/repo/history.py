@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from icefloe.changes.diff import Diff, make_diff, paths_by_id
 from icefloe.errors import (
     ErrorKind,
     InvalidInputError,
@@ -18,10 +18,17 @@ from icefloe.format.blobs import Ints
 from icefloe.format.repo_info import Update, decode_repo_info
 from icefloe.format.snapshot import Snapshot
 from icefloe.format.snapshot_table import SnapshotInfo, SnapshotTable
-from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import SnapshotId
+from icefloe.on_demand import on_demand
 from icefloe.repo import refs
 from icefloe.repo.handle import RepoHandle
+
+if TYPE_CHECKING:
+    from icefloe.changes import diff as diffs
+    from icefloe.changes.diff import Diff
+    from icefloe.format.transaction_log import TransactionLog
+else:
+    diffs = on_demand("icefloe.changes.diff")
 
 Line = list[SnapshotInfo] | tuple[SnapshotTable, Ints]
 """A snapshot and its ancestors: values, or rows of a table."""
@@ -121,7 +128,7 @@ async def diff(handle: RepoHandle, start: SnapshotId, end: SnapshotId) -> Diff:
         logs.extend(log for log in pruned if log is not None)
         logs.append(await handle.assets.transaction_log(entry.id))
     before, after = await handle.assets.snapshot(start), await handle.assets.snapshot(end)
-    return make_diff(logs, paths_by_id(before.nodes, after.nodes))
+    return diffs.make_diff(logs, diffs.paths_by_id(before.nodes, after.nodes))
 
 
 async def find_log(handle: RepoHandle, snapshot_id: SnapshotId) -> TransactionLog | None:

@@ -24,7 +24,7 @@ async def load_manifest(
 ) -> Manifest:
     """A manifest that is not in the cache; with the first of a session, others come along."""
     files = snapshot.manifest_files
-    ahead = _plan(handle, snapshot) if is_first else []
+    ahead = _plan(handle, snapshot) if is_first and len(files) > 1 else []
     requests = [(wanted.id, wanted.size_bytes)]
     requests += [(key, files[key].size_bytes) for key in ahead if key != wanted.id]
     if len(requests) > 1:

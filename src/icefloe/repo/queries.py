@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from icefloe.changes.diff import Diff
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.repo_info import Update
 from icefloe.format.snapshot import ManifestFileInfo
@@ -13,6 +13,9 @@ from icefloe.ids import SnapshotId
 from icefloe.repo import history, refs
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.sessions import SessionState, open_readonly
+
+if TYPE_CHECKING:
+    from icefloe.changes.diff import Diff
 
 
 async def ancestry_of(

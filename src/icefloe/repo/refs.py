@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from icefloe.errors import (
     AlreadyExistsError,
@@ -15,10 +16,16 @@ from icefloe.errors import (
 )
 from icefloe.format.repo_info import RepoInfo, UpdateKind
 from icefloe.ids import SnapshotId
-from icefloe.repo import refs_v1
-from icefloe.repo.feature_flags import require_flag
+from icefloe.on_demand import on_demand
 from icefloe.repo.handle import RepoHandle
-from icefloe.repo.update import Changed, update_repo
+
+if TYPE_CHECKING:
+    from icefloe.repo import feature_flags, refs_v1, update
+    from icefloe.repo.update import Changed
+else:
+    feature_flags = on_demand("icefloe.repo.feature_flags")
+    refs_v1 = on_demand("icefloe.repo.refs_v1")
+    update = on_demand("icefloe.repo.update")
 
 MAIN = "main"
 
@@ -71,7 +78,7 @@ async def create_branch(handle: RepoHandle, name: str, snapshot_id: SnapshotId) 
         branches = {**info.branches, name: snapshot_id}
         return replace(info, branches=branches), UpdateKind.BRANCH_CREATED, {"name": name}
 
-    await update_repo(handle, change)
+    await update.update_repo(handle, change)
 
 
 async def reset_branch(
@@ -91,7 +98,7 @@ async def reset_branch(
         values = {"name": name, "previous_snap_id": tip}
         return replace(info, branches=branches), UpdateKind.BRANCH_RESET, values
 
-    await update_repo(handle, change)
+    await update.update_repo(handle, change)
 
 
 async def delete_branch(handle: RepoHandle, name: str) -> None:
@@ -111,7 +118,7 @@ async def delete_branch(handle: RepoHandle, name: str) -> None:
         values = {"name": name, "previous_snap_id": tip}
         return replace(info, branches=branches), UpdateKind.BRANCH_DELETED, values
 
-    await update_repo(handle, change)
+    await update.update_repo(handle, change)
 
 
 async def create_tag(handle: RepoHandle, name: str, snapshot_id: SnapshotId) -> None:
@@ -122,7 +129,7 @@ async def create_tag(handle: RepoHandle, name: str, snapshot_id: SnapshotId) -> 
         return
 
     def change(info: RepoInfo, _now: int) -> Changed:
-        require_flag(info, "create_tag")
+        feature_flags.require_flag(info, "create_tag")
         if name in info.tags:
             raise AlreadyExistsError(
                 f"tag {name!r} exists and points at {info.tags[name]}; tags never move",
@@ -138,7 +145,7 @@ async def create_tag(handle: RepoHandle, name: str, snapshot_id: SnapshotId) -> 
         tags = {**info.tags, name: snapshot_id}
         return replace(info, tags=tags), UpdateKind.TAG_CREATED, {"name": name}
 
-    await update_repo(handle, change)
+    await update.update_repo(handle, change)
 
 
 async def delete_tag(handle: RepoHandle, name: str) -> None:
@@ -148,7 +155,7 @@ async def delete_tag(handle: RepoHandle, name: str) -> None:
         return
 
     def change(info: RepoInfo, _now: int) -> Changed:
-        require_flag(info, "delete_tag")
+        feature_flags.require_flag(info, "delete_tag")
         if name not in info.tags:
             raise RefNotFoundError(f"no tag {name!r}; {_known('tags', info.tags)}")
         tags = {key: value for key, value in info.tags.items() if key != name}
@@ -156,7 +163,7 @@ async def delete_tag(handle: RepoHandle, name: str) -> None:
         changed = replace(info, tags=tags, deleted_tags=info.deleted_tags | {name})
         return changed, UpdateKind.TAG_DELETED, values
 
-    await update_repo(handle, change)
+    await update.update_repo(handle, change)
 
 
 def find_branch(info: RepoInfo, name: str) -> SnapshotId:

@@ -17,7 +17,6 @@ import fcntl
 import itertools
 import os
 import random
-import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -63,7 +62,7 @@ class Directory:
         self._sync_mutex = threading.Lock()
         self._pools: dict[str, ThreadPoolExecutor] = {}
         # Names of unfinished files must differ from those of the parent.
-        self._run = secrets.token_hex(8)
+        self._run = os.urandom(8).hex()
         # A lock is held until every copy of its descriptor is closed, ours included.
         for descriptor in getattr(self, "_held_locks", ()):
             with contextlib.suppress(OSError):
@@ -97,7 +96,7 @@ class Directory:
         aside = f"{self._temporary}/{self._run}-{next(self._names)}"
         if os.path.dirname(path) in self._elsewhere:
             # Listings leave such names out, also those of Icechunk.
-            aside = f"{path}#{secrets.randbelow(10**18)}"
+            aside = f"{path}#{int.from_bytes(os.urandom(7))}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
             descriptor = os.open(aside, flags, 0o666)

@@ -10,14 +10,6 @@ from icefloe.api.arguments import check_arguments
 from icefloe.api.authorize import authorizations
 from icefloe.api.handles import Handles, driver_for
 from icefloe.api.session import Session
-from icefloe.api.values import (
-    ManifestFileInfo,
-    RepoStatus,
-    SnapshotInfo,
-    SpecVersion,
-    to_microseconds,
-    version_number,
-)
 from icefloe.config import RepositoryConfig, StorageSettings
 from icefloe.ids import SnapshotId
 from icefloe.on_demand import on_demand
@@ -27,7 +19,9 @@ from icefloe.storage.spec import Storage
 
 if TYPE_CHECKING:
     from icefloe.api import ancestry_graph as graphs
+    from icefloe.api import values
     from icefloe.api.ancestry_graph import AncestryGraph
+    from icefloe.api.values import ManifestFileInfo, RepoStatus, SnapshotInfo, SpecVersion
     from icefloe.changes.diff import Diff
     from icefloe.repo import feature_flags, history, queries, rearrange, rewrite, settings
     from icefloe.repo.feature_flags import FeatureFlag
@@ -37,6 +31,7 @@ if TYPE_CHECKING:
     from icefloe.store.required_access import RequiredAccess
 else:
     graphs = on_demand("icefloe.api.ancestry_graph")
+    values = on_demand("icefloe.api.values")
     feature_flags = on_demand("icefloe.repo.feature_flags")
     history = on_demand("icefloe.repo.history")
     queries = on_demand("icefloe.repo.queries")
@@ -80,7 +75,7 @@ class RepositoryAsync:
                 driver_for(storage, config, blocking=False),
                 config,
                 Clock(),
-                spec_version=version_number(spec_version),
+                spec_version=values.version_number(spec_version),
                 check_clean_root=check_clean_root,
                 authorize=authorizations(authorize_virtual_chunk_access),
             ),
@@ -128,7 +123,7 @@ class RepositoryAsync:
                 driver_for(storage, config, blocking=False),
                 config,
                 Clock(),
-                spec_version=version_number(create_version),
+                spec_version=values.version_number(create_version),
                 check_clean_root=check_clean_root,
                 authorize=authorizations(authorize_virtual_chunk_access),
             ),
@@ -155,7 +150,7 @@ class RepositoryAsync:
         config = RepositoryConfig(storage=storage_settings)
         driver = driver_for(storage, config, blocking=False)
         version = await lifecycle.fetch_spec_version(driver)
-        return None if version is None else SpecVersion(version)
+        return None if version is None else values.SpecVersion(version)
 
     @staticmethod
     async def fetch_config_async(storage: Storage) -> RepositoryConfig | None:
@@ -216,7 +211,7 @@ class RepositoryAsync:
 
     async def get_status_async(self) -> RepoStatus:
         """Like `get_status`, inside an event loop: Whether the repository takes writes."""
-        return RepoStatus.of(await settings.get_status(self._aio_handle))
+        return values.RepoStatus.of(await settings.get_status(self._aio_handle))
 
     async def set_status_async(self, status: RepoStatus) -> None:
         """Like `set_status`, inside an event loop.
@@ -302,13 +297,13 @@ class RepositoryAsync:
         Message, time, metadata and parent of a snapshot.
         """
         key = SnapshotId.parse(snapshot_id)
-        return SnapshotInfo.of(await history.lookup_snapshot(self._aio_handle, key))
+        return values.SnapshotInfo.of(await history.lookup_snapshot(self._aio_handle, key))
 
     async def list_manifest_files_async(self, snapshot_id: str) -> list[ManifestFileInfo]:
         """Like `list_manifest_files`, inside an event loop: The manifest files a snapshot uses."""
         key = SnapshotId.parse(snapshot_id)
         files = await queries.manifest_files(self._aio_handle, key)
-        return [ManifestFileInfo.of(info) for info in files]
+        return [values.ManifestFileInfo.of(info) for info in files]
 
     async def ancestry_async(
         self, *, branch: str | None = None, tag: str | None = None, snapshot_id: str | None = None
@@ -317,7 +312,7 @@ class RepositoryAsync:
         found = await queries.line_of(
             self._aio_handle, branch=branch, tag=tag, snapshot_id=snapshot_id
         )
-        return SnapshotInfo.along(found)
+        return values.SnapshotInfo.along(found)
 
     async def ancestry_graph_async(
         self,
@@ -380,7 +375,7 @@ class RepositoryAsync:
 
         A session that reads one snapshot: of a branch, a tag, by id, or a branch at a time.
         """
-        instant = None if as_of is None else to_microseconds(as_of)
+        instant = None if as_of is None else values.to_microseconds(as_of)
         state = await queries.open_at(
             self._aio_handle, branch=branch, tag=tag, snapshot_id=snapshot_id, as_of=instant
         )

@@ -7,17 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 from icefloe.api.arguments import check_arguments
 from icefloe.api.handles import Handles
-from icefloe.api.values import ChunkType
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.on_demand import on_demand
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.sessions import SessionState
 
 if TYPE_CHECKING:
+    from icefloe.api import values
+    from icefloe.api.values import ChunkType
     from icefloe.changes.solvers import ConflictSolver
     from icefloe.repo import commit, rearrange, rebase, relabel
     from icefloe.store import session_queries
 else:
+    values = on_demand("icefloe.api.values")
     commit = on_demand("icefloe.repo.commit")
     rearrange = on_demand("icefloe.repo.rearrange")
     rebase = on_demand("icefloe.repo.rebase")
@@ -140,7 +142,7 @@ class SessionAsync:
 
         Where the bytes of a chunk are; uninitialized when it was never written.
         """
-        return ChunkType(
+        return values.ChunkType(
             await session_queries.chunk_kind(
                 self._aio_handle, self._state, array_path, chunk_coordinates
             )
