@@ -33,6 +33,7 @@ else:
             for name in methods.keys() - vars(cls).keys():
                 setattr(cls, name, methods[name])
             cls.__record_fields__ = fields = _fields(cls)
+            cls.__record_names__ = {field.name for field in fields}
             cls.__match_args__ = tuple(field.name for field in fields if not field.kw_only)
             cls.__dataclass_fields__ = _DataclassFields(cls)
             return cls
@@ -58,22 +59,24 @@ def _fields(cls: Any) -> tuple[dataclasses.Field[Any], ...]:
 
 def _init(self: Any, *values: Any, **named: Any) -> None:
     fields = self.__record_fields__
-    given = dict(zip((field.name for field in fields if not field.kw_only), values, strict=False))
+    given = dict(zip(self.__match_args__, values, strict=False))
     if len(values) > len(given) or given.keys() & named.keys():
         _explain(self, values, named)
     given |= named
-    put = object.__setattr__ if type(self).__setattr__ is _refuse else setattr
-    for field in fields:
-        if field.name in given:
-            put(self, field.name, given.pop(field.name))
-        elif field.default is not MISSING:
-            put(self, field.name, field.default)
-        elif field.default_factory is not MISSING:
-            put(self, field.name, field.default_factory())
-        else:
-            _explain(self, values, named)
-    if given:
+    if len(given) < len(fields):
+        for field in fields:
+            if field.name not in given:
+                if field.default is not MISSING:
+                    given[field.name] = field.default
+                elif field.default_factory is not MISSING:
+                    given[field.name] = field.default_factory()
+    if given.keys() != self.__record_names__:
         _explain(self, values, named)
+    if type(self).__setattr__ is _refuse:
+        self.__dict__.update(given)
+    else:
+        for name, value in given.items():
+            setattr(self, name, value)
     if hasattr(self, "__post_init__"):
         self.__post_init__()
 

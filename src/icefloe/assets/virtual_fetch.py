@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from icefloe.assets.cache import BoundedCache
 from icefloe.assets.virtual_access import VirtualAccess
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
 from icefloe.format.chunk_refs import ChunkRef
 from icefloe.on_demand import on_demand
+from icefloe.records import record
 from icefloe.storage.calls import BlockingCalls, Calls
 from icefloe.storage.driver import ConditionFailed, Readable, Span
 from icefloe.storage.foreign import ForeignReader, Unchanged
@@ -29,7 +30,8 @@ _MOST_LOCATIONS = 4096
 _MAX_CONCURRENT_REQUESTS = 256
 
 
-class _Found(NamedTuple):
+@record(frozen=True)
+class _Found:
     """Where a location leads. It names the reader only, which may be gone and made again."""
 
     container: VirtualChunkContainer

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -45,7 +45,7 @@ class ManifestRef(NamedTuple):
     extents: tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class ArrayData:
     """What a snapshot knows of an array besides its zarr.json."""
 
@@ -54,7 +54,7 @@ class ArrayData:
     manifests: tuple[ManifestRef, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Node:
     """A group, or with `array` an array. `user_data` is its zarr.json, byte for byte."""
 

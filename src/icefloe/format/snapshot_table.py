@@ -7,7 +7,7 @@ flexbuffers, also for snapshots whose own file is of version 1.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _METADATA_VERSION = 2
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class SnapshotInfo:
     """What the repo object knows of one snapshot. `flushed_at` is in microseconds."""
 

@@ -8,7 +8,7 @@ branch), two snapshot ids, three small numbers, and for a change of status the s
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -73,7 +73,7 @@ class UpdateKind(IntEnum):
     REPO_STATUS_CHANGED = 16
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Update:
     """One entry of the operations log.
 

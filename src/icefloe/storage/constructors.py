@@ -10,9 +10,11 @@ import os
 import uuid
 from collections.abc import Mapping
 from os import PathLike
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.on_demand import on_demand
 from icefloe.storage.locations import (
     HttpLocation,
     LocalLocation,
@@ -20,14 +22,18 @@ from icefloe.storage.locations import (
     RedirectLocation,
     as_headers,
 )
-from icefloe.storage.memory import memory_objects
 from icefloe.storage.spec import Storage
+
+if TYPE_CHECKING:
+    from icefloe.storage import memory
+else:
+    memory = on_demand("icefloe.storage.memory")
 
 
 def in_memory_storage() -> Storage:
     """A repository in the memory of this process, gone with it."""
     name = uuid.uuid4().hex
-    return Storage(MemoryLocation(name, memory_objects(name)))
+    return Storage(MemoryLocation(name, memory.memory_objects(name)))
 
 
 def local_filesystem_storage(path: str | PathLike[str], *, durable: bool = True) -> Storage:

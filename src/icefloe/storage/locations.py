@@ -17,11 +17,15 @@ from icefloe.config.storage import (
     StorageSettings,
 )
 from icefloe.errors import ErrorKind, InternalError, InvalidInputError
+from icefloe.on_demand import on_demand
 from icefloe.records import record
-from icefloe.storage.memory import MemoryObjects, find_memory_objects
 
 if TYPE_CHECKING:
+    from icefloe.storage import memory
     from icefloe.storage.credentials import AnyAzureCredential, AnyGcsCredential, AnyS3Credential
+    from icefloe.storage.memory import MemoryObjects
+else:
+    memory = on_demand("icefloe.storage.memory")
 
 Headers = tuple[tuple[str, str], ...]
 """HTTP headers, or other text options, in a form that can be hashed."""
@@ -83,7 +87,7 @@ class MemoryLocation:
 
 def _memory_location(name: str) -> MemoryLocation:
     """Find the objects again, when unpickled in the process they are in."""
-    objects = find_memory_objects(name)
+    objects = memory.find_memory_objects(name)
     if objects is None:
         raise InternalError(
             f"in-memory storage {name!r} belongs to another process (or is gone): its objects "

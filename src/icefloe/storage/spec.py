@@ -21,14 +21,14 @@ from icefloe.storage.locations import (
     MemoryLocation,
     RedirectLocation,
 )
-from icefloe.storage.memory import MemoryDriver
 from icefloe.storage.run import run_blocking
 
 if TYPE_CHECKING:
-    from icefloe.storage import connect, eventloop, redirect, remote
+    from icefloe.storage import connect, eventloop, memory, redirect, remote
 else:
     connect = on_demand("icefloe.storage.connect")
     eventloop = on_demand("icefloe.storage.eventloop")
+    memory = on_demand("icefloe.storage.memory")
     redirect = on_demand("icefloe.storage.redirect")
     remote = on_demand("icefloe.storage.remote")
 
@@ -110,7 +110,7 @@ class Storage:
     ) -> Driver:
         location = self._location
         if isinstance(location, MemoryLocation):
-            return MemoryDriver(location.objects, settings)
+            return memory.MemoryDriver(location.objects, settings)
         if isinstance(location, LocalLocation):
             return LocalDriver(location.path, settings, is_durable=location.is_durable)
         if isinstance(location, RedirectLocation):
