@@ -139,7 +139,7 @@ def _look_up(array: ArrayManifest, index: tuple[int, ...]) -> Any:
 
 def _use_snapshot(snapshot: Snapshot) -> None:
     for node in snapshot.nodes:
-        assert paths.validate(node.path) == node.path
+        assert node.path.startswith("/")  # official clients write paths that are not canonical
         assert snapshot.nodes.find(node.path) == node
     assert len(dict(snapshot.manifest_files)) == len(snapshot.manifest_files)
 
