@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import warnings
 from pathlib import Path
@@ -11,7 +12,6 @@ import numpy as np
 import pytest
 
 from icefloe import Repository
-from icefloe.spark.cf_time import find_time_units
 from icefloe.virtual import ingest_local
 from icefloe.virtual.times import parse_time_units
 from tests.virtual.datasets import read
@@ -125,9 +125,11 @@ def test_every_unit_is_the_one_that_xarray_knows(calendar: str | None) -> None:
 
 
 def test_spark_means_the_same() -> None:
+    pytest.importorskip("pyspark", reason="Spark is an optional dependency")
+    cf_time = importlib.import_module("icefloe.spark.cf_time")
     for date in DATES:
         attributes = {"units": f"hours since {date}"}
-        found, wanted = find_time_units(attributes), by_xarray(attributes["units"], None, 5)
+        found, wanted = cf_time.find_time_units(attributes), by_xarray(attributes["units"], None, 5)
         if found is None:
             assert wanted is None, date
         elif wanted is not None and wanted >= "1582-10-15":
