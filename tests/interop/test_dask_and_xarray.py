@@ -35,10 +35,10 @@ from_array: Any = da.from_array
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    """Two worker processes."""
+    """Two worker processes; the test runs side by side, so no port is asked for by number."""
     with (
         distributed.LocalCluster(
-            n_workers=2, threads_per_worker=2, processes=True, dashboard_address=None
+            n_workers=2, threads_per_worker=2, processes=True, dashboard_address="127.0.0.1:0"
         ) as workers,
         distributed.Client(workers, set_as_default=False) as client,
     ):
