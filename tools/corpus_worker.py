@@ -21,7 +21,7 @@ import icefloe
 from icefloe import Repository, RepositoryConfig, VirtualChunkContainer
 from icefloe.credentials import LocalFileSystemAccess
 from icefloe.errors import IcefloeError
-from icefloe.virtual import IngestResult, ingest_local
+from icefloe.virtual import IngestReport, ingest_local
 
 Outcome = tuple[str, str]
 Datasets = dict[str, Any]
@@ -89,7 +89,7 @@ def _refused(path: Path, mode: str, reason: str) -> Outcome:
     if path.as_uri() not in reason:
         return "traceback", f"the refusal does not name the file: {reason}"
     result = ingest_local(str(path), _repository(path), mode=mode, on_error="skip")  # type: ignore[arg-type]
-    if result.num_sources or not result.problems:
+    if result.files_added or not result.problems:
         return "different", f"refused ({reason}), but not left out by on_error='skip'"
     return "refused", result.problems[0].reason
 
@@ -97,7 +97,7 @@ def _refused(path: Path, mode: str, reason: str) -> Outcome:
 # -- xarray
 
 
-def _against_xarray(path: Path, store: Any, result: IngestResult, *, decode: bool) -> str | None:
+def _against_xarray(path: Path, store: Any, result: IngestReport, *, decode: bool) -> str | None:
     compared = 0
     is_told = {note.split("'")[1] for note in result.notes if note.startswith("variable '")}
     has_more = False

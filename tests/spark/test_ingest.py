@@ -211,7 +211,7 @@ def test_a_repository_without_a_container_takes_no_references(
         ({"chunks": {"time": 2}, "mode": "virtual"}, "chunks cannot be chosen"),
         ({"mode": "copy"}, "mode is 'copy', expected 'native' or 'virtual'"),
         ({"append": "yes"}, "append is 'yes'"),
-        ({"on_error": "ignore"}, "on_error is 'ignore', expected 'fail' or 'skip'"),
+        ({"on_error": "ignore"}, "on_error is 'ignore', expected 'fail', 'skip' or 'quarantine'"),
         ({"message": 3}, "message is 3"),
     ],
 )

@@ -27,7 +27,7 @@ def test_files_of_every_format_become_what_xarray_reads(
     for part, path in enumerate(paths):
         write(dataset(part), path)
     result = ingest_local(tmp_path / f"*{suffix}", repository, concat_dim="time", mode=mode)
-    assert result.num_sources == 4
+    assert result.files_added == 4
     assert result.problems == ()
     store = repository.readonly_session("main").store
     wanted = expected(paths, **options)

@@ -63,10 +63,10 @@ def test_appending_adds_new_files_and_running_again_adds_nothing(
     paths += files(tmp_path, range(2, 5))
     second = ingest_local(tmp_path / "*.nc", repository, concat_dim="time", **options)
     third = ingest_local(tmp_path / "*.nc", repository, concat_dim="time", **options)
-    assert (first.num_sources, second.num_sources, third.num_sources) == (2, 3, 0)
-    assert len(second.unchanged) == 2
+    assert (first.files_added, second.files_added, third.files_added) == (2, 3, 0)
+    assert second.files_skipped == 2
     assert third.snapshot_id is None
-    assert len(third.unchanged) == 5
+    assert third.files_skipped == 5
     check(contents(repository, group="obs/daily"), expected(paths))
     history = [entry.id for entry in repository.ancestry(branch="main")]
     assert history[:2] == [second.snapshot_id, first.snapshot_id]
@@ -80,7 +80,7 @@ def test_a_file_that_is_known_is_not_opened_again(
     ingest_local(paths[:2], repository, concat_dim="time", mode=mode)
     make_unreadable(paths[1])
     result = ingest_local(paths, repository, concat_dim="time", mode=mode, append=True)
-    assert (result.num_sources, len(result.unchanged)) == (1, 2)
+    assert (result.files_added, result.files_skipped) == (1, 2)
     with pytest.raises(InvalidInputError, match=r"a1\.nc"):
         ingest_local(paths, repository, group="other", concat_dim="time", mode=mode)
 
@@ -97,7 +97,7 @@ def test_a_changed_file_is_reported_and_the_ledger_stays_out_of_the_way(
         ingest_local(paths, repository, concat_dim="time", append=True)
     result = ingest_local(paths, repository, concat_dim="time", append=True, on_error="skip")
     assert [problem.location for problem in result.problems] == [paths[0].as_uri()]
-    assert result.num_sources == 1
+    assert result.files_added == 1
     found = contents(repository)
     assert set(found.variables) == set(dataset(0).variables)
     assert found.attrs == dataset(0).attrs
@@ -137,9 +137,9 @@ def test_a_ledger_without_fingerprints_is_still_understood(
     del zarr.open_group(session.store, path=".icefloe/sources")["fingerprint"]
     session.commit("as earlier versions wrote it")
     result = ingest_local(paths, repository, concat_dim="time", append=True)
-    assert (result.num_sources, len(result.unchanged)) == (1, 2)
+    assert (result.files_added, result.files_skipped) == (1, 2)
     again = ingest_local(paths, repository, concat_dim="time", append=True)
-    assert len(again.unchanged) == 3
+    assert again.files_skipped == 3
     ledger = contents(repository, group=".icefloe/sources")
     assert [bool(text) for text in ledger.fingerprint.values.tolist()] == [False, False, True]
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from icefloe import InvalidInputError
+from icefloe.virtual.arrangement import Existing
 from icefloe.virtual.data_types import bytes_codec, data_type_of
 from icefloe.virtual.description import (
     GroupDescription,
@@ -20,7 +21,7 @@ from icefloe.virtual.description import (
 )
 from icefloe.virtual.ledger import Ledger
 from icefloe.virtual.plan import ArrayPlan, BoxIndex, IngestOptions, IngestPlan
-from icefloe.virtual.planning import Existing, plan_ingest
+from icefloe.virtual.planning import plan_ingest
 from icefloe.virtual.references import cut_leading, index_of, make_references, shift_references
 from icefloe.virtual.shared_parts import Joiner, Splitter
 
@@ -389,7 +390,9 @@ def test_only_new_files_are_appended_and_changed_ones_are_named() -> None:
     )
     made = plan_ingest([old, other, new], IngestOptions(concat_dims=("time",)), there)
     assert made.unchanged == ("s3://bucket/old",)
-    assert reasons(made) == {"changed": "it has changed since it was ingested"}
+    assert reasons(made) == {
+        "changed": "it has changed since it was ingested; changed='replace' writes it anew"
+    }
     data = array(made, "data")
     assert (data.shape, data.old_shape) == ((6, 4), (4, 4))
     assert data.starts.tolist() == [[4, 0]]

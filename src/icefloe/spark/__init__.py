@@ -15,7 +15,7 @@ except ImportError as error:  # pragma: no cover - an environment without the ex
     raise ImportError('icefloe.spark needs pyspark: pip install "icefloe[spark]"') from error
 
 from icefloe.spark.attach import Attached, attach
-from icefloe.spark.ingest import IngestReport, ingest
+from icefloe.spark.ingest import ingest
 from icefloe.spark.reading import read
 from icefloe.spark.recipe import load_recipe, run_recipe
 from icefloe.spark.regions import Region
@@ -25,6 +25,7 @@ from icefloe.spark.write_dataset import write_dataset
 from icefloe.spark.write_regions import write_regions
 from icefloe.spark.write_stream import write_stream
 from icefloe.spark.write_table import write_table
+from icefloe.virtual.report import IngestReport
 
 __all__ = [
     "Attached",

@@ -8,53 +8,26 @@ or place the references. The plan is that of `icefloe.virtual`, so the result is
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from pyspark.sql import DataFrame, SparkSession
 
 from icefloe.api.repository import Repository
-from icefloe.api.session import Session
-from icefloe.changes.solvers import ConflictDetector
 from icefloe.errors import InvalidInputError
-from icefloe.spark.ingest_copy import copy
-from icefloe.spark.ingest_fields import check_fields
-from icefloe.spark.ingest_refer import refer, require_containers
-from icefloe.spark.ingest_scan import descriptions_of, digest_all, scan_frame
+from icefloe.spark.ingest_engine import SparkEngine
 from icefloe.spark.reading import check_session
 from icefloe.spark.source import as_repository
 from icefloe.virtual.access import SourceAccess
-from icefloe.virtual.comparing import digest_existing, with_digests
+from icefloe.virtual.fields import check_fields
 from icefloe.virtual.globs import Sources, list_sources
-from icefloe.virtual.ingest import known_to, make_options, require_group
-from icefloe.virtual.ledger import add_to_ledger
-from icefloe.virtual.plan import IngestPlan, Mode, Problem
-from icefloe.virtual.planning import plan_ingest
-from icefloe.virtual.transfer import write_metadata, write_values
+from icefloe.virtual.ingest import make_access, make_options
+from icefloe.virtual.order import BY_COORDINATES
+from icefloe.virtual.plan import Mode
+from icefloe.virtual.report import IngestReport
+from icefloe.virtual.run import IngestTask, OnError, run_ingest
 
 _COLUMNS = ("path", "location")
-
-
-@dataclass(frozen=True, slots=True)
-class IngestReport:
-    """What an ingest did."""
-
-    snapshot_id: str | None
-    """The commit; None when nothing had to change."""
-    files_added: int
-    files_skipped: int
-    """Files that are in the group already, from an earlier ingest."""
-    files_failed: int
-    """Files left out, with `on_error="skip"`; `problems` has the reasons."""
-    chunks_written: int
-    bytes_written: int
-    refs_written: int
-    seconds: float
-    problems: tuple[Problem, ...] = ()
-    notes: tuple[str, ...] = ()
-    """Arrays that were copied in virtual mode, and why."""
 
 
 def ingest(
@@ -69,9 +42,15 @@ def ingest(
     chunks: Mapping[str, int] | None = None,
     mode: Mode = "native",
     append: bool = False,
-    on_error: Literal["fail", "skip"] = "fail",
+    order: str = BY_COORDINATES,
+    late: Literal["fail", "insert"] = "fail",
+    changed: Literal["fail", "replace", "skip"] = "fail",
+    exclude: str | Sequence[str] = (),
+    preprocess: Callable[[Any], Any] | None = None,
+    on_error: OnError = "fail",
     message: str | None = None,
-    access: SourceAccess | None = None,
+    access: SourceAccess | Mapping[str, Any] | None = None,
+    num_tasks: int | None = None,
 ) -> IngestReport:
     """Bring NetCDF, HDF5, GRIB and Zarr files into a group of a repository, in one commit.
 
@@ -91,10 +70,25 @@ def ingest(
         mode: `native` copies the values, `virtual` stores references to the files, for which
             the repository needs a virtual chunk container.
         append: add to the group, which then has to fit.
-        on_error: `fail` if any file cannot be read or does not fit, or `skip` it and list it in
-            the report. Files that turn out to be damaged while they are copied cost a second
-            pass over the others.
-        access: how remote sources are reached.
+        order: where the places of files come from: their `coordinates`; the order in which they
+            are `listed`; or their names, by a pattern with the dimension in braces, such as
+            `"run_{time_counter}_*.nc"` (`*` and `?` stand for anything else).
+        late: what becomes of files that belong before the end of the group, or into a gap of it:
+            `insert` puts them there. What comes after moves: by index alone where chunks stay
+            whole, else it is copied. Places that have values already are never overwritten.
+        changed: what becomes of files that changed since they were ingested: `replace` writes
+            them anew at the same place, `skip` leaves what is there.
+        exclude: patterns of sources to leave out; one without a slash is about the file name.
+        preprocess: a function from an xarray Dataset to an xarray Dataset, for native mode. It
+            runs on the executors, for each file, and gets what the file stores, nothing decoded
+            (as `xarray.open_dataset(..., decode_cf=False)`); the location is in
+            `dataset.encoding["source"]`.
+        on_error: `fail` if any file cannot be read or does not fit; `skip` it and list it in the
+            report; or `quarantine` it, which also keeps it in the table `.icefloe/problems` of
+            the group until a later ingest brings it over. Files that turn out to be damaged while
+            they are copied cost a second pass over the others.
+        access: how remote sources are reached, such as `{"anonymous": True}`.
+        num_tasks: how many tasks each Spark job has; follows the work when None.
 
     Raises:
         InvalidInputError: files cannot be read or do not fit together; every one is named with its
@@ -112,58 +106,30 @@ def ingest(
             "chunks": chunks,
             "mode": mode,
             "append": append,
+            "order": order,
+            "late": late,
+            "changed": changed,
+            "exclude": exclude,
             "on_error": on_error,
             "message": message,
+            "num_tasks": num_tasks,
         }
     )
-    started = time.monotonic()
     options = make_options(
-        group=group, concat_dim=concat_dim, variables=variables, chunks=chunks, mode=mode
+        group=group,
+        concat_dim=concat_dim,
+        variables=variables,
+        chunks=chunks,
+        mode=mode,
+        order=order,
+        late=late,
+        changed=changed,
     )
-    reach = access or SourceAccess()
-    session = as_repository(repository).writable_session(branch)
-    existing = require_group(session.store, options, append=append)
-    locations = list_sources(_given(sources), reach)
+    reach = make_access(access, preprocess, mode)
+    task = IngestTask(as_repository(repository), branch, options, append, on_error, message)
+    locations = list_sources(_given(sources), reach, exclude)
     check_session(spark)
-    scanned = scan_frame(spark, locations, options, reach, known_to(existing))
-    try:
-        found, problems = descriptions_of(scanned, locations)
-        while True:
-            plan = plan_ingest(found, options, existing, problems)
-            if on_error == "fail":
-                plan.raise_problems()
-            if plan.uncompared:
-                digests, damaged = digest_all(spark, plan, reach)
-                found = with_digests(found, digests)
-                wanted = list(plan.uncompared)
-                existing = digest_existing(session.store, options.group, existing, wanted)
-            else:
-                counts, damaged = _run(spark, session, plan, scanned, reach)
-                if not damaged:
-                    break
-                # The others may go elsewhere without these, so that everything is done anew.
-                session.discard_changes()
-            found = [source for source in found if source.location not in damaged]
-            problems += [Problem(location, reason) for location, reason in damaged.items()]
-        snapshot_id = None
-        if plan.arrays:
-            snapshot_id = session.commit(
-                message or f"ingested {len(plan.sources)} files",
-                rebase_with=ConflictDetector(),
-            )
-    finally:
-        if options.mode == "virtual":
-            scanned.unpersist()
-    return IngestReport(
-        snapshot_id,
-        len(plan.sources) if plan.arrays else 0,
-        len(plan.unchanged),
-        len(plan.problems),
-        *counts,
-        time.monotonic() - started,
-        plan.problems,
-        plan.notes,
-    )
+    return run_ingest(SparkEngine(spark, reach, num_tasks), locations, task)
 
 
 def _given(sources: Any) -> Sources:
@@ -191,28 +157,3 @@ def _texts(items: Sequence[Any]) -> list[str | os.PathLike[str]]:
         if not isinstance(item, str | os.PathLike) or not os.fspath(item):
             raise InvalidInputError(f"sources[{at}] is {item!r:.80}, expected a path or a URL")
     return list(items)
-
-
-def _run(
-    spark: SparkSession,
-    session: Session,
-    plan: IngestPlan,
-    scanned: DataFrame,
-    access: SourceAccess,
-) -> tuple[tuple[int, int, int], dict[str, str]]:
-    """Everything but the commit: chunks and bytes written, references set; and damaged files."""
-    if not plan.arrays:
-        return (0, 0, 0), {}
-    require_containers(session, plan)
-    write_metadata(session.store, plan)
-    copied, damaged = copy(spark, session, plan, access)
-    if damaged:
-        return (0, 0, 0), damaged
-    references, stored, size = 0, 0, 0
-    if plan.options.mode == "virtual":
-        references, stored, size = refer(spark, session, plan, scanned)
-    for array in plan.arrays:
-        if array.storage == "values":
-            write_values(session.store, array)
-    add_to_ledger(session.store, plan.options.group, plan.sources)
-    return (copied.chunks_written + stored, copied.bytes_written + size, references), {}

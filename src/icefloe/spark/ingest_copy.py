@@ -41,7 +41,11 @@ class Box:
 
 
 def copy(
-    spark: SparkSession, session: Session, plan: IngestPlan, access: SourceAccess
+    spark: SparkSession,
+    session: Session,
+    plan: IngestPlan,
+    access: SourceAccess,
+    num_tasks: int | None = None,
 ) -> tuple[WriteReport, dict[str, str]]:
     """Fill the native arrays of a plan, in a session that has their metadata.
 
@@ -52,7 +56,7 @@ def copy(
     native = (array for array in plan.arrays if array.storage == "native")
     chunks = {array.target: array.new_chunks for array in native}
     work = partial(_copy_piece, access)
-    tasks = tasks_for(spark, len(pieces), _PIECES_A_TASK)
+    tasks = num_tasks or tasks_for(spark, len(pieces), _PIECES_A_TASK)
     report = write_items(spark, session, pieces, work, num_tasks=tasks, chunks=chunks)
     damaged: dict[str, str] = {}
     for told in report.told:
@@ -105,6 +109,7 @@ def _boxes(
                 for at, number in enumerate(numbers)
                 if number in array.packings
             },
+            guarded=frozenset(at for at, n in enumerate(numbers) if n in array.guarded),
         )
         sources = tuple(_slim(plan.sources[number], array.path) for number in numbers)
         small = replace(plan, sources=sources, groups={}, arrays=(), problems=(), unchanged=())

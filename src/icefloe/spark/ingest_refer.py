@@ -16,20 +16,23 @@ from icefloe.spark import ref_blocks
 from icefloe.spark.ingest_scan import unpack_table
 from icefloe.spark.shared_write import TaskSide, share
 from icefloe.store.location_columns import match_containers
+from icefloe.virtual.open_files import collecting
 from icefloe.virtual.plan import IngestPlan
+from icefloe.virtual.run import Counts
 from icefloe.virtual.transfer import Placement, placement_of, write_references
 
 
 def refer(
     spark: SparkSession, session: Session, plan: IngestPlan, scanned: DataFrame
-) -> tuple[int, int, int]:
-    """Put the references of all virtual arrays into a session: references, chunks and bytes.
+) -> tuple[Counts, dict[str, str]]:
+    """Put the references of all virtual arrays into a session.
 
-    The last two are of chunks that had to be stored, because no reference can say what they are.
+    Chunks and bytes are of those that had to be stored, because no reference can say what they
+    are. Also tells which files cannot be referred to, and why.
     """
     placements = _placements(plan)
     if not placements.num_rows:
-        return 0, 0, 0
+        return Counts(), {}
     virtual = [array for array in plan.arrays if array.storage == "virtual"]
     shared = share(session, {array.target: array.new_chunks for array in virtual})
     # Small beside the references, and joined by name: where files are scanned does not matter.
@@ -37,8 +40,11 @@ def refer(
     found = scanned.where("path IS NOT NULL").select("location", "path", "data")
     work = partial(_place_task, shared.tasks)
     joined = found.join(wanted, ["location", "path"]).select("data", "placement")
-    counts = shared.run(joined.mapInArrow(work, ref_blocks.DDL))
-    return counts.virtual, counts.chunks - counts.virtual, counts.bytes
+    counts, told = shared.run_told(joined.mapInArrow(work, ref_blocks.DDL))
+    damaged: dict[str, str] = {}
+    for found in told:
+        damaged |= found
+    return Counts(counts.chunks - counts.virtual, counts.bytes, counts.virtual), damaged
 
 
 def require_containers(session: Session, plan: IngestPlan) -> None:
@@ -72,7 +78,7 @@ def _placements(plan: IngestPlan) -> pa.Table:
         for row, number in enumerate(array.sources.tolist()):
             locations.append(plan.sources[number].location)
             paths.append(array.path)
-            placements.append(pickle.dumps((array.target, placement_of(plan, array, row))))
+            placements.append(pickle.dumps(placement_of(plan, array, row)))
     columns = [
         pa.array(locations, pa.string()),
         pa.array(paths, pa.string()),
@@ -84,20 +90,24 @@ def _placements(plan: IngestPlan) -> pa.Table:
 def _place_task(tasks: TaskSide, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         tables: dict[str, list[pa.Table]] = {}
+        damaged: dict[str, str] = {}
         store = tasks.fork.store
         rows = zip(batch.column("data"), batch.column("placement"), strict=True)
         for data, pickled in rows:
-            place: Placement
-            target, place = pickle.loads(pickled.as_py())
-            table = place.place(unpack_table(data.as_py()))
+            place: Placement = pickle.loads(pickled.as_py())
+            table = None
+            with collecting(damaged):
+                table = place.place(unpack_table(data.as_py()), store)
             if table is None:
                 continue
             if "inline" in table.column_names:
-                write_references(store, target, table)
+                write_references(store, place.target, table)
             else:
-                tables.setdefault(target, []).append(table)
+                tables.setdefault(place.target, []).append(table)
         for target, parts in tables.items():
             # All at once: a session lays every table it is given over the ones before.
             whole = pa.concat_tables(parts, promote_options="default")
             write_references(store, target, whole)
         yield tasks.drain()
+        if damaged:
+            yield ref_blocks.told_batch(damaged)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pickle
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
@@ -19,10 +19,10 @@ from pyspark.sql import DataFrame, SparkSession
 from icefloe.spark.items import map_items, tasks_for
 from icefloe.virtual.access import SourceAccess, local_path
 from icefloe.virtual.comparing import Digests, digest_file, files_to_read
-from icefloe.virtual.description import SourceDescription
-from icefloe.virtual.ingest import scan_for
+from icefloe.virtual.description import SourceDescription, SourceVersion
 from icefloe.virtual.open_files import reason_of
 from icefloe.virtual.plan import IngestOptions, IngestPlan, Problem
+from icefloe.virtual.scanning import scan_for
 from icefloe.virtual.shared_parts import Joiner, Splitter
 
 SCANS_AT_ONCE = 8
@@ -45,15 +45,17 @@ def scan_frame(
     locations: Sequence[str],
     options: IngestOptions,
     access: SourceAccess,
-    known: Collection[str] = (),
+    known: Mapping[str, SourceVersion],
+    num_tasks: int | None = None,
 ) -> DataFrame:
     """The rows of a scan. In virtual mode they are kept by Spark: `unpersist` them.
 
-    Of sources that are `known` only the version is looked at.
+    Of sources that are `known` in the version they have, only that is looked at.
     """
     work = partial(_scan_task, options, access)
-    items = [(location, location in known) for location in locations]
-    frame = map_items(spark, items, work, DDL, tasks_for(spark, len(items), _FILES_A_TASK))
+    items = [(location, known.get(location)) for location in locations]
+    tasks = num_tasks or tasks_for(spark, len(items), _FILES_A_TASK)
+    frame = map_items(spark, items, work, DDL, tasks)
     return frame.persist() if options.mode == "virtual" else frame
 
 
@@ -81,11 +83,11 @@ def descriptions_of(
 
 
 def digest_all(
-    spark: SparkSession, plan: IngestPlan, access: SourceAccess
+    spark: SparkSession, plan: IngestPlan, access: SourceAccess, num_tasks: int | None = None
 ) -> tuple[Digests, dict[str, str]]:
     """The digests that a plan wants, and files that turn out to be damaged, with the reasons."""
     items = files_to_read(plan.uncompared, plan.sources)
-    tasks = tasks_for(spark, len(items), _FILES_A_TASK)
+    tasks = num_tasks or tasks_for(spark, len(items), _FILES_A_TASK)
     frame = map_items(spark, items, partial(_digest_task, access), DDL, tasks)
     digests: Digests = {}
     damaged: dict[str, str] = {}
@@ -136,7 +138,7 @@ def _scan_task(
 
 
 def _scanned(
-    items: Sequence[tuple[str, bool]], options: IngestOptions, access: SourceAccess
+    items: Sequence[tuple[str, SourceVersion | None]], options: IngestOptions, access: SourceAccess
 ) -> Iterator[tuple[str, SourceDescription | str]]:
     """Each source with its description, or with the reason why there is none.
 
@@ -157,11 +159,11 @@ def _scanned(
 
 
 def _scan_one(
-    options: IngestOptions, access: SourceAccess, item: tuple[str, bool]
+    options: IngestOptions, access: SourceAccess, item: tuple[str, SourceVersion | None]
 ) -> tuple[str, SourceDescription | str]:
-    location, is_known = item
+    location, known = item
     try:
-        return location, scan_for(location, options, access, is_known=is_known)
+        return location, scan_for(location, options, access, known)
     except Exception as error:  # noqa: BLE001 - whatever a library raises is about the file
         return location, reason_of(error, location)
 

@@ -16,8 +16,9 @@ import yaml
 from pyspark.sql import SparkSession
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.spark.ingest import IngestReport, ingest
-from icefloe.spark.ingest_fields import FIELDS, check_fields
+from icefloe.spark.ingest import ingest
+from icefloe.virtual.fields import FIELDS, check_fields
+from icefloe.virtual.report import IngestReport
 
 
 def load_recipe(recipe: str | os.PathLike[str]) -> dict[str, Any]:

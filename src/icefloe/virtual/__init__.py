@@ -5,6 +5,7 @@ it in one process; `icefloe.spark` does it on many.
 """
 
 from icefloe.virtual.access import SourceAccess
+from icefloe.virtual.arrangement import Existing
 from icefloe.virtual.description import (
     GroupDescription,
     SourceDescription,
@@ -14,9 +15,10 @@ from icefloe.virtual.description import (
 )
 from icefloe.virtual.formats import open_native, scan
 from icefloe.virtual.globs import list_sources
-from icefloe.virtual.ingest import IngestResult, ingest_local
+from icefloe.virtual.ingest import ingest_local
 from icefloe.virtual.plan import ArrayPlan, IngestOptions, IngestPlan, Problem
-from icefloe.virtual.planning import Existing, plan_ingest
+from icefloe.virtual.planning import plan_ingest
+from icefloe.virtual.report import IngestReport
 
 __all__ = [
     "ArrayPlan",
@@ -24,7 +26,7 @@ __all__ = [
     "GroupDescription",
     "IngestOptions",
     "IngestPlan",
-    "IngestResult",
+    "IngestReport",
     "Problem",
     "SourceAccess",
     "SourceDescription",

@@ -11,7 +11,7 @@ import io
 import math
 import os
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -80,6 +80,8 @@ class SourceAccess:
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
+    preprocess: Callable[[Any], Any] | None = None
+    """What is done with each file, as an xarray Dataset, before anything else."""
 
     def remote(self, location: str) -> tuple[Connection, str]:
         """Clients for the bucket or host of a location, and the key in it."""

@@ -30,8 +30,6 @@ class Axis:
     sizes: dict[int, int]
     is_new: frozenset[int] = frozenset()
     """Sources that do not have the dimension themselves: one step each."""
-    times: TimeUnits | None = None
-    """Units of the first values, when they are times."""
 
 
 @dataclass(slots=True)
@@ -68,19 +66,32 @@ def time_units(
     return found
 
 
-def place_along(
-    key: AxisKey, sources: Sequence[SourceDescription | None], num_old: int = 0
-) -> AxisResult:
-    """Put sources in order along one dimension; the first `num_old` keep the place they have.
+@dataclass(slots=True)
+class Marks:
+    """The coordinate values that sources have along one dimension, in forms that compare."""
 
-    A None stands for a source that has been left out.
-    """
+    values: dict[int, NDArray[Any]] = field(default_factory=dict)
+    units: dict[int, TimeUnits | None] = field(default_factory=dict)
+    new: set[int] = field(default_factory=set)
+    """Sources that do not have the dimension, but a scalar of its name."""
+    counted: dict[int, int] = field(default_factory=dict)
+    """The lengths of the dimension in sources without a coordinate for it."""
+    problems: dict[int, str] = field(default_factory=dict)
+
+    def comparable(self) -> dict[int, NDArray[Any]]:
+        """Times in microseconds, unless all count alike: then the numbers as they are."""
+        if len(set(self.units.values())) <= 1:
+            return self.values
+        return {
+            number: values if (own := self.units[number]) is None else own.decode(values)
+            for number, values in self.values.items()
+        }
+
+
+def marks_of(key: AxisKey, sources: Sequence[SourceDescription | None]) -> Marks:
+    """What sources say about their places along one dimension."""
     scope, name = key
-    marks: dict[int, NDArray[Any]] = {}
-    marked_by: dict[int, TimeUnits | None] = {}
-    new: set[int] = set()
-    counted: dict[int, int] = {}
-    problems: dict[int, str] = {}
+    marks = Marks()
     times: TimeUnits | None = None
     for number, source in enumerate(sources):
         if source is None:
@@ -92,54 +103,95 @@ def place_along(
             continue
         if coordinate is None or (has_dimension and not coordinate.is_coordinate):
             assert group is not None
-            counted[number] = group.dimensions[name]
+            marks.counted[number] = group.dimensions[name]
             continue
         if coordinate.values is None:
-            problems[number] = f"coordinate {name!r} is too long ({coordinate.shape[0]:,} values)"
+            count = coordinate.shape[0]
+            marks.problems[number] = f"coordinate {name!r} is too long ({count:,} values)"
             continue
         units = time_units(coordinate)
         if units is not None and times is not None and not units.is_comparable(times):
-            problems[number] = (
+            marks.problems[number] = (
                 f"coordinate {name!r} counts days of the calendar {units.calendar!r}, other "
                 f"files those of {times.calendar!r}"
             )
             continue
-        values = np.atleast_1d(coordinate.values)
         times = times or units
-        marks[number], marked_by[number] = values, units
+        marks.values[number] = np.atleast_1d(coordinate.values)
+        marks.units[number] = units
         if not has_dimension:
-            new.add(number)
-    if marks and counted:
+            marks.new.add(number)
+    return marks
+
+
+def place_along(
+    key: AxisKey,
+    sources: Sequence[SourceDescription | None],
+    num_old: int = 0,
+    *,
+    may_overlap: frozenset[int] = frozenset(),
+) -> AxisResult:
+    """Put sources in order along one dimension; the first `num_old` keep the place they have.
+
+    A None stands for a source that has been left out. Those of `may_overlap` may have values that
+    the old ones have.
+    """
+    name = key[1]
+    marks = marks_of(key, sources)
+    problems, counted = marks.problems, marks.counted
+    if marks.values and counted:
         problems |= dict.fromkeys(
             counted, f"it has dimension {name!r} without a coordinate, other files have one"
         )
         counted = {}
-    if counted or not marks:
+    if counted or not marks.values:
         return AxisResult(_by_order(counted), problems)
-    result = _by_value(name, _comparable(marks, marked_by), num_old)
+    result = _by_value(name, marks.comparable(), num_old, may_overlap)
     result.problems |= problems
     axis = result.axis
-    first = min(axis.starts, key=lambda number: axis.starts[number], default=None)
-    first_units = None
-    if first is not None and times is not None:
-        source = sources[first]
-        assert source is not None
-        coordinate = coordinate_of(source, scope, name)
-        first_units = None if coordinate is None else time_units(coordinate)
-    result.axis = Axis(axis.length, axis.starts, axis.sizes, frozenset(new), first_units)
+    result.axis = Axis(axis.length, axis.starts, axis.sizes, frozenset(marks.new))
     return result
 
 
-def _comparable(
-    marks: dict[int, NDArray[Any]], units: Mapping[int, TimeUnits | None]
-) -> dict[int, NDArray[Any]]:
-    """Times in microseconds, unless all count alike: then the numbers are compared as they are."""
-    if len(set(units.values())) <= 1:
-        return marks
-    return {
-        number: values if (own := units[number]) is None else own.decode(values)
-        for number, values in marks.items()
-    }
+def place_by_rank(
+    key: AxisKey,
+    sources: Sequence[SourceDescription | None],
+    num_old: int,
+    ranks: Mapping[int, Any],
+) -> AxisResult:
+    """Put sources in the order of their ranks along one dimension, whatever its values are.
+
+    Sources of the same rank share a place. New ones come after the old ones.
+    """
+    scope, name = key
+    sizes: dict[int, int] = {}
+    new: set[int] = set()
+    for number, source in enumerate(sources):
+        if source is None:
+            continue
+        group = source.groups.get(scope)
+        length = None if group is None else group.dimensions.get(name)
+        if length is None and number >= num_old:
+            new.add(number)
+        sizes[number] = (1 if number >= num_old else 0) if length is None else length
+    at = sum(sizes[number] for number in sizes if number < num_old)
+    starts = dict.fromkeys((number for number in sizes if number < num_old), 0)
+    problems: dict[int, str] = {}
+    by_rank: dict[Any, list[int]] = {}
+    for number in sizes:
+        if number >= num_old:
+            by_rank.setdefault(ranks[number], []).append(number)
+    for rank in sorted(by_rank):
+        first, *others = by_rank[rank]
+        for number in others:
+            if sizes[number] != sizes[first]:
+                problems[number] = (
+                    f"it has {sizes[number]} along {name!r}, and another file at the same place "
+                    f"{sizes[first]}"
+                )
+        starts |= dict.fromkeys(by_rank[rank], at)
+        at += sizes[first]
+    return AxisResult(Axis(at, starts, sizes, frozenset(new)), problems)
 
 
 def _by_order(sizes: dict[int, int]) -> Axis:
@@ -151,13 +203,15 @@ def _by_order(sizes: dict[int, int]) -> Axis:
     return Axis(at, starts, sizes)
 
 
-def _by_value(name: str, marks: dict[int, NDArray[Any]], num_old: int) -> AxisResult:
+def _by_value(
+    name: str, marks: dict[int, NDArray[Any]], num_old: int, may_overlap: frozenset[int]
+) -> AxisResult:
     problems: dict[int, str] = {}
-    is_descending = _is_descending(marks)
+    is_descending = are_descending(marks)
     keys: dict[int, NDArray[Any]] = {}
     for number, values in marks.items():
-        ordered = -values.astype(_signed(values)) if is_descending else values
-        trouble = _disorder(name, ordered, is_descending)
+        ordered = ascending(values) if is_descending else values
+        trouble = find_disorder(name, ordered, is_descending=is_descending)
         if trouble and number < num_old:
             wrong = f"in the repository, {trouble}, so nothing can be appended"
             return AxisResult(Axis(0, {}, {}), {new: wrong for new in marks if new >= num_old})
@@ -166,7 +220,7 @@ def _by_value(name: str, marks: dict[int, NDArray[Any]], num_old: int) -> AxisRe
         else:
             keys[number] = ordered
     for number in [number for number in keys if number < num_old]:
-        problems |= _against_old(name, keys, number, num_old)
+        problems |= _against_old(name, keys, number, num_old, may_overlap)
     for number in problems:
         keys.pop(number, None)
     if not keys:
@@ -189,18 +243,22 @@ def _by_value(name: str, marks: dict[int, NDArray[Any]], num_old: int) -> AxisRe
     return AxisResult(Axis(len(union), starts, sizes), problems)
 
 
-def _is_descending(marks: dict[int, NDArray[Any]]) -> bool:
+def are_descending(marks: Mapping[int, NDArray[Any]]) -> bool:
+    """Whether all that have several values have them in descending order."""
     several = [values for values in marks.values() if len(values) > 1]
     return bool(several) and all(
         values.dtype.kind in "iuf" and bool(values[0] > values[-1]) for values in several
     )
 
 
-def _signed(values: NDArray[Any]) -> Any:
-    return np.int64 if values.dtype.kind == "u" else values.dtype
+def ascending(values: NDArray[Any]) -> NDArray[Any]:
+    """Descending values turned round."""
+    dtype: Any = np.int64 if values.dtype.kind == "u" else values.dtype
+    return -values.astype(dtype)
 
 
-def _disorder(name: str, values: NDArray[Any], is_descending: bool) -> str | None:
+def find_disorder(name: str, values: NDArray[Any], *, is_descending: bool) -> str | None:
+    """Why values cannot be places along an axis; None if they can."""
     if values.dtype.kind == "f" and bool(np.isnan(values).any()):
         return f"coordinate {name!r} has missing values"
     if len(values) < 2 or values.dtype.kind not in "iuf":
@@ -216,7 +274,11 @@ def _disorder(name: str, values: NDArray[Any], is_descending: bool) -> str | Non
 
 
 def _against_old(
-    name: str, keys: dict[int, NDArray[Any]], old: int, num_old: int
+    name: str,
+    keys: dict[int, NDArray[Any]],
+    old: int,
+    num_old: int,
+    may_overlap: frozenset[int],
 ) -> dict[int, str]:
     """Files that would have to go before the end of what is there already.
 
@@ -227,9 +289,14 @@ def _against_old(
     for number, values in keys.items():
         if number < num_old or not len(there) or not len(values) or values[0] > there[-1]:
             continue
-        if not bool(np.isin(values, there).all()):
-            problems[number] = (
-                f"its values of {name!r} start before the end of those in the repository; files "
-                "can only be appended"
-            )
+        inside = values[values <= there[-1]] if number in may_overlap else values
+        if bool(np.isin(inside, there).all()):
+            continue
+        if number in may_overlap:
+            why = "and they cannot be told exactly in its type and units"
+        else:
+            why = "files can only be appended, unless late='insert'"
+        problems[number] = (
+            f"its values of {name!r} start before the end of those in the repository; {why}"
+        )
     return problems

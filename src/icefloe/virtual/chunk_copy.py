@@ -24,7 +24,7 @@ from icefloe.storage.run import run_blocking
 from icefloe.store.operations import set_key
 from icefloe.store.zarr_store import IcechunkStore
 from icefloe.virtual.plan import ArrayPlan, IngestPlan, Region
-from icefloe.virtual.transfer import ReaderOf, read_block
+from icefloe.virtual.transfer import ReaderOf, check_missing, read_block
 
 STORING_THREADS = 4
 _MOST_WAITING_BYTES = 64 << 20  # read, but not stored so far
@@ -38,14 +38,19 @@ def copy_region(
 ) -> None:
     """Fill a region of the target, which no other writer shares a chunk of."""
     encode = chunk_encoder(array)
+    target = zarr.open_array(store, path=array.target, mode="r+", zarr_format=3)
+    check_missing(plan, array, region, target)
+    is_inside = array.old_shape is not None and all(
+        span.start < size for span, size in zip(region, array.old_shape, strict=True)
+    )
+    kept = target if is_inside and region else None
     if encode is None or not region:
-        block = read_block(plan, array, region, reader_of)
-        target = zarr.open_array(store, path=array.target, mode="r+", zarr_format=3)
-        target[region or ...] = block
+        target[region or ...] = read_block(plan, array, region, reader_of, kept)
         return
     with _Storing(store, array, encode) as storing:
         for unit in _read_units(plan, array, region):
-            storing.add(unit, read_block(plan, array, unit, reader_of))
+            if kept is None or len(array.rows_in(unit)):
+                storing.add(unit, read_block(plan, array, unit, reader_of, kept))
 
 
 def chunk_encoder(array: ArrayPlan) -> Encode | None:

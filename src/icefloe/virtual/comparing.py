@@ -19,10 +19,10 @@ from zarr.abc.store import Store
 
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.virtual.access import SourceAccess
+from icefloe.virtual.arrangement import Existing
 from icefloe.virtual.description import SourceDescription, VariableDescription
 from icefloe.virtual.formats import NativeReader
 from icefloe.virtual.open_files import DamagedSourceError, OpenFiles
-from icefloe.virtual.planning import Existing
 
 _BLOCK_BYTES = 16 * 1024 * 1024
 

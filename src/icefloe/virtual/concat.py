@@ -7,6 +7,14 @@ from collections.abc import Sequence
 from icefloe.errors import InvalidInputError
 from icefloe.virtual.axes import Axis, AxisKey, coordinate_of
 from icefloe.virtual.description import SourceDescription
+from icefloe.virtual.plan import IngestOptions
+
+
+def find_dimensions(
+    sources: Sequence[SourceDescription], options: IngestOptions
+) -> tuple[str, ...]:
+    """The dimensions that sources are joined along: those given, else those that differ."""
+    return options.concat_dims or options.ranked_dims or detect_concat_dims(sources)
 
 
 def detect_concat_dims(sources: Sequence[SourceDescription]) -> tuple[str, ...]:

@@ -7,12 +7,15 @@ from typing import Any
 
 import numpy as np
 import zarr
-from zarr.abc.store import Store
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 from zarr.errors import GroupNotFoundError
 
-from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.api.session import Session
+from icefloe.api.values import ChunkType
+from icefloe.errors import AlreadyExistsError, ErrorKind, InvalidInputError
+from icefloe.store.zarr_store import IcechunkStore
+from icefloe.virtual.arrangement import Existing
 from icefloe.virtual.description import (
     GroupDescription,
     Json,
@@ -23,12 +26,27 @@ from icefloe.virtual.description import (
     with_values,
 )
 from icefloe.virtual.ledger import LEDGER_GROUP, read_ledger
-from icefloe.virtual.planning import Existing
+from icefloe.virtual.plan import IngestOptions
 from icefloe.virtual.zarr_source import describe_v3, name_dimensions
 
 
+def require_group(store: IcechunkStore, options: IngestOptions, *, append: bool) -> Existing | None:
+    """What is added to; None for a group that is new or empty.
+
+    Raises:
+        AlreadyExistsError: the group has arrays, and `append` is not set.
+    """
+    existing = describe_existing(store, options.group, options.concat_dims)
+    if existing is not None and not append:
+        raise AlreadyExistsError(
+            f"group {'/' + options.group!r} has arrays already ({sorted(existing.documents)}); use "
+            "append=True, or another group"
+        )
+    return existing
+
+
 def describe_existing(
-    store: Store, group: str, concat_dims: tuple[str, ...] | None
+    store: IcechunkStore, group: str, concat_dims: tuple[str, ...] | None
 ) -> Existing | None:
     """What a group holds; None when it is not there or has no arrays."""
     prefix = group.strip("/")
@@ -51,7 +69,7 @@ def describe_existing(
         document = _document(store, "/".join(filter(None, (prefix, path))))
         variable, _ = describe_v3(path, document, document.get("attributes") or {})
         if wants_values(variable, concat_dims):
-            variable = _with_values(variable, node)
+            variable = _with_values(variable, node, store.session)
         variables[path], documents[path] = variable, document
     if not variables:
         return None
@@ -62,19 +80,25 @@ def describe_existing(
     return Existing(description, documents, read_ledger(store, group))
 
 
-def _with_values(variable: VariableDescription, node: zarr.Array[Any]) -> VariableDescription:
+def _with_values(
+    variable: VariableDescription, node: zarr.Array[Any], session: Session
+) -> VariableDescription:
     try:
         values = np.asarray(node[...])
-    except InvalidInputError as error:
-        is_closed = error.kind == ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER
-        if variable.is_coordinate or not is_closed:
+    except Exception:
+        if variable.is_coordinate or not _is_virtual(node, session):
             raise
-        # References that may not be read here: the values are then not compared.
+        # References that may not be read here, or to a file that is no longer what it was, which
+        # can fail in any way: the values are then not compared.
         return variable
     return with_values(variable, values.astype(object) if values.dtype.kind == "T" else values)
 
 
-def _document(store: Store, path: str) -> dict[str, Json]:
+def _is_virtual(node: zarr.Array[Any], session: Session) -> bool:
+    return session.chunk_type(f"/{node.path}", (0,) * node.ndim) is ChunkType.virtual
+
+
+def _document(store: IcechunkStore, path: str) -> dict[str, Json]:
     data = sync(store.get(f"{path}/zarr.json", default_buffer_prototype()))
     assert data is not None
     document: dict[str, Json] = json.loads(data.to_bytes())

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -51,6 +52,9 @@ def scan(
         StorageError: it is not there or cannot be read.
     """
     location, reach = absolute_location(source), access or SourceAccess()
+    if reach.preprocess is not None:
+        with _preprocessed(location, reach, reach.preprocess) as made:
+            return made.describe(concat_dims)  # type: ignore[no-any-return]
     file = _open(location, reach)
     if file is None:
         return zarr_source.scan_zarr(
@@ -90,6 +94,10 @@ def open_native(
 ) -> Iterator[NativeReader]:
     """Open a source to read values as they are stored."""
     location, reach = absolute_location(source), access or SourceAccess()
+    if reach.preprocess is not None:
+        with _preprocessed(location, reach, reach.preprocess) as made:
+            yield made
+        return
     file = _open(location, reach)
     if file is None:
         yield _ZarrReader(Place(location, reach))
@@ -104,6 +112,16 @@ def open_native(
             hdf5 = _hdf5(location)
             with hdf5.opened(file) as fid:
                 yield _Hdf5Reader(hdf5, fid)
+
+
+@contextlib.contextmanager
+def _preprocessed(location: str, access: SourceAccess, hook: Callable[[Any], Any]) -> Iterator[Any]:
+    from icefloe.virtual.preprocessing import PreprocessedSource  # noqa: PLC0415 - needs xarray
+
+    plain = replace(access, preprocess=None)
+    source = scan(location, concat_dims=(), access=plain)
+    with open_native(location, plain) as reader:
+        yield PreprocessedSource(source, reader, hook)
 
 
 class _ZarrReader:

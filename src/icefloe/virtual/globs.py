@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from urllib.parse import unquote
 
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
@@ -23,11 +23,14 @@ _MAGIC = re.compile(r"[*?\[]")
 Sources = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 
-def list_sources(sources: Sources, access: SourceAccess | None = None) -> list[str]:
+def list_sources(
+    sources: Sources, access: SourceAccess | None = None, exclude: str | Sequence[str] = ()
+) -> list[str]:
     """The locations meant, each once: those of a pattern sorted, otherwise in the order given.
 
     In a pattern `*`, `?` and `[...]` stand for parts of one name and `**` for any folders. A
-    folder that matches is taken for a Zarr store.
+    folder that matches is taken for a Zarr store. Sources that match a pattern of `exclude` are
+    left out; one without a slash is about the last part of a name.
 
     Raises:
         InvalidInputError: a pattern matches nothing, or there is no source at all.
@@ -43,9 +46,26 @@ def list_sources(sources: Sources, access: SourceAccess | None = None) -> list[s
         if not matches:
             raise InvalidInputError(f"no file matches {text!r}", ErrorKind.OBJECT_NOT_FOUND)
         found |= dict.fromkeys(matches)
-    if not found:
-        raise InvalidInputError("there are no sources to ingest")
-    return list(found)
+    kept = [location for location in found if not is_excluded(location, exclude)]
+    if not kept:
+        why = f": all {len(found)} are excluded by {exclude!r}" if found else ""
+        raise InvalidInputError(f"there are no sources to ingest{why}")
+    return kept
+
+
+def is_excluded(location: str, exclude: str | Sequence[str]) -> bool:
+    """Whether a location, or the last part of it, matches one of the patterns."""
+    name = unquote(location).rstrip("/")
+    for pattern in [exclude] if isinstance(exclude, str) else exclude:
+        text = hadoop_free(pattern)
+        if "/" not in text:
+            found = fnmatch.fnmatchcase(name.rpartition("/")[2], text)
+        else:
+            whole = text if "://" in text or text.startswith("*") else os.path.abspath(text)  # noqa: PTH100 - keeps the pattern as text
+            found = fnmatch.fnmatchcase(name.removeprefix("file://"), whole.removeprefix("file://"))
+        if found:
+            return True
+    return False
 
 
 def _is_file(text: str) -> bool:

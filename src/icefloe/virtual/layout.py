@@ -255,11 +255,16 @@ def find_inexact_times(path: str, boxes: Mapping[int, Box], wanted: Box) -> dict
 
 
 def find_overlaps(
-    path: str, boxes: Mapping[int, Box], num_old: int, names: Sequence[str]
+    path: str,
+    boxes: Mapping[int, Box],
+    num_old: int,
+    names: Sequence[str],
+    late: frozenset[int] = frozenset(),
 ) -> dict[int, str]:
     """Sources that fill what an earlier one (in the order listed) fills already.
 
-    Coordinates have been put in order already: at the same place they have the same values.
+    Coordinates have been put in order already: at the same place they have the same values. Those
+    of `late` may lie inside of what is in the repository.
     """
     placed = [
         (number, box)
@@ -268,6 +273,7 @@ def find_overlaps(
     ]
     if len(placed) < 2:
         return {}
+    num_placed_old = sum(number < num_old for number, _ in placed)
     axes = placed[0][1].concat_axes
     starts = np.array([[box.start[at] for at in axes] for _, box in placed], np.int64)
     sizes = np.array([[box.shape[at] for at in axes] for _, box in placed], np.int64)
@@ -285,6 +291,8 @@ def find_overlaps(
             for edge, low, size in zip(edges, starts[row], sizes[row], strict=True)
         )
         taken = owner[spans]
+        if number in late:
+            taken = taken[taken >= num_placed_old]
         if bool((taken >= 0).any()):
             other = placed[int(taken.max())][0]
             where = "the repository" if other < num_old else names[other]
@@ -294,11 +302,15 @@ def find_overlaps(
     return problems
 
 
-def drop_repeated(all_boxes: Mapping[str, dict[int, Box]], names: Sequence[str]) -> dict[int, str]:
+def drop_repeated(
+    all_boxes: Mapping[str, dict[int, Box]],
+    names: Sequence[str],
+    replaced: frozenset[int] = frozenset(),
+) -> dict[int, str]:
     """Take boxes out that fill the very same place with the very same values as another source.
 
     Files with different variables bring the same bounds. A file of which nothing is left is the
-    same as another one, and is returned with the reason.
+    same as another one, and is returned with the reason, unless it is `replaced`.
     """
     brought: Counter[int] = Counter()
     repeated: dict[int, list[int]] = {}
@@ -311,7 +323,7 @@ def drop_repeated(all_boxes: Mapping[str, dict[int, Box]], names: Sequence[str])
     return {
         number: f"it holds the same as {names[others[0]]}"
         for number, others in repeated.items()
-        if len(others) == brought[number]
+        if len(others) == brought[number] and number not in replaced
     }
 
 

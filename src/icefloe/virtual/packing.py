@@ -2,7 +2,8 @@
 
 Archives choose scale and offset anew for every file. Such files can be joined by copying: values
 are unpacked as xarray does it, and stored as float64 with NaN for what is missing. Where only the
-types differ, values are stored in the smallest type that holds all of them.
+types differ, values are stored in the smallest type that holds all of them. An array that is packed
+already stays so: what is appended is rounded to its steps, or refused if it lies out of its range.
 """
 
 from __future__ import annotations
@@ -52,6 +53,35 @@ class Packing:
         if is_missing.any():
             values[is_missing] = np.nan
         return values
+
+    def pack(self, values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:
+        """Values as the nearest numbers that mean them; None if there are none of the type."""
+        numbers = values.astype(np.float64)
+        if self.offset is not None:
+            numbers = numbers - self.offset
+        if self.scale is not None:
+            numbers = numbers / self.scale
+        is_missing = np.isnan(numbers)
+        kind = dtype if self.view is None else np.dtype(self.view)
+        if kind.kind == "f":
+            stored = numbers.astype(kind)
+        else:
+            rounded = np.rint(np.where(is_missing, 0, numbers))
+            limits = np.iinfo(kind)
+            if rounded.size and (rounded.min() < limits.min or rounded.max() > limits.max):
+                return None
+            stored = rounded.astype(kind)
+        stored = stored.view(dtype)
+        for mark in self.missing:
+            if bool((stored[~is_missing] == mark).any()):
+                return None
+        if not is_missing.any():
+            return stored
+        if self.missing:
+            stored[is_missing] = self.missing[0]
+        elif kind.kind != "f":
+            return None
+        return stored
 
 
 def packing_of(variable: VariableDescription) -> Packing | None:

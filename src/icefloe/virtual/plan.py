@@ -19,6 +19,7 @@ from zarr.dtype import parse_dtype
 from icefloe.changes.split_grid import ChunkSpan
 from icefloe.errors import InvalidInputError
 from icefloe.virtual.description import Json, SourceDescription
+from icefloe.virtual.order import AS_LISTED, BY_COORDINATES, named_dims
 from icefloe.virtual.packing import Packing
 from icefloe.virtual.times import TimeUnits
 
@@ -38,6 +39,9 @@ class IngestOptions:
         variables: names or paths to bring over, their coordinates included; None for all.
         chunks: chunk lengths by dimension name, for native mode; the source's own where missing.
         mode: `native` copies values, `virtual` refers to the files.
+        order: `coordinates`, `listed`, or a pattern of file names; see `order.py`.
+        late: whether values that belong before the end of the group are inserted there.
+        changed: what becomes of files that changed since an earlier ingest.
     """
 
     group: str = ""
@@ -45,6 +49,16 @@ class IngestOptions:
     variables: tuple[str, ...] | None = None
     chunks: Mapping[str, int] = field(default_factory=dict)
     mode: Mode = "native"
+    order: str = BY_COORDINATES
+    late: Literal["fail", "insert"] = "fail"
+    changed: Literal["fail", "replace", "skip"] = "fail"
+
+    @property
+    def ranked_dims(self) -> tuple[str, ...]:
+        """Dimensions along which coordinates do not tell the place."""
+        if self.order == AS_LISTED:
+            return self.concat_dims or ()
+        return named_dims(self.order)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +145,16 @@ class ArrayPlan:
     """The units of the files that have others."""
     packings: dict[int, Packing] = field(default_factory=dict)
     """How files pack their values, where the array is unpacked."""
+    packed_as: Packing | None = None
+    """How the array packs them itself."""
     old_shape: tuple[int, ...] | None = None
     """The shape of the array that is appended to."""
     reserved: Any = None
     """A value that no file may hold, because here it means missing."""
     note: str | None = None
     """Why the array is copied in a virtual ingest."""
+    guarded: frozenset[int] = frozenset()
+    """Sources that may only fill what is missing so far."""
     _index: BoxIndex | None = field(default=None, init=False, repr=False)
 
     @property
@@ -150,8 +168,7 @@ class ArrayPlan:
     @property
     def itemsize(self) -> int:
         """Bytes a value takes in memory, at least one."""
-        kind: Any = parse_dtype(self.metadata["data_type"], zarr_format=3)
-        return max(1, int(kind.to_native_dtype().itemsize))
+        return itemsize_of(self.metadata)
 
     @property
     def new_chunks(self) -> ChunkSpan:
@@ -189,9 +206,9 @@ class ArrayPlan:
             yield ()
             return
         low, high = self.starts.min(axis=0), (self.starts + self.shapes).max(axis=0)
-        lengths = _block_lengths(self.chunks, self.shape, most_bytes // max(1, itemsize))
+        lengths = block_lengths(self.chunks, self.shape, most_bytes // max(1, itemsize))
         edges = [
-            _edges(int(first), int(last), length)
+            block_edges(int(first), int(last), length)
             for first, last, length in zip(low, high, lengths, strict=True)
         ]
         yield from (spans for spans in product(*edges) if len(self.rows_in(spans)))
@@ -239,7 +256,13 @@ class IngestPlan:
         )
 
 
-def _block_lengths(chunks: Sequence[int], shape: Sequence[int], most_items: int) -> list[int]:
+def itemsize_of(document: Mapping[str, Json]) -> int:
+    """Bytes that a value of an array takes in memory, at least one."""
+    kind: Any = parse_dtype(document["data_type"], zarr_format=3)
+    return max(1, int(kind.to_native_dtype().itemsize))
+
+
+def block_lengths(chunks: Sequence[int], shape: Sequence[int], most_items: int) -> list[int]:
     """Whole chunks along each dimension, the last ones filled up first."""
     lengths = [min(chunk, max(1, size)) for chunk, size in zip(chunks, shape, strict=True)]
     for axis in reversed(range(len(shape))):
@@ -254,6 +277,7 @@ def _block_lengths(chunks: Sequence[int], shape: Sequence[int], most_items: int)
     ]
 
 
-def _edges(first: int, last: int, length: int) -> list[slice]:
+def block_edges(first: int, last: int, length: int) -> list[slice]:
+    """A span, cut at multiples of a length."""
     start = first // length * length
     return [slice(max(first, at), min(last, at + length)) for at in range(start, last, length)]

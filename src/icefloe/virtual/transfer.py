@@ -23,6 +23,7 @@ from icefloe.virtual.description import Json, SourceDescription, SourceVersion
 from icefloe.virtual.formats import NativeReader
 from icefloe.virtual.layout import fill_of
 from icefloe.virtual.open_files import DamagedSourceError
+from icefloe.virtual.packing import Packing
 from icefloe.virtual.plan import ArrayPlan, IngestPlan, Region
 from icefloe.virtual.references import cut_leading, index_of, shift_references, with_checksums
 from icefloe.virtual.targets import group_document
@@ -73,12 +74,16 @@ def write_values(store: Store, array: ArrayPlan) -> None:
 
 
 def read_block(
-    plan: IngestPlan, array: ArrayPlan, region: Region, reader_of: ReaderOf
+    plan: IngestPlan,
+    array: ArrayPlan,
+    region: Region,
+    reader_of: ReaderOf,
+    target: zarr.Array[Any] | None = None,
 ) -> NDArray[Any]:
     """The values of a region of the target, from the files that have them.
 
     Values are as stored: packed ones stay packed. Only times are converted, where their units
-    differ between files. What no file has is the fill value.
+    differ between files. What no file has is what the `target` has, if given, else the fill value.
     """
     kind = parse_dtype(array.metadata["data_type"], zarr_format=3)
     fill = kind.from_json_scalar(array.metadata["fill_value"], zarr_format=3)
@@ -92,7 +97,7 @@ def read_block(
         if units is not None:
             values = _converted(plan.sources[part.source], array, values, units)
         if (packing := array.packings.get(part.source)) is not None:
-            values = packing.unpack(values, dtype)
+            values = _repacked(plan.sources[part.source], array, packing, values, dtype)
         if array.reserved is not None and bool((values == array.reserved).any()):
             raise DamagedSourceError(
                 plan.sources[part.source].location,
@@ -101,7 +106,9 @@ def read_block(
             )
         if part.target_region == region and region:
             return values.reshape(shape).astype(dtype, copy=False)
-        if block is None:
+        if block is None and target is not None:
+            block = np.array(target[region], dtype)
+        elif block is None:
             block = np.full(shape, fill, dtype)
         inside = tuple(
             slice(span.start - whole.start, span.stop - whole.start)
@@ -124,6 +131,49 @@ def _converted(
             f"times of {array.path!r} cannot be written as {dtype} in the units of the first file",
         )
     return found
+
+
+def _repacked(
+    source: SourceDescription,
+    array: ArrayPlan,
+    packing: Packing,
+    values: NDArray[Any],
+    dtype: np.dtype[Any],
+) -> NDArray[Any]:
+    own = array.packed_as
+    if own is None:
+        return packing.unpack(values, dtype)
+    found = own.pack(packing.unpack(values, np.dtype("f8")), dtype)
+    if found is None:
+        raise DamagedSourceError(
+            source.location,
+            f"{array.path!r} has values that cannot be packed as {dtype} with the scale_factor "
+            "and add_offset of the array in the repository",
+        )
+    return found
+
+
+def check_missing(
+    plan: IngestPlan, array: ArrayPlan, region: Region, target: zarr.Array[Any]
+) -> None:
+    """Refuse files of which a region of the target has values already.
+
+    Raises:
+        DamagedSourceError: names the file.
+    """
+    for part in array.parts(region) if array.guarded else ():
+        if part.source not in array.guarded:
+            continue
+        there = np.asarray(target[part.target_region])
+        fill = np.asarray(target.fill_value, there.dtype)
+        is_missing = there == fill
+        if there.dtype.kind in "fc":
+            is_missing |= np.isnan(there) & bool(np.isnan(fill))
+        if not bool(np.all(is_missing)):
+            raise DamagedSourceError(
+                plan.sources[part.source].location,
+                f"{array.path!r} has values at its place already, in the repository",
+            )
 
 
 def write_references(store: IcechunkStore, target: str, placed: pa.Table) -> None:
@@ -152,37 +202,47 @@ def write_references(store: IcechunkStore, target: str, placed: pa.Table) -> Non
 class Placement:
     """Where the references of one variable of one source go: all that placing them needs."""
 
+    target: str
+    location: str
     first_chunk: tuple[int, ...]
     cut: tuple[tuple[int, ...], tuple[int, ...]] | None
     """The shape of a contiguous variable, and that of the chunks it is cut into."""
     version: SourceVersion
+    is_guarded: bool = False
+    """Whether the target may have no chunks there."""
 
-    def place(self, table: pa.Table) -> pa.Table | None:
-        """What scanning gave, at its place in the target, with checksums; None without chunks."""
+    def place(self, table: pa.Table, store: Store) -> pa.Table | None:
+        """What scanning gave, at its place in the target, with checksums; None without chunks.
+
+        Raises:
+            DamagedSourceError: the target, in `store`, has chunks there already.
+        """
         if not table.num_rows:
             return None
         if self.cut is not None and "offset" in table.column_names:
             table = cut_leading(table, *self.cut)
-        return with_checksums(shift_references(table, self.first_chunk), self.version)
+        placed = with_checksums(shift_references(table, self.first_chunk), self.version)
+        for index in index_of(placed).tolist() if self.is_guarded else ():
+            if sync(store.exists("/".join([self.target, "c", *map(str, index)]))):
+                raise DamagedSourceError(
+                    self.location, f"{self.target!r} has values at its place already"
+                )
+        return placed
 
 
 def placement_of(plan: IngestPlan, array: ArrayPlan, row: int) -> Placement:
     """Where the file of `array.sources[row]` goes."""
-    source = plan.sources[int(array.sources[row])]
+    number = int(array.sources[row])
+    source = plan.sources[number]
     variable = source.variables[array.path]
     chunks = np.maximum(np.array(array.chunks, np.int64), 1)
     own = array.chunks[array.num_new_axes :]
     is_cut = variable.is_contiguous and 0 not in variable.shape and own != variable.shape
-    first_chunk = tuple((array.starts[row] // chunks).tolist())
-    return Placement(first_chunk, (variable.shape, own) if is_cut else None, source.version)
-
-
-def placed_references(
-    plan: IngestPlan, array: ArrayPlan, number: int, table: pa.Table
-) -> pa.Table | None:
-    """The references of one source at their place in the target, with checksums.
-
-    `table` is what scanning the source gave for `array.path`. None if it has no chunk.
-    """
-    row = int(np.flatnonzero(array.sources == number)[0])
-    return placement_of(plan, array, row).place(table)
+    return Placement(
+        array.target,
+        source.location,
+        tuple((array.starts[row] // chunks).tolist()),
+        (variable.shape, own) if is_cut else None,
+        source.version,
+        number in array.guarded,
+    )

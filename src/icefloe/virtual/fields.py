@@ -57,7 +57,30 @@ FIELDS = {
     "chunks": Field(_is_lengths, "lengths by name of dimension, such as {time: 24}"),
     "mode": Field(lambda value: value in ("native", "virtual"), "'native' or 'virtual'", False),
     "append": Field(lambda value: isinstance(value, bool), "true or false", False),
-    "on_error": Field(lambda value: value in ("fail", "skip"), "'fail' or 'skip'", False),
+    "order": Field(
+        lambda value: _is_text(value) and value != "",
+        "'coordinates', 'listed', or a pattern of file names such as 'sst_{time}.nc'",
+        False,
+    ),
+    "late": Field(lambda value: value in ("fail", "insert"), "'fail' or 'insert'", False),
+    "changed": Field(
+        lambda value: value in ("fail", "replace", "skip"), "'fail', 'replace' or 'skip'", False
+    ),
+    "exclude": Field(
+        lambda value: _is_name_or_names(value) or value in ((), []),
+        "a pattern of names, or a list of them",
+        False,
+    ),
+    "on_error": Field(
+        lambda value: value in ("fail", "skip", "quarantine"),
+        "'fail', 'skip' or 'quarantine'",
+        False,
+    ),
+    "access": Field(
+        lambda value: isinstance(value, Mapping) and all(map(_is_text, value)),
+        "options of the storage by name, such as {anonymous: true}",
+    ),
+    "num_tasks": Field(lambda value: type(value) is int and value > 0, "a whole number from 1 on"),
     "message": Field(_is_text, "the text of the commit message"),
 }
 
