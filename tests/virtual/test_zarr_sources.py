@@ -11,6 +11,8 @@ import pytest
 import zarr
 from zarr.codecs import GzipCodec, TransposeCodec
 
+import icefloe
+from icefloe.virtual import ingest_local
 from icefloe.virtual.description import SourceError
 from icefloe.virtual.formats import open_native, scan
 from tests.virtual.decoding import decode
@@ -78,6 +80,23 @@ def test_version_2_fill_values_keep_both_meanings(tmp_path: Path) -> None:
     assert source.variables["i"].attributes["_FillValue"] == -5
     assert "_FillValue" in source.variables["f"].attributes
     assert "_FillValue" not in source.variables["n"].attributes
+
+
+def test_a_version_2_mark_that_is_only_an_attribute_masks_as_in_xarray(tmp_path: Path) -> None:
+    xr: Any = pytest.importorskip("xarray", reason="xarray is an optional dependency")
+    group = zarr.create_group(tmp_path / "a.zarr", zarr_format=2)
+    for name, dtype in {"f": "f4", "d": ">f8", "i": "i2"}.items():
+        array = group.create_array(name, shape=(3,), chunks=(3,), dtype=dtype, fill_value=None)
+        array[:] = [1, -999, 3]
+        array.attrs.update({"_ARRAY_DIMENSIONS": ["x"], "_FillValue": -999})
+    zarr.consolidate_metadata(tmp_path / "a.zarr")
+    repository = icefloe.Repository.create(icefloe.in_memory_storage())
+    ingest_local(tmp_path / "a.zarr", repository)
+    store = repository.readonly_session("main").store
+    found = xr.open_zarr(store, consolidated=False, chunks=None).load()
+    wanted = xr.open_zarr(tmp_path / "a.zarr", chunks=None).load()
+    assert wanted["f"].isnull().values.tolist() == [False, True, False]
+    xr.testing.assert_identical(found, wanted)
 
 
 V3_OPTIONS: dict[str, dict[str, Any]] = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,8 @@ from zarr.dtype import parse_dtype
 
 from icefloe.errors import ErrorKind, StorageError
 from icefloe.virtual.access import SourceAccess, location_of_key
-from icefloe.virtual.data_types import data_type_of
+from icefloe.virtual.chunk_keys import ChunkKeys, grid_of
+from icefloe.virtual.data_types import data_type_of, encode_cf_fill_value
 from icefloe.virtual.description import (
     GroupDescription,
     Json,
@@ -40,14 +41,6 @@ from icefloe.virtual.zarr_metadata import (
 )
 
 DIMENSIONS_V2 = "_ARRAY_DIMENSIONS"
-
-
-@dataclass(frozen=True, slots=True)
-class _Keys:
-    """How the chunks of an array are named."""
-
-    separator: str
-    starts_with_c: bool
 
 
 def is_zarr(place: Place) -> bool:
@@ -161,7 +154,7 @@ def _parse(place: Place, key: str, data: bytes) -> dict[str, Json]:
 
 def _variable(
     location: str, path: str, document: dict[str, Json], attributes: dict[str, Json]
-) -> tuple[VariableDescription, _Keys]:
+) -> tuple[VariableDescription, ChunkKeys]:
     try:
         if document.get("zarr_format") == 2:
             return _from_v2(path, document, attributes)
@@ -174,10 +167,10 @@ def _variable(
 
 def _from_v2(
     path: str, document: dict[str, Json], attributes: dict[str, Json]
-) -> tuple[VariableDescription, _Keys]:
+) -> tuple[VariableDescription, ChunkKeys]:
     dtype = numpy_dtype(document)
     names = attributes.pop(DIMENSIONS_V2, None) or ()
-    keys = _Keys(document.get("dimension_separator", "."), starts_with_c=False)
+    keys = ChunkKeys(document.get("dimension_separator", "."), starts_with_c=False)
     common: dict[str, Any] = {
         "path": path,
         "shape": tuple(document["shape"]),
@@ -190,6 +183,10 @@ def _from_v2(
         nothing["reason"] = why
         return VariableDescription(dtype="V0", attributes=attributes, **nothing, **common), keys
     fill, mark = fill_value_from_v2(document, dtype)
+    plain = attributes.get("_FillValue")
+    if mark is None and isinstance(plain, int | float) and dtype.kind in "iuf":
+        # A plain number is right beside version 2; beside version 3 xarray wants it encoded.
+        mark = encode_cf_fill_value(plain, dtype)
     if mark is not None:
         attributes["_FillValue"] = mark
     codecs, reason = codecs_from_v2(document, dtype)
@@ -207,7 +204,7 @@ def _from_v2(
 
 def describe_v3(
     path: str, document: dict[str, Json], attributes: dict[str, Json]
-) -> tuple[VariableDescription, _Keys]:
+) -> tuple[VariableDescription, ChunkKeys]:
     """An array of Zarr version 3, from its zarr.json."""
     dtype = parse_dtype(document["data_type"], zarr_format=3).to_native_dtype()
     shape = tuple(document["shape"])
@@ -230,7 +227,7 @@ def describe_v3(
         codecs=tuple(document["codecs"]) if is_regular else None,
         reason=None if is_regular else f"its chunk grid is {grid['name']!r}, not regular",
     )
-    return variable, _Keys(separator, starts_with_c)
+    return variable, ChunkKeys(separator, starts_with_c)
 
 
 def name_dimensions(
@@ -251,7 +248,7 @@ def name_dimensions(
 
 
 def _references(
-    location: str, path: str, listing: Listing, variable: VariableDescription, keys: _Keys
+    location: str, path: str, listing: Listing, variable: VariableDescription, keys: ChunkKeys
 ) -> pa.Table:
     """The chunk objects of one array, as columns: key -> index happens for all at once."""
     prefix = f"{path}/" if path else ""
@@ -259,20 +256,8 @@ def _references(
     names = pa.array(listing.keys[rows], pa.string())
     rest = pc.utf8_slice_codeunits(names, len(prefix))
     ndim = len(variable.shape)
-    separator = "\\." if keys.separator == "." else keys.separator
-    numbers = separator.join(["[0-9]+"] * ndim)
-    if keys.starts_with_c:
-        pattern = f"^c{separator}{numbers}$" if ndim else "^c$"
-    else:
-        pattern = f"^{numbers}$" if ndim else "^0$"
-    chosen = np.flatnonzero(pc.match_substring_regex(rest, pattern).to_numpy(zero_copy_only=False))
-    index = np.zeros((len(chosen), ndim), np.uint32)
-    if ndim and len(chosen):
-        parts = pc.split_pattern(rest.take(pa.array(chosen)), keys.separator).flatten()
-        if keys.starts_with_c:
-            parts = parts.filter(pc.not_equal(parts, "c"))
-        index = parts.cast(pa.uint32()).to_numpy().reshape(len(chosen), ndim)
-    grid = [-(-size // chunk) for size, chunk in zip(variable.shape, variable.chunks, strict=True)]
+    chosen, index = keys.parse(rest, ndim)
+    grid = grid_of(variable.shape, variable.chunks)
     inside = (index < np.array(grid, np.int64)).all(axis=1)
     index, chosen = index[inside], chosen[inside]
     order = np.lexsort(index.T[::-1]) if ndim else np.arange(len(index))
