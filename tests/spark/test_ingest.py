@@ -26,6 +26,7 @@ from tests.virtual.datasets import (
     to_h5netcdf,
     to_netcdf4,
 )
+from tests.virtual.reference_sets import references_to, write_json, write_parquet
 from tests.virtual.test_grib import at, write_grib
 from tests.virtual_sources import config_of
 
@@ -91,6 +92,29 @@ def test_files_of_every_format_become_what_xarray_reads(
     alone = make_repository(tmp_path, "alone")
     ingest_local(pattern, alone, concat_dim="time", mode=mode)
     assert sorted(locations) == sorted(alone.readonly_session("main").all_virtual_chunk_locations())
+
+
+@pytest.mark.parametrize("mode", ["native", "virtual"])
+def test_sets_of_references_become_what_xarray_reads(
+    spark: SparkSession, tmp_path: Path, mode: Any
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "sets").mkdir()
+    repository = make_repository(tmp_path / "data", "../repository")  # which covers no set
+    paths = [tmp_path / "data" / f"{part}.nc" for part in range(3)]
+    for part, path in enumerate(paths):
+        to_netcdf4(dataset(part, has_text=False), path)
+        refs = references_to(path, inline_every=2 * part)
+        if part == 2:
+            write_parquet(tmp_path / "sets" / "2.parq", refs)
+        else:
+            write_json(tmp_path / "sets" / f"{part}.json", refs)
+    pattern = str(tmp_path / "sets" / "?.*")
+    report = ingest(spark, pattern, repository, concat_dim="time", mode=mode)
+    assert (report.files_added, report.files_failed) == (3, 0)
+    check(contents(repository), expected(paths))
+    locations = repository.readonly_session("main").all_virtual_chunk_locations()
+    assert set(locations) == ({path.as_uri() for path in paths} if mode == "virtual" else set())
 
 
 @pytest.mark.parametrize("mode", ["native", "virtual"])

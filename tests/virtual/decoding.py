@@ -49,7 +49,7 @@ def decode(
     buffer = default_buffer_prototype().buffer
     sync(store.set("zarr.json", buffer.from_bytes(json.dumps(document).encode())))
     for row, index in zip(table.to_pylist(), index_of(table).tolist(), strict=True):
-        if "inline" in row:
+        if row.get("inline") is not None:
             data = row["inline"]
         else:
             place = (row["location"], row["offset"], row["length"])

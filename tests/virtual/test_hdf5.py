@@ -330,5 +330,5 @@ def test_damaged_files_say_which_and_why(path: Path) -> None:
         with pytest.raises(SourceError, match="source%20file"):
             scan(path, references=True)
     path.write_bytes(b"something else")
-    with pytest.raises(SourceError, match="not NetCDF, HDF5, GRIB or Zarr"):
+    with pytest.raises(SourceError, match="not NetCDF, HDF5, GRIB, Zarr"):
         scan(path)

@@ -317,7 +317,7 @@ def test_odd_files_are_named_and_left_out(tmp_path: Path, repository: Repository
     assert 'units "K", other files "degC"' in told["packed.nc"]
     assert "it holds the same as" in told["twice.nc"]
     assert "HDF5 cannot read it" in told["broken.nc"]
-    assert "not NetCDF, HDF5, GRIB or Zarr" in told["text.nc"]
+    assert "not NetCDF, HDF5, GRIB, Zarr" in told["text.nc"]
     check(contents(repository), expected(paths))
 
 

@@ -56,8 +56,10 @@ def require_containers(session: Session, plan: IngestPlan) -> None:
     virtual = [array for array in plan.arrays if array.storage == "virtual"]
     numbers = {number for array in virtual for number in array.sources.tolist()}
     sources = [plan.sources[number] for number in sorted(numbers)]
-    # Chunks of a Zarr store are objects of their own below it; tasks look at those.
-    locations = [source.location for source in sources if not source.format.startswith("zarr")]
+    # Chunks of a Zarr store are objects of their own below it, those that a set of references
+    # names may be anywhere; tasks look at them.
+    elsewhere = ("zarr", "kerchunk")
+    locations = [source.location for source in sources if source.format not in elsewhere]
     containers = session._handle.assets.virtual.access.containers
     is_covered = match_containers(pa.array(locations, pa.string()), containers).number >= 0
     if not is_covered.all():

@@ -112,6 +112,53 @@ class SourceAccess:
         reader = BlockReader(connection, key)
         return SourceFile(location, reader.version, None, reader)
 
+    def look(self, location: str) -> SourceVersion:
+        """The state of a file, none of which is read.
+
+        Raises:
+            StorageError: it is not there or cannot be looked at.
+        """
+        path = local_path(location)
+        if path is not None:
+            try:
+                state = path.stat()
+            except OSError as error:
+                raise _unreadable(location, error) from error
+            return SourceVersion(state.st_size, None, math.ceil(state.st_mtime))
+        connection, key = self.remote(location)
+        try:
+            return object_version(obstore.head(connection.reader(), key))
+        except ClientError as error:
+            raise _translated(error, key, connection) from error
+
+    def read(self, location: str, offset: int, length: int | None) -> bytes:
+        """Bytes of a file, in one request; all of it if there is no length.
+
+        Raises:
+            StorageError: it is not there, cannot be read, or ends before.
+        """
+        path = local_path(location)
+        if path is not None:
+            try:
+                with path.open("rb") as stream:
+                    stream.seek(offset)
+                    data = stream.read(-1 if length is None else length)
+            except OSError as error:
+                raise _unreadable(location, error) from error
+        else:
+            connection, key = self.remote(location)
+            options: Any = {} if length is None else {"range": (offset, offset + length)}
+            try:
+                data = bytes(obstore.get(connection.reader(), key, options=options).bytes())
+            except ClientError as error:
+                raise _translated(error, key, connection) from error
+        if length is not None and len(data) != length:
+            raise StorageError(
+                f"{location}: {len(data)} bytes came in at {offset}, expected {length}",
+                ErrorKind.INVALID_OBJECT_SIZE,
+            )
+        return data
+
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:

@@ -13,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
-from icefloe.virtual import netcdf3, zarr_source
+from icefloe.virtual import kerchunk_source, netcdf3, zarr_source
 from icefloe.virtual.access import SourceAccess, SourceFile, absolute_location, local_path
 from icefloe.virtual.description import SourceDescription, SourceError
+from icefloe.virtual.kerchunk_json import JsonReferences, may_be_json
+from icefloe.virtual.kerchunk_parquet import ParquetReferences, is_parquet_set
 from icefloe.virtual.listing import Place
 
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
@@ -38,7 +40,8 @@ def scan(
     concat_dims: tuple[str, ...] | None = None,
     access: SourceAccess | None = None,
 ) -> SourceDescription:
-    """Describe one source: a NetCDF 4, HDF5, NetCDF 3 or GRIB file, or a Zarr store (2 or 3).
+    """Describe one source: a NetCDF 4, HDF5, NetCDF 3 or GRIB file, a Zarr store (2 or 3), or a
+    set of references as kerchunk writes it (JSON or Parquet).
 
     Args:
         source: a path, or a URL of a file, of S3, GCS, Azure or a web server.
@@ -56,13 +59,15 @@ def scan(
         with _preprocessed(location, reach, reach.preprocess) as made:
             return made.describe(concat_dims)  # type: ignore[no-any-return]
     file = _open(location, reach)
-    if file is None:
-        return zarr_source.scan_zarr(
-            location, reach, references=references, concat_dims=concat_dims
-        )
     options: dict[str, Any] = {"references": references, "concat_dims": concat_dims}
+    if file is None:
+        if (found_set := _parquet_set(location, reach)) is not None:
+            return kerchunk_source.scan_kerchunk(found_set, reach, **options)
+        return zarr_source.scan_zarr(location, reach, **options)
     found: SourceDescription
     match _detect(file):
+        case "kerchunk":
+            found = kerchunk_source.scan_kerchunk(JsonReferences(file), reach, **options)
         case "netcdf3":
             found = netcdf3.scan_netcdf3(file, **options)
         case "grib":
@@ -77,8 +82,8 @@ def look_at(
 ) -> SourceDescription | None:
     """What a file is called and which version it has, without anything that is in it.
 
-    Enough to tell whether a file that was ingested before has changed. None for a Zarr store,
-    whose version follows from all of its objects.
+    Enough to tell whether a file that was ingested before has changed. None for a folder, whose
+    version follows from all of its objects.
 
     Raises:
         StorageError: it is not there or cannot be read.
@@ -100,9 +105,15 @@ def open_native(
         return
     file = _open(location, reach)
     if file is None:
-        yield _ZarrReader(Place(location, reach))
+        found_set = _parquet_set(location, reach)
+        if found_set is not None:
+            yield kerchunk_source.KerchunkReader(found_set, reach)
+        else:
+            yield _ZarrReader(Place(location, reach))
         return
     match _detect(file):
+        case "kerchunk":
+            yield kerchunk_source.KerchunkReader(JsonReferences(file), reach)
         case "netcdf3":
             yield _Netcdf3Reader(file, netcdf3.read_header(file))
         case "grib":
@@ -156,27 +167,41 @@ class _Hdf5Reader:
 
 
 def _open(location: str, access: SourceAccess) -> SourceFile | None:
-    """The file at a location; None when there is a Zarr store."""
+    """The file at a location; None when there is a folder: a Zarr store or a set of references."""
     path = local_path(location)
     if path is not None and path.is_dir():
-        if zarr_source.is_zarr(Place(location, access)):
+        if _is_store(Place(location, access)):
             return None
-        raise SourceError(f"{location}: a folder that is not a Zarr store")
+        raise SourceError(
+            f"{location}: a folder that is not a Zarr store, and no set of references"
+        )
     if path is None and location.endswith((".zarr", "/")):
         return None
     try:
         return access.open(location)
     except StorageError as error:
         is_missing = error.kind == ErrorKind.OBJECT_NOT_FOUND
-        if path is None and is_missing and zarr_source.is_zarr(Place(location, access)):
+        if path is None and is_missing and _is_store(Place(location, access)):
             return None
         raise
+
+
+def _is_store(place: Place) -> bool:
+    return zarr_source.is_zarr(place) or is_parquet_set(place)
+
+
+def _parquet_set(location: str, access: SourceAccess) -> ParquetReferences | None:
+    """The set of references in a folder; None if it is a Zarr store."""
+    if location.rstrip("/").endswith(".zarr"):
+        return None
+    place = Place(location, access)
+    return ParquetReferences(place) if is_parquet_set(place) else None
 
 
 def _detect(file: SourceFile) -> str:
     stream = file.open()
     try:
-        start = stream.read(8)
+        start = stream.read(64)
         if start[:4] == b"GRIB":
             return "grib"
         if start[:4] in (b"CDF\x01", b"CDF\x02", b"CDF\x05"):
@@ -185,14 +210,18 @@ def _detect(file: SourceFile) -> str:
             stream.seek(offset)
             if stream.read(8) == HDF5_MAGIC:
                 return "hdf5"
+        if may_be_json(start):
+            return "kerchunk"
     finally:
         if file.path is not None:
             stream.close()
         else:
             stream.seek(0)
     size = file.version.size_bytes
-    what = "it is empty" if not size else f"it starts with {start!r}"
-    raise SourceError(f"{file.location}: {what}, which is not NetCDF, HDF5, GRIB or Zarr")
+    what = "it is empty" if not size else f"it starts with {start[:8]!r}"
+    raise SourceError(
+        f"{file.location}: {what}, which is not NetCDF, HDF5, GRIB, Zarr or a set of references"
+    )
 
 
 def _hdf5(location: str) -> Any:

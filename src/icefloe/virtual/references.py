@@ -3,7 +3,8 @@
 Columns: `index` (a list of one number a dimension), `location`, `offset`, `length`, and where
 chunks lie in objects of their own, `etag` or `last_modified`; else those of the source hold for
 all.
-A chunk that is kept in the table itself has its bytes in `inline` and no location.
+A chunk that is kept in the table itself has its bytes in `inline` and no location; in a table with
+both kinds, one of the two is null.
 """
 
 from __future__ import annotations

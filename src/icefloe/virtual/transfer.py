@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import zarr
 from numpy.typing import NDArray
 from zarr.abc.store import Store
@@ -184,13 +185,17 @@ def write_references(store: IcechunkStore, target: str, placed: pa.Table) -> Non
     """
     if "inline" in placed.column_names:
         buffer = default_buffer_prototype().buffer
-        chunks = zip(index_of(placed).tolist(), placed["inline"].to_pylist(), strict=True)
+        inline = placed.filter(pc.is_valid(placed["inline"]))
+        chunks = zip(index_of(inline).tolist(), inline["inline"].to_pylist(), strict=True)
         for index, data in chunks:
             key = "/".join([target, "c", *map(str, index)])
             sync(store.set(key, buffer.from_bytes(data)))
-        return
-    if store.set_virtual_refs_table(target, placed) is not None:
-        location = placed["location"][0].as_py()
+        placed = placed.filter(pc.is_null(placed["inline"])).drop_columns("inline")
+        if not placed.num_rows:
+            return
+    if (failed := store.set_virtual_refs_table(target, placed)) is not None:
+        is_first = (index_of(placed) == np.array(failed[0])).all(axis=1)
+        location = placed["location"][int(np.argmax(is_first))].as_py()
         raise InvalidInputError(
             f"no virtual chunk container covers {location}; add one to the configuration of the "
             "repository, with set_virtual_chunk_container, and save it",

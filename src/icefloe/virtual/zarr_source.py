@@ -69,7 +69,7 @@ def scan_zarr(
         if document.get("node_type") == "group" or "shape" not in document:
             groups[path] = GroupDescription(attributes)
             continue
-        variable, keys = _variable(location, path, document, attributes)
+        variable, keys = describe_array(location, path, document, attributes)
         if variable.data_type is not None and wants_values(variable, concat_dims):
             variable = with_values(variable, read_region(place.open_zarr(path), ()))
         variables[path] = variable
@@ -152,9 +152,14 @@ def _parse(place: Place, key: str, data: bytes) -> dict[str, Json]:
 # -- arrays
 
 
-def _variable(
+def describe_array(
     location: str, path: str, document: dict[str, Json], attributes: dict[str, Json]
 ) -> tuple[VariableDescription, ChunkKeys]:
+    """An array of either version, and how its chunks are named.
+
+    Raises:
+        SourceError: its metadata makes no sense.
+    """
     try:
         if document.get("zarr_format") == 2:
             return _from_v2(path, document, attributes)
