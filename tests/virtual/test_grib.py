@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 import xarray as xr
 
 import icefloe
-from icefloe.virtual import SourceError, ingest_local, scan
+from icefloe.virtual import SourceError, grib, ingest_local, open_native, scan
+from tests.servers import BUCKET, S3Server
+from tests.virtual.test_remote_sources import access_to, upload
 
 GRID = {
     "Ni": 6,
@@ -69,7 +72,7 @@ def read_with_xarray(files: list[Path]) -> xr.Dataset:
     )
 
 
-def ingested(files: list[Path], **options: Any) -> tuple[Any, xr.Dataset]:
+def ingested(files: list[Any], **options: Any) -> tuple[Any, xr.Dataset]:
     repository = icefloe.Repository.create(icefloe.in_memory_storage())
     report = ingest_local(files, repository, **options)
     store = repository.readonly_session("main").store
@@ -110,6 +113,31 @@ def test_steps_of_forecasts_and_several_variables(tmp_path: Path) -> None:
     assert found["d2m"].dims == ("time", "step", "latitude", "longitude")
     assert found["valid_time"].dims == ("time", "step")
     require_same(found, read_with_xarray(files))
+
+
+def test_files_on_s3_are_copied_while_they_are_read(
+    tmp_path: Path, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grib, "_COPY_BYTES", 100)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    (tmp_path / "data").mkdir()
+    files = [
+        write_grib(tmp_path / "data" / "1.grib", [at(20200101), at(20200102)]),
+        write_grib(tmp_path / "data" / "2.grib", [at(20200103)]),
+    ]
+    upload(s3_server, tmp_path / "data", "grib")
+    access = access_to(s3_server)
+    _, found = ingested([f"s3://{BUCKET}/grib/*.grib"], access=access)
+    require_same(found, read_with_xarray(files))
+    location = f"s3://{BUCKET}/grib/1.grib"
+    with open_native(location, access):
+        assert len(list((tmp_path / "temporary").iterdir())) == 1
+    (tmp_path / "data" / "1.grib").write_bytes(b"GRIB" + bytes(100))
+    upload(s3_server, tmp_path / "data", "grib")
+    with pytest.raises(SourceError, match=r"s3://.*/1\.grib: its messages"):
+        scan(location, access=access)
+    assert not list((tmp_path / "temporary").iterdir())
 
 
 def test_in_virtual_mode_they_are_copied(tmp_path: Path) -> None:

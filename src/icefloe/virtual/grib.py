@@ -2,11 +2,16 @@
 
 Their values have no form that Zarr could read in place, so they are always copied. What cfgrib
 calls `time` is a dimension here even if a file has only one: files follow each other along it.
+A remote file is copied to the local disk while it is open, because cfgrib reads paths.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Lock
 from typing import Any
 
 import cfgrib
@@ -29,6 +34,9 @@ _TIME = "time"
 _FOLLOWS_TIME = "valid_time"
 _OF_A_MESSAGE = frozenset({"latitude", "longitude", "y", "x", "values"})
 """Dimensions within a message; there is a message for every step along the others."""
+_COPY_BYTES = 8 << 20
+_ECCODES = Lock()
+"""Held while messages are decoded: scans of remote files run in threads, eccodes need not."""
 _REASON = "GRIB messages are not in a form that Zarr reads"
 
 
@@ -41,12 +49,15 @@ class GribFile:
         Raises:
             SourceError: they form no hypercube, or cannot be read.
         """
-        if file.path is None:
-            raise SourceError(
-                f"{file.location}: GRIB files are read from disks only; copy it to one first"
-            )
         self._location = file.location
-        self._dataset = _open(file.path, file.location)
+        self._files = ExitStack()
+        try:
+            path = self._files.enter_context(_copied(file)) if file.path is None else file.path
+            with _ECCODES:
+                self._dataset = _open(path, file.location)
+        except BaseException:
+            self._files.close()
+            raise
         found = self._dataset.variables
         self._has_one_time = _TIME in found and _TIME not in self._dataset.sizes
         self.attributes = {
@@ -87,7 +98,8 @@ class GribFile:
         is_expanded = self._is_expanded(path)
         inner = region[1:] if is_expanded else region
         try:
-            values = np.asarray(variable[inner].values if inner else variable.values)
+            with _ECCODES:
+                values = np.asarray(variable[inner].values if inner else variable.values)
         except (OSError, ValueError, EOFError, cfgrib.messages.eccodes.CodesInternalError) as error:
             raise SourceError(f"{self._location}: variable {path!r}: {error}") from error
         return values[np.newaxis][region[:1]] if is_expanded else values
@@ -103,6 +115,7 @@ class GribFile:
     def close(self) -> None:
         """Let go of the file."""
         self._dataset.close()
+        self._files.close()
 
 
 def scan_grib(
@@ -126,6 +139,18 @@ def scan_grib(
     return SourceDescription(
         file.location, "grib", file.version, {"": group}, variables, {} if references else None
     )
+
+
+@contextmanager
+def _copied(file: SourceFile) -> Iterator[Path]:
+    """A remote file on the local disk, where cfgrib can read it."""
+    assert file.reader is not None
+    with TemporaryDirectory(prefix="icefloe-") as folder:
+        path = Path(folder) / "copy.grib"
+        with path.open("wb") as copy:
+            for start in range(0, file.reader.size, _COPY_BYTES):
+                copy.write(file.reader.read_at(start, _COPY_BYTES))
+        yield path
 
 
 def _open(path: Path, location: str) -> xr.Dataset:
