@@ -122,11 +122,14 @@ class JsonReferences:
         if not isinstance(templates, dict) or not _are_texts(templates):
             raise self._wrong("'templates' are not texts by name")
         try:
+            rendered: dict[str, str] = {}  # few files have many chunks
             for key, value in refs.items():
                 if isinstance(value, list) and value and isinstance(value[0], str):
-                    yield key, [render(value[0], templates), *value[1:]]
-                else:
-                    yield key, value
+                    url = value[0]
+                    if url not in rendered:
+                        rendered[url] = render(url, templates)
+                    value[0] = rendered[url]
+                yield key, value
             for gen in document.get("gen") or []:
                 yield from generate(gen, templates)
         except (TemplateError, TypeError, ValueError) as error:

@@ -55,7 +55,7 @@ class ParquetReferences:
         for key in listing.keys:
             if found := _RECORD.fullmatch(key):
                 self._records.setdefault(found[1], []).append(int(found[2]))
-        self._layouts: dict[str, tuple[ChunkKeys, tuple[int, ...]]] = {}
+        self._layouts: dict[str, tuple[str, tuple[int, ...]]] = {}
         self._loaded: tuple[str, int, pa.Table] | None = None
 
     def check_owners(self, paths: frozenset[str]) -> None:
@@ -120,27 +120,27 @@ class ParquetReferences:
         return values["path"], values["offset"], values["size"]
 
     def _number(self, key: str) -> tuple[str | None, int]:
-        """The array a key belongs to, and the position of the chunk in C order."""
+        """The array a key of zarr belongs to, and the position of the chunk in C order."""
         parts = key.split("/")
         for at in range(len(parts) - 1, 0, -1):
             path = "/".join(parts[:at])
             if (layout := self._layout(path)) is not None:
-                keys, grid = layout
-                names = pa.array(["/".join(parts[at:])], pa.string())
-                rows, index = keys.parse(names, len(grid))
-                if not len(rows):
-                    return None, 0
-                return path, int(np.ravel_multi_index(index[0], grid)) if grid else 0
+                separator, grid = layout
+                index = "/".join(parts[at:]).split(separator)
+                number = 0
+                for position, length in zip(index, grid, strict=False):
+                    number = number * length + int(position)
+                return path, number
         return None, 0
 
-    def _layout(self, path: str) -> tuple[ChunkKeys, tuple[int, ...]] | None:
+    def _layout(self, path: str) -> tuple[str, tuple[int, ...]] | None:
         if path not in self._layouts:
             data = self.documents.get(f"{path}/.zarray")
             if not isinstance(data, bytes):
                 return None
             found = json.loads(data)
-            keys = ChunkKeys(found.get("dimension_separator") or ".", starts_with_c=False)
-            self._layouts[path] = keys, grid_of(found["shape"], found["chunks"])
+            separator = found.get("dimension_separator") or "."
+            self._layouts[path] = separator, grid_of(found["shape"], found["chunks"])
         return self._layouts[path]
 
     def _metadata(self, data: bytes) -> dict[str, Json]:

@@ -50,7 +50,7 @@ from icefloe.virtual.description import (
     wants_values,
     with_values,
 )
-from icefloe.virtual.kerchunk_entries import ChunkColumns, Entry, ReferenceSet
+from icefloe.virtual.kerchunk_entries import METADATA_NAMES, ChunkColumns, Entry, ReferenceSet
 from icefloe.virtual.listing import READS_AT_ONCE
 from icefloe.virtual.references import make_references
 from icefloe.virtual.zarr_source import describe_array, name_dimensions, read_region
@@ -125,12 +125,11 @@ class KerchunkReader:
         Raises:
             SourceError: there is a reference to something that cannot be read.
         """
-        entry: Entry | None = self._set.documents.get(key)
-        if entry is None:
-            entry = self._set.find(key)
-        if entry is None or isinstance(entry, bytes):
-            return entry
-        url, offset, length = entry
+        is_metadata = key.rpartition("/")[2] in METADATA_NAMES
+        found: Entry | None = self._set.documents.get(key) if is_metadata else self._set.find(key)
+        if found is None or isinstance(found, bytes):
+            return found
+        url, offset, length = found
         location = locate(url, self._set.location)
         try:
             return self._access.read(location, offset, length or None)
