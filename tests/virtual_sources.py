@@ -57,6 +57,9 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._send(state.files[self.path])
 
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
     def _send(self, data: bytes) -> None:
         state, headers = self.state, {}
         if state.etag is not None:
@@ -87,7 +90,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
     def log_message(self, *args: Any) -> None:
         pass

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 import icefloe
 from icefloe import InvalidInputError, Repository, StorageError
+from icefloe.credentials import HttpAccess
 from icefloe.virtual import SourceError, ingest_local, open_native, scan
 from tests.servers import BUCKET, S3Server
 from tests.virtual.datasets import check, dataset, expected, read, to_netcdf4, xr
@@ -30,7 +31,7 @@ from tests.virtual.reference_sets import (
     write_record,
 )
 from tests.virtual.test_remote_sources import access_to, upload
-from tests.virtual_sources import config_of
+from tests.virtual_sources import config_of, web_server
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:The data type:zarr.errors.UnstableSpecificationWarning",
@@ -371,3 +372,22 @@ def test_sets_on_s3_refer_to_files_there_but_not_to_local_ones(
             pytest.raises(SourceError, match="refers to the local file"),
         ):
             reader.read("packed", (slice(0, 1), slice(0, 4), slice(0, 6)))
+
+
+def test_a_set_on_a_web_server(tmp_path: Path, file: Path) -> None:
+    with web_server(files={"/data/a.nc": file.read_bytes()}) as server:
+        path = write_json(tmp_path / "r.json", references_to(file, f"{server.url}/data/a.nc"))
+        server.files["/r.json"] = path.read_bytes()
+        prefix = f"{server.url}/data/"
+        for mode in ("native", "virtual"):
+            repository = Repository.create(
+                icefloe.in_memory_storage(),
+                config_of([icefloe.VirtualChunkContainer(prefix, icefloe.http_store())]),
+                {prefix: HttpAccess},
+            )
+            ingest_local(f"{server.url}/r.json", repository, mode=mode)
+            check(read(repository.readonly_session("main").store), expected([file]))
+        server.etag = '"v2"'
+        with pytest.raises(StorageError) as caught:
+            read(repository.readonly_session("main").store)
+        assert caught.value.kind == "virtual-chunk-modified"

@@ -1,4 +1,4 @@
-"""Bringing NetCDF, HDF5, GRIB and Zarr files into repositories, as copies or as references.
+"""Bringing NetCDF, HDF5, GRIB, Zarr and sets of references into repositories, as copies or not.
 
 `scan` describes one source, `plan_ingest` decides what many of them become, `ingest_local` does
 it in one process; `icefloe.spark` does it on many.

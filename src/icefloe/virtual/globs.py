@@ -29,8 +29,8 @@ def list_sources(
     """The locations meant, each once: those of a pattern sorted, otherwise in the order given.
 
     In a pattern `*`, `?` and `[...]` stand for parts of one name and `**` for any folders. A
-    folder that matches is taken for a Zarr store. Sources that match a pattern of `exclude` are
-    left out; one without a slash is about the last part of a name.
+    folder that matches is taken for a Zarr store, or a set of references. Sources that match a
+    pattern of `exclude` are left out; one without a slash is about the last part of a name.
 
     Raises:
         InvalidInputError: a pattern matches nothing, or there is no source at all.

@@ -1,8 +1,12 @@
 """GRIB files, by way of cfgrib: messages that form a hypercube become arrays.
 
-Their values have no form that Zarr could read in place, so they are always copied. What cfgrib
-calls `time` is a dimension here even if a file has only one: files follow each other along it.
-A remote file is copied to the local disk while it is open, because cfgrib reads paths.
+They are always copied. Simple packing is a run of big-endian integers, which Zarr could read in
+place, but every message has a reference value of its own, where an array has one `add_offset`; and
+xarray unpacks to float64, whose values are not the float32 of cfgrib. IEEE packing of 32 bits is
+what cfgrib reads, except where a value is equal to the missing one, which only reading it tells.
+
+What cfgrib calls `time` is a dimension here even if a file has only one: files follow each other
+along it. A remote file is copied to the local disk while it is open, because cfgrib reads paths.
 """
 
 from __future__ import annotations
