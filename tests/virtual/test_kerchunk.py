@@ -311,7 +311,7 @@ def test_sets_follow_each_other_and_are_appended_once(
     options: Any = {"mode": mode, "concat_dim": "time", "append": True}
     ingest_local([tmp_path / "8.json", tmp_path / "9.json"], repository, **options)
     report = ingest_local(str(tmp_path / "*.json"), repository, **options)
-    assert (report.num_sources, len(report.unchanged)) == (1, 2)
+    assert (report.files_added, report.files_skipped) == (1, 2)
     check(read(repository.readonly_session("main").store), expected(files))
 
 

@@ -52,7 +52,7 @@ def ingest(
     access: SourceAccess | Mapping[str, Any] | None = None,
     num_tasks: int | None = None,
 ) -> IngestReport:
-    """Bring NetCDF, HDF5, GRIB and Zarr files into a group of a repository, in one commit.
+    """Bring NetCDF, HDF5, GRIB, Zarr and kerchunk sources into a group, in one commit.
 
     Files are joined along `concat_dim` in the order of their coordinate values; variables of
     different files are merged. Values are stored as the files have them, with the attributes that

@@ -102,7 +102,7 @@ def ingest_local(
     message: str | None = None,
     access: SourceAccess | Mapping[str, Any] | None = None,
 ) -> IngestReport:
-    """Bring NetCDF, HDF5, GRIB and Zarr files into a group of a repository, in one commit.
+    """Bring NetCDF, HDF5, GRIB, Zarr and kerchunk sources into a group, in one commit.
 
     The arguments are those of `icefloe.spark.ingest`, and so is the result; the work is done here.
     """
