@@ -211,16 +211,7 @@ def _axis(
     if stored is None:
         arrays[dim] = _create_coordinate(folder, request, dim, values)
         return Axis(dim, values)
-    if dimension_names(stored) != (dim,):
-        raise InvalidInputError(
-            f"array {dim!r} has the dimensions {dimension_names(stored)}, expected ({dim!r},): it "
-            f"holds no coordinates of {dim!r}"
-        )
-    encoder = Encoder.of(dim, stored)
-    encoder.check(request.types[dim])
-    decoded = encoder.coding.decode(np.asarray(stored[:]))
-    keys = encoder.coding.to_arrow(decoded)
-    keys = as_keys(dim, keys, key_type(keys.type))
+    keys, encoder = locate_axis(arrays, request, dim)
     wanted = encoder.rounded(as_keys(dim, values, keys.type))
     new = wanted.filter(pc.is_null(pc.index_in(wanted, value_set=keys)))
     if not len(new):
@@ -239,6 +230,24 @@ def _axis(
             arrays[name] = target
     arrays[dim][len(keys) - len(new) :] = encoder.encode(new)
     return Axis(dim, keys, encoder)
+
+
+def locate_axis(arrays: Arrays, request: TableRequest, dim: str) -> tuple[pa.Array, Encoder]:
+    """The coordinates that a dimension has, as they are compared, and how they are stored.
+
+    Raises:
+        InvalidInputError: the array of its name holds no coordinates, or of another type.
+    """
+    stored = arrays[dim]
+    if dimension_names(stored) != (dim,):
+        raise InvalidInputError(
+            f"array {dim!r} has the dimensions {dimension_names(stored)}, expected ({dim!r},): it "
+            f"holds no coordinates of {dim!r}"
+        )
+    encoder = Encoder.of(dim, stored)
+    encoder.check(request.types[dim])
+    keys = encoder.coding.to_arrow(encoder.coding.decode(np.asarray(stored[:])))
+    return as_keys(dim, keys, key_type(keys.type)), encoder
 
 
 def _after_last(dim: str, keys: pa.Array, new: pa.Array) -> pa.Array:

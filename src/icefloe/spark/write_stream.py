@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from icefloe.api.repository import Repository
 from icefloe.errors import ConflictError, InvalidInputError
+from icefloe.spark.late_rows import check_late
 from icefloe.spark.source import as_repository
 from icefloe.spark.stream_sink import app_of
 from icefloe.spark.table_arrays import table_request
@@ -35,6 +36,7 @@ def write_stream(
     branch: str = "main",
     message: str | None = None,
     app_id: str | None = None,
+    late: Literal["fail", "insert", "quarantine"] = "fail",
     num_tasks: int | None = None,
 ) -> DataStreamWriter:
     """A writer that appends every micro-batch of a stream with `write_table`, as one commit.
@@ -51,6 +53,7 @@ def write_stream(
         checkpoint: where Spark keeps the state of the query.
         app_id: the name under which batches are numbered; the id of the query unless given, which
             is read from the checkpoint.
+        late: what becomes of rows that belong before the end of a dimension; see `write_table`.
 
     Raises:
         InvalidInputError: `df` is no stream, or an argument is not as `write_table` expects it.
@@ -61,6 +64,7 @@ def write_stream(
     if not isinstance(given, str) or not given:
         raise InvalidInputError(f"checkpoint is {given!r:.80}, expected the URL of a folder")
     columns = arrow_columns(df, dims, variables)
+    check_late(late)
     table_request(columns, group, dims, variables, chunks, "append")
     options = {
         "group": group,
@@ -69,6 +73,7 @@ def write_stream(
         "chunks": chunks,
         "branch": branch,
         "message": message,
+        "late": late,
         "num_tasks": num_tasks,
     }
     batches = Batches(as_repository(repository), checkpoint, app_id, options)

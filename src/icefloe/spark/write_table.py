@@ -11,18 +11,29 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from icefloe.api.repository import Repository
+from icefloe.api.session import Session
 from icefloe.changes.solvers import ConflictSolver
 from icefloe.errors import InvalidInputError
 from icefloe.spark import ref_blocks
 from icefloe.spark.batch_ids import BatchId
+from icefloe.spark.late_rows import (
+    LATE_ROWS,
+    ROW,
+    check_late,
+    find_late,
+    insert_late,
+    numbered,
+    split_rows,
+)
 from icefloe.spark.runtime import parallelism
 from icefloe.spark.shared_write import TaskSide, share
 from icefloe.spark.source import as_repository
@@ -31,6 +42,7 @@ from icefloe.spark.table_arrays import (
     TableRequest,
     check_target,
     prepare,
+    stored_arrays,
     table_request,
 )
 from icefloe.spark.table_columns import Spans, has_span
@@ -65,6 +77,7 @@ def write_table(
     metadata: dict[str, Any] | None = None,
     rebase_with: ConflictSolver | None = None,
     transaction: tuple[str, int] | None = None,
+    late: Literal["fail", "insert", "quarantine"] = "fail",
     num_tasks: int | None = None,
 ) -> TableReport:
     """Write rows, one for each cell, into arrays of a group, in one commit.
@@ -91,6 +104,9 @@ def write_table(
         transaction: the name of an application and the number of this write. A write whose
             number, or a later one, the branch already has of that application is left out. In
             `foreachBatch`, with the number of the batch, this makes a stream exactly-once.
+        late: what becomes of rows, appended, with values that are no coordinates and lie before
+            the last one: "fail"; "insert" them, for which all arrays of the dimension make room;
+            or "quarantine" them in the group `.icefloe/late_rows`, one array for each column.
         num_tasks: how many tasks write.
 
     Raises:
@@ -108,6 +124,7 @@ def write_table(
         )
     started = time.monotonic()
     schema = arrow_columns(df, dims, variables)
+    check_late(late)
     request = table_request(schema, group, dims, variables, chunks, mode)
     batch = BatchId.of(transaction)
     opened = as_repository(repository)
@@ -120,20 +137,60 @@ def write_table(
     request = check_target(session, request)
     with plain_errors():
         values, spans = _look_through(df, request)
-        grid = prepare(session, request, {**values, **request.coordinates}, spans)
-        rows = _located(df, request, grid)
-        tasks = num_tasks or parallelism(df.sparkSession) * _TASKS_A_SLOT
-        shared = share(session, {})
-        run = partial(_write_blocks, shared.tasks, grid)
-        blocks = (
-            rows.repartition(tasks, BLOCK)
-            .sortWithinPartitions(BLOCK)
-            .mapInArrow(run, ref_blocks.DDL)
+        found = {} if late == "fail" else find_late(session, request, values)
+        set_aside = ref_blocks.Counts(0, 0, 0)
+        if found and late == "insert":
+            insert_late(df.sparkSession, opened, session, request, found)
+        elif found:
+            df, rows = split_rows(df, found)
+            values = {dim: _without(values[dim], found.get(dim)) for dim in values}
+            set_aside = _set_aside(session, request, rows, num_tasks)
+        counts = _write_rows(
+            df, session, request, {**values, **request.coordinates}, spans, num_tasks
         )
-        counts = shared.run(blocks)
+        counts = ref_blocks.Counts.total([counts, set_aside])
     text = message or f"write {', '.join(request.variables)} to {request.group}"
     snapshot = session.commit(text, metadata, rebase_with=rebase_with, allow_empty=True)
     return TableReport(snapshot, counts.chunks, counts.bytes, time.monotonic() - started)
+
+
+def _write_rows(
+    df: DataFrame,
+    session: Session,
+    request: TableRequest,
+    values: Mapping[str, pa.Array],
+    spans: Spans,
+    num_tasks: int | None,
+) -> ref_blocks.Counts:
+    """Write rows whose coordinates are known, into the session."""
+    grid = prepare(session, request, values, spans)
+    rows = _located(df, request, grid)
+    tasks = num_tasks or parallelism(df.sparkSession) * _TASKS_A_SLOT
+    shared = share(session, {})
+    run = partial(_write_blocks, shared.tasks, grid)
+    blocks = (
+        rows.repartition(tasks, BLOCK).sortWithinPartitions(BLOCK).mapInArrow(run, ref_blocks.DDL)
+    )
+    return shared.run(blocks)
+
+
+def _without(values: pa.Array, late: pa.Array | None) -> pa.Array:
+    if late is None:
+        return values
+    return values.filter(pc.invert(pc.is_in(values.cast(late.type), value_set=late)))
+
+
+def _set_aside(
+    session: Session, request: TableRequest, late: DataFrame, num_tasks: int | None
+) -> ref_blocks.Counts:
+    """Write late rows, after those of earlier writes, into a table of their own."""
+    group = f"{request.group}/{LATE_ROWS}".replace("//", "/")
+    there = stored_arrays(session, group).get(ROW)
+    rows = numbered(late.select(*request.columns), 0 if there is None else there.shape[0])
+    schema = arrow_columns(rows, [ROW], request.columns)
+    table = table_request(schema, group, [ROW], list(request.columns), None, "append")
+    values, spans = _look_through(rows, table)
+    return _write_rows(rows, session, table, values, spans, num_tasks)
 
 
 def arrow_columns(df: DataFrame, dims: Any, variables: Any) -> pa.Schema:

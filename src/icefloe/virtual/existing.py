@@ -66,7 +66,7 @@ def describe_existing(
         if isinstance(node, zarr.Group):
             groups[path] = GroupDescription(dict(node.attrs))
             continue
-        document = _document(store, "/".join(filter(None, (prefix, path))))
+        document = read_document(store, "/".join(filter(None, (prefix, path))))
         variable, _ = describe_v3(path, document, document.get("attributes") or {})
         if wants_values(variable, concat_dims):
             variable = _with_values(variable, node, store.session)
@@ -98,7 +98,8 @@ def _is_virtual(node: zarr.Array[Any], session: Session) -> bool:
     return session.chunk_type(f"/{node.path}", (0,) * node.ndim) is ChunkType.virtual
 
 
-def _document(store: IcechunkStore, path: str) -> dict[str, Json]:
+def read_document(store: IcechunkStore, path: str) -> dict[str, Json]:
+    """The zarr.json of a node that is there."""
     data = sync(store.get(f"{path}/zarr.json", default_buffer_prototype()))
     assert data is not None
     document: dict[str, Json] = json.loads(data.to_bytes())

@@ -251,9 +251,9 @@ def _widened(
     return replace(variable, shape=shape, values=None, digest=None)
 
 
-def reserve_room(session: Session, room: Room) -> None:
-    """Give the arrays their new shapes, and chunks that stay whole their new places."""
-    for array in room.arrays:
+def reserve_arrays(session: Session, arrays: Iterable[ArrayRoom]) -> None:
+    """Give arrays their new shapes, and chunks that stay whole their new places."""
+    for array in arrays:
         write_document(session.store, array.target, array.document)
         if array.is_relabelled:
             _relabel(session, array)
@@ -273,9 +273,9 @@ def _relabel(session: Session, array: ArrayRoom) -> None:
     session.reindex_array(f"/{array.target}", to_new, to_old)
 
 
-def moves_of(room: Room) -> list[Move]:
+def moves_of_arrays(arrays: Iterable[ArrayRoom]) -> list[Move]:
     """The parts of arrays that have to be written anew, because chunks do not stay whole."""
-    return [move for array in room.arrays if not array.is_relabelled for move in _moves(array)]
+    return [move for array in arrays if not array.is_relabelled for move in _moves(array)]
 
 
 def _moves(array: ArrayRoom) -> Iterator[Move]:

@@ -26,7 +26,7 @@ from icefloe.virtual.plan import IngestOptions, IngestPlan, Problem
 from icefloe.virtual.planning import plan_ingest
 from icefloe.virtual.quarantine import record_problems
 from icefloe.virtual.report import IngestReport
-from icefloe.virtual.room import Move, Room, moves_of, plan_room, reserve_room
+from icefloe.virtual.room import Move, Room, moves_of_arrays, plan_room, reserve_arrays
 from icefloe.virtual.transfer import write_metadata, write_values
 
 OnError = Literal["fail", "skip", "quarantine"]
@@ -174,9 +174,9 @@ def _fill(
     if not plan.arrays:
         return Counts(), {}
     if room is not None:
-        reserve_room(session, room)
+        reserve_arrays(session, room.arrays)
         base = repository.readonly_session(snapshot_id=session.snapshot_id).store
-        engine.move(session, base, moves_of(room))
+        engine.move(session, base, moves_of_arrays(room.arrays))
     write_metadata(session.store, plan)
     counts, damaged = engine.fill(session, plan)
     if not damaged:
