@@ -104,3 +104,33 @@ def test_coordinates_that_differ_by_more_are_not(tmp_path: Path, repository: Rep
         data.to_netcdf(tmp_path / f"{day}.nc")
     with pytest.raises(InvalidInputError, match="variable 'x' has values that other files"):
         ingest_local(tmp_path / "*.nc", repository, concat_dim="time")
+
+
+def test_an_array_that_is_packed_stays_so_when_others_are_appended(
+    tmp_path: Path, repository: Repository
+) -> None:
+    first = write(tmp_path / "0.nc", 0, {**era(0), "scale_factor": 0.01})
+    second = write(tmp_path / "1.nc", 1, era(1))
+    ingest_local(first, repository, concat_dim="time")
+    report = ingest_local(second, repository, concat_dim="time", append=True)
+    wanted = xr.concat([xr.open_dataset(path).load() for path in (first, second)], "time")
+    found = contents(repository)
+    assert np.isnan(found.t2m.values[[0, 2], 1]).all()
+    np.testing.assert_allclose(found.t2m, wanted.t2m, rtol=0, atol=0.005 + 1e-9)
+    np.testing.assert_array_equal(found.t2m[:2], wanted.t2m[:2])
+    assert found.t2m.encoding["dtype"] == np.dtype("i2")
+    assert "rounded to its steps of 0.01" in report.notes[0]
+
+
+def test_values_out_of_the_range_of_a_packed_array_are_refused(
+    tmp_path: Path, repository: Repository
+) -> None:
+    first = write(tmp_path / "0.nc", 0, {**era(0), "scale_factor": 0.0005})
+    ingest_local(first, repository, concat_dim="time")
+    far = xr.Dataset(
+        {"t2m": (("time", "x"), np.full((2, 6), 400.0), {"units": "K"})},
+        {"time": [2, 3], "x": np.arange(6.0)},
+    )
+    far.to_netcdf(tmp_path / "1.nc", encoding={"t2m": era(2)})
+    with pytest.raises(InvalidInputError, match=r"1\.nc: 't2m' has values that cannot be packed"):
+        ingest_local(tmp_path / "1.nc", repository, concat_dim="time", append=True)
