@@ -15,9 +15,9 @@ from pyspark.sql.types import DoubleType, LongType, StructField, StructType
 
 from icefloe import InvalidInputError, Repository
 from icefloe.spark import table_pieces
-from icefloe.spark.batch_ids import BatchId
+from icefloe.spark.batch_ids import BatchId, app_of
 from icefloe.spark.data_source import IcefloeDataSource
-from icefloe.spark.stream_sink import app_of, record_batches
+from icefloe.spark.stream_sink import record_batches
 from icefloe.spark.table_arrays import table_request
 from icefloe.spark.table_pieces import Piece, assemble, commit_pieces, stage
 from tests.spark.test_table_grid import DIMS, VARIABLES, assert_same, cube, opened, rows_of

@@ -6,11 +6,15 @@ visible together with the data or not at all, and a write that is tried again fi
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from icefloe.api.repository import Repository
-from icefloe.errors import InvalidInputError
+from icefloe.errors import IcefloeError, InvalidInputError
+from icefloe.storage.run import run_blocking
+from icefloe.storage.urls import storage_from_url
 
 APP_KEY = "icefloe.stream.app"
 BATCH_KEY = "icefloe.stream.batch"
@@ -50,3 +54,38 @@ class BatchId:
             if info.metadata.get(APP_KEY) == self.app:
                 return info.id if int(info.metadata[BATCH_KEY]) >= self.batch else None
         return None
+
+
+def app_of(options: Mapping[str, str]) -> str:
+    """The name under which a query numbers its batches."""
+    given = options.get("app-id")
+    if given:
+        return given
+    location = options.get("checkpointLocation") or options.get("checkpointlocation")
+    if not location:
+        raise InvalidInputError(
+            "option app-id is missing, expected a name for this query that stays the same when it "
+            "is started again; or give option checkpointLocation"
+        )
+    try:
+        return query_id(location)
+    except (IcefloeError, OSError, ValueError) as error:
+        raise InvalidInputError(
+            f"option app-id is missing, and the id of the query was not found in its checkpoint "
+            f"{location}: {error}; give app-id, a name that stays the same as long as the "
+            "checkpoint does"
+        ) from error
+
+
+def query_id(checkpoint: str) -> str:
+    """What Spark calls the query of a checkpoint, from its file `metadata`.
+
+    Raises:
+        ValueError: the file is not as Spark writes it.
+    """
+    driver = storage_from_url(checkpoint).driver(blocking=True)
+    found = json.loads(bytes(run_blocking(driver.get("metadata"))))
+    name = found.get("id") if isinstance(found, dict) else None
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"metadata is {found!r:.80}, expected an id")
+    return name

@@ -9,7 +9,6 @@ the commit is then found in the history of the branch, and the repetition is dro
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
@@ -18,11 +17,9 @@ import pyarrow as pa
 from pyspark.sql import datasource
 from pyspark.sql.types import StructType
 
-from icefloe.errors import IcefloeError, InvalidInputError
-from icefloe.spark.batch_ids import BatchId
+from icefloe.errors import InvalidInputError
+from icefloe.spark.batch_ids import BatchId, app_of
 from icefloe.spark.table_writer import StagedRows, target_of
-from icefloe.storage.run import run_blocking
-from icefloe.storage.urls import storage_from_url
 
 _ROWS_A_BATCH = 8192
 _HAS_ARROW = hasattr(datasource, "DataSourceStreamArrowWriter")  # Spark 4.1 and newer
@@ -52,41 +49,6 @@ class StreamSink(_Base):  # type: ignore[misc]
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Leaves everything: a commit that failed for Spark may have reached the repository."""
-
-
-def app_of(options: Mapping[str, str]) -> str:
-    """The name under which a query numbers its batches."""
-    given = options.get("app-id")
-    if given:
-        return given
-    location = options.get("checkpointLocation") or options.get("checkpointlocation")
-    if not location:
-        raise InvalidInputError(
-            "option app-id is missing, expected a name for this query that stays the same when it "
-            "is started again; or give option checkpointLocation"
-        )
-    try:
-        return query_id(location)
-    except (IcefloeError, OSError, ValueError) as error:
-        raise InvalidInputError(
-            f"option app-id is missing, and the id of the query was not found in its checkpoint "
-            f"{location}: {error}; give app-id, a name that stays the same as long as the "
-            "checkpoint does"
-        ) from error
-
-
-def query_id(checkpoint: str) -> str:
-    """What Spark calls the query of a checkpoint, from its file `metadata`.
-
-    Raises:
-        ValueError: the file is not as Spark writes it.
-    """
-    driver = storage_from_url(checkpoint).driver(blocking=True)
-    found = json.loads(bytes(run_blocking(driver.get("metadata"))))
-    name = found.get("id") if isinstance(found, dict) else None
-    if not isinstance(name, str) or not name:
-        raise ValueError(f"metadata is {found!r:.80}, expected an id")
-    return name
 
 
 def record_batches(

@@ -15,9 +15,9 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from icefloe.api.repository import Repository
 from icefloe.errors import ConflictError, InvalidInputError
+from icefloe.spark.batch_ids import app_of
 from icefloe.spark.late_rows import check_late
 from icefloe.spark.source import as_repository
-from icefloe.spark.stream_sink import app_of
 from icefloe.spark.table_arrays import table_request
 from icefloe.spark.write_table import arrow_columns, write_table
 

@@ -25,7 +25,8 @@ from icefloe.virtual.description import (
     wants_values,
     with_values,
 )
-from icefloe.virtual.ledger import LEDGER_GROUP, read_ledger
+from icefloe.virtual.keep_ledger import read_ledger
+from icefloe.virtual.ledger import LEDGER_GROUP
 from icefloe.virtual.plan import IngestOptions
 from icefloe.virtual.zarr_source import describe_v3, name_dimensions
 

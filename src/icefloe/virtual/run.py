@@ -21,7 +21,8 @@ from icefloe.virtual.arrangement import Existing
 from icefloe.virtual.comparing import Digests, digest_existing, with_digests
 from icefloe.virtual.description import SourceDescription, SourceVersion
 from icefloe.virtual.existing import require_group
-from icefloe.virtual.ledger import Ledger, enter_in_ledger
+from icefloe.virtual.keep_ledger import enter_in_ledger
+from icefloe.virtual.ledger import Ledger
 from icefloe.virtual.plan import IngestOptions, IngestPlan, Problem
 from icefloe.virtual.planning import plan_ingest
 from icefloe.virtual.quarantine import record_problems
