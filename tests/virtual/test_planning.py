@@ -426,7 +426,7 @@ def test_descriptions_share_what_files_have_in_common() -> None:
     splitter, joiner = Splitter(), Joiner()
     slim = [splitter.split(pickle.loads(pickle.dumps(source))) for source in given]
     assert max(map(len, slim)) < 600
-    parts = list(splitter.fresh())
+    parts = [*splitter.fresh(), *splitter.finish()]
     assert sum(len(data) for _, data in parts) < 50_000
     assert list(splitter.fresh()) == []
     for key, data in parts:
@@ -439,6 +439,7 @@ def test_descriptions_share_what_files_have_in_common() -> None:
             np.asarray(mine.variables["time"].values), np.asarray(theirs.variables["time"].values)
         )
     assert len({id(source.variables["x"]) for source in found}) == 1
+    assert {str(source.attributes_of("")) for source in found} == {"{'title': 'all the same'}"}
     assert len({id(source.groups) for source in found}) == 1
     ours, theirs_plan = plan(*found), plan(*given)
     for mine_array, their_array in zip(ours.arrays, theirs_plan.arrays, strict=True):

@@ -20,7 +20,6 @@ from icefloe.spark.items import tasks_for
 from icefloe.spark.runtime import parallelism
 from icefloe.virtual.access import SourceAccess
 from icefloe.virtual.chunk_copy import copy_region
-from icefloe.virtual.description import SourceDescription
 from icefloe.virtual.formats import NativeReader
 from icefloe.virtual.open_files import OpenFiles, collecting
 from icefloe.virtual.plan import BLOCK_BYTES, ArrayPlan, IngestPlan, Region
@@ -111,15 +110,10 @@ def _boxes(
             },
             guarded=frozenset(at for at, n in enumerate(numbers) if n in array.guarded),
         )
-        sources = tuple(_slim(plan.sources[number], array.path) for number in numbers)
+        sources = tuple(plan.sources[number].only(array.path) for number in numbers)
         small = replace(plan, sources=sources, groups={}, arrays=(), problems=(), unchanged=())
         nbytes = prod(span.stop - span.start for span in region) * itemsize
         yield min(rank.get(number, 0) for number in numbers), Box(small, part, region, nbytes)
-
-
-def _slim(source: SourceDescription, path: str) -> SourceDescription:
-    variable = replace(source.variables[path], values=None, digest=None)
-    return replace(source, groups={}, variables={path: variable}, references=None)
 
 
 def _copy_piece(access: SourceAccess, fork: ForkSession, piece: list[Box]) -> dict[str, str]:

@@ -26,7 +26,7 @@ from icefloe.virtual.scanning import scan_for
 from icefloe.virtual.shared_parts import Joiner, Splitter
 
 SCANS_AT_ONCE = 8
-_FILES_A_TASK = 100
+FILES_A_TASK = 100
 
 SCHEMA = pa.schema(
     [
@@ -37,6 +37,7 @@ SCHEMA = pa.schema(
     ]
 )
 _PART = "#"  # begins the key of a part that descriptions share, and no location
+_Row = tuple[str, str | None, bytes | None, str | None]
 DDL = "location string, path string, data binary, reason string"
 
 
@@ -54,7 +55,7 @@ def scan_frame(
     """
     work = partial(_scan_task, options, access)
     items = [(location, known.get(location)) for location in locations]
-    tasks = num_tasks or tasks_for(spark, len(items), _FILES_A_TASK)
+    tasks = num_tasks or tasks_for(spark, len(items), FILES_A_TASK)
     frame = map_items(spark, items, work, DDL, tasks)
     return frame.persist() if options.mode == "virtual" else frame
 
@@ -64,22 +65,35 @@ def descriptions_of(
 ) -> tuple[list[SourceDescription], list[Problem]]:
     """What the scan found, in the order the sources were given."""
     rows = frame.where("path IS NULL").select("location", "data", "reason").toArrow()
+    return read_rows(rows, locations)
+
+
+def read_rows(
+    rows: pa.Table, locations: Sequence[str]
+) -> tuple[list[SourceDescription], list[Problem]]:
+    """What the rows of a scan say, without those of references."""
     joiner = Joiner()
-    by_location: dict[str, tuple[bytes, str | None]] = {}
-    for batch in rows.to_batches():
-        for location, data, reason in zip(*map(pa.Array.to_pylist, batch.columns), strict=True):
-            if location.startswith(_PART):
-                joiner.add(bytes.fromhex(location.removeprefix(_PART)), data)
-            else:
-                by_location[location] = data, reason
+    for key, data, _ in _each(rows):
+        if key.startswith(_PART):
+            joiner.add(bytes.fromhex(key.removeprefix(_PART)), data)
+    by_location: dict[str, SourceDescription | str] = {}
+    for location, data, reason in _each(rows):
+        if not location.startswith(_PART):
+            by_location[location] = joiner.join(location, data) if reason is None else reason
     found, problems = [], []
     for location in locations:
-        data, reason = by_location.pop(location)
-        if reason is None:
-            found.append(joiner.join(location, data))
+        item = by_location.pop(location)
+        if isinstance(item, str):
+            problems.append(Problem(location, item))
         else:
-            problems.append(Problem(location, reason))
+            found.append(item)
     return found, problems
+
+
+def _each(rows: pa.Table) -> Iterator[tuple[str, bytes, str | None]]:
+    """Rows one by one: never all of them are objects of Python."""
+    for batch in rows.to_batches():
+        yield from zip(*map(pa.Array.to_pylist, batch.columns), strict=True)
 
 
 def digest_all(
@@ -87,7 +101,7 @@ def digest_all(
 ) -> tuple[Digests, dict[str, str]]:
     """The digests that a plan wants, and files that turn out to be damaged, with the reasons."""
     items = files_to_read(plan.uncompared, plan.sources)
-    tasks = num_tasks or tasks_for(spark, len(items), _FILES_A_TASK)
+    tasks = num_tasks or tasks_for(spark, len(items), FILES_A_TASK)
     frame = map_items(spark, items, partial(_digest_task, access), DDL, tasks)
     digests: Digests = {}
     damaged: dict[str, str] = {}
@@ -134,7 +148,8 @@ def _scan_task(
     for batch in batches:
         items = [pickle.loads(item.as_py()) for item in batch.column("item")]
         for location, found in _scanned(items, options, access):
-            yield _packed(location, found, splitter)
+            yield pack_source(location, found, splitter)
+    yield pack_parts(splitter.finish())
 
 
 def _scanned(
@@ -168,19 +183,29 @@ def _scan_one(
         return location, reason_of(error, location)
 
 
-def _packed(location: str, found: SourceDescription | str, splitter: Splitter) -> pa.RecordBatch:
+def pack_source(
+    location: str, found: SourceDescription | str, splitter: Splitter
+) -> pa.RecordBatch:
+    """The rows of one source."""
     if isinstance(found, str):
         return _rows([(location, None, None, found)])
-    rows: list[tuple[str, str | None, bytes | None, str | None]] = [
-        (location, None, splitter.split(found), None)
-    ]
-    rows += [(_PART + key.hex(), None, part, None) for key, part in splitter.fresh()]
+    rows: list[_Row] = [(location, None, splitter.split(found), None)]
+    rows += _part_rows(splitter.fresh())
     for path, table in (found.references or {}).items():
         rows.append((location, path, pack_table(table), None))
     return _rows(rows)
 
 
-def _rows(rows: Sequence[tuple[str, str | None, bytes | None, str | None]]) -> pa.RecordBatch:
-    columns = zip(*rows, strict=True)
+def pack_parts(parts: Iterable[tuple[bytes, bytes]]) -> pa.RecordBatch:
+    """The rows of parts that descriptions share."""
+    return _rows(_part_rows(parts))
+
+
+def _part_rows(parts: Iterable[tuple[bytes, bytes]]) -> list[_Row]:
+    return [(_PART + key.hex(), None, data, None) for key, data in parts]
+
+
+def _rows(rows: Sequence[_Row]) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True) if rows else [()] * len(SCHEMA)
     arrays = [pa.array(c, field.type) for c, field in zip(columns, SCHEMA, strict=True)]
     return pa.record_batch(arrays, schema=SCHEMA)

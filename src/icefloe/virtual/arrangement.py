@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icefloe.virtual.axes import Axis, AxisKey
+from icefloe.virtual.boxes import Box, Boxes, BoxMaker
 from icefloe.virtual.concat import find_static
 from icefloe.virtual.description import Json, SourceDescription
-from icefloe.virtual.layout import Box, BoxMaker
 from icefloe.virtual.ledger import Ledger
 from icefloe.virtual.plan import IngestOptions
-
-Boxes = dict[str, dict[int, Box]]
-"""The box of each source, for each path."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,11 +41,11 @@ class Arrangement:
     """Sources that take the place of an earlier version of themselves."""
     concat_dims: tuple[str, ...] = ()
     axes: dict[AxisKey, Axis] = field(default_factory=dict)
-    boxes: Boxes = field(default_factory=dict)
+    boxes: dict[str, Boxes] = field(default_factory=dict)
     unpacked: dict[str, np.dtype[Any]] = field(default_factory=dict)
     """Arrays whose files pack them differently, and the type they are stored in."""
-    _ranks: dict[int, int] = field(default_factory=dict)
-    """Sources in their order along the axes; empty until somebody asks."""
+    _ranks: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    """The place of each source in their order along the axes."""
 
     @property
     def num_old(self) -> int:
@@ -71,29 +68,23 @@ class Arrangement:
 
     def make_boxes(self) -> None:
         """Find the box of every variable of every source, from the axes."""
-        self._ranks = {}
+        every = list(range(len(self.live)))
+        every.sort(key=lambda number: (number >= self.num_old, *self.order(number)))
+        self._ranks = np.argsort(np.array(every, np.int64))
         maker = BoxMaker(self.axes, self.concat_dims, find_static(self.live))
-        self.boxes = {}
-        for number, source in enumerate(self.live):
-            if source is not None:
-                for path, box in maker.boxes(number, source):
-                    self.boxes.setdefault(path, {})[number] = box
+        self.boxes = maker.boxes(self.live)
 
-    def first(self, boxes: Mapping[int, Box]) -> int:
+    def first(self, boxes: Boxes) -> int:
         """The source that speaks for a variable: what is there, else the first along the axes."""
-        if not self._ranks:
-            every = [number for number, source in enumerate(self.live) if source is not None]
-            every.sort(key=lambda number: (number >= self.num_old, *self.order(number)))
-            self._ranks = {number: rank for rank, number in enumerate(every)}
-        return min(boxes, key=self._ranks.__getitem__)
+        return int(boxes.numbers[np.argmin(self._ranks[boxes.numbers])])
 
     def order(self, number: int) -> tuple[int, ...]:
         """Sorts sources by their places along the axes."""
         return (*(axis.starts.get(number, -1) for axis in self.axes.values()), number)
 
-    def new(self, boxes: Mapping[int, Box]) -> dict[int, Box]:
+    def new(self, boxes: Boxes) -> Boxes:
         """The boxes of what is not in the repository."""
-        return {number: box for number, box in boxes.items() if number >= self.num_old}
+        return boxes.since(self.num_old)
 
     def document(self, path: str) -> dict[str, Json] | None:
         """The zarr.json of an array that is there already."""
@@ -108,11 +99,12 @@ class Arrangement:
     def lengths(self, path: str, box: Box) -> tuple[int, ...]:
         """The shape of the whole array."""
         shape = list(box.shape)
+        boxes = self.boxes[path]
+        stops = (boxes.starts() + boxes.shapes()).max(axis=0).tolist() if box.concat_axes else []
         for at in box.concat_axes:
-            ends = [other.start[at] + other.shape[at] for other in self.boxes[path].values()]
             name = box.dimensions[at]
             whole = [axis.length for (_, known), axis in self.axes.items() if known == name]
-            shape[at] = max(ends + (whole if len(whole) == 1 else []))
+            shape[at] = max([stops[at], *(whole if len(whole) == 1 else [])])
         return tuple(shape)
 
     def has_holes(self, path: str, box: Box) -> bool:
@@ -123,13 +115,12 @@ class Arrangement:
         whole = prod(self.lengths(path, box))
         if self.existing is not None and self.document(path) is not None:
             before = prod(self.old_shape(path)) - self.existing.num_holes.get(path, 0)
-            new = {n: item for n, item in self.new(boxes).items() if n not in self.replaced}
-            return before + sum(prod(item.shape) for item in new.values()) < whole
-        return sum(prod(item.shape) for item in boxes.values()) < whole
+            return before + self.new(boxes).without(self.replaced).num_cells() < whole
+        return boxes.num_cells() < whole
 
-    def comes_with_values(self, box: Box, new: Mapping[int, Box]) -> bool:
+    def comes_with_values(self, box: Box, new: Boxes) -> bool:
         """Whether the values of a small coordinate came with the descriptions."""
-        is_known = all(item.variable.values is not None for item in new.values())
+        is_known = all(item.variable.values is not None for item in new.kinds().values())
         return bool(new) and is_known and (is_coordinate(box) or not box.dimensions)
 
 

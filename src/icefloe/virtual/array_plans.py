@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -10,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.virtual.arrangement import Arrangement, is_coordinate
+from icefloe.virtual.boxes import Box, Boxes
 from icefloe.virtual.checks import reference_chunks
 from icefloe.virtual.data_types import little_endian
 from icefloe.virtual.description import Json, VariableDescription
-from icefloe.virtual.layout import Box, as_matrix
+from icefloe.virtual.layout import as_matrix
 from icefloe.virtual.missing import prepare_fill
 from icefloe.virtual.packing import Packing, packing_of, unpacked
 from icefloe.virtual.plan import ArrayPlan
@@ -47,36 +47,38 @@ class ArrayPlanner:
                 continue
             if not box.concat_axes:
                 first = work.first(new)
-                new = {first: new[first]}
+                new = new.without([number for number in new if number != first])
             plans.append(self._plan(path, box, new))
         return plans
 
-    def _grows(self, path: str, box: Box, new: Mapping[int, Box]) -> bool:
+    def _grows(self, path: str, box: Box, new: Boxes) -> bool:
         """Whether an array that is there changes: files without it make it longer too."""
         return bool(new) or self.work.lengths(path, box) != self.work.old_shape(path)
 
-    def _plan(self, path: str, box: Box, new: dict[int, Box]) -> ArrayPlan:
+    def _plan(self, path: str, box: Box, new: Boxes) -> ArrayPlan:
         work = self.work
         shape = work.lengths(path, box)
         old = work.document(path)
         storage, chunks, note = self._storage(path, box, new)
         self.notes += [f"variable {path!r}: {text}" for text in box.variable.notes]
+        kinds = new.kinds()
         first, packings, packed_as = self._packings(path, box, new)
-        has_gaps = storage == "virtual" and any(item.variable.has_gaps for item in new.values())
+        has_gaps = storage == "virtual" and any(item.variable.has_gaps for item in kinds.values())
         variable, reserved = prepare_fill(
             first, has_holes=work.has_holes(path, box), has_gaps=has_gaps
         )
         rows, values = list(new), None
-        starts = as_matrix([new[row].start for row in rows], len(shape))
-        shapes = as_matrix([new[row].shape for row in rows], len(shape))
+        starts = new.starts() if rows else as_matrix([], len(shape))
+        shapes = new.shapes() if rows else as_matrix([], len(shape))
         if storage == "values":
             start, values = _joined_values(box, new, work.boxes[path].get(0) if old else None)
             starts, shapes = as_matrix([start], len(shape)), as_matrix([values.shape], len(shape))
             rows = rows[:1]
         others = {
             self._renumbered[number]: item.times
-            for number, item in new.items()
+            for item, numbers in new.by_kind()
             if item.times is not None and item.times != box.times
+            for number in numbers
         }
         return ArrayPlan(
             path,
@@ -86,7 +88,7 @@ class ArrayPlanner:
             np.array([self._renumbered[row] for row in rows], np.int32),
             starts,
             shapes,
-            next((item.num_new_axes for item in new.values()), box.num_new_axes),
+            next((item.num_new_axes for item in kinds.values()), box.num_new_axes),
             values,
             box.times if others else None,
             others,
@@ -99,7 +101,7 @@ class ArrayPlanner:
         )
 
     def _storage(
-        self, path: str, box: Box, new: Mapping[int, Box]
+        self, path: str, box: Box, new: Boxes
     ) -> tuple[Storage, tuple[int, ...] | None, str | None]:
         """How an array is filled, the chunks of one made of references, and why it is copied."""
         work = self.work
@@ -115,17 +117,17 @@ class ArrayPlanner:
         return ("native" if chunks is None else "virtual"), chunks, note
 
     def _packings(
-        self, path: str, box: Box, new: Mapping[int, Box]
+        self, path: str, box: Box, new: Boxes
     ) -> tuple[VariableDescription, dict[int, Packing], Packing | None]:
         """The variable as it is stored, how files pack it, and how it is packed in the end."""
         kind = self.work.unpacked.get(path)
         if kind is None:
             return box.variable, {}, None
-        packings = {}
-        for number, item in new.items():
+        packings: dict[int, Packing] = {}
+        for item, numbers in new.by_kind():
             packing = packing_of(item.variable)
             assert packing is not None
-            packings[self._renumbered[number]] = packing
+            packings |= {self._renumbered[number]: packing for number in numbers}
         own = packing_of(box.variable)
         if self.work.document(path) is not None and own is not None and not own.is_plain:
             self.notes.append(
@@ -156,18 +158,16 @@ class ArrayPlanner:
         codecs = native_codecs(variable.dtype, chosen)
         return array_document(variable, box.dimensions, shape, chosen, codecs)
 
-    def _guarded(
-        self, old: dict[str, Json] | None, box: Box, new: Mapping[int, Box]
-    ) -> frozenset[int]:
+    def _guarded(self, old: dict[str, Json] | None, box: Box, new: Boxes) -> frozenset[int]:
         """Sources that lie where values may be already; what they replace is theirs."""
         if old is None or self.work.options.late != "insert":
             return frozenset()
-        inside = {
-            number
-            for number, item in new.items()
-            if all(item.start[at] < old["shape"][at] for at in box.concat_axes)
-        }
-        return frozenset(self._renumbered[number] for number in inside - self.work.replaced)
+        if not len(new):
+            return frozenset()
+        axes = list(box.concat_axes)
+        is_inside = (new.starts()[:, axes] < np.array(old["shape"])[axes]).all(axis=1)
+        inside = set(new.numbers[is_inside].tolist()) - self.work.replaced
+        return frozenset(self._renumbered[number] for number in inside)
 
     def groups(self) -> dict[str, dict[str, Json]]:
         """Groups to be made, with the attributes of the first file that has them."""
@@ -178,9 +178,10 @@ class ArrayPlanner:
             source = work.live[number]
             if source is None:
                 continue
-            for path, group in source.groups.items():
-                if path not in there:
-                    found.setdefault(target_of(work.options.group, path), group.attributes)
+            for path in source.groups:
+                target = target_of(work.options.group, path)
+                if path not in there and target not in found:
+                    found[target] = source.attributes_of(path)
         return found
 
 
@@ -189,9 +190,7 @@ def target_of(group: str, path: str) -> str:
     return "/".join(filter(None, (group.strip("/"), path)))
 
 
-def _joined_values(
-    box: Box, new: Mapping[int, Box], old: Box | None
-) -> tuple[tuple[int, ...], NDArray[Any]]:
+def _joined_values(box: Box, new: Boxes, old: Box | None) -> tuple[tuple[int, ...], NDArray[Any]]:
     """The values of a small coordinate, put together and in the units of the first file.
 
     Also where they start. Between those of new files there may be old ones.
@@ -201,8 +200,7 @@ def _joined_values(
     if not box.dimensions:
         return (), np.asarray(next(iter(new.values())).variable.values, dtype)
     assert is_coordinate(box)
-    first = min(item.start[0] for item in new.values())
-    last = max(item.start[0] + item.shape[0] for item in new.values())
+    first, last = int(new.starts().min()), int((new.starts() + new.shapes()).max())
     joined = np.zeros(last - first, dtype)
     if old is not None and old.variable.values is not None:
         kept = old.variable.values[first:last]

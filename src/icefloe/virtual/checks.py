@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from icefloe.virtual.arrangement import Arrangement, is_coordinate
+from icefloe.virtual.boxes import Box, Boxes
 from icefloe.virtual.description import VariableDescription
 from icefloe.virtual.layout import (
-    Box,
     find_disagreements,
     find_inexact_times,
     find_overlaps,
@@ -85,9 +84,10 @@ def _size_trouble(work: Arrangement, path: str, box: Box) -> dict[int, str]:
     size = prod(work.lengths(path, box)) * box.variable.itemsize
     large = {
         number: f"variable {path!r} has chunks of more than a gigabyte, too large to be copied"
-        for number, item in new.items()
+        for item, numbers in new.by_kind()
         if not item.variable.is_contiguous
         and prod(item.variable.chunks) * item.variable.itemsize > MOST_CHUNK_BYTES
+        for number in numbers
     }
     if size <= MOST_COPIED_BYTES:
         return large
@@ -96,24 +96,25 @@ def _size_trouble(work: Arrangement, path: str, box: Box) -> dict[int, str]:
 
 
 def reference_chunks(
-    work: Arrangement, path: str, new: Mapping[int, Box], box: Box
+    work: Arrangement, path: str, new: Boxes, box: Box
 ) -> tuple[tuple[int, ...] | None, str | None]:
     """The chunks of an array made of references, or why it cannot be."""
-    if any(item.times != box.times for item in new.values()):
+    kinds = new.kinds()
+    if any(item.times != box.times for item in kinds.values()):
         return None, "its times have to be written in other units"
     document = work.document(path)
     if are_tiny(new):
         return None, "it is small, and has a chunk for every few values"
     if work.has_holes(path, box):
         natural = natural_fill_value(box.variable)
-        for item in new.values():
+        for item in kinds.values():
             if item.variable.has_gaps and not json_equal(item.variable.fill_value, natural):
                 return None, "chunks that were never written do not mean missing values there"
-    if any(item.variable.has_gaps for n, item in new.items() if n in work.replaced):
+    if any(new[number].variable.has_gaps for number in work.replaced if number in new):
         return None, "a file that is replaced has chunks that were never written"
     if document is None:
         return virtual_chunks(new, None)
-    if not same_codecs(document, next(iter(new.values())).variable):
+    if not same_codecs(document, next(iter(kinds.values())).variable):
         return None, "the array in the repository is stored with other codecs"
     old = tuple(document["chunk_grid"]["configuration"]["chunk_shape"])
     return virtual_chunks(new, old)
@@ -152,7 +153,8 @@ def find_uncompared(work: Arrangement) -> tuple[dict[str, tuple[str, ...]], list
     for path, boxes in work.boxes.items():
         if len(boxes) < 2 or boxes[work.first(boxes)].concat_axes:
             continue
-        unknown = [number for number, box in work.new(boxes).items() if _is_unread(box)]
+        unread = [numbers for box, numbers in work.new(boxes).by_kind() if _is_unread(box)]
+        unknown = sorted(number for numbers in unread for number in numbers)
         size = widest(boxes)
         if unknown and size > MOST_COMPARED_BYTES:
             notes.append(f"variable {path!r} is not compared between files: it has {size:,} bytes")

@@ -68,7 +68,7 @@ def files_to_read(
         for location in locations:
             wanted.setdefault(location, []).append(path)
     return [
-        (source.without_references(), wanted[source.location])
+        (source.only(*wanted[source.location]), wanted[source.location])
         for source in sources
         if source.location in wanted
     ]
@@ -84,10 +84,12 @@ def with_digests(sources: Sequence[SourceDescription], digests: Digests) -> list
         if source.location not in by_location
         else replace(
             source,
-            variables=source.variables
-            | {
-                path: replace(source.variables[path], digest=digest)
-                for path, digest in by_location[source.location].items()
+            variables={
+                **source.variables,
+                **{
+                    path: replace(source.variables[path], digest=digest)
+                    for path, digest in by_location[source.location].items()
+                },
             },
         )
         for source in sources

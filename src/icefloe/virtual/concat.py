@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from icefloe.errors import InvalidInputError
-from icefloe.virtual.axes import Axis, AxisKey, coordinate_of
+from icefloe.virtual.axes import Axis, AxisKey
 from icefloe.virtual.description import SourceDescription
 from icefloe.virtual.plan import IngestOptions
+from icefloe.virtual.shared_variables import digest_in, form_of, forms_of
+
+Key = TypeVar("Key")
 
 
 def find_dimensions(
@@ -28,22 +33,22 @@ def detect_concat_dims(sources: Sequence[SourceDescription]) -> tuple[str, ...]:
     """
     if len(sources) < 2:
         return ()
-    seen: dict[AxisKey, set[object]] = {}
-    scalars: dict[str, set[bytes | None]] = {}
+    axes: _Differing[AxisKey] = _Differing()
+    scalars: _Differing[str] = _Differing()
     for source in sources:
+        variables = source.variables
         for scope, group in source.groups.items():
             for name, size in group.dimensions.items():
-                coordinate = coordinate_of(source, scope, name)
-                digest = None if coordinate is None else coordinate.digest
-                units = "" if coordinate is None else str(coordinate.attributes.get("units"))
-                seen.setdefault((scope, name), set()).add((size, digest, units))
+                path = f"{scope}/{name}" if scope else name
+                units = ""
+                if path in variables:
+                    units = str(form_of(variables, path).attributes.get("units"))
+                axes.see((scope, name), (size, digest_in(variables, path), units))
         named = _named_coordinates(source)
-        for path, variable in source.variables.items():
-            if not variable.shape and path in named:
-                scalars.setdefault(path, set()).add(variable.digest)
-    differ = [name for (_, name), found in seen.items() if len(found) > 1]
-    if not differ:
-        differ = [path for path, found in scalars.items() if len(found) > 1]
+        for path in variables if named else ():
+            if path in named and not form_of(variables, path).shape:
+                scalars.see(path, digest_in(variables, path))
+    differ = [name for _, name in axes.found()] or scalars.found()
     if not differ and _share_variables(sources):
         raise InvalidInputError(
             f"the {len(sources)} files have the same coordinates everywhere, so it is not known "
@@ -52,11 +57,27 @@ def detect_concat_dims(sources: Sequence[SourceDescription]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(differ))
 
 
+@dataclass(slots=True)
+class _Differing(Generic[Key]):
+    """Finds out what is not the same in all files, in memory that does not grow with them."""
+
+    first: dict[Key, object] = field(default_factory=dict)
+    differing: set[Key] = field(default_factory=set)
+
+    def see(self, key: Key, value: object) -> None:
+        if self.first.setdefault(key, value) != value:
+            self.differing.add(key)
+
+    def found(self) -> list[Key]:
+        """Those that differ, in the order they were seen first."""
+        return [key for key in self.first if key in self.differing]
+
+
 def _named_coordinates(source: SourceDescription) -> set[str]:
     """Variables that others call their coordinates."""
     return {
         name
-        for variable in source.variables.values()
+        for variable in forms_of(source.variables)
         for name in str(variable.attributes.get("coordinates", "")).split()
     }
 
@@ -64,8 +85,9 @@ def _named_coordinates(source: SourceDescription) -> set[str]:
 def _share_variables(sources: Sequence[SourceDescription]) -> bool:
     seen: set[str] = set()
     for source in sources:
-        for path, variable in source.variables.items():
-            if variable.is_coordinate or variable.digest is not None:
+        for path in source.variables:
+            is_coordinate = form_of(source.variables, path).is_coordinate
+            if is_coordinate or digest_in(source.variables, path) is not None:
                 continue
             if path in seen:
                 return True
@@ -82,8 +104,7 @@ def find_keys(name: str, sources: Sequence[SourceDescription | None]) -> list[Ax
         for scope, group in source.groups.items():
             if name in group.dimensions:
                 keys[scope, name] = None
-        variable = source.variables.get(name)
-        if variable is not None and not variable.shape:
+        if name in source.variables and not form_of(source.variables, name).shape:
             keys["", name] = None
     return list(keys)
 
@@ -105,16 +126,17 @@ def place_new(name: str, sources: Sequence[SourceDescription | None], num_old: i
 
 def find_static(sources: Sequence[SourceDescription | None]) -> frozenset[str]:
     """Scalars, and variables that others call coordinates, that are the same in every file."""
-    digests: dict[str, set[bytes | None]] = {}
+    digests: _Differing[str] = _Differing()
     chosen: set[str] = set()
     for source in sources:
         if source is None:
             continue
         named = _named_coordinates(source)
-        for path, variable in source.variables.items():
-            digests.setdefault(path, set()).add(variable.digest)
-            if path in named or not variable.shape:
+        for path in source.variables:
+            digests.see(path, digest_in(source.variables, path))
+            if path in named or not form_of(source.variables, path).shape:
                 chosen.add(path)
+    unlike = digests.differing
     return frozenset(
-        path for path in chosen if len(digests[path]) == 1 and None not in digests[path]
+        path for path in chosen if path not in unlike and digests.first[path] is not None
     )

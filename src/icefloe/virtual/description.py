@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import math
+import pickle
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -102,6 +104,20 @@ class VariableDescription:
         return self.dimensions == (self.name,)
 
 
+@dataclass(frozen=True, slots=True)
+class StoredAttributes:
+    """The attributes of the groups of one file, on a compressed page with those of others."""
+
+    page: bytes
+    place: int
+
+    def of(self, path: str) -> dict[str, Json]:
+        """The attributes of one group."""
+        pages: list[bytes] = pickle.loads(zlib.decompress(self.page))
+        found: dict[str, Json] = pickle.loads(pages[self.place])[path]
+        return found
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class SourceDescription:
     """One source file. Paths are relative to its root, without a leading slash."""
@@ -110,12 +126,25 @@ class SourceDescription:
     format: str
     version: SourceVersion
     groups: dict[str, GroupDescription]
-    variables: dict[str, VariableDescription]
+    variables: Mapping[str, VariableDescription]
     references: dict[str, pa.Table] | None = None
     """Where the chunks are, when that was asked for; see `references.py`."""
+    stored_attributes: StoredAttributes | None = None
+    """Where groups come without attributes: theirs."""
+
+    def attributes_of(self, group: str) -> dict[str, Json]:
+        """The attributes of a group."""
+        if self.stored_attributes is None:
+            return self.groups[group].attributes
+        return self.stored_attributes.of(group)
 
     def without_references(self) -> SourceDescription:
         return self if self.references is None else replace(self, references=None)
+
+    def only(self, *paths: str) -> SourceDescription:
+        """What is needed to read these variables: small enough to be sent along with a task."""
+        variables = {path: replace(self.variables[path], values=None) for path in paths}
+        return SourceDescription(self.location, self.format, self.version, {}, variables)
 
 
 def mark_gaps(

@@ -1,4 +1,4 @@
-"""How the variables of many files fit together: the box of each file, and what does not agree.
+"""How the variables of many files fit together, and what does not agree.
 
 Nothing is decided by which file comes first in a list: where files differ, the odd ones out are
 those that most others do not agree with.
@@ -8,133 +8,20 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe.virtual.axes import Axis, AxisKey, scope_of, time_units
+from icefloe.virtual.boxes import Box, Boxes
 from icefloe.virtual.data_types import canonical_dtype
-from icefloe.virtual.description import SourceDescription, VariableDescription
-from icefloe.virtual.times import TimeUnits, convert_times
+from icefloe.virtual.description import VariableDescription
+from icefloe.virtual.times import convert_times
 
 PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
 """Attributes without which a number means something else."""
-
-
-@dataclass(frozen=True, slots=True)
-class Box:
-    """The part of an array that one file fills; dimensions are those of the target."""
-
-    variable: VariableDescription
-    dimensions: tuple[str, ...]
-    start: tuple[int, ...]
-    shape: tuple[int, ...]
-    concat_axes: tuple[int, ...]
-    num_new_axes: int
-    times: TimeUnits | None
-
-
-Axes = Mapping[AxisKey, Axis]
-
-
-@dataclass(slots=True)
-class BoxMaker:
-    """Makes boxes for files that have most of their variables in common.
-
-    What holds for all files that share a description of a variable is found out once; a file adds
-    where it starts. Files that share even that, because nothing is joined there, share the box.
-    """
-
-    axes: Axes
-    concat_dims: Sequence[str]
-    static: frozenset[str]
-    _forms: dict[tuple[int, int, tuple[bool, ...]], _Form] = field(default_factory=dict)
-
-    def boxes(self, number: int, source: SourceDescription) -> Iterator[tuple[str, Box]]:
-        """The box of every variable of source `number`."""
-        is_new = tuple(number in axis.is_new for axis in self.axes.values())
-        parents: dict[str, Mapping[str, Any]] | None = None
-        for path, variable in source.variables.items():
-            key = (id(variable), id(source.groups), is_new)
-            form = self._forms.get(key)
-            if form is None:
-                parents = bounds_parents(source) if parents is None else parents
-                form = self._form(number, source, variable, parents.get(path))
-                if variable.digest is None or not form.box.concat_axes:
-                    self._forms[key] = form  # values along joined dimensions are nobody else's
-            yield path, form.at(number)
-
-    def _form(
-        self,
-        number: int,
-        source: SourceDescription,
-        variable: VariableDescription,
-        parent: Mapping[str, Any] | None,
-    ) -> _Form:
-        """What a box of this variable is made of. `static` variables get no new dimensions."""
-        own: list[Axis | None] = []
-        for name in variable.dimensions:
-            scope = scope_of(source, variable.group, name)
-            own.append(None if scope is None else self.axes.get((scope, name)))
-        new = [
-            (name, self.axes["", name])
-            for name in self.concat_dims
-            if ("", name) in self.axes and number in self.axes["", name].is_new
-        ]
-        if variable.path in {name for name, _ in new}:
-            new = [(name, axis) for name, axis in new if name == variable.path]
-        elif variable.path in self.static or variable.is_coordinate:
-            new = []
-        dimensions = (*(name for name, _ in new), *variable.dimensions)
-        concat = tuple(at for at, name in enumerate(dimensions) if name in self.concat_dims)
-        whole = Box(
-            variable,
-            dimensions,
-            (0,) * len(dimensions),
-            (*(1 for _ in new), *variable.shape),
-            concat,
-            len(new),
-            time_units(variable, parent),
-        )
-        return _Form(whole, (*(axis for _, axis in new), *own))
-
-
-@dataclass(frozen=True, slots=True)
-class _Form:
-    """A box without its place, and the axes its dimensions lie along."""
-
-    box: Box
-    axes: tuple[Axis | None, ...]
-
-    def at(self, number: int) -> Box:
-        """The box of one source."""
-        if not any(self.axes):
-            return self.box
-        box = self.box
-        start = tuple(0 if axis is None else axis.starts.get(number, 0) for axis in self.axes)
-        return Box(
-            box.variable,
-            box.dimensions,
-            start,
-            box.shape,
-            box.concat_axes,
-            box.num_new_axes,
-            box.times,
-        )
-
-
-def bounds_parents(source: SourceDescription) -> dict[str, Mapping[str, Any]]:
-    """The attributes of those variables that have bounds, by the path of the bounds."""
-    found: dict[str, Mapping[str, Any]] = {}
-    for variable in source.variables.values():
-        for attribute in ("bounds", "climatology"):
-            name = variable.attributes.get(attribute)
-            if isinstance(name, str) and time_units(variable) is not None:
-                found[f"{variable.group}/{name}" if variable.group else name] = variable.attributes
-    return found
 
 
 # -- what has to be the same
@@ -193,29 +80,32 @@ def signature_of(box: Box, *, ignores_packing: bool = False) -> Signature:
 
 
 def find_disagreements(
-    path: str, boxes: Mapping[int, Box], num_old: int, *, ignores_packing: bool = False
+    path: str, boxes: Boxes, num_old: int, *, ignores_packing: bool = False
 ) -> dict[int, str]:
     """Sources whose variable is not like that of most others, or of the repository."""
-    known: dict[tuple[int, TimeUnits | None, tuple[str, ...]], Signature] = {}
-    equal: dict[Signature, Signature] = {}
-    signatures = {}
-    for number, box in boxes.items():
-        key = (id(box.variable), box.times, box.dimensions)
-        found = known.get(key)
-        if found is None:
-            made = signature_of(box, ignores_packing=ignores_packing)
-            found = equal.setdefault(made, made)
-            if not box.concat_axes or box.variable.digest is None:
-                known[key] = found
-        signatures[number] = found
-    if len(equal) < 2:
+    signatures: dict[int, Signature] = {}
+    for box, numbers in boxes.by_kind():
+        signature = signature_of(box, ignores_packing=ignores_packing)
+        if box.concat_axes:
+            signatures |= dict.fromkeys(numbers, signature)
+        else:  # values count
+            by_digest: dict[bytes | None, Signature] = {}
+            for number in numbers:
+                digest = boxes.digest(number)
+                if digest not in by_digest:
+                    by_digest[digest] = replace(signature, digest=digest)
+                signatures[number] = by_digest[digest]
+    counted = Counter(signatures[number] for number in boxes)
+    if len(counted) < 2:
         return {}
-    old = [signature for number, signature in signatures.items() if number < num_old]
-    usual = old[0] if old else Counter(signatures.values()).most_common(1)[0][0]
+    old = [signatures[number] for number in range(num_old) if number in signatures]
+    usual = old[0] if old else counted.most_common(1)[0][0]
     return {
-        number: f"variable {path!r} has {signature.difference(usual)}"
-        for number, signature in signatures.items()
-        if signature != usual and number >= num_old and not _is_unknown(signature, usual)
+        number: f"variable {path!r} has {signatures[number].difference(usual)}"
+        for number in boxes
+        if signatures[number] != usual
+        and number >= num_old
+        and not _is_unknown(signatures[number], usual)
     }
 
 
@@ -231,19 +121,18 @@ def _is_unknown(found: Signature, usual: Signature) -> bool:
     )
 
 
-def find_inexact_times(path: str, boxes: Mapping[int, Box], wanted: Box) -> dict[int, str]:
+def find_inexact_times(path: str, boxes: Boxes, wanted: Box) -> dict[int, str]:
     """Sources whose times cannot be written in the units of the first file."""
     if wanted.times is None:
         return {}
     problems = {}
     dtype = np.dtype(wanted.variable.dtype)
-    for number, box in boxes.items():
-        if box.times is None or box.times == wanted.times:
+    kinds = [kind for kind in boxes.by_kind() if kind[0].times not in (None, wanted.times)]
+    for number, times in ((number, box.times) for box, numbers in kinds for number in numbers):
+        values = boxes[number].variable.values
+        if values is None or times is None:
             continue
-        values = box.variable.values
-        if values is None:
-            continue
-        if convert_times(values, box.times, wanted.times, dtype) is None:
+        if convert_times(values, times, wanted.times, dtype) is None:
             units = wanted.variable.attributes.get("units")
             problems[number] = (
                 f"times of {path!r} are no whole {dtype} in {units!r}, the units of the first file"
@@ -256,7 +145,7 @@ def find_inexact_times(path: str, boxes: Mapping[int, Box], wanted: Box) -> dict
 
 def find_overlaps(
     path: str,
-    boxes: Mapping[int, Box],
+    boxes: Boxes,
     num_old: int,
     names: Sequence[str],
     late: frozenset[int] = frozenset(),
@@ -266,17 +155,12 @@ def find_overlaps(
     Coordinates have been put in order already: at the same place they have the same values. Those
     of `late` may lie inside of what is in the repository.
     """
-    placed = [
-        (number, box)
-        for number, box in boxes.items()
-        if box.concat_axes and box.dimensions != (box.variable.name,)
-    ]
-    if len(placed) < 2:
+    first = next(iter(boxes.kinds().values()))
+    if len(boxes) < 2 or not first.concat_axes or is_own_coordinate(first):
         return {}
-    num_placed_old = sum(number < num_old for number, _ in placed)
-    axes = placed[0][1].concat_axes
-    starts = np.array([[box.start[at] for at in axes] for _, box in placed], np.int64)
-    sizes = np.array([[box.shape[at] for at in axes] for _, box in placed], np.int64)
+    num_placed_old = int((boxes.numbers < num_old).sum())
+    axes = list(first.concat_axes)
+    starts, sizes = boxes.starts()[:, axes], boxes.shapes()[:, axes]
     if _is_disjoint(starts, sizes):
         return {}
     edges = [
@@ -285,7 +169,8 @@ def find_overlaps(
     ]
     owner = np.full([len(edge) for edge in edges], -1, np.int64)
     problems = {}
-    for row, (number, _) in enumerate(placed):
+    numbers = boxes.numbers.tolist()
+    for row, number in enumerate(numbers):
         spans = tuple(
             slice(*np.searchsorted(edge, [low, low + size]).tolist())
             for edge, low, size in zip(edges, starts[row], sizes[row], strict=True)
@@ -294,7 +179,7 @@ def find_overlaps(
         if number in late:
             taken = taken[taken >= num_placed_old]
         if bool((taken >= 0).any()):
-            other = placed[int(taken.max())][0]
+            other = numbers[int(taken.max())]
             where = "the repository" if other < num_old else names[other]
             problems[number] = f"variable {path!r} has values at places that {where} fills already"
         else:
@@ -303,7 +188,7 @@ def find_overlaps(
 
 
 def drop_repeated(
-    all_boxes: Mapping[str, dict[int, Box]],
+    all_boxes: dict[str, Boxes],
     names: Sequence[str],
     replaced: frozenset[int] = frozenset(),
 ) -> dict[int, str]:
@@ -312,14 +197,22 @@ def drop_repeated(
     Files with different variables bring the same bounds. A file of which nothing is left is the
     same as another one, and is returned with the reason, unless it is `replaced`.
     """
-    brought: Counter[int] = Counter()
     repeated: dict[int, list[int]] = {}
-    for boxes in all_boxes.values():
-        for number, box in boxes.items():
-            brought[number] += bool(box.concat_axes) and box.dimensions != (box.variable.name,)
-        for number, other in _repeated(boxes).items():
-            del boxes[number]
+    before = dict(all_boxes)
+    for path, boxes in before.items():
+        found = _repeated(boxes)
+        if found:
+            all_boxes[path] = boxes.without(found.keys())
+        for number, other in found.items():
             repeated.setdefault(number, []).append(other)
+    if not repeated:
+        return {}
+    brought: Counter[int] = Counter()
+    for boxes in before.values():
+        for number in repeated:
+            if number in boxes:
+                box = boxes[number]
+                brought[number] += bool(box.concat_axes) and not is_own_coordinate(box)
     return {
         number: f"it holds the same as {names[others[0]]}"
         for number, others in repeated.items()
@@ -327,17 +220,32 @@ def drop_repeated(
     }
 
 
-def _repeated(boxes: Mapping[int, Box]) -> dict[int, int]:
+def _repeated(boxes: Boxes) -> dict[int, int]:
+    kinds = boxes.kinds()
+    if not any(_may_repeat(box) for box in kinds.values()):
+        return {}
+    places = np.concatenate([boxes.starts(), boxes.shapes()], axis=1)
+    _, place, counts = np.unique(places, axis=0, return_inverse=True, return_counts=True)
+    shared = boxes.numbers[counts[place.ravel()] > 1]
     seen: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
     found = {}
-    for number, box in boxes.items():
-        is_coordinate = box.dimensions == (box.variable.name,)
-        if box.variable.digest is None or not box.concat_axes or is_coordinate:
-            continue
-        first = seen.setdefault((box.start, box.shape), number)
-        if first != number and boxes[first].variable.digest == box.variable.digest:
-            found[number] = first
+    for number in shared.tolist():
+        box = boxes[number]
+        if _may_repeat(box):
+            first = seen.setdefault((box.start, box.shape), number)
+            if first != number and boxes[first].variable.digest == box.variable.digest:
+                found[number] = first
     return found
+
+
+def _may_repeat(box: Box) -> bool:
+    has_digest = box.variable.digest is not None
+    return has_digest and bool(box.concat_axes) and not is_own_coordinate(box)
+
+
+def is_own_coordinate(box: Box) -> bool:
+    """Whether it gives the positions along its dimension."""
+    return box.dimensions == (box.variable.name,)
 
 
 def _is_disjoint(starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from icefloe.virtual.description import SourceDescription, VariableDescription
 from icefloe.virtual.ledger import LEDGER_GROUP
+from icefloe.virtual.shared_variables import form_of
 
 
 def select_variables(
@@ -25,7 +26,8 @@ def select_variables(
     if not variables:
         what = "no variables" if wanted is None else f"none of the variables {list(wanted)}"
         return source, f"it has {what}; it has {sorted(source.variables)}"
-    for path, variable in variables.items():
+    for path in variables:
+        variable = form_of(variables, path)
         if not is_zarr_path(path):
             return source, f"the name {path!r} cannot be that of an array in Zarr"
         if variable.data_type is None:

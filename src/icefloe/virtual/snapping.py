@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.virtual.description import SourceDescription, VariableDescription
+from icefloe.virtual.shared_variables import digest_in, form_of, has_values
 
 TOLERANCE = 1e-10
 """Of the largest value, and far below the steps between values."""
@@ -23,19 +24,26 @@ def snap_coordinates(sources: Sequence[SourceDescription]) -> list[SourceDescrip
     result = []
     for source in sources:
         changed: dict[str, VariableDescription] = {}
-        for path, variable in source.variables.items():
-            if variable.values is None or variable.digest is None or not variable.shape:
+        variables = source.variables
+        for path in variables:
+            digest = digest_in(variables, path)
+            if digest is None or not has_values(variables, path):
                 continue
             known = forms.setdefault(path, {})
-            if variable.digest in known or len(known) >= _MOST_FORMS:
-                same = known.get(variable.digest, variable)
+            if not form_of(variables, path).shape or (
+                digest not in known and len(known) >= _MOST_FORMS
+            ):
+                continue
+            variable = variables[path]
+            if digest in known:
+                same = known[digest]
             else:
                 same = next((one for one in known.values() if _is_close(one, variable)), variable)
-                known[variable.digest] = same
+                known[digest] = same
             if same.digest != variable.digest:
                 changed[path] = replace(variable, values=same.values, digest=same.digest)
         result.append(
-            source if not changed else replace(source, variables={**source.variables, **changed})
+            source if not changed else replace(source, variables={**variables, **changed})
         )
     return result
 

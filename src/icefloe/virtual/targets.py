@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from icefloe.virtual.boxes import Box, Boxes
 from icefloe.virtual.data_types import bytes_codec_of
 from icefloe.virtual.description import Json, VariableDescription
-from icefloe.virtual.layout import Box
 
 SMALL_CHUNK_BYTES = 256 * 1024
 LARGE_CHUNK_BYTES = 64 * 1024 * 1024
@@ -114,22 +114,23 @@ def choose_chunks(box: Box, shape: Sequence[int], wanted: Mapping[str, int]) -> 
 
 
 def virtual_chunks(
-    boxes: Mapping[int, Box], old_chunks: tuple[int, ...] | None
+    boxes: Boxes, old_chunks: tuple[int, ...] | None
 ) -> tuple[tuple[int, ...] | None, str | None]:
     """The chunks of an array made of references, or why it cannot be.
 
     All files need the same stored form. A contiguous file is one chunk; where files have
     different lengths it is cut into chunks of their common divisor, and a large one into parts.
     """
-    first = next(iter(boxes.values()))
-    for box in boxes.values():
+    kinds = boxes.kinds()
+    first = next(iter(kinds.values()))
+    for box in kinds.values():
         reason = _unlike(box.variable, first.variable)
         if reason is not None:
             return None, reason
     chunks = [1] * first.num_new_axes + list(first.variable.chunks)
     if first.variable.is_contiguous:
         for at in first.concat_axes[first.num_new_axes :]:
-            lengths = {box.shape[at] for box in boxes.values()}
+            lengths = {box.shape[at] for box in kinds.values()}
             if len(lengths) > 1 and at != 0:
                 return None, "it is not chunked, and files have different lengths"
             chunks[at] = max(1, reduce(gcd, lengths))
@@ -201,15 +202,19 @@ def _unlike(found: VariableDescription, first: VariableDescription) -> str | Non
 
 
 def find_misaligned(
-    path: str, boxes: Mapping[int, Box], chunks: Sequence[int], lengths: Sequence[int]
+    path: str, boxes: Boxes, chunks: Sequence[int], lengths: Sequence[int]
 ) -> dict[int, str]:
     """Sources after which the next one would start inside a chunk."""
+    starts, shapes = boxes.starts(), boxes.shapes()
+    stops = starts + shapes
+    is_cut = (stops % chunks != 0) & (stops != np.array(lengths, np.int64))
+    is_wrong = is_cut | (starts % chunks != 0)
     problems = {}
-    for number, box in boxes.items():
+    for row in np.flatnonzero(is_wrong.any(axis=1)).tolist():
+        number = int(boxes.numbers[row])
+        box = boxes[number]
         for at in box.concat_axes:
-            stop = box.start[at] + box.shape[at]
-            is_cut = stop % chunks[at] and stop != lengths[at]
-            if box.start[at] % chunks[at] or is_cut:
+            if is_wrong[row, at]:
                 problems[number] = (
                     f"variable {path!r} has {box.shape[at]} along {box.dimensions[at]!r} (from "
                     f"{box.start[at]} on) and chunks of {chunks[at]}: references need whole "
@@ -218,17 +223,17 @@ def find_misaligned(
     return problems
 
 
-def widest(boxes: Mapping[int, Box]) -> int:
+def widest(boxes: Boxes) -> int:
     """Bytes of the largest part."""
-    return max((box.variable.nbytes for box in boxes.values()), default=0)
+    return max((box.variable.nbytes for box in boxes.kinds().values()), default=0)
 
 
-def are_tiny(boxes: Mapping[int, Box]) -> bool:
+def are_tiny(boxes: Boxes) -> bool:
     """Whether references would be larger than the values, and take much longer to be read."""
     tiny = [
         prod(box.variable.chunks) * box.variable.itemsize <= TINY_CHUNK_BYTES
         and box.variable.nbytes >= TINY_CHUNK_BYTES * 8
-        for box in boxes.values()
+        for box in boxes.kinds().values()
     ]
     return all(tiny) and widest(boxes) <= COPY_BYTES
 

@@ -1,0 +1,200 @@
+"""The driver's memory while very many small files are planned.
+
+    python -m benchmarks.planning_at_scale plan [FILES]     descriptions alone, without Spark
+    python -m benchmarks.planning_at_scale ingest [FILES]   files on disk, scanned by Spark
+
+Every file has three variables on a grid that all share, one time step, and a `history` of its own.
+`plan` makes the rows that tasks of a scan send, and a fresh process joins them and plans, as the
+driver does. `ingest` writes the files and ingests them with a driver whose Java has 1 GB.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import netCDF4
+import numpy as np
+import pyarrow as pa
+
+from benchmarks.measure import run_in_process
+from icefloe.spark.ingest_scan import FILES_A_TASK, SCHEMA, pack_parts, pack_source, read_rows
+from icefloe.virtual import scan
+from icefloe.virtual.description import SourceDescription, with_values
+from icefloe.virtual.plan import IngestOptions
+from icefloe.virtual.planning import plan_ingest
+from icefloe.virtual.shared_parts import Splitter
+
+DEFAULT_FILES = 200_000
+_GRID = (20, 30)
+_NAMES = ("temperature", "pressure", "humidity")
+_HISTORY = 300
+_MARK = -98765.25
+"""Stands for the time in the file that all others are copies of."""
+
+
+# --- files ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """The bytes of one file, and how those of the others differ."""
+
+    data: bytes
+
+    @classmethod
+    def made_in(cls, folder: Path) -> Template:
+        """Write the file once with the library that knows how."""
+        path = folder / "template"
+        with netCDF4.Dataset(path, "w", format="NETCDF3_CLASSIC") as file:
+            file.history = "h" * _HISTORY
+            file.Conventions = "CF-1.8"
+            file.createDimension("time", None)
+            for name, size in zip(("lat", "lon"), _GRID, strict=True):
+                file.createDimension(name, size)
+                file.createVariable(name, "f8", (name,))[:] = np.arange(size)
+            file.createVariable("time", "f8", ("time",))[:] = [_MARK]
+            file["time"].units = "hours since 2000-01-01"
+            for name in _NAMES:
+                made = file.createVariable(name, "f4", ("time", "lat", "lon"), fill_value=-9.0)
+                made.units, made.long_name = "1", f"{name} of the air"
+                made[:] = np.arange(np.prod(_GRID)).reshape(1, *_GRID)
+                made[0, 0, 0] = _MARK
+        data = path.read_bytes()
+        path.unlink()
+        return cls(data)
+
+    def file(self, number: int) -> bytes:
+        """The bytes of file `number`."""
+        changed = self.data.replace(b"h" * _HISTORY, history(number).encode(), 1)
+        changed = changed.replace(np.array(_MARK, ">f8").tobytes(), step(number).tobytes(), 1)
+        return changed.replace(np.array(_MARK, ">f4").tobytes(), step(number, ">f4").tobytes())
+
+
+def history(number: int) -> str:
+    """A text that no two files share."""
+    text = f"{number:08} made by step {number} of a model; "
+    return (text * (_HISTORY // len(text) + 1))[:_HISTORY]
+
+
+def step(number: int, dtype: str = ">f8") -> Any:
+    """The time of a file, which is also the first value of each variable."""
+    return np.array([number], dtype)
+
+
+def write_files(folder: Path, count: int) -> None:
+    """Write them, a thousand to a folder."""
+    template = Template.made_in(folder)
+    for number in range(count):
+        place = folder / f"{number // 1000:04}"
+        if number % 1000 == 0:
+            place.mkdir()
+        (place / f"{number:08}.nc").write_bytes(template.file(number))
+
+
+def descriptions(folder: Path, count: int) -> Iterator[SourceDescription]:
+    """What scans of so many files find: one is scanned, the others differ as files do."""
+    path = folder / "00000000.nc"
+    path.write_bytes(Template.made_in(folder).file(0))
+    first = scan(path)
+    for number in range(count):
+        groups = {
+            name: replace(group, attributes=group.attributes | {"history": history(number)})
+            for name, group in first.groups.items()
+        }
+        variables = dict(first.variables)
+        variables["time"] = with_values(variables["time"], step(number))
+        for name in _NAMES:  # each small enough to be compared
+            digest = hashlib.blake2b(f"{name} {number}".encode(), digest_size=16).digest()
+            variables[name] = replace(variables[name], digest=digest)
+        version = replace(
+            first.version, fingerprint=f"{1_700_000_000_000_000 + number}-{number:032x}"
+        )
+        yield replace(
+            first,
+            location=first.location.replace("00000000", f"{number:08}"),
+            groups=groups,
+            variables=variables,
+            version=version,
+        )
+
+
+# --- the plan alone ---------------------------------------------------------------------------
+
+
+def write_rows(folder: Path, count: int) -> None:
+    """The rows that tasks of a scan send to the driver: of each task one batch."""
+    splitter, batches = Splitter(), []
+    with pa.ipc.new_stream(str(folder / "rows"), SCHEMA) as writer:
+        for number, source in enumerate(descriptions(folder, count), start=1):
+            batches.append(pack_source(source.location, source, splitter))
+            if number % FILES_A_TASK == 0 or number == count:
+                batches.append(pack_parts(splitter.finish()))
+                writer.write_table(pa.Table.from_batches(batches).combine_chunks())
+                splitter, batches = Splitter(), []
+
+
+def plan_rows(folder: Path) -> dict[str, float]:
+    """Plan from rows as the driver of Spark does; what this process needed."""
+    before = _peak_mb(os.getpid())
+    with pa.ipc.open_stream((folder / "rows").read_bytes()) as reader:
+        rows = reader.read_all().select(["location", "data", "reason"])
+    locations = [name for name in rows["location"].to_pylist() if not name.startswith("#")]
+    started = time.process_time()
+    row_mb = rows.nbytes / 1e6
+    found, problems = read_rows(rows, locations)
+    del rows, reader
+    plan = plan_ingest(found, IngestOptions(mode="virtual"), None, problems)
+    seconds = time.process_time() - started
+    assert not plan.problems, plan.problems[:3]
+    assert plan.concat_dims == ("time",)
+    shapes = {array.path: array.shape for array in plan.arrays}
+    assert shapes[_NAMES[0]] == (len(locations), *_GRID), shapes
+    return {
+        "files": len(locations),
+        "row_mb": row_mb,
+        "cpu_seconds": seconds,
+        "before_mb": before,
+        "peak_mb": _peak_mb(os.getpid()),
+    }
+
+
+# --- the whole ingest -------------------------------------------------------------------------
+
+
+def _peak_mb(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) / 1024
+
+
+def main(what: str = "", count: str = str(DEFAULT_FILES), folder: str = "") -> None:
+    """Print what was measured."""
+    if what == "rows":
+        write_rows(Path(folder), int(count))
+    elif what == "plan rows":
+        print(json.dumps(plan_rows(Path(folder))))
+    elif what == "plan":
+        with tempfile.TemporaryDirectory(prefix="icefloe-benchmarks-") as name:
+            run_in_process("benchmarks.planning_at_scale", "rows", count, name)
+            printed = run_in_process("benchmarks.planning_at_scale", "plan rows", count, name)
+        found = json.loads(printed)
+        print(
+            f"plan of {found['files']:,} files: {found['cpu_seconds']:.1f} s of CPU, peak memory "
+            f"{found['before_mb']:.0f} MB before and {found['peak_mb']:.0f} MB after; rows of the "
+            f"scan {found['row_mb']:.0f} MB"
+        )
+    else:
+        sys.exit(__doc__)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
