@@ -1,16 +1,17 @@
 """The driver's memory while very many small files are planned.
 
     python -m benchmarks.planning_at_scale plan [FILES]     descriptions alone, without Spark
-    python -m benchmarks.planning_at_scale ingest [FILES]   files on disk, scanned by Spark
+    python -m benchmarks.planning_at_scale spark [FILES]    files on disk, scanned by Spark
 
 Every file has three variables on a grid that all share, one time step, and a `history` of its own.
 `plan` makes the rows that tasks of a scan send, and a fresh process joins them and plans, as the
-driver does. `ingest` writes the files and ingests them with a driver whose Java has 1 GB.
+driver does. `spark` writes the files and scans them with a driver whose Java has 1 GB.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import os
 import re
@@ -26,11 +27,22 @@ import netCDF4
 import numpy as np
 import pyarrow as pa
 
+import icefloe.spark
 from benchmarks.measure import run_in_process
-from icefloe.spark.ingest_scan import FILES_A_TASK, SCHEMA, pack_parts, pack_source, read_rows
+from icefloe.spark.ingest_scan import (
+    FILES_A_TASK,
+    SCHEMA,
+    descriptions_of,
+    pack_parts,
+    pack_source,
+    read_rows,
+    scan_frame,
+)
 from icefloe.virtual import scan
+from icefloe.virtual.access import SourceAccess
 from icefloe.virtual.description import SourceDescription, with_values
-from icefloe.virtual.plan import IngestOptions
+from icefloe.virtual.globs import list_sources
+from icefloe.virtual.plan import IngestOptions, IngestPlan
 from icefloe.virtual.planning import plan_ingest
 from icefloe.virtual.shared_parts import Splitter
 
@@ -155,10 +167,7 @@ def plan_rows(folder: Path) -> dict[str, float]:
     del rows, reader
     plan = plan_ingest(found, IngestOptions(mode="virtual"), None, problems)
     seconds = time.process_time() - started
-    assert not plan.problems, plan.problems[:3]
-    assert plan.concat_dims == ("time",)
-    shapes = {array.path: array.shape for array in plan.arrays}
-    assert shapes[_NAMES[0]] == (len(locations), *_GRID), shapes
+    _check(plan, len(locations))
     return {
         "files": len(locations),
         "row_mb": row_mb,
@@ -168,7 +177,46 @@ def plan_rows(folder: Path) -> dict[str, float]:
     }
 
 
-# --- the whole ingest -------------------------------------------------------------------------
+# --- with Spark -------------------------------------------------------------------------------
+
+
+def plan_files(folder: Path) -> dict[str, float]:
+    """Scan files with Spark and plan; what the driver needed, in this process and in Java.
+
+    Executors are processes of their own. Java may have 1 GB, of which results may take 1 GB.
+    """
+    heap = {"spark.driver.memory": "1g"}
+    spark = icefloe.spark.session("local-cluster[2,1,1024]", config=heap, progress=False)
+    options, access = IngestOptions(mode="native"), SourceAccess()
+    before, started = _peak_mb(os.getpid()), time.monotonic()
+    locations = list_sources(str(folder / "*" / "*.nc"), access)
+    scanned = scan_frame(spark, locations, options, access)
+    found, problems = descriptions_of(scanned, locations)
+    seconds = time.monotonic() - started
+    cpu = time.process_time()
+    plan = plan_ingest(found, options, None, problems)
+    cpu = time.process_time() - cpu
+    _check(plan, len(locations))
+    psutil: Any = importlib.import_module("psutil")  # it ships no types
+    java = [child.pid for child in psutil.Process().children() if child.name() == "java"]
+    measured = {
+        "files": len(locations),
+        "scan_seconds": seconds,
+        "tasks": scanned.rdd.getNumPartitions(),
+        "cpu_seconds": cpu,
+        "before_mb": before,
+        "peak_mb": _peak_mb(os.getpid()),
+        "java_mb": sum(map(_peak_mb, java)),
+    }
+    spark.stop()
+    return measured
+
+
+def _check(plan: IngestPlan, count: int) -> None:
+    assert not plan.problems, plan.problems[:3]
+    assert plan.concat_dims == ("time",)
+    shapes = {array.path: array.shape for array in plan.arrays}
+    assert shapes[_NAMES[0]] == (count, *_GRID), shapes
 
 
 def _peak_mb(pid: int) -> float:
@@ -178,22 +226,35 @@ def _peak_mb(pid: int) -> float:
 
 def main(what: str = "", count: str = str(DEFAULT_FILES), folder: str = "") -> None:
     """Print what was measured."""
-    if what == "rows":
+    steps = {"plan": ("make rows", "plan rows"), "spark": ("make files", "plan files")}
+    if what == "make rows":
         write_rows(Path(folder), int(count))
+    elif what == "make files":
+        write_files(Path(folder), int(count))
     elif what == "plan rows":
         print(json.dumps(plan_rows(Path(folder))))
-    elif what == "plan":
+    elif what == "plan files":
+        print(json.dumps(plan_files(Path(folder))))
+    elif what in steps:
         with tempfile.TemporaryDirectory(prefix="icefloe-benchmarks-") as name:
-            run_in_process("benchmarks.planning_at_scale", "rows", count, name)
-            printed = run_in_process("benchmarks.planning_at_scale", "plan rows", count, name)
-        found = json.loads(printed)
-        print(
-            f"plan of {found['files']:,} files: {found['cpu_seconds']:.1f} s of CPU, peak memory "
-            f"{found['before_mb']:.0f} MB before and {found['peak_mb']:.0f} MB after; rows of the "
-            f"scan {found['row_mb']:.0f} MB"
-        )
+            for step in steps[what]:
+                printed = run_in_process("benchmarks.planning_at_scale", step, count, name)
+        print(_line(json.loads(printed.splitlines()[-1])))
     else:
         sys.exit(__doc__)
+
+
+def _line(found: dict[str, float]) -> str:
+    text = (
+        f"plan of {found['files']:,} files: {found['cpu_seconds']:.1f} s of CPU, peak memory of "
+        f"the driver {found['before_mb']:.0f} MB before and {found['peak_mb']:.0f} MB after"
+    )
+    if "row_mb" in found:
+        return f"{text}; rows of the scan {found['row_mb']:.0f} MB"
+    return (
+        f"{text}, and {found['java_mb']:.0f} MB of its Java; scanned in {found['tasks']:,} tasks "
+        f"and {found['scan_seconds']:.0f} s"
+    )
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from icefloe.virtual.chunk_copy import copy_region
 from icefloe.virtual.formats import NativeReader
 from icefloe.virtual.open_files import OpenFiles, collecting
 from icefloe.virtual.plan import BLOCK_BYTES, ArrayPlan, IngestPlan, Region
+from icefloe.virtual.shared_variables import only
 
 _PIECES_A_SLOT = 8
 _PIECES_A_TASK = 8  # of at most 64 MB each
@@ -110,7 +111,7 @@ def _boxes(
             },
             guarded=frozenset(at for at, n in enumerate(numbers) if n in array.guarded),
         )
-        sources = tuple(plan.sources[number].only(array.path) for number in numbers)
+        sources = tuple(only(plan.sources[number], array.path) for number in numbers)
         small = replace(plan, sources=sources, groups={}, arrays=(), problems=(), unchanged=())
         nbytes = prod(span.stop - span.start for span in region) * itemsize
         yield min(rank.get(number, 0) for number in numbers), Box(small, part, region, nbytes)

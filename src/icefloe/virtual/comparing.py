@@ -23,6 +23,7 @@ from icefloe.virtual.arrangement import Existing
 from icefloe.virtual.description import SourceDescription, VariableDescription
 from icefloe.virtual.formats import NativeReader
 from icefloe.virtual.open_files import DamagedSourceError, OpenFiles
+from icefloe.virtual.shared_variables import only
 
 _BLOCK_BYTES = 16 * 1024 * 1024
 
@@ -68,7 +69,7 @@ def files_to_read(
         for location in locations:
             wanted.setdefault(location, []).append(path)
     return [
-        (source.only(*wanted[source.location]), wanted[source.location])
+        (only(source, *wanted[source.location]), wanted[source.location])
         for source in sources
         if source.location in wanted
     ]

@@ -141,11 +141,6 @@ class SourceDescription:
     def without_references(self) -> SourceDescription:
         return self if self.references is None else replace(self, references=None)
 
-    def only(self, *paths: str) -> SourceDescription:
-        """What is needed to read these variables: small enough to be sent along with a task."""
-        variables = {path: replace(self.variables[path], values=None) for path in paths}
-        return SourceDescription(self.location, self.format, self.version, {}, variables)
-
 
 def mark_gaps(
     variables: dict[str, VariableDescription], references: Mapping[str, pa.Table]

@@ -7,12 +7,12 @@ take most of the driver's memory, so that it is made when it is looked at.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 
 import numpy as np
 
-from icefloe.virtual.description import VariableDescription
+from icefloe.virtual.description import SourceDescription, VariableDescription
 
 DIGEST_BYTES = 16
 _FIELDS = {item.name: at for at, item in enumerate(fields(VariableDescription))}
@@ -113,3 +113,15 @@ def forms_of(variables: Mapping[str, VariableDescription]) -> Iterable[VariableD
         found = variables.layout.values()
         return [item.form if isinstance(item, Field) else item for item in found]
     return variables.values()
+
+
+def only(source: SourceDescription, *paths: str) -> SourceDescription:
+    """What is needed to read some variables of a file, small enough to be sent to a task."""
+    forms = {path: form_of(source.variables, path) for path in paths}
+    variables = {
+        path: form
+        if form.values is None and form.digest is None
+        else replace(form, values=None, digest=None)
+        for path, form in forms.items()
+    }
+    return SourceDescription(source.location, source.format, source.version, {}, variables)
