@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import email.utils
 import re
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -37,6 +39,24 @@ class WebServer:
     heeds_conditions: bool = True
     heeds_ranges: bool = True
     requests: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+    pause_seconds: float = 0.0
+    """How long every answer takes."""
+    most_at_once: int = 0
+    """The largest number of requests that were being answered at the same time."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _now: int = 0
+
+    @contextlib.contextmanager
+    def answering(self) -> Iterator[None]:
+        with self._lock:
+            self._now += 1
+            self.most_at_once = max(self.most_at_once, self._now)
+        time.sleep(self.pause_seconds)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._now -= 1
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -44,6 +64,10 @@ class _Handler(BaseHTTPRequestHandler):
     state: WebServer
 
     def do_GET(self) -> None:
+        with self.state.answering():
+            self._get()
+
+    def _get(self) -> None:
         state = self.state
         state.requests.append((self.path, dict(self.headers)))
         if state.statuses.get(self.path):
