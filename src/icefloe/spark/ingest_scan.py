@@ -46,7 +46,7 @@ def scan_frame(
     locations: Sequence[str],
     options: IngestOptions,
     access: SourceAccess,
-    known: Mapping[str, SourceVersion],
+    known: Mapping[str, SourceVersion] | None = None,
     num_tasks: int | None = None,
 ) -> DataFrame:
     """The rows of a scan. In virtual mode they are kept by Spark: `unpersist` them.
@@ -54,7 +54,7 @@ def scan_frame(
     Of sources that are `known` in the version they have, only that is looked at.
     """
     work = partial(_scan_task, options, access)
-    items = [(location, known.get(location)) for location in locations]
+    items = [(location, (known or {}).get(location)) for location in locations]
     tasks = num_tasks or tasks_for(spark, len(items), FILES_A_TASK)
     frame = map_items(spark, items, work, DDL, tasks)
     return frame.persist() if options.mode == "virtual" else frame
