@@ -46,9 +46,13 @@ class Worker:
     def compare(self, path: Path, mode: str) -> tuple[str, str]:
         """The outcome for one file, and the reason.
 
-        A file that xarray hangs at, or that ends the process in xarray, is compared with h5py.
+        A file that xarray hangs at, or that ends the process in xarray, is compared with h5py. A
+        traceback counts in a process of its own only: files before may have left it no memory.
         """
         outcome, reason = self._ask(path, mode, "xarray")
+        if outcome == "traceback":
+            self.close()
+            outcome, reason = self._ask(path, mode, "xarray")
         if outcome == "lost":
             told = f"xarray: {reason}"
             outcome, reason = self._ask(path, mode, "h5py")
