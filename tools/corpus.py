@@ -46,13 +46,9 @@ class Worker:
     def compare(self, path: Path, mode: str) -> tuple[str, str]:
         """The outcome for one file, and the reason.
 
-        A file that xarray hangs at, or that ends the process in xarray, is compared with h5py. A
-        traceback counts in a process of its own only: files before may have left it no memory.
+        A file that xarray hangs at, or that ends the process in xarray, is compared with h5py.
         """
         outcome, reason = self._ask(path, mode, "xarray")
-        if outcome == "traceback":
-            self.close()
-            outcome, reason = self._ask(path, mode, "xarray")
         if outcome == "lost":
             told = f"xarray: {reason}"
             outcome, reason = self._ask(path, mode, "h5py")
@@ -84,7 +80,7 @@ class Worker:
                 break
             trouble = ("lost", "lost")
         self._files += 1
-        if outcome == "traceback" or self._files % FILES_A_PROCESS == 0:
+        if outcome == "traceback" or self._files % FILES_A_PROCESS == 0 or self._is_large():
             self.close()  # libraries keep what they allocated, most of all when something failed
         return str(outcome), str(reason)
 
@@ -110,6 +106,12 @@ class Worker:
                 env=environment,
             )
         return self._process
+
+    def _is_large(self) -> bool:
+        """Whether little memory is left for the next file: xarray follows groups in circles."""
+        assert self._process is not None
+        pages = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[0])
+        return pages * resource.getpagesize() > self._most_bytes / 2
 
     def close(self) -> None:
         """End the process."""
