@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from benchmarks import official
 from benchmarks.data import CHUNK_BYTES, Corpus, committed_file, grid_index
 from benchmarks.repositories import substitute
-from icefloe.format.chunk_refs import ChunkKind, ChunkRefs
-from icefloe.format.manifest import decode_manifest
-from icefloe.format.nodes import Node
-from icefloe.format.snapshot import decode_snapshot
-from icefloe.format.snapshot_encode import encode_snapshot
+from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRefs
+from icefloe.format.manifest.file import decode_manifest
+from icefloe.format.snapshot.encode import encode_snapshot
+from icefloe.format.snapshot.file import decode_snapshot
+from icefloe.format.snapshot.nodes import Node
 from icefloe.format.transaction_log import decode_transaction_log, encode_transaction_log
 
 _BASE32 = np.frombuffer(b"0123456789ABCDEFGHJKMNPQRSTVWXYZ", np.uint8)

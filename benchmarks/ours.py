@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from benchmarks.data import Corpus, committed_file, grid_index
 from benchmarks.steps import PREPARED, Scenario, Step
-from icefloe.format.chunk_refs import ChunkRefs
-from icefloe.format.manifest import ArrayManifest, Manifest, decode_manifest
-from icefloe.format.manifest_encode import encode_manifest
-from icefloe.format.repo_info import RepoInfo, decode_repo_info, encode_repo_info
-from icefloe.format.snapshot import Snapshot, decode_snapshot
-from icefloe.format.snapshot_encode import encode_snapshot
+from icefloe.format.manifest.chunk_refs import ChunkRefs
+from icefloe.format.manifest.encode import encode_manifest
+from icefloe.format.manifest.file import ArrayManifest, Manifest, decode_manifest
+from icefloe.format.repo_info.file import RepoInfo, decode_repo_info, encode_repo_info
+from icefloe.format.snapshot.encode import encode_snapshot
+from icefloe.format.snapshot.file import Snapshot, decode_snapshot
 from icefloe.format.transaction_log import (
     TransactionLog,
     decode_transaction_log,

@@ -29,7 +29,7 @@ import pyarrow as pa
 
 import icefloe.spark
 from benchmarks.measure import run_in_process
-from icefloe.spark.ingest_scan import (
+from icefloe.spark.ingests.scan import (
     FILES_A_TASK,
     SCHEMA,
     descriptions_of,
@@ -39,12 +39,12 @@ from icefloe.spark.ingest_scan import (
     scan_frame,
 )
 from icefloe.virtual import scan
-from icefloe.virtual.access import SourceAccess
-from icefloe.virtual.description import SourceDescription, with_values
-from icefloe.virtual.globs import list_sources
-from icefloe.virtual.plan import IngestOptions, IngestPlan
-from icefloe.virtual.planning import plan_ingest
-from icefloe.virtual.shared_parts import Splitter
+from icefloe.virtual.model.description import SourceDescription, with_values
+from icefloe.virtual.model.shared_parts import Splitter
+from icefloe.virtual.places.access import SourceAccess
+from icefloe.virtual.places.globs import list_sources
+from icefloe.virtual.planning.plan import IngestOptions, IngestPlan
+from icefloe.virtual.planning.planning import plan_ingest
 
 DEFAULT_FILES = 200_000
 _GRID = (20, 30)

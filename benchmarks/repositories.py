@@ -21,14 +21,14 @@ import numpy as np
 from benchmarks import official
 from benchmarks.arrays import listed, num_large, num_members, num_snapshots
 from benchmarks.data import CHUNK_BYTES, Corpus, committed_file, grid_index
-from icefloe.format.chunk_refs import ChunkRefs
 from icefloe.format.envelope import decode_header
-from icefloe.format.manifest import ArrayManifest, decode_manifest
-from icefloe.format.manifest_encode import encode_manifest
-from icefloe.format.repo_info import decode_repo_info, encode_repo_info
-from icefloe.format.snapshot import ManifestFiles, decode_snapshot
-from icefloe.format.snapshot_encode import encode_snapshot
-from icefloe.format.snapshot_table import SnapshotInfo, SnapshotTable
+from icefloe.format.manifest.chunk_refs import ChunkRefs
+from icefloe.format.manifest.encode import encode_manifest
+from icefloe.format.manifest.file import ArrayManifest, decode_manifest
+from icefloe.format.repo_info.file import decode_repo_info, encode_repo_info
+from icefloe.format.repo_info.snapshots import SnapshotInfo, SnapshotTable
+from icefloe.format.snapshot.encode import encode_snapshot
+from icefloe.format.snapshot.file import ManifestFiles, decode_snapshot
 from icefloe.ids import SnapshotId
 
 NODES_PER_GROUP = 100

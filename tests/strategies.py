@@ -14,15 +14,15 @@ import numpy as np
 from hypothesis import strategies as st
 
 from icefloe import paths
-from icefloe.format.blob_column import BlobColumn
-from icefloe.format.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
+from icefloe.format.columns.blob_column import BlobColumn
 from icefloe.format.envelope import FileType
-from icefloe.format.manifest import ArrayManifest, Manifest
-from icefloe.format.nodes import ArrayData, Dimension, ManifestRef, Node, NodeTable
-from icefloe.format.repo_info import RepoAvailability, RepoInfo, RepoStatus, Update, UpdateKind
-from icefloe.format.schema import UPDATE_TYPES
-from icefloe.format.snapshot import ManifestFileInfo, ManifestFiles, Snapshot
-from icefloe.format.snapshot_table import SnapshotInfo, SnapshotTable
+from icefloe.format.flatbuffer.schema import UPDATE_TYPES
+from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
+from icefloe.format.manifest.file import ArrayManifest, Manifest
+from icefloe.format.repo_info.file import RepoAvailability, RepoInfo, RepoStatus, Update, UpdateKind
+from icefloe.format.repo_info.snapshots import SnapshotInfo, SnapshotTable
+from icefloe.format.snapshot.file import ManifestFileInfo, ManifestFiles, Snapshot
+from icefloe.format.snapshot.nodes import ArrayData, Dimension, ManifestRef, Node, NodeTable
 from icefloe.format.transaction_log import Move, NodeType, TransactionLog
 from icefloe.ids import ChunkId, ManifestId, NodeId, SnapshotId
 

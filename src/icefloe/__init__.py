@@ -85,15 +85,27 @@ if TYPE_CHECKING:
     from icefloe.repo.feature_flags import FeatureFlag
     from icefloe.repo.rewrite import CommitMethod
     from icefloe.repo.sessions import SessionMode
-    from icefloe.storage.cloud_constructors import azure_storage, gcs_storage
-    from icefloe.storage.constructors import (
+    from icefloe.storage.constructors.cloud import azure_storage, gcs_storage
+    from icefloe.storage.constructors.common import (
         http_storage,
         in_memory_storage,
         local_filesystem_storage,
         redirect_storage,
     )
-    from icefloe.storage.container_credentials import Credentials, containers_credentials
-    from icefloe.storage.credential_functions import (
+    from icefloe.storage.constructors.s3 import r2_storage, s3_storage, tigris_storage
+    from icefloe.storage.constructors.urls import storage_from_url
+    from icefloe.storage.identity.containers import Credentials, containers_credentials
+    from icefloe.storage.identity.credentials import (
+        AzureCredentials,
+        AzureRefreshableCredential,
+        AzureStaticCredentials,
+        GcsBearerCredential,
+        GcsCredentials,
+        GcsStaticCredentials,
+        S3Credentials,
+        S3StaticCredentials,
+    )
+    from icefloe.storage.identity.functions import (
         azure_anonymous_credentials,
         azure_credentials,
         azure_from_env_credentials,
@@ -110,19 +122,7 @@ if TYPE_CHECKING:
         s3_refreshable_credentials,
         s3_static_credentials,
     )
-    from icefloe.storage.credentials import (
-        AzureCredentials,
-        AzureRefreshableCredential,
-        AzureStaticCredentials,
-        GcsBearerCredential,
-        GcsCredentials,
-        GcsStaticCredentials,
-        S3Credentials,
-        S3StaticCredentials,
-    )
-    from icefloe.storage.s3_constructors import r2_storage, s3_storage, tigris_storage
     from icefloe.storage.spec import Storage
-    from icefloe.storage.urls import storage_from_url
     from icefloe.store.required_access import RequiredAccess
     from icefloe.store.virtual_refs import VirtualChunkSpec
     from icefloe.store.zarr_store import IcechunkStore
@@ -325,15 +325,15 @@ _NAMES_OF = {
     "repo.feature_flags": ("FeatureFlag",),
     "repo.rewrite": ("CommitMethod",),
     "repo.sessions": ("SessionMode",),
-    "storage.cloud_constructors": ("azure_storage", "gcs_storage"),
-    "storage.constructors": (
+    "storage.constructors.cloud": ("azure_storage", "gcs_storage"),
+    "storage.constructors.common": (
         "http_storage",
         "in_memory_storage",
         "local_filesystem_storage",
         "redirect_storage",
     ),
-    "storage.container_credentials": ("Credentials", "containers_credentials"),
-    "storage.credential_functions": (
+    "storage.identity.containers": ("Credentials", "containers_credentials"),
+    "storage.identity.functions": (
         "azure_anonymous_credentials",
         "azure_credentials",
         "azure_from_env_credentials",
@@ -350,7 +350,7 @@ _NAMES_OF = {
         "s3_refreshable_credentials",
         "s3_static_credentials",
     ),
-    "storage.credentials": (
+    "storage.identity.credentials": (
         "AzureCredentials",
         "AzureRefreshableCredential",
         "AzureStaticCredentials",
@@ -360,9 +360,9 @@ _NAMES_OF = {
         "S3Credentials",
         "S3StaticCredentials",
     ),
-    "storage.s3_constructors": ("r2_storage", "s3_storage", "tigris_storage"),
+    "storage.constructors.s3": ("r2_storage", "s3_storage", "tigris_storage"),
     "storage.spec": ("Storage",),
-    "storage.urls": ("storage_from_url",),
+    "storage.constructors.urls": ("storage_from_url",),
     "store.required_access": ("RequiredAccess",),
     "store.virtual_refs": ("VirtualChunkSpec",),
     "store.zarr_store": ("IcechunkStore",),

@@ -1,13 +1,27 @@
 """Credentials under the module name that Icechunk has: `credentials.HttpAccess` and the rest."""
 
-from icefloe.storage.container_credentials import (
+from icefloe.storage.identity.containers import (
     AnyCredential,
     Credentials,
     HttpAccess,
     LocalFileSystemAccess,
     containers_credentials,
 )
-from icefloe.storage.credential_functions import (
+from icefloe.storage.identity.credentials import (
+    AnyAzureCredential,
+    AnyAzureStaticCredential,
+    AnyGcsCredential,
+    AnyGcsStaticCredential,
+    AnyS3Credential,
+    AzureCredentials,
+    AzureStaticCredentials,
+    GcsBearerCredential,
+    GcsCredentials,
+    GcsStaticCredentials,
+    S3Credentials,
+    S3StaticCredentials,
+)
+from icefloe.storage.identity.functions import (
     azure_anonymous_credentials,
     azure_credentials,
     azure_from_env_credentials,
@@ -23,20 +37,6 @@ from icefloe.storage.credential_functions import (
     s3_from_env_credentials,
     s3_refreshable_credentials,
     s3_static_credentials,
-)
-from icefloe.storage.credentials import (
-    AnyAzureCredential,
-    AnyAzureStaticCredential,
-    AnyGcsCredential,
-    AnyGcsStaticCredential,
-    AnyS3Credential,
-    AzureCredentials,
-    AzureStaticCredentials,
-    GcsBearerCredential,
-    GcsCredentials,
-    GcsStaticCredentials,
-    S3Credentials,
-    S3StaticCredentials,
 )
 
 __all__ = [

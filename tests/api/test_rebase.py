@@ -16,8 +16,8 @@ import zarr
 import icefloe
 from icefloe.changes.change_set import ChangeSet
 from icefloe.changes.conflicts import find_conflicts
-from icefloe.format.chunk_refs import ChunkRefs
-from icefloe.format.nodes import ArrayData, Dimension, Node, NodeTable
+from icefloe.format.manifest.chunk_refs import ChunkRefs
+from icefloe.format.snapshot.nodes import ArrayData, Dimension, Node, NodeTable
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import NodeId, SnapshotId
 from icefloe.repo import commit

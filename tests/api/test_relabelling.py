@@ -12,7 +12,7 @@ import zarr
 
 import icefloe
 from icefloe.changes.relabel import shifted
-from icefloe.format.chunk_refs import ChunkRefs
+from icefloe.format.manifest.chunk_refs import ChunkRefs
 from tests.api.outcomes import changes, hierarchy, keys, outcome, put
 
 

@@ -20,8 +20,8 @@ from icefloe.assets.assets import Assets, Caches
 from icefloe.assets.in_flight import InFlight
 from icefloe.errors import StorageError
 from icefloe.ids import SnapshotId
+from icefloe.storage.client.eventloop import EventLoopCalls
 from icefloe.storage.driver import Driver, Readable, Span
-from icefloe.storage.eventloop import EventLoopCalls
 from icefloe.testing.wrapping import WrappingDriver
 from tests.servers import S3Server
 

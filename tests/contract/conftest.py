@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from icefloe.storage.constructors import in_memory_storage, local_filesystem_storage
+from icefloe.storage.constructors.common import in_memory_storage, local_filesystem_storage
 from icefloe.storage.driver import Driver
 from icefloe.storage.run import run_blocking
 from icefloe.storage.spec import Storage

@@ -17,7 +17,7 @@ import sys
 import time
 from pathlib import Path
 
-from icefloe.storage.constructors import local_filesystem_storage
+from icefloe.storage.constructors.common import local_filesystem_storage
 from icefloe.storage.run import run_blocking
 from tests.contract.racers import append
 

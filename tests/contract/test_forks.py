@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from icefloe.storage.constructors import local_filesystem_storage
+from icefloe.storage.constructors.common import local_filesystem_storage
 from icefloe.storage.run import run_blocking
 from tests.servers import S3Server
 
@@ -18,7 +18,7 @@ PROGRAM = """
 import os, pickle, signal, sys
 from icefloe.errors import StorageError
 from icefloe.storage.run import run_blocking
-from icefloe.storage.urls import storage_from_url
+from icefloe.storage.constructors.urls import storage_from_url
 
 storages = pickle.load(sys.stdin.buffer)
 first = storages[0].driver(blocking=True)
@@ -66,7 +66,9 @@ MEMORY_PROGRAM = PROGRAM.replace(
 LOCKS_PROGRAM = """
 import os, signal, sys, tempfile, threading
 import icefloe, zarr
-from icefloe.storage import directory, memory, spec
+from icefloe.storage.drivers import directory
+from icefloe.storage.drivers import memory
+from icefloe.storage import spec
 
 folder = tempfile.mkdtemp()
 repository = icefloe.Repository.create(icefloe.local_filesystem_storage(folder))

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError, UnknownOutcomeError
-from icefloe.storage import directory
-from icefloe.storage.constructors import local_filesystem_storage
+from icefloe.storage.constructors.common import local_filesystem_storage
 from icefloe.storage.driver import ConditionFailed, Driver
+from icefloe.storage.drivers import directory
 from icefloe.storage.run import run_blocking
 
 

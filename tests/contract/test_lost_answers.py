@@ -13,8 +13,8 @@ import pytest
 from icefloe.config.resolved import ResolvedRetries, ResolvedTimeouts
 from icefloe.errors import ErrorKind, StorageError, UnknownOutcomeError
 from icefloe.storage.driver import ConditionFailed, Driver, Span
+from icefloe.storage.drivers.probe import check_conditions_are_honoured
 from icefloe.storage.keys import PROBE_DIRECTORY
-from icefloe.storage.probe import check_conditions_are_honoured
 from icefloe.storage.run import run_blocking
 from tests.proxy import LATE_SECONDS, Proxy, Seen, misbehaving_proxy
 from tests.servers import S3Server

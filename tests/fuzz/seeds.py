@@ -12,12 +12,13 @@ from functools import cache
 import numpy as np
 import zstandard
 
-from icefloe.format.blob_column import BlobColumn
-from icefloe.format.chunk_refs import ChunkRefs
-from icefloe.format.manifest import ArrayManifest, Manifest
-from icefloe.format.manifest_encode import encode_manifest
-from icefloe.format.nodes import ArrayData, Dimension, ManifestRef, Node, NodeTable
-from icefloe.format.repo_info import (
+from icefloe.format.columns.blob_column import BlobColumn
+from icefloe.format.flatbuffer.schema import UPDATE_TYPES
+from icefloe.format.manifest.chunk_refs import ChunkRefs
+from icefloe.format.manifest.encode import encode_manifest
+from icefloe.format.manifest.file import ArrayManifest, Manifest
+from icefloe.format.metadata.values import encode_flexbuffer, encode_msgpack
+from icefloe.format.repo_info.file import (
     RepoAvailability,
     RepoInfo,
     RepoStatus,
@@ -25,12 +26,11 @@ from icefloe.format.repo_info import (
     UpdateKind,
     encode_repo_info,
 )
-from icefloe.format.schema import UPDATE_TYPES
-from icefloe.format.snapshot import ManifestFileInfo, ManifestFiles, Snapshot
-from icefloe.format.snapshot_encode import encode_snapshot
-from icefloe.format.snapshot_table import SnapshotInfo, SnapshotTable
+from icefloe.format.repo_info.snapshots import SnapshotInfo, SnapshotTable
+from icefloe.format.snapshot.encode import encode_snapshot
+from icefloe.format.snapshot.file import ManifestFileInfo, ManifestFiles, Snapshot
+from icefloe.format.snapshot.nodes import ArrayData, Dimension, ManifestRef, Node, NodeTable
 from icefloe.format.transaction_log import Move, NodeType, TransactionLog, encode_transaction_log
-from icefloe.format.values import encode_flexbuffer, encode_msgpack
 from icefloe.ids import ManifestId, NodeId, SnapshotId
 from tests import golden
 from tests.fuzz.files import Flat

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from icefloe.format.schema import MANIFEST, REPO, SNAPSHOT, TRANSACTION_LOG
+from icefloe.format.flatbuffer.schema import MANIFEST, REPO, SNAPSHOT, TRANSACTION_LOG
 from tests.fuzz import seeds
 from tests.fuzz.files import Flat
 from tests.fuzz.mutate import Seed

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from icefloe.errors import ErrorKind
-from icefloe.format.config_file import decode_config_flexbuffer, decode_config_yaml
-from icefloe.format.flexbuffers import MAX_DEPTH
+from icefloe.format.config.file import decode_config_flexbuffer, decode_config_yaml
+from icefloe.format.config.yaml_document import MAX_YAML_BYTES
+from icefloe.format.metadata.flexbuffers import MAX_DEPTH
+from icefloe.format.metadata.values import decode_flexbuffer, decode_msgpack
 from icefloe.format.ref_files import decode_ref_file
-from icefloe.format.values import decode_flexbuffer, decode_msgpack
-from icefloe.format.yaml_document import MAX_YAML_BYTES
 from tests.fuzz.files import nested_vectors
 from tests.fuzz.refusal import refused_by
 

@@ -20,7 +20,7 @@ from icefloe.config import (
 )
 from icefloe.config.conditions import DimensionKind, PreloadKind, SplitKind
 from icefloe.config.section import Section
-from icefloe.format.config_file import (
+from icefloe.format.config.file import (
     decode_config_flexbuffer,
     decode_config_yaml,
     encode_config_flexbuffer,

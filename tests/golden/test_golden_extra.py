@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from icefloe.format.blob_column import BlobColumn
-from icefloe.format.chunk_refs import ChunkRefs
-from icefloe.format.manifest import ArrayManifest, Manifest, decode_manifest
-from icefloe.format.manifest_encode import encode_manifest
-from icefloe.format.nodes import NodeTable
-from icefloe.format.repo_info import decode_repo_info, encode_repo_info
-from icefloe.format.snapshot import ManifestFiles, decode_snapshot
-from icefloe.format.snapshot_encode import encode_snapshot
+from icefloe.format.columns.blob_column import BlobColumn
+from icefloe.format.manifest.chunk_refs import ChunkRefs
+from icefloe.format.manifest.encode import encode_manifest
+from icefloe.format.manifest.file import ArrayManifest, Manifest, decode_manifest
+from icefloe.format.repo_info.file import decode_repo_info, encode_repo_info
+from icefloe.format.snapshot.encode import encode_snapshot
+from icefloe.format.snapshot.file import ManifestFiles, decode_snapshot
+from icefloe.format.snapshot.nodes import NodeTable
 from icefloe.format.transaction_log import decode_transaction_log, encode_transaction_log
 from tests.golden import object_paths
 from tests.golden.decoded import (

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from icefloe.format.envelope import FileType, decode_envelope
-from icefloe.format.manifest import decode_manifest
-from icefloe.format.manifest_encode import encode_manifest
-from icefloe.format.nodes import Dimension, Node, NodeTable
-from icefloe.format.repo_info import decode_repo_info, encode_repo_info
-from icefloe.format.snapshot import Snapshot, decode_snapshot
-from icefloe.format.snapshot_encode import encode_snapshot
+from icefloe.format.manifest.encode import encode_manifest
+from icefloe.format.manifest.file import decode_manifest
+from icefloe.format.repo_info.file import decode_repo_info, encode_repo_info
+from icefloe.format.snapshot.encode import encode_snapshot
+from icefloe.format.snapshot.file import Snapshot, decode_snapshot
+from icefloe.format.snapshot.nodes import Dimension, Node, NodeTable
 from icefloe.format.transaction_log import decode_transaction_log, encode_transaction_log
 from tests.golden import object_paths
 from tests.golden.decoded import NAMES, repo_info_paths, spec_version, with_spec

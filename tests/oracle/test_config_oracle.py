@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 
 from icefloe import config as floe
 from icefloe.errors import InvalidInputError
-from icefloe.format.config_file import (
+from icefloe.format.config.file import (
     decode_config_flexbuffer,
     decode_config_yaml,
     encode_config_flexbuffer,
     encode_config_yaml,
 )
-from icefloe.format.values import (
+from icefloe.format.metadata.values import (
     decode_flexbuffer,
     decode_msgpack,
     encode_flexbuffer,

@@ -14,7 +14,7 @@ import zarr
 
 icechunk = pytest.importorskip("icechunk", minversion="2")
 
-from icefloe.storage.constructors import local_filesystem_storage  # noqa: E402 - see above
+from icefloe.storage.constructors.common import local_filesystem_storage  # noqa: E402 - see above
 from icefloe.storage.driver import Driver  # noqa: E402
 from icefloe.storage.run import run_blocking  # noqa: E402
 from tests.servers import BUCKET, S3Server  # noqa: E402

@@ -8,7 +8,7 @@ from typing import Any
 
 from icefloe.config import RepositoryConfig
 from icefloe.config.resolved import ResolvedPacking
-from icefloe.format.repo_info import RepoAvailability, RepoStatus
+from icefloe.format.repo_info.file import RepoAvailability, RepoStatus
 from icefloe.ids import SnapshotId
 from icefloe.repo import commit, feature_flags, history, refs, sessions, settings
 from icefloe.repo.handle import RepoHandle

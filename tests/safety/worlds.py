@@ -21,7 +21,7 @@ from icefloe.ids import FIRST_SNAPSHOT_ID, SnapshotId
 from icefloe.repo import lifecycle, sessions
 from icefloe.repo.handle import Clock, RepoHandle
 from icefloe.storage.driver import Driver
-from icefloe.storage.locations import LocalLocation
+from icefloe.storage.places.locations import LocalLocation
 from icefloe.storage.run import run_blocking
 from icefloe.storage.spec import Storage
 from icefloe.store import operations

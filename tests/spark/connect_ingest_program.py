@@ -11,7 +11,7 @@ import json
 import sys
 
 import icefloe.spark
-from icefloe.spark import reducers
+from icefloe.spark.writes import reducers
 
 
 def main(url: str, pattern: str) -> None:

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from icefloe import Repository
-from icefloe.spark.options import read_options
-from icefloe.spark.reading import plan_read
+from icefloe.spark.pinned import Source, pin
+from icefloe.spark.reads.options import read_options
+from icefloe.spark.reads.reading import plan_read
 from icefloe.spark.scan import Scan
-from icefloe.spark.source import Source, pin
 
 xr: Any = pytest.importorskip("xarray", reason="xarray is an optional dependency")
 pd: Any = pytest.importorskip("pandas", reason="comes with xarray")

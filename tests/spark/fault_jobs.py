@@ -17,10 +17,11 @@ import icefloe
 from icefloe import Repository, Session
 from icefloe.credentials import LocalFileSystemAccess
 from icefloe.repo.session_view import all_chunks
-from icefloe.spark import Region, ingest, read, reducers, write_dataset, write_regions, write_table
-from icefloe.spark.files import Files
-from icefloe.spark.source import pin
-from icefloe.storage.locations import LocalLocation
+from icefloe.spark import Region, ingest, read, write_dataset, write_regions, write_table
+from icefloe.spark.metadata.files import Files
+from icefloe.spark.pinned import pin
+from icefloe.spark.writes import reducers
+from icefloe.storage.places.locations import LocalLocation
 from icefloe.storage.run import run_blocking
 from icefloe.storage.spec import Storage
 from icefloe.virtual import ingest_local

@@ -16,10 +16,10 @@ import icefloe
 from icefloe import Repository, Session
 from icefloe.api.session import ForkSession
 from icefloe.changes.split_grid import ChunkSpan
-from icefloe.format.chunk_refs import ChunkRefs
+from icefloe.format.manifest.chunk_refs import ChunkRefs
 from icefloe.repo.session_view import all_chunks
-from icefloe.spark import reducers
-from icefloe.spark.shared_write import SharedWrite, share
+from icefloe.spark.writes import reducers
+from icefloe.spark.writes.shared_write import SharedWrite, share
 from icefloe.storage.run import run_blocking
 
 Task = Callable[[ForkSession], None]

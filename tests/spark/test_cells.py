@@ -11,9 +11,9 @@ import pytest
 import zarr
 
 from icefloe import InvalidInputError, NodeNotFoundError, Repository
-from icefloe.spark.options import options_from_text
-from icefloe.spark.reading import plan_read
-from icefloe.spark.source import pin
+from icefloe.spark.pinned import pin
+from icefloe.spark.reads.options import options_from_text
+from icefloe.spark.reads.reading import plan_read
 from tests.spark.datasets import (
     WEATHER_ENCODING,
     as_frame,

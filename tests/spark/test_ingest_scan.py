@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from pyspark.sql import SparkSession
 
-from icefloe.spark import ingest_copy
-from icefloe.spark.ingest_copy import cut_pieces
-from icefloe.spark.ingest_scan import SCANS_AT_ONCE, descriptions_of, scan_frame
-from icefloe.spark.items import tasks_for
-from icefloe.virtual.access import SourceAccess
-from icefloe.virtual.plan import BLOCK_BYTES, IngestOptions
+from icefloe.spark.ingests import copy as ingest_copy
+from icefloe.spark.ingests.copy import cut_pieces
+from icefloe.spark.ingests.scan import SCANS_AT_ONCE, descriptions_of, scan_frame
+from icefloe.spark.writes.items import tasks_for
+from icefloe.virtual.places.access import SourceAccess
+from icefloe.virtual.planning.plan import BLOCK_BYTES, IngestOptions
 from tests.virtual.datasets import dataset, to_netcdf4
 from tests.virtual.test_planning import plan, source, times, variable
 from tests.virtual_sources import web_server

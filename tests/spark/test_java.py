@@ -12,7 +12,8 @@ import pytest
 
 import icefloe.spark
 from icefloe import InvalidInputError, SessionStateError
-from icefloe.spark import java, runtime
+from icefloe.spark.runtime import java
+from icefloe.spark.runtime import session as runtime
 
 
 def fake_java(folder: Path, version: str) -> Path:

@@ -17,8 +17,9 @@ from zarr.core.sync import sync
 import icefloe
 from icefloe import Repository
 from icefloe.changes.split_grid import ChunkSpan
-from icefloe.spark import Region, ingest, reducers, write_regions
-from icefloe.spark.shared_write import share
+from icefloe.spark import Region, ingest, write_regions
+from icefloe.spark.writes import reducers
+from icefloe.spark.writes.shared_write import share
 from icefloe.virtual import ingest_local
 from tests.spark.reducing import (
     ANYWHERE,

@@ -9,7 +9,7 @@ import zarr
 
 import icefloe
 from icefloe import Repository, VersionSelection
-from icefloe.spark import reducers
+from icefloe.spark.writes import reducers
 from tests.spark.reducing import (
     both,
     commit,

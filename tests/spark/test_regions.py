@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icefloe import InvalidInputError
-from icefloe.spark.regions import Grid, Region, check_given, cut, default_region_shape, region_of
+from icefloe.spark.writes.regions import (
+    Grid,
+    Region,
+    check_given,
+    cut,
+    default_region_shape,
+    region_of,
+)
 
 
 @st.composite

@@ -15,9 +15,9 @@ from pyspark.sql.types import DoubleType, StringType, StructField, StructType
 
 import icefloe.spark
 from icefloe import IcechunkError, InvalidInputError, Repository
-from icefloe.spark.data_source import IcefloeDataSource
-from icefloe.spark.source import pin
-from icefloe.spark.tables import TABLES, plan_table
+from icefloe.spark.metadata.tables import TABLES, plan_table
+from icefloe.spark.pinned import pin
+from icefloe.spark.source.data_source import IcefloeDataSource
 from tests.servers import S3Server
 from tests.spark.datasets import WEATHER_ENCODING, rows, rows_of, weather, write
 from tests.spark.test_tables import history

@@ -16,10 +16,11 @@ import icefloe
 from icefloe import Repository, Session
 from icefloe.api.session import ForkSession
 from icefloe.changes.split_grid import ChunkSpan
-from icefloe.format.nodes import ManifestRef
-from icefloe.spark import Region, reducers, write_regions
-from icefloe.spark.reducers import Reduction, _common
-from icefloe.spark.shared_write import share
+from icefloe.format.snapshot.nodes import ManifestRef
+from icefloe.spark import Region, write_regions
+from icefloe.spark.writes import reducers
+from icefloe.spark.writes.reducers import Reduction, _common
+from icefloe.spark.writes.shared_write import share
 from tests.spark.reducing import Task, refs_of, run_tasks
 
 LIMIT = 64

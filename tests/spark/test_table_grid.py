@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from icefloe import AlreadyExistsError, InvalidInputError, Repository
-from icefloe.spark.table_arrays import check_target, prepare, table_request
-from icefloe.spark.table_grid import BLOCK, default_chunks
-from icefloe.spark.table_rows import sorted_keys, spans_of, whole_blocks
+from icefloe.spark.rows.arrays import check_target, prepare, table_request
+from icefloe.spark.rows.grid import BLOCK, default_chunks
+from icefloe.spark.rows.ordering import sorted_keys, spans_of, whole_blocks
 
 xr: Any = pytest.importorskip("xarray", reason="xarray is an optional dependency")
 

@@ -14,12 +14,12 @@ from pyspark.sql import Row
 from pyspark.sql.types import DoubleType, LongType, StructField, StructType
 
 from icefloe import InvalidInputError, Repository
-from icefloe.spark import table_pieces
 from icefloe.spark.batch_ids import BatchId, app_of
-from icefloe.spark.data_source import IcefloeDataSource
-from icefloe.spark.stream_sink import record_batches
-from icefloe.spark.table_arrays import table_request
-from icefloe.spark.table_pieces import Piece, assemble, commit_pieces, stage
+from icefloe.spark.rows import pieces as table_pieces
+from icefloe.spark.rows.arrays import table_request
+from icefloe.spark.rows.pieces import Piece, assemble, commit_pieces, stage
+from icefloe.spark.source.data_source import IcefloeDataSource
+from icefloe.spark.source.stream_sink import record_batches
 from tests.spark.test_table_grid import DIMS, VARIABLES, assert_same, cube, opened, rows_of
 from tests.spark.writing import number_of_objects
 

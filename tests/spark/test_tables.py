@@ -19,13 +19,13 @@ from icefloe import (
     RepositoryConfig,
     local_filesystem_storage,
 )
-from icefloe.format.chunk_refs import ChunkRefs
+from icefloe.format.manifest.chunk_refs import ChunkRefs
 from icefloe.ids import ManifestId
-from icefloe.spark.changes import plan_changes
-from icefloe.spark.id_text import id_texts
-from icefloe.spark.snapshot_tables import chunk_ref_batch
-from icefloe.spark.source import pin
-from icefloe.spark.tables import TABLES, check_ref, check_table, plan_table
+from icefloe.spark.metadata.changes import plan_changes
+from icefloe.spark.metadata.id_text import id_texts
+from icefloe.spark.metadata.snapshot import chunk_ref_batch
+from icefloe.spark.metadata.tables import TABLES, check_ref, check_table, plan_table
+from icefloe.spark.pinned import pin
 from tests.spark.datasets import rows_of
 
 

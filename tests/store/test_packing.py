@@ -37,7 +37,7 @@ from icefloe import (
 from icefloe.api.handles import Handles
 from icefloe.config.resolved import NO_PACKING, ResolvedPacking
 from icefloe.format import layout
-from icefloe.format.chunk_refs import ChunkRefs
+from icefloe.format.manifest.chunk_refs import ChunkRefs
 from icefloe.repo import lifecycle
 from icefloe.repo.handle import Clock
 from icefloe.repo.session_view import all_chunks

@@ -23,7 +23,7 @@ import icefloe
 from icefloe import VirtualChunkContainer
 from icefloe.assets.virtual_fetch import MOST_READERS
 from icefloe.credentials import HttpAccess, LocalFileSystemAccess
-from icefloe.storage.locations import S3Location
+from icefloe.storage.places.locations import S3Location
 from icefloe.storage.run import run_blocking
 from icefloe.store import operations
 from tests.servers import BUCKET, S3Server

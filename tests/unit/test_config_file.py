@@ -33,14 +33,14 @@ from icefloe.config import (
 )
 from icefloe.config.stores import Azure, Gcs, LocalFileSystem, Tigris
 from icefloe.errors import ErrorKind, FormatError, InvalidInputError
-from icefloe.format import flexbuffers
-from icefloe.format.config_file import (
+from icefloe.format.config.file import (
     decode_config_flexbuffer,
     decode_config_yaml,
     encode_config_flexbuffer,
     encode_config_yaml,
 )
-from icefloe.format.yaml_document import MAX_YAML_BYTES
+from icefloe.format.config.yaml_document import MAX_YAML_BYTES
+from icefloe.format.metadata import flexbuffers
 from tests.unit.config_strategies import CONFIGS
 from tests.unit.test_values import mutations
 

@@ -9,10 +9,10 @@ import pytest
 import zstandard
 
 from icefloe.errors import FormatError
-from icefloe.format.blob_column import BlobColumn
-from icefloe.format.chunk_refs import ChunkRefs
-from icefloe.format.coded import Coded
-from icefloe.format.locations import (
+from icefloe.format.columns.blob_column import BlobColumn
+from icefloe.format.manifest.chunk_refs import ChunkRefs
+from icefloe.format.manifest.coded import Coded
+from icefloe.format.manifest.locations import (
     MAX_COMPRESSED_LOCATION_BYTES,
     CompressedLocations,
     Locations,

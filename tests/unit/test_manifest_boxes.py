@@ -5,8 +5,8 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icefloe.format.manifest_boxes import ManifestBoxes
-from icefloe.format.nodes import ManifestRef
+from icefloe.format.manifest.boxes import ManifestBoxes
+from icefloe.format.snapshot.nodes import ManifestRef
 from icefloe.ids import ManifestId
 
 Box = tuple[tuple[int, int], ...]

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 
 from icefloe.errors import InvalidInputError
-from icefloe.format.chunk_refs import ChunkKind, ChunkRefs
-from icefloe.format.manifest import ArrayManifest, Manifest, decode_manifest
-from icefloe.format.manifest_encode import encode_manifest
+from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRefs
+from icefloe.format.manifest.encode import encode_manifest
+from icefloe.format.manifest.file import ArrayManifest, Manifest, decode_manifest
 from icefloe.ids import ManifestId, NodeId
 
 NODE, OTHER = NodeId(b"the node"), NodeId(b"nodeless")

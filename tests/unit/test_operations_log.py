@@ -11,9 +11,9 @@ import pytest
 
 from icefloe.changes.ops_log import with_entry
 from icefloe.errors import FormatError
-from icefloe.format.repo_info import RepoInfo, decode_repo_info, encode_repo_info
-from icefloe.format.snapshot_table import SnapshotInfo, SnapshotTable
-from icefloe.format.updates import (
+from icefloe.format.repo_info.file import RepoInfo, decode_repo_info, encode_repo_info
+from icefloe.format.repo_info.snapshots import SnapshotInfo, SnapshotTable
+from icefloe.format.repo_info.updates import (
     RepoAvailability,
     RepoStatus,
     Update,

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icefloe.format import packed_index
-from icefloe.format.chunk_index import Index, sort_rows
-from icefloe.format.packed_index import PackedIndex
+from icefloe.format.columns import packed_index
+from icefloe.format.columns.chunk_index import Index, sort_rows
+from icefloe.format.columns.packed_index import PackedIndex
 from icefloe.format.transaction_log import (
     TransactionLog,
     decode_transaction_log,

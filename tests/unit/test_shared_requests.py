@@ -5,14 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icefloe.storage.driver import Span
-from icefloe.storage.shared_requests import (
+from icefloe.storage.client.shared_requests import (
     MOST_GAP_BYTES,
     MOST_REQUEST_BYTES,
     MOST_SHARED_BYTES,
     can_share,
     share_requests,
 )
+from icefloe.storage.driver import Span
 
 SPANS = st.builds(Span, st.integers(1, 40 << 20), st.integers(1, MOST_SHARED_BYTES))
 

@@ -19,7 +19,7 @@ from icefloe.config import (
     ManifestSplittingConfig,
     RepositoryConfig,
 )
-from icefloe.format.nodes import ArrayData, Dimension
+from icefloe.format.snapshot.nodes import ArrayData, Dimension
 
 MOST = 1000
 

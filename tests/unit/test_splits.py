@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from icefloe.changes.split_sizes import UNSPLIT
 from icefloe.changes.splits import merge_split, plan_array
-from icefloe.format.chunk_refs import ChunkRefs
-from icefloe.format.nodes import ArrayData, Dimension, ManifestRef
+from icefloe.format.manifest.chunk_refs import ChunkRefs
+from icefloe.format.snapshot.nodes import ArrayData, Dimension, ManifestRef
 from icefloe.ids import ManifestId
 
 NUMBERS = count(1)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from icefloe.errors import ErrorKind, StorageError, UnknownOutcomeError
-from icefloe.storage.constructors import in_memory_storage
+from icefloe.storage.constructors.common import in_memory_storage
 from icefloe.storage.driver import ConditionFailed, Driver, Span
 from icefloe.storage.run import run_blocking
 from icefloe.testing.faults import FaultyDriver, Request

@@ -16,8 +16,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from icefloe.errors import ErrorKind, FormatError, InvalidInputError
-from icefloe.format.flexbuffers import MAX_DEPTH
-from icefloe.format.values import (
+from icefloe.format.metadata.flexbuffers import MAX_DEPTH
+from icefloe.format.metadata.values import (
     decode_flexbuffer,
     decode_msgpack,
     encode_flexbuffer,

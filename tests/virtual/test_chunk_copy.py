@@ -18,11 +18,11 @@ import icefloe
 from icefloe import Repository
 from icefloe.errors import StorageError
 from icefloe.virtual import ingest_local, scan
-from icefloe.virtual.chunk_copy import copy_region
-from icefloe.virtual.formats import NativeReader, open_native
-from icefloe.virtual.ingest import make_options
-from icefloe.virtual.planning import plan_ingest
-from icefloe.virtual.transfer import write_metadata
+from icefloe.virtual.formats.opening import NativeReader, open_native
+from icefloe.virtual.ingest.chunk_copy import copy_region
+from icefloe.virtual.ingest.ingest_local import make_options
+from icefloe.virtual.ingest.transfer import write_metadata
+from icefloe.virtual.planning.planning import plan_ingest
 
 FILL = 99
 

@@ -12,7 +12,8 @@ import pytest
 import xarray as xr
 
 import icefloe
-from icefloe.virtual import SourceError, grib, ingest_local, open_native, scan
+from icefloe.virtual import SourceError, ingest_local, open_native, scan
+from icefloe.virtual.formats import grib
 from tests.servers import BUCKET, S3Server
 from tests.virtual.test_remote_sources import access_to, upload
 

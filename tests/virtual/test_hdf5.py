@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from icefloe.virtual.description import SourceError
-from icefloe.virtual.formats import open_native, scan
+from icefloe.virtual.formats.opening import open_native, scan
+from icefloe.virtual.model.description import SourceError
 from tests.virtual.decoding import decode
 
 h5py: Any = pytest.importorskip("h5py", reason="h5py is an optional dependency")

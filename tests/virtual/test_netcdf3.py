@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from icefloe.virtual.description import SourceError
-from icefloe.virtual.formats import open_native, scan
+from icefloe.virtual.formats.opening import open_native, scan
+from icefloe.virtual.model.description import SourceError
 from tests.virtual.decoding import decode
 
 scipy_io: Any = pytest.importorskip("scipy.io", reason="scipy reads NetCDF 3 beside us")

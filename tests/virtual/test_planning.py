@@ -10,20 +10,25 @@ import numpy as np
 import pytest
 
 from icefloe import InvalidInputError
-from icefloe.virtual.arrangement import Existing
-from icefloe.virtual.data_types import bytes_codec, data_type_of
-from icefloe.virtual.description import (
+from icefloe.virtual.model.data_types import bytes_codec, data_type_of
+from icefloe.virtual.model.description import (
     GroupDescription,
     SourceDescription,
     SourceVersion,
     VariableDescription,
     digest_of,
 )
-from icefloe.virtual.ledger import Ledger
-from icefloe.virtual.plan import ArrayPlan, BoxIndex, IngestOptions, IngestPlan
-from icefloe.virtual.planning import plan_ingest
-from icefloe.virtual.references import cut_leading, index_of, make_references, shift_references
-from icefloe.virtual.shared_parts import Joiner, Splitter
+from icefloe.virtual.model.references import (
+    cut_leading,
+    index_of,
+    make_references,
+    shift_references,
+)
+from icefloe.virtual.model.shared_parts import Joiner, Splitter
+from icefloe.virtual.planning.arrangement import Existing
+from icefloe.virtual.planning.ledger import Ledger
+from icefloe.virtual.planning.plan import ArrayPlan, BoxIndex, IngestOptions, IngestPlan
+from icefloe.virtual.planning.planning import plan_ingest
 
 DAYS = "days since 2000-01-01"
 

@@ -13,8 +13,8 @@ from zarr.codecs import GzipCodec, TransposeCodec
 
 import icefloe
 from icefloe.virtual import ingest_local
-from icefloe.virtual.description import SourceError
-from icefloe.virtual.formats import open_native, scan
+from icefloe.virtual.formats.opening import open_native, scan
+from icefloe.virtual.model.description import SourceError
 from tests.virtual.decoding import decode
 
 GRID = np.arange(7 * 10, dtype="f8").reshape(7, 10)

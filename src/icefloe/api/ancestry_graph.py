@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from icefloe.api.values import to_datetime
-from icefloe.format.snapshot_table import SnapshotInfo
+from icefloe.format.repo_info.snapshots import SnapshotInfo
 from icefloe.ids import SnapshotId
 
 _COLOURS = (36, 33, 35, 32, 34, 31)

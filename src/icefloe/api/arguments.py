@@ -20,7 +20,7 @@ Class = TypeVar("Class", bound=type[Any])
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _HOMES = {
-    "AnyCredential": "storage.container_credentials",
+    "AnyCredential": "storage.identity.containers",
     "CommitMethod": "repo.rewrite",
     "ConflictSolver": "changes.solvers",
     "RepoStatus": "api.values",

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from icefloe.on_demand import on_demand
 
 if TYPE_CHECKING:
-    from icefloe.storage import container_credentials
-    from icefloe.storage.container_credentials import AnyCredential
+    from icefloe.storage.identity import containers as container_credentials
+    from icefloe.storage.identity.containers import AnyCredential
 else:
-    container_credentials = on_demand("icefloe.storage.container_credentials")
+    container_credentials = on_demand("icefloe.storage.identity.containers")
 
 
 def authorizations(

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from icefloe.repo import feature_flags, history, queries, rearrange, rewrite, settings
     from icefloe.repo.feature_flags import FeatureFlag
     from icefloe.repo.rewrite import CommitMethod
-    from icefloe.storage.container_credentials import AnyCredential
+    from icefloe.storage.identity.containers import AnyCredential
     from icefloe.store import required_access
     from icefloe.store.required_access import RequiredAccess
     from icefloe.store.zarr_store import IcechunkStore

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from icefloe.errors import check_text
-from icefloe.format import repo_info, snapshot, snapshot_table
+from icefloe.format.repo_info import file as repo_info
+from icefloe.format.repo_info import snapshots as snapshot_table
+from icefloe.format.snapshot import file as snapshot
 from icefloe.ids import encode_base32_rows
 
 if TYPE_CHECKING:

@@ -14,19 +14,20 @@ from icefloe.config.resolved import ResolvedConfig
 from icefloe.errors import ErrorKind, FormatError, SnapshotNotFoundError, StorageError
 from icefloe.format import layout
 from icefloe.format.envelope import WRITER_NAME, FileType
-from icefloe.format.manifest import Manifest, decode_manifest
-from icefloe.format.repo_info import RepoInfo, decode_repo_info
-from icefloe.format.snapshot import Snapshot, decode_snapshot
+from icefloe.format.manifest.file import Manifest, decode_manifest
+from icefloe.format.repo_info.file import RepoInfo, decode_repo_info
+from icefloe.format.snapshot.file import Snapshot, decode_snapshot
 from icefloe.ids import ManifestId, SnapshotId
 from icefloe.on_demand import on_demand
 from icefloe.records import record
 from icefloe.storage.driver import Driver, Readable, Span, Version
 
 if TYPE_CHECKING:
-    from icefloe.format import snapshot_encode, transaction_log
+    from icefloe.format import transaction_log
+    from icefloe.format.snapshot import encode as snapshot_encode
     from icefloe.format.transaction_log import TransactionLog
 else:
-    snapshot_encode = on_demand("icefloe.format.snapshot_encode")
+    snapshot_encode = on_demand("icefloe.format.snapshot.encode")
     transaction_log = on_demand("icefloe.format.transaction_log")
 
 Loaded = TypeVar("Loaded")

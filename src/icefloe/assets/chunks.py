@@ -5,7 +5,7 @@ from __future__ import annotations
 from icefloe.assets.assets import Assets
 from icefloe.errors import InternalError
 from icefloe.format import layout
-from icefloe.format.chunk_refs import ChunkKind, ChunkRef
+from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRef
 from icefloe.storage.driver import Readable, Span
 
 

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from icefloe.config import containers as described
     from icefloe.config import stores
     from icefloe.config.containers import VirtualChunkContainer
-    from icefloe.storage import container_credentials as given
-    from icefloe.storage.container_credentials import AnyCredential
+    from icefloe.storage.identity import containers as given
+    from icefloe.storage.identity.containers import AnyCredential
 else:
     described = on_demand("icefloe.config.containers")
     stores = on_demand("icefloe.config.stores")
-    given = on_demand("icefloe.storage.container_credentials")
+    given = on_demand("icefloe.storage.identity.containers")
 
 Authorizations: TypeAlias = "Mapping[str, AnyCredential | None]"
 

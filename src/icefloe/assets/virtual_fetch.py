@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING
 from icefloe.assets.cache import BoundedCache
 from icefloe.assets.virtual_access import VirtualAccess
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
-from icefloe.format.chunk_refs import ChunkRef
+from icefloe.format.manifest.chunk_refs import ChunkRef
 from icefloe.on_demand import on_demand
 from icefloe.records import record
-from icefloe.storage.calls import BlockingCalls, Calls
+from icefloe.storage.client.calls import BlockingCalls, Calls
 from icefloe.storage.driver import ConditionFailed, Readable, Span
-from icefloe.storage.foreign import ForeignReader, Unchanged
+from icefloe.storage.foreign.reads import ForeignReader, Unchanged
 
 if TYPE_CHECKING:
     from icefloe.assets import virtual_sources
     from icefloe.config import stores, virtual_urls
     from icefloe.config.containers import VirtualChunkContainer
-    from icefloe.storage import eventloop
+    from icefloe.storage.client import eventloop
 else:
     stores = on_demand("icefloe.config.stores")
     virtual_urls = on_demand("icefloe.config.virtual_urls")
     virtual_sources = on_demand("icefloe.assets.virtual_sources")
-    eventloop = on_demand("icefloe.storage.eventloop")
+    eventloop = on_demand("icefloe.storage.client.eventloop")
 
 MOST_READERS = 50
 _MOST_LOCATIONS = 4096

@@ -17,17 +17,17 @@ from icefloe.config.containers import VirtualChunkContainer
 from icefloe.config.storage import StorageSettings
 from icefloe.config.virtual_urls import Url, parse
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
-from icefloe.storage import container_credentials as given
-from icefloe.storage import credentials as signed
-from icefloe.storage.calls import Calls
-from icefloe.storage.connect import connect, endpoint_of
-from icefloe.storage.foreign import ForeignReader
-from icefloe.storage.foreign_files import ForeignFiles
-from icefloe.storage.locations import AzureLocation, GcsLocation, RemoteLocation, S3Location
-from icefloe.storage.remote import ObstoreDriver
-from icefloe.storage.services import tigris_endpoint
-from icefloe.storage.sign_s3 import s3_signer
-from icefloe.storage.web_reads import WebOptions, WebReader
+from icefloe.storage.client.calls import Calls
+from icefloe.storage.client.connect import connect, endpoint_of
+from icefloe.storage.client.sign_s3 import s3_signer
+from icefloe.storage.drivers.remote import ObstoreDriver
+from icefloe.storage.foreign.files import ForeignFiles
+from icefloe.storage.foreign.reads import ForeignReader
+from icefloe.storage.foreign.web import WebOptions, WebReader
+from icefloe.storage.identity import containers as given
+from icefloe.storage.identity import credentials as signed
+from icefloe.storage.places.locations import AzureLocation, GcsLocation, RemoteLocation, S3Location
+from icefloe.storage.places.services import tigris_endpoint
 
 # Client options that only tune a connection. Others choose hosts, proxies, keys or trust.
 _TUNING = re.compile(

@@ -18,11 +18,11 @@ from icefloe.changes.prepared import NewManifest
 from icefloe.changes.split_sizes import SplitSizes
 from icefloe.changes.splits import ArrayPlan, SplitRewrite, merge_split, plan_array
 from icefloe.errors import ErrorKind, InternalError
-from icefloe.format.chunk_refs import ChunkRefs
-from icefloe.format.manifest import ArrayManifest, Manifest
-from icefloe.format.manifest_encode import encode_manifest
-from icefloe.format.nodes import ArrayData, ManifestRef, Node, NodeTable
-from icefloe.format.snapshot import ManifestFileInfo, ManifestFiles, Snapshot
+from icefloe.format.manifest.chunk_refs import ChunkRefs
+from icefloe.format.manifest.encode import encode_manifest
+from icefloe.format.manifest.file import ArrayManifest, Manifest
+from icefloe.format.snapshot.file import ManifestFileInfo, ManifestFiles, Snapshot
+from icefloe.format.snapshot.nodes import ArrayData, ManifestRef, Node, NodeTable
 from icefloe.ids import ManifestId, NodeId, SnapshotId
 
 

@@ -12,9 +12,9 @@ from icefloe import paths
 from icefloe.changes.chunk_edits import ChunkEdits, EditLayer
 from icefloe.changes.moves import Moves
 from icefloe.errors import AlreadyExistsError, ErrorKind, InvalidInputError
-from icefloe.format.chunk_index import Index, sort_rows
-from icefloe.format.nodes import ArrayData, Node, NodeTable
-from icefloe.format.snapshot import ManifestFileInfo, ManifestFiles
+from icefloe.format.columns.chunk_index import Index, sort_rows
+from icefloe.format.snapshot.file import ManifestFileInfo, ManifestFiles
+from icefloe.format.snapshot.nodes import ArrayData, Node, NodeTable
 from icefloe.ids import ManifestId, NodeId, SnapshotId
 from icefloe.on_demand import on_demand
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from icefloe.format.chunk_index import Index, SortedIndex, follow_each_other, sort_rows
-from icefloe.format.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
+from icefloe.format.columns.chunk_index import Index, SortedIndex, follow_each_other, sort_rows
+from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
 from icefloe.ids import ChunkId
 
 Coordinates = tuple[int, ...]

@@ -16,8 +16,8 @@ from icefloe import paths
 from icefloe.changes.change_set import ChangeSet
 from icefloe.changes.moves import Moves
 from icefloe.errors import AlreadyExistsError, NodeNotFoundError, SessionStateError
-from icefloe.format.chunk_index import Index, SortedIndex
-from icefloe.format.nodes import NodeTable
+from icefloe.format.columns.chunk_index import Index, SortedIndex
+from icefloe.format.snapshot.nodes import NodeTable
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import NodeId
 

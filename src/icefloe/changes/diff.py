@@ -7,8 +7,8 @@ from dataclasses import field
 
 import numpy as np
 
-from icefloe.format.chunk_index import Index, sort_rows
-from icefloe.format.nodes import NodeTable
+from icefloe.format.columns.chunk_index import Index, sort_rows
+from icefloe.format.snapshot.nodes import NodeTable
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import NodeId
 from icefloe.records import record

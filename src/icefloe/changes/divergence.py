@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.changes.change_set import ChangeSet
-from icefloe.format.arrow_columns import mask_from_arrow
-from icefloe.format.chunk_index import Index
-from icefloe.format.chunk_refs import ChunkRefs
-from icefloe.format.nodes import Node, NodeTable
+from icefloe.format.columns.arrow_columns import mask_from_arrow
+from icefloe.format.columns.chunk_index import Index
+from icefloe.format.manifest.chunk_refs import ChunkRefs
+from icefloe.format.snapshot.nodes import Node, NodeTable
 from icefloe.format.transaction_log import Move, NodeType, TransactionLog
 from icefloe.ids import NodeId, SnapshotId
 from icefloe.on_demand import on_demand

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from icefloe.format.chunk_index import Index, sort_rows
+from icefloe.format.columns.chunk_index import Index, sort_rows
 from icefloe.format.transaction_log import NODE_LISTS, Move, TransactionLog
 from icefloe.ids import NodeId
 

@@ -18,7 +18,7 @@ import numpy as np
 from icefloe import paths
 from icefloe.changes.change_set import ChangeSet, Deleted
 from icefloe.errors import ErrorKind, SessionStateError
-from icefloe.format.nodes import Node, NodeTable
+from icefloe.format.snapshot.nodes import Node, NodeTable
 
 
 def merge_changes(

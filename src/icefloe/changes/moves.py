@@ -19,7 +19,7 @@ from icefloe.errors import (
     NodeNotFoundError,
     SessionStateError,
 )
-from icefloe.format.nodes import Node, NodeTable
+from icefloe.format.snapshot.nodes import Node, NodeTable
 from icefloe.ids import NodeId
 from icefloe.on_demand import on_demand
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from icefloe.format.repo_info import RepoInfo
-from icefloe.format.updates import Update, UpdateKind, UpdateTable
+from icefloe.format.repo_info.file import RepoInfo
+from icefloe.format.repo_info.updates import Update, UpdateKind, UpdateTable
 
 
 def with_entry(

@@ -16,7 +16,7 @@ import numpy as np
 from icefloe.changes.change_set import ChangeSet
 from icefloe.changes.chunk_edits import ChunkEdits, Coordinates
 from icefloe.errors import InternalError
-from icefloe.format.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
+from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
 from icefloe.ids import ChunkId, NodeId
 
 PENDING = 2**64 - 1

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from icefloe.config.resolved import ResolvedPreload
-from icefloe.format.nodes import NodeTable
-from icefloe.format.snapshot import ManifestFiles
+from icefloe.format.snapshot.file import ManifestFiles
+from icefloe.format.snapshot.nodes import NodeTable
 from icefloe.ids import ManifestId
 
 

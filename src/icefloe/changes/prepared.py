@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from icefloe.changes.split_grid import Box
-from icefloe.format.nodes import ArrayData, ManifestRef
-from icefloe.format.packed_index import PackedIndex
-from icefloe.format.snapshot import ManifestFileInfo
+from icefloe.format.columns.packed_index import PackedIndex
+from icefloe.format.snapshot.file import ManifestFileInfo
+from icefloe.format.snapshot.nodes import ArrayData, ManifestRef
 from icefloe.ids import ManifestId
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.format.chunk_index import Index
-from icefloe.format.chunk_refs import ChunkRefs
+from icefloe.format.columns.chunk_index import Index
+from icefloe.format.manifest.chunk_refs import ChunkRefs
 
 Relabel = Callable[[list[int]], Iterable[int] | None]
 _FAR = 2**32  # beyond every index

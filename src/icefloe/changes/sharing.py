@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from icefloe.changes.split_grid import Ints
-from icefloe.format.chunk_index import Index
-from icefloe.format.chunk_refs import ChunkRefs
+from icefloe.format.columns.chunk_index import Index
+from icefloe.format.manifest.chunk_refs import ChunkRefs
 
 Places = tuple[tuple[int, int], ...]
 """The first and the last split plus one, along each axis."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from icefloe import paths
 from icefloe.changes.change_set import ChangeSet, Deleted
 from icefloe.changes.conflicts import Conflict, ConflictType
-from icefloe.format.nodes import NodeTable
+from icefloe.format.snapshot.nodes import NodeTable
 
 
 class VersionSelection(Enum):

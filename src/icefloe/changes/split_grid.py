@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe.format.chunk_index import Index, bounding_box
-from icefloe.format.nodes import ManifestRef
+from icefloe.format.columns.chunk_index import Index, bounding_box
+from icefloe.format.snapshot.nodes import ManifestRef
 
 Box = tuple[tuple[int, int], ...]
 Ints = NDArray[np.int64]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from icefloe.changes.split_grid import Box, Splits
 from icefloe.config.resolved import ResolvedManifest, ResolvedSplitting
-from icefloe.format.nodes import ArrayData
+from icefloe.format.snapshot.nodes import ArrayData
 
 UNSPLIT = 2**32 - 1
 

@@ -15,9 +15,9 @@ import numpy as np
 
 from icefloe.changes.sharing import Parts, cut_refs, group_parts
 from icefloe.changes.split_grid import Box, Ints, Rows, Splits, rows_by
-from icefloe.format.chunk_index import Index
-from icefloe.format.chunk_refs import ChunkRefs, Layer
-from icefloe.format.nodes import ArrayData, ManifestRef
+from icefloe.format.columns.chunk_index import Index
+from icefloe.format.manifest.chunk_refs import ChunkRefs, Layer
+from icefloe.format.snapshot.nodes import ArrayData, ManifestRef
 from icefloe.ids import ManifestId
 
 _ALL = slice(None)

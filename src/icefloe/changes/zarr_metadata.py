@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 from icefloe.errors import ErrorKind, InvalidInputError, check_text
-from icefloe.format.nodes import ArrayData, Dimension
+from icefloe.format.snapshot.nodes import ArrayData, Dimension
 
 _MAX_CHUNKS = 2**32 - 1
 

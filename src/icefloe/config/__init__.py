@@ -2,7 +2,7 @@
 
 `RepositoryConfig` is what users fill in and repositories persist; an option that is None is not
 set. `ResolvedConfig` is what the rest of icefloe works with. Names, option names and constructor
-order are Icechunk's. How a config is written to bytes is in `icefloe.format.config_file`.
+order are Icechunk's. How a config is written to bytes is in `icefloe.format.config.file`.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, FormatError
-from icefloe.format.segments import Produced, Segment, contiguous, segment_size
+from icefloe.format.flatbuffer.segments import Produced, Segment, contiguous, segment_size
 from icefloe.records import record
 
 MAGIC = bytes.fromhex("494345f09fa78a4348554e4b")

@@ -11,21 +11,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe import paths
-from icefloe.format.blobs import Ints
-from icefloe.format.chunk_index import Index, SortedIndex, sort_rows
+from icefloe.format.columns.blobs import Ints
+from icefloe.format.columns.chunk_index import Index, SortedIndex, sort_rows
+from icefloe.format.columns.packed_index import PackedIndex
 from icefloe.format.envelope import FileType, decode_envelope, encode_envelope
-from icefloe.format.equal_vectors import EqualVectors, index_tail
-from icefloe.format.flat_read import FlatBuffer, Rows, Table
-from icefloe.format.flat_write import FlatWriter, padded, table_layout
-from icefloe.format.node_paths import check_paths
-from icefloe.format.packed_index import PackedIndex
-from icefloe.format.schema import (
+from icefloe.format.flatbuffer.equal_vectors import EqualVectors, index_tail
+from icefloe.format.flatbuffer.read import FlatBuffer, Rows, Table
+from icefloe.format.flatbuffer.schema import (
     ARRAY_UPDATED_CHUNKS,
     CHUNK_INDICES,
     MOVE_OPERATION,
     TRANSACTION_LOG,
 )
-from icefloe.format.segments import Produced
+from icefloe.format.flatbuffer.segments import Produced
+from icefloe.format.flatbuffer.write import FlatWriter, padded, table_layout
+from icefloe.format.snapshot.node_paths import check_paths
 from icefloe.ids import NodeId, SnapshotId
 from icefloe.records import record
 

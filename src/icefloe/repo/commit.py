@@ -20,10 +20,10 @@ from icefloe.errors import (
     SnapshotNotFoundError,
 )
 from icefloe.format import layout
-from icefloe.format.metadata import encode_metadata
-from icefloe.format.repo_info import RepoInfo, UpdateKind
-from icefloe.format.snapshot import Snapshot
-from icefloe.format.snapshot_table import SnapshotInfo, SnapshotTable
+from icefloe.format.metadata.items import encode_metadata
+from icefloe.format.repo_info.file import RepoInfo, UpdateKind
+from icefloe.format.repo_info.snapshots import SnapshotInfo, SnapshotTable
+from icefloe.format.snapshot.file import Snapshot
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import SnapshotId
 from icefloe.repo import refs_v1

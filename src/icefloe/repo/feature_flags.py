@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from icefloe.errors import ErrorKind, InvalidInputError, SessionStateError
-from icefloe.format.repo_info import RepoInfo, UpdateKind
+from icefloe.format.repo_info.file import RepoInfo, UpdateKind
 from icefloe.records import record
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.update import Changed, update_repo

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from icefloe.changes.change_set import ChangeSet
 from icefloe.changes.merge import merge_changes
 from icefloe.errors import ErrorKind, SessionStateError
-from icefloe.format.snapshot import Snapshot
+from icefloe.format.snapshot.file import Snapshot
 from icefloe.ids import SnapshotId
 from icefloe.repo.commit import store_aside
 from icefloe.repo.handle import RepoHandle

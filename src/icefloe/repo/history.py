@@ -14,10 +14,10 @@ from icefloe.errors import (
     StorageError,
 )
 from icefloe.format import layout
-from icefloe.format.blobs import Ints
-from icefloe.format.repo_info import Update, decode_repo_info
-from icefloe.format.snapshot import Snapshot
-from icefloe.format.snapshot_table import SnapshotInfo, SnapshotTable
+from icefloe.format.columns.blobs import Ints
+from icefloe.format.repo_info.file import Update, decode_repo_info
+from icefloe.format.repo_info.snapshots import SnapshotInfo, SnapshotTable
+from icefloe.format.snapshot.file import Snapshot
 from icefloe.ids import SnapshotId
 from icefloe.on_demand import on_demand
 from icefloe.repo import refs

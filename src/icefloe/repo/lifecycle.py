@@ -17,8 +17,7 @@ from icefloe.errors import (
     StorageError,
 )
 from icefloe.format import layout
-from icefloe.format.nodes import NodeTable
-from icefloe.format.repo_info import (
+from icefloe.format.repo_info.file import (
     RepoAvailability,
     RepoInfo,
     RepoStatus,
@@ -27,8 +26,9 @@ from icefloe.format.repo_info import (
     decode_repo_info,
     encode_repo_info,
 )
-from icefloe.format.snapshot import ManifestFiles, Snapshot
-from icefloe.format.snapshot_table import SnapshotInfo, SnapshotTable
+from icefloe.format.repo_info.snapshots import SnapshotInfo, SnapshotTable
+from icefloe.format.snapshot.file import ManifestFiles, Snapshot
+from icefloe.format.snapshot.nodes import NodeTable
 from icefloe.ids import FIRST_SNAPSHOT_ID
 from icefloe.on_demand import on_demand
 from icefloe.repo.handle import Clock, RepoHandle, Shared
@@ -38,13 +38,14 @@ from icefloe.storage.keys import PROBE_DIRECTORY
 from icefloe.storage.spec import Storage
 
 if TYPE_CHECKING:
-    from icefloe.format import config_file, ref_files, transaction_log
-    from icefloe.storage import probe
+    from icefloe.format import ref_files, transaction_log
+    from icefloe.format.config import file as config_file
+    from icefloe.storage.drivers import probe
 else:
-    config_file = on_demand("icefloe.format.config_file")
+    config_file = on_demand("icefloe.format.config.file")
     ref_files = on_demand("icefloe.format.ref_files")
     transaction_log = on_demand("icefloe.format.transaction_log")
-    probe = on_demand("icefloe.storage.probe")
+    probe = on_demand("icefloe.storage.drivers.probe")
 
 YAML_CONTENT_TYPE = "application/yaml"
 _PAUSES_S = (0.05, 0.1, 0.2, 0.4)

@@ -7,7 +7,7 @@ from functools import partial
 from icefloe.changes.chunk_edits import Coordinates
 from icefloe.changes.packs import Pack
 from icefloe.format import layout
-from icefloe.format.nodes import Node
+from icefloe.format.snapshot.nodes import Node
 from icefloe.ids import ChunkId
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.sessions import SessionState

@@ -11,8 +11,8 @@ import logging
 
 from icefloe.changes.preload import plan_preload
 from icefloe.errors import IcechunkError
-from icefloe.format.manifest import Manifest
-from icefloe.format.snapshot import ManifestFileInfo, Snapshot
+from icefloe.format.manifest.file import Manifest
+from icefloe.format.snapshot.file import ManifestFileInfo, Snapshot
 from icefloe.ids import ManifestId
 from icefloe.repo.handle import RepoHandle
 

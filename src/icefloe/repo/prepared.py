@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from icefloe.changes.chunk_edits import EditLayer
 from icefloe.changes.prepared import PreparedArray
-from icefloe.format.chunk_refs import ChunkRefs
+from icefloe.format.manifest.chunk_refs import ChunkRefs
 from icefloe.ids import NodeId
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.sessions import SessionState

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.format.repo_info import Update
-from icefloe.format.snapshot import ManifestFileInfo
-from icefloe.format.snapshot_table import SnapshotInfo
+from icefloe.format.repo_info.file import Update
+from icefloe.format.repo_info.snapshots import SnapshotInfo
+from icefloe.format.snapshot.file import ManifestFileInfo
 from icefloe.ids import SnapshotId
 from icefloe.repo import history, refs
 from icefloe.repo.handle import RepoHandle

@@ -27,10 +27,10 @@ from icefloe.errors import (
     SnapshotNotFoundError,
     StorageError,
 )
-from icefloe.format.chunk_refs import ChunkRefs
-from icefloe.format.nodes import Node
-from icefloe.format.repo_info import RepoInfo
-from icefloe.format.snapshot import Snapshot
+from icefloe.format.manifest.chunk_refs import ChunkRefs
+from icefloe.format.repo_info.file import RepoInfo
+from icefloe.format.snapshot.file import Snapshot
+from icefloe.format.snapshot.nodes import Node
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import NodeId, SnapshotId
 from icefloe.repo import refs_v1

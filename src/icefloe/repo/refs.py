@@ -14,7 +14,7 @@ from icefloe.errors import (
     SessionStateError,
     SnapshotNotFoundError,
 )
-from icefloe.format.repo_info import RepoInfo, UpdateKind
+from icefloe.format.repo_info.file import RepoInfo, UpdateKind
 from icefloe.ids import SnapshotId
 from icefloe.on_demand import on_demand
 from icefloe.repo.handle import RepoHandle

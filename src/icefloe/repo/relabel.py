@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from icefloe import paths
 from icefloe.changes.relabel import Relabel, reindexed, shifted
 from icefloe.errors import ErrorKind, InvalidInputError, SessionStateError
-from icefloe.format.chunk_index import Index
-from icefloe.format.chunk_refs import ChunkRefs
-from icefloe.format.nodes import Node
+from icefloe.format.columns.chunk_index import Index
+from icefloe.format.manifest.chunk_refs import ChunkRefs
+from icefloe.format.snapshot.nodes import Node
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.session_view import all_chunks
 from icefloe.repo.sessions import SessionState

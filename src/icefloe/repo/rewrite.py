@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from icefloe.config.resolved import ONE_MANIFEST_PER_ARRAY
 from icefloe.errors import ErrorKind, FormatError, InvalidInputError
-from icefloe.format.config_file import splitting_document
+from icefloe.format.config.file import splitting_document
 from icefloe.ids import SnapshotId
 from icefloe.repo.commit import amend, commit
 from icefloe.repo.handle import RepoHandle

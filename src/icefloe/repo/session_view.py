@@ -15,10 +15,10 @@ from icefloe.changes.change_set import ChangeSet
 from icefloe.changes.chunk_edits import Coordinates
 from icefloe.changes.packs import Packs
 from icefloe.errors import ErrorKind, InvalidInputError, NodeNotFoundError
-from icefloe.format.chunk_refs import ChunkRef, ChunkRefs
-from icefloe.format.manifest_boxes import ManifestBoxes
-from icefloe.format.nodes import ArrayData, Node
-from icefloe.format.snapshot import ManifestFiles, Snapshot
+from icefloe.format.manifest.boxes import ManifestBoxes
+from icefloe.format.manifest.chunk_refs import ChunkRef, ChunkRefs
+from icefloe.format.snapshot.file import ManifestFiles, Snapshot
+from icefloe.format.snapshot.nodes import ArrayData, Node
 from icefloe.ids import NodeId
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.preload import load_manifest

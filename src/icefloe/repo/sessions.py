@@ -12,9 +12,9 @@ from icefloe.changes.change_set import ChangeSet
 from icefloe.changes.chunk_edits import ChunkEdits
 from icefloe.changes.packs import Packs
 from icefloe.errors import ErrorKind, ReadOnlyError, SessionStateError
-from icefloe.format.nodes import ArrayData, Node
-from icefloe.format.repo_info import RepoAvailability, RepoInfo
-from icefloe.format.snapshot import ManifestFiles, Snapshot
+from icefloe.format.repo_info.file import RepoAvailability, RepoInfo
+from icefloe.format.snapshot.file import ManifestFiles, Snapshot
+from icefloe.format.snapshot.nodes import ArrayData, Node
 from icefloe.ids import SnapshotId
 from icefloe.repo import refs
 from icefloe.repo.handle import RepoHandle

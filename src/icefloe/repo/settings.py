@@ -8,9 +8,9 @@ from typing import Any
 
 from icefloe.errors import ConflictError, ErrorKind
 from icefloe.format import layout
-from icefloe.format.config_file import encode_config_flexbuffer, encode_config_yaml
-from icefloe.format.metadata import encode_metadata
-from icefloe.format.repo_info import RepoInfo, RepoStatus, UpdateKind
+from icefloe.format.config.file import encode_config_flexbuffer, encode_config_yaml
+from icefloe.format.metadata.items import encode_metadata
+from icefloe.format.repo_info.file import RepoInfo, RepoStatus, UpdateKind
 from icefloe.ids import ChunkId
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.lifecycle import YAML_CONTENT_TYPE, find_object

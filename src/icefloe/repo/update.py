@@ -13,7 +13,7 @@ from icefloe.assets.assets import RepoObject, object_metadata
 from icefloe.changes.ops_log import with_entry
 from icefloe.errors import ConflictError, ErrorKind, FormatError, ReadOnlyError
 from icefloe.format import layout
-from icefloe.format.repo_info import RepoAvailability, RepoInfo, UpdateKind, encode_repo_info
+from icefloe.format.repo_info.file import RepoAvailability, RepoInfo, UpdateKind, encode_repo_info
 from icefloe.ids import ChunkId
 from icefloe.repo.handle import RepoHandle
 from icefloe.storage.driver import ConditionFailed

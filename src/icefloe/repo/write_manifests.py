@@ -15,8 +15,8 @@ from icefloe.changes.build import ManifestFile, build_manifests
 from icefloe.changes.prepared import NewManifest
 from icefloe.changes.splits import ArrayPlan, SplitRewrite
 from icefloe.format import layout
-from icefloe.format.manifest import Manifest
-from icefloe.format.snapshot import ManifestFiles, Snapshot
+from icefloe.format.manifest.file import Manifest
+from icefloe.format.snapshot.file import ManifestFiles, Snapshot
 from icefloe.ids import ManifestId, NodeId
 from icefloe.repo.handle import RepoHandle
 

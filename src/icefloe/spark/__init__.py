@@ -14,18 +14,18 @@ try:
 except ImportError as error:  # pragma: no cover - an environment without the extra
     raise ImportError('icefloe.spark needs pyspark: pip install "icefloe[spark]"') from error
 
-from icefloe.spark.attach import Attached, attach
-from icefloe.spark.ingest import ingest
-from icefloe.spark.reading import read
-from icefloe.spark.recipe import load_recipe, run_recipe
-from icefloe.spark.regions import Region
-from icefloe.spark.runtime import session
-from icefloe.spark.tables import table
-from icefloe.spark.write_dataset import write_dataset
-from icefloe.spark.write_regions import write_regions
-from icefloe.spark.write_stream import write_stream
-from icefloe.spark.write_table import write_table
-from icefloe.virtual.report import IngestReport
+from icefloe.spark.ingests.ingest import ingest
+from icefloe.spark.ingests.recipe import load_recipe, run_recipe
+from icefloe.spark.metadata.attach import Attached, attach
+from icefloe.spark.metadata.tables import table
+from icefloe.spark.reads.reading import read
+from icefloe.spark.rows.write_stream import write_stream
+from icefloe.spark.rows.write_table import write_table
+from icefloe.spark.runtime.session import session
+from icefloe.spark.writes.regions import Region
+from icefloe.spark.writes.write_dataset import write_dataset
+from icefloe.spark.writes.write_regions import write_regions
+from icefloe.virtual.ingest.report import IngestReport
 
 __all__ = [
     "Attached",

@@ -13,8 +13,8 @@ from typing import Any
 
 from icefloe.api.repository import Repository
 from icefloe.errors import IcefloeError, InvalidInputError
+from icefloe.storage.constructors.urls import storage_from_url
 from icefloe.storage.run import run_blocking
-from icefloe.storage.urls import storage_from_url
 
 APP_KEY = "icefloe.stream.app"
 BATCH_KEY = "icefloe.stream.batch"

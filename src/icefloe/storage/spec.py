@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from icefloe.config.resolved import ResolvedStorage
 from icefloe.config.storage import StorageSettings
 from icefloe.on_demand import on_demand
-from icefloe.storage.calls import BlockingCalls, Calls
+from icefloe.storage.client.calls import BlockingCalls, Calls
 from icefloe.storage.driver import Driver, ObjectInfo
+from icefloe.storage.drivers.local import LocalDriver
 from icefloe.storage.forks import Registry
-from icefloe.storage.local import LocalDriver
-from icefloe.storage.locations import (
+from icefloe.storage.places.locations import (
     LocalLocation,
     Location,
     MemoryLocation,
@@ -24,13 +24,15 @@ from icefloe.storage.locations import (
 from icefloe.storage.run import run_blocking
 
 if TYPE_CHECKING:
-    from icefloe.storage import connect, eventloop, memory, redirect, remote
+    from icefloe.storage.client import connect, eventloop
+    from icefloe.storage.drivers import memory, remote
+    from icefloe.storage.foreign import redirect
 else:
-    connect = on_demand("icefloe.storage.connect")
-    eventloop = on_demand("icefloe.storage.eventloop")
-    memory = on_demand("icefloe.storage.memory")
-    redirect = on_demand("icefloe.storage.redirect")
-    remote = on_demand("icefloe.storage.remote")
+    connect = on_demand("icefloe.storage.client.connect")
+    eventloop = on_demand("icefloe.storage.client.eventloop")
+    memory = on_demand("icefloe.storage.drivers.memory")
+    redirect = on_demand("icefloe.storage.foreign.redirect")
+    remote = on_demand("icefloe.storage.drivers.remote")
 
 MAX_CONCURRENT_REQUESTS = 256
 

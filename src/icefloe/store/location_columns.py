@@ -17,9 +17,9 @@ from icefloe.config.container_set import ContainerSet
 from icefloe.config.containers import VirtualChunkContainer
 from icefloe.config.virtual_urls import VCC, has_odd_segments, parse, stored_location
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.format.arrow_columns import mask_from_arrow, numbers_from_arrow
-from icefloe.format.blob_column import BlobColumn
-from icefloe.format.dictionary import seems_distinct
+from icefloe.format.columns.arrow_columns import mask_from_arrow, numbers_from_arrow
+from icefloe.format.columns.blob_column import BlobColumn
+from icefloe.format.manifest.dictionary import seems_distinct
 from icefloe.on_demand import on_demand
 
 if TYPE_CHECKING:

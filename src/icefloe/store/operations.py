@@ -19,8 +19,8 @@ from icefloe.errors import (
     SessionStateError,
 )
 from icefloe.format import layout
-from icefloe.format.chunk_refs import ChunkKind, ChunkRef
-from icefloe.format.nodes import ArrayData, Node
+from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRef
+from icefloe.format.snapshot.nodes import ArrayData, Node
 from icefloe.ids import ChunkId, NodeId
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.packing import add_chunk, is_packed

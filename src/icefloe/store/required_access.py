@@ -11,7 +11,7 @@ import numpy as np
 from icefloe.config import stores
 from icefloe.config.virtual_urls import parse
 from icefloe.errors import InvalidInputError
-from icefloe.format.chunk_refs import ChunkKind
+from icefloe.format.manifest.chunk_refs import ChunkKind
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.session_view import all_chunks, load_manifests
 from icefloe.repo.sessions import SessionState

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from icefloe import paths
 from icefloe.config.container_set import ContainerSet
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.format.chunk_refs import ChunkKind
-from icefloe.format.coded import Coded
+from icefloe.format.manifest.chunk_refs import ChunkKind
+from icefloe.format.manifest.coded import Coded
 from icefloe.ids import ChunkId, NodeId
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.session_view import all_chunks, find_chunk, load_manifests

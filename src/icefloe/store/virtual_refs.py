@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from icefloe import paths
 from icefloe.config.container_set import ContainerSet
 from icefloe.errors import ErrorKind, InvalidInputError, SessionStateError
-from icefloe.format.arrow_columns import numbers_from_arrow, numbers_to_arrow
-from icefloe.format.blob_column import BlobColumn
-from icefloe.format.chunk_index import Index
-from icefloe.format.chunk_input import index_from_arrow, whole_numbers
-from icefloe.format.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
-from icefloe.format.coded import Coded
-from icefloe.format.locations import Locations
+from icefloe.format.columns.arrow_columns import numbers_from_arrow, numbers_to_arrow
+from icefloe.format.columns.blob_column import BlobColumn
+from icefloe.format.columns.chunk_index import Index
+from icefloe.format.manifest.chunk_input import index_from_arrow, whole_numbers
+from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
+from icefloe.format.manifest.coded import Coded
+from icefloe.format.manifest.locations import Locations
 from icefloe.on_demand import on_demand
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.sessions import SessionState

@@ -14,9 +14,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from icefloe.errors import ErrorKind, StorageError, UnknownOutcomeError
-from icefloe.storage import conditional
 from icefloe.storage.driver import Driver, Version
-from icefloe.storage.remote import ReadBack
+from icefloe.storage.drivers import conditional
+from icefloe.storage.drivers.remote import ReadBack
 from icefloe.testing.wrapping import WrappingDriver
 
 
@@ -118,7 +118,7 @@ class FaultyDriver(WrappingDriver):
 
 
 class Recovery:
-    """The primitives of `icefloe.storage.conditional` over a `FaultyDriver`.
+    """The primitives of `icefloe.storage.drivers.conditional` over a `FaultyDriver`.
 
     There is no user metadata here, so a write is recognised by its bytes.
     """

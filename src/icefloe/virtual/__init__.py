@@ -4,21 +4,21 @@
 it in one process; `icefloe.spark` does it on many.
 """
 
-from icefloe.virtual.access import SourceAccess
-from icefloe.virtual.arrangement import Existing
-from icefloe.virtual.description import (
+from icefloe.virtual.formats.opening import open_native, scan
+from icefloe.virtual.ingest.ingest_local import ingest_local
+from icefloe.virtual.ingest.report import IngestReport
+from icefloe.virtual.model.description import (
     GroupDescription,
     SourceDescription,
     SourceError,
     SourceVersion,
     VariableDescription,
 )
-from icefloe.virtual.formats import open_native, scan
-from icefloe.virtual.globs import list_sources
-from icefloe.virtual.ingest import ingest_local
-from icefloe.virtual.plan import ArrayPlan, IngestOptions, IngestPlan, Problem
-from icefloe.virtual.planning import plan_ingest
-from icefloe.virtual.report import IngestReport
+from icefloe.virtual.places.access import SourceAccess
+from icefloe.virtual.places.globs import list_sources
+from icefloe.virtual.planning.arrangement import Existing
+from icefloe.virtual.planning.plan import ArrayPlan, IngestOptions, IngestPlan, Problem
+from icefloe.virtual.planning.planning import plan_ingest
 
 __all__ = [
     "ArrayPlan",

@@ -1,0 +1,1 @@
+"""What the CF conventions say about values: times."""

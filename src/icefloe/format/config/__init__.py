@@ -1,0 +1,1 @@
+"""`RepositoryConfig` as bytes, in both spec versions."""

@@ -1,0 +1,1 @@
+"""Flatbuffers read and written with numpy, many tables at once."""

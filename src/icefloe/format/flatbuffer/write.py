@@ -1,0 +1,390 @@
+"""Writing flatbuffers with numpy: columns go in as segments, placed one behind the other.
+
+A flatbuffer offset only reaches forward, so users are placed before what they point at:
+reserve the tables, place their strings and vectors, then `point` the fields at them. Segments
+stay ordinary arrays until they are compressed, which is what makes the later filling possible.
+
+Most files are small: what has few rows is packed row by row, which costs less than setting up
+numpy for it. Callers see no difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from struct import pack_into
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.format.columns.blob_column import BlobColumn
+from icefloe.format.columns.blobs import Ints, scatter, spread
+from icefloe.format.flatbuffer.schema import Field, TableSpec
+from icefloe.format.flatbuffer.segments import Segment, segment_size
+
+Mask = NDArray[np.bool_]
+Blobs: TypeAlias = BlobColumn | Sequence[str | bytes | None]
+
+_FEW_BLOBS = 16
+_FEW_ROWS = 8
+_SHORT_COLUMN = 1 << 16  # bytes: copied one by one, with eight bytes of address for each
+
+
+def padded(size: int, align: int) -> int:
+    """`size`, rounded up to a multiple of `align`."""
+    return -(-size // align) * align
+
+
+class FlatWriter:
+    """A flatbuffer being written. Positions are bytes from its start."""
+
+    def __init__(self, *, has_head: bool = True) -> None:
+        """Without a head it is a part of a buffer, to be put anywhere that is aligned."""
+        self._head = bytearray(b"\0\0\0\0Ichk" if has_head else b"")
+        self._segments: list[Segment] = [self._head]
+        self._vtables: dict[bytes, int] = {}
+        self.size = len(self._head)
+
+    def add(self, segment: Segment, align: int = 4, shift: int = 0) -> int:
+        """Place `segment` so that byte `shift` of it is aligned; returns its position."""
+        gap = -(self.size + shift) % align
+        if gap:
+            self._segments.append(bytes(gap))
+        position = self.size + gap
+        self._segments.append(segment)
+        self.size = position + segment_size(segment)
+        return position
+
+    def finish(self, root: SingleTable) -> list[Segment]:
+        """The segments of the whole buffer, a multiple of eight bytes long."""
+        pack_into("<I", self._head, 0, root.position)
+        return self.segments()
+
+    def segments(self) -> list[Segment]:
+        """What was placed so far, a multiple of eight bytes long."""
+        self.add(b"", align=8)
+        return self._segments
+
+    def vtable(self, vtable: bytes) -> int:
+        """Where a vtable is; single tables with the same fields share one."""
+        at = self._vtables.get(vtable)
+        if at is None:
+            at = self._vtables[vtable] = self.add(vtable, align=2)
+        return at
+
+    def table(self, spec: TableSpec, fields: Iterable[str]) -> SingleTable:
+        """Reserve a single table with these fields."""
+        return SingleTable(self, spec, tuple(fields))
+
+    def tables(
+        self, spec: TableSpec, count: int, fields: Mapping[str, Mask | None]
+    ) -> TableWriter | FewTables:
+        """Reserve `count` tables; a mask says which rows carry a field, None means all."""
+        kind = FewTables if count <= _FEW_ROWS else TableWriter
+        return kind(self, spec, count, fields)
+
+    def offsets(self, count: int) -> OffsetVector:
+        """Reserve one vector of offsets."""
+        return OffsetVector(self, count)
+
+    def nested_offsets(self, counts: Ints) -> OffsetVectors | FewOffsetVectors:
+        """Reserve one vector of offsets for each row."""
+        kind = FewOffsetVectors if len(counts) <= _FEW_ROWS else OffsetVectors
+        return kind(self, counts)
+
+    def blobs(self, column: Blobs, terminator: int = 1) -> Ints:
+        """Place byte strings; returns the position of each. Null rows take one empty blob."""
+        if len(column) <= _FEW_BLOBS:
+            values = column.to_list() if isinstance(column, BlobColumn) else column
+            return np.array(
+                [
+                    self.blob(text.encode() if isinstance(text, str) else text or b"", terminator)
+                    for text in values
+                ],
+                np.int64,
+            )
+        if not isinstance(column, BlobColumn):
+            is_text = any(isinstance(value, str) for value in column)
+            column = BlobColumn.from_values(column, is_text=is_text)
+        offsets, data = column.offsets, column.data
+        length = np.diff(offsets)
+        size = (length + 4 + terminator + 3) & ~3
+        end = np.cumsum(size)
+        start: Ints = end - size
+        segment = np.zeros(int(end[-1]), np.uint8)
+        segment.view("<u4")[start >> 2] = length
+        text = data[int(offsets[0]) : int(offsets[-1])]
+        if len(text) <= _SHORT_COLUMN:
+            shift = np.repeat(start + 4 - (offsets[:-1] - offsets[0]), length)
+            segment[np.arange(len(text)) + shift] = text
+        else:
+            scatter(segment, start + 4, data, offsets[:-1], length)
+        return self.add(segment) + start
+
+    def blob(self, data: bytes, terminator: int = 0) -> int:
+        """Place one byte string or, with a terminator, one text."""
+        length = len(data)
+        tail = bytes(-(length + terminator) % 4 + terminator)
+        return self.add(length.to_bytes(4, "little") + data + tail)
+
+    def text(self, text: str) -> int:
+        return self.blob(text.encode(), terminator=1)
+
+    def vector(self, items: NDArray[Any], align: int = 4) -> int:
+        """Place one vector of scalars or structs."""
+        data = items.tobytes()
+        whole = len(items).to_bytes(4, "little") + data + bytes(-len(data) % 4)
+        return self.add(whole, align=max(align, 4), shift=4)
+
+    def vectors(self, items: NDArray[Any], counts: Ints, align: int = 4) -> Ints:
+        """Place one vector for each row, whose items follow each other; returns positions."""
+        if len(counts) <= _FEW_ROWS:
+            ends = np.cumsum(counts).tolist()
+            spans = zip([0, *ends], ends, strict=False)
+            return np.array([self.vector(items[a:b], align) for a, b in spans], np.int64)
+        width = items.dtype.itemsize if items.ndim == 1 else items.strides[0]
+        lead = max(align, 4)  # the length word, pushed back so that the items are aligned
+        size = (lead + counts * width + lead - 1) // lead * lead
+        start = np.zeros(len(counts) + 1, np.int64)
+        np.cumsum(size, out=start[1:])
+        segment = np.zeros(int(start[-1]), np.uint8)
+        segment.view("<u4")[(start[:-1] + lead - 4) >> 2] = counts
+        if items.nbytes:
+            at = spread(start[:-1] + lead, counts, width)
+            source = np.ascontiguousarray(items).reshape(-1).view(np.uint8)
+            every = np.arange(0, len(source), width, dtype=np.int64)
+            scatter(segment, at, source, every, np.full(len(at), width, np.int64))
+        return self.add(segment, align=lead) + start[:-1] + lead - 4
+
+
+class OffsetVector:
+    """One reserved vector of offsets."""
+
+    def __init__(self, writer: FlatWriter, count: int) -> None:
+        self._words = bytearray(4 * count + 4)
+        pack_into("<I", self._words, 0, count)
+        self.position = writer.add(self._words)
+
+    def point(self, targets: Ints) -> None:
+        """Let the slots lead to `targets`."""
+        first = self.position + 4
+        if len(targets) <= _FEW_ROWS:
+            for slot, target in enumerate(targets.tolist()):
+                pack_into("<I", self._words, 4 * slot + 4, target - first - 4 * slot)
+            return
+        words = targets - np.arange(first, first + 4 * len(targets), 4)
+        self._words[4:] = words.astype("<u4").tobytes()
+
+
+class OffsetVectors:
+    """Reserved vectors of offsets; `position` has one entry a vector."""
+
+    def __init__(self, writer: FlatWriter, counts: Ints) -> None:
+        end = 4 * np.cumsum(counts + 1)
+        start = end - 4 * (counts + 1)
+        self._words = np.zeros(int(end[-1]) >> 2 if len(end) else 0, "<u4")
+        self._words[start >> 2] = counts
+        base = writer.add(self._words)
+        self.position: Ints = base + start
+        self._slot = spread(start + 4, counts, 4)
+        self._base = base
+
+    def point(self, targets: Ints) -> None:
+        """Let the slots, one vector's after another's, lead to `targets`."""
+        self._words[self._slot >> 2] = targets - (self._base + self._slot)
+
+
+class FewOffsetVectors:
+    """See `OffsetVectors`: the same for a handful of rows, each of them a vector by itself."""
+
+    def __init__(self, writer: FlatWriter, counts: Ints) -> None:
+        self._counts = counts.tolist()
+        self._vectors = [OffsetVector(writer, count) for count in self._counts]
+        self.position: Ints = np.array([vector.position for vector in self._vectors], np.int64)
+
+    def point(self, targets: Ints) -> None:
+        """Let the slots, one vector's after another's, lead to `targets`."""
+        first = 0
+        for vector, count in zip(self._vectors, self._counts, strict=True):
+            vector.point(targets[first : first + count])
+            first += count
+
+
+class SingleTable:
+    """One reserved table, whose fields are set one by one."""
+
+    __slots__ = ("_bytes", "_place", "position")
+
+    def __init__(self, writer: FlatWriter, spec: TableSpec, names: tuple[str, ...]) -> None:
+        size, vtable, self._place = _row_layout(spec, names)
+        at_vtable = writer.vtable(vtable)
+        self._bytes = bytearray(size)
+        self.position = writer.add(self._bytes, align=8)
+        pack_into("<i", self._bytes, 0, self.position - at_vtable)
+
+    def __contains__(self, field: str) -> bool:
+        return field in self._place
+
+    def set(self, field: str, value: int | bytes) -> None:
+        """Write a scalar or a struct."""
+        at, size = self._place[field]
+        self._bytes[at : at + size] = (
+            value if isinstance(value, bytes) else value.to_bytes(size, "little", signed=value < 0)
+        )
+
+    def point(self, field: str, target: int) -> None:
+        """Let an offset field lead to `target`, a position placed later in the buffer."""
+        at = self._place[field][0]
+        pack_into("<I", self._bytes, at, target - (self.position + at))
+
+
+class FewTables:
+    """See `TableWriter`: the same for a handful of rows, each of them a table by itself."""
+
+    def __init__(
+        self, writer: FlatWriter, spec: TableSpec, count: int, fields: Mapping[str, Mask | None]
+    ) -> None:
+        self.spec = spec
+        always = tuple(name for name, mask in fields.items() if mask is None)
+        masks = {name: mask.tolist() for name, mask in fields.items() if mask is not None}
+        self._tables = [
+            SingleTable(
+                writer, spec, always + tuple(name for name, mask in masks.items() if mask[row])
+            )
+            for row in range(count)
+        ]
+        self.position: Ints = np.array([table.position for table in self._tables], np.int64)
+
+    def set(self, field: str, values: Any) -> None:
+        """Write a scalar or struct column; structs are given as rows of bytes."""
+        listed = values.tolist() if isinstance(values, np.ndarray) else values
+        size = self.spec.fields[field].size
+        if not self.spec.fields[field].dtype:
+            raw = np.ascontiguousarray(values).tobytes()
+            listed = [raw[at : at + size] for at in range(0, len(raw), size)]
+        for table, value in zip(self._tables, listed, strict=True):
+            if field in table:
+                table.set(field, value)
+
+    def point(self, field: str, targets: Ints | int) -> None:
+        """Let an offset field lead to `targets`, positions placed later in the buffer."""
+        listed = [targets] * len(self._tables) if isinstance(targets, int) else targets.tolist()
+        for table, target in zip(self._tables, listed, strict=True):
+            if field in table:
+                table.point(field, target)
+
+
+class TableWriter:
+    """Reserved tables; rows that carry the same fields lie together and share a vtable."""
+
+    def __init__(
+        self, writer: FlatWriter, spec: TableSpec, count: int, fields: Mapping[str, Mask | None]
+    ) -> None:
+        self.spec = spec
+        self.position: Ints = np.zeros(count, np.int64)
+        self._groups: list[tuple[Any, NDArray[Any]]] = []
+        for rows, names in _groups_by_presence(count, fields):
+            layout, vtable = table_layout(spec, names)
+            at_vtable = writer.add(vtable, align=2)
+            records = np.zeros(count if rows is None else len(rows), layout)
+            base = writer.add(records, align=8)
+            end = base + layout.itemsize * len(records)
+            at = np.arange(base, end, layout.itemsize, dtype=np.int64)
+            records["soffset"] = at - at_vtable
+            selected = _ALL if rows is None else rows
+            self.position[selected] = at
+            self._groups.append((selected, records))
+
+    def set(self, field: str, values: Any) -> None:
+        """Write a scalar or struct column; structs are given as rows of bytes."""
+        column = np.asarray(values)
+        if not self.spec.fields[field].dtype:
+            column = np.ascontiguousarray(column).view(f"V{self.spec.fields[field].size}")
+            column = column.reshape(-1)
+        for rows, records in self._groups:
+            if field in records.dtype.fields:  # type: ignore[operator]
+                records[field] = column[rows]
+
+    def point(self, field: str, targets: Ints | int) -> None:
+        """Let an offset field lead to `targets`, positions placed later in the buffer."""
+        for rows, records in self._groups:
+            place = records.dtype.fields.get(field)  # type: ignore[union-attr]
+            if place is not None:
+                wanted = targets if isinstance(targets, int) else targets[rows]
+                records[field] = wanted - (self.position[rows] + place[1])
+
+
+_ALL = slice(None)
+
+
+@lru_cache(maxsize=1024)
+def table_layout(
+    spec: TableSpec, names: tuple[str, ...], tail: np.dtype[Any] | None = None
+) -> tuple[np.dtype[Any], NDArray[np.uint16]]:
+    """How a table with these fields is laid out: a record type and its vtable.
+
+    Fields follow each other in slot order wherever alignment allows. `tail` is a fixed-size
+    vector stored right behind the table.
+    """
+    left = [(name, spec.fields[name]) for name in spec.fields if name in set(names)]
+    columns: list[tuple[str, Any, int]] = [("soffset", "<i4", 0)]
+    slots = [spec.slot(name) for name, _ in left]
+    vtable = np.zeros(2 + max(slots, default=-1) + 1, "<u2")
+    at, align = 4, 4
+    while left:
+        name, field = next(((n, f) for n, f in left if at % f.align == 0), left[0])
+        at = padded(at, field.align)
+        columns.append((name, _record_format(field), at))
+        vtable[2 + spec.slot(name)] = at
+        at, align = at + field.size, max(align, field.align)
+        left.remove((name, field))
+    vtable[:2] = (vtable.nbytes, at)
+    at = padded(at, 4)
+    if tail is not None:
+        columns.append(("tail", tail, at))
+        at += tail.itemsize
+    names_, formats, positions = zip(*columns, strict=True)
+    layout = {"names": names_, "formats": formats, "offsets": positions}
+    return np.dtype({**layout, "itemsize": padded(at, align)}), vtable  # type: ignore[call-overload]
+
+
+class _RowLayout(NamedTuple):
+    """A table as bytes: its size, its vtable, and where each field is and how long."""
+
+    size: int
+    vtable: bytes
+    place: dict[str, tuple[int, int]]
+
+
+@lru_cache(maxsize=1024)
+def _row_layout(spec: TableSpec, names: tuple[str, ...]) -> _RowLayout:
+    layout, vtable = table_layout(spec, names)
+    assert layout.fields is not None
+    place = {name: (layout.fields[name][1], spec.fields[name].size) for name in names}
+    return _RowLayout(layout.itemsize, vtable.tobytes(), place)
+
+
+def _record_format(field: Field) -> str:
+    if field.is_offset:
+        return "<u4"
+    return field.dtype or f"V{field.size}"
+
+
+def _groups_by_presence(
+    count: int, fields: Mapping[str, Mask | None]
+) -> list[tuple[Ints | None, tuple[str, ...]]]:
+    """Rows that carry the same fields: [(rows or None for all, field names)]."""
+    if count == 0:
+        return []
+    if all(mask is None or not mask.any() for mask in fields.values()):
+        return [(None, tuple(name for name, mask in fields.items() if mask is None))]
+    pattern = np.zeros(count, np.int64)
+    for bit, mask in enumerate(fields.values()):
+        pattern |= (1 if mask is None else mask.astype(np.int64)) << bit
+    found: list[tuple[Ints | None, tuple[str, ...]]] = []
+    for code in np.unique(pattern).tolist():
+        names = tuple(name for bit, name in enumerate(fields) if code >> bit & 1)
+        rows = np.flatnonzero(pattern == code)
+        found.append((None if len(rows) == count else rows, names))
+    return found

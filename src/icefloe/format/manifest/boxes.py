@@ -1,0 +1,36 @@
+"""Which of an array's manifests may hold a chunk, found without looking at all of them."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
+from icefloe.format.snapshot.nodes import ManifestRef
+
+
+class ManifestBoxes:
+    """The boxes of an array's manifests, ordered along the first axis, where arrays are split."""
+
+    __slots__ = ("_ordered", "_reach", "_start", "manifests")
+
+    def __init__(self, manifests: Sequence[ManifestRef]) -> None:
+        self.manifests = manifests
+        self._ordered = sorted(manifests, key=lambda ref: ref.extents)
+        first = [ref.extents[0] if ref.extents else (0, 1) for ref in self._ordered]
+        self._start = [start for start, _ in first]
+        # The farthest that this manifest or any one before it reaches.
+        self._reach = list(accumulate((stop for _, stop in first), max))
+
+    def around(self, coordinates: Sequence[int]) -> Iterator[ManifestRef]:
+        """Manifests whose box has the chunk in it: one, unless boxes overlap."""
+        leading = coordinates[0] if coordinates else 0
+        at = bisect_right(self._start, leading) - 1
+        while at >= 0 and self._reach[at] > leading:
+            ref = self._ordered[at]
+            for place, (start, stop) in zip(coordinates, ref.extents, strict=True):
+                if not start <= place < stop:
+                    break
+            else:
+                yield ref
+            at -= 1

@@ -1,0 +1,515 @@
+"""The chunk references of one array as columns: what a manifest stores, a commit merges and a
+query returns. There is no Python object per chunk here, and there must not be.
+
+Rows ascend by chunk index. Columns that no row needs are None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import field, replace
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.format.columns.arrow_columns import numbers_from_arrow, numbers_to_arrow
+from icefloe.format.columns.blob_column import BlobColumn
+from icefloe.format.columns.blobs import Bytes
+from icefloe.format.columns.chunk_index import (
+    Index,
+    SortedIndex,
+    bounding_box,
+    box_rows,
+    follow_each_other,
+    is_strictly_ascending,
+    sort_rows,
+)
+from icefloe.format.manifest.chunk_input import (
+    check_length,
+    coded_column,
+    index_from_arrow,
+    index_to_arrow,
+    whole_numbers,
+)
+from icefloe.format.manifest.coded import Coded
+from icefloe.format.manifest.locations import Locations
+from icefloe.ids import ChunkId
+from icefloe.on_demand import on_demand
+from icefloe.records import record
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+else:
+    pa = on_demand("pyarrow")
+
+
+class ChunkKind(IntEnum):
+    """Where a chunk's bytes are."""
+
+    NATIVE = 1
+    VIRTUAL = 2
+    INLINE = 3
+
+
+_KINDS = {int(kind): kind for kind in ChunkKind}
+
+
+class ChunkRef(NamedTuple):
+    """One reference, taken out of the columns. For inline chunks `length` is that of `inline`."""
+
+    kind: ChunkKind
+    offset: int
+    length: int
+    chunk_id: ChunkId | None = None
+    location: str | None = None
+    etag: str | None = None
+    last_modified: int | None = None
+    inline: bytes | None = None
+
+
+@record(frozen=True, eq=False)
+class ChunkRefs:
+    """Columns, all of the same length. Make them with `native`, `virtual`, `inline_chunks`,
+    `from_arrow`, or by merging others.
+
+    >>> refs = ChunkRefs.virtual([[0, 0], [0, 1]], ["s3://b/f", "s3://b/f"], [0, 100], [100, 50])
+    >>> refs.get((0, 1))
+    ChunkRef(kind=<ChunkKind.VIRTUAL: 2>, offset=100, length=50, chunk_id=None, \
+location='s3://b/f', etag=None, last_modified=None, inline=None)
+    """
+
+    index: Index
+    kind: NDArray[np.uint8]
+    offset: NDArray[np.uint64]
+    length: NDArray[np.uint64]
+    chunk_id: Bytes | None = None
+    location: Coded | None = None
+    etag: Coded | None = None
+    last_modified: NDArray[np.uint32] | None = None
+    inline: BlobColumn | None = None
+    extra: BlobColumn | None = None
+    _lookup: list[SortedIndex] = field(default_factory=list, repr=False)
+
+    # -- making
+
+    @classmethod
+    def empty(cls, ndim: int) -> ChunkRefs:
+        none = np.empty(0, np.uint64)
+        return cls(np.empty((0, ndim), np.uint32), np.empty(0, np.uint8), none, none)
+
+    @classmethod
+    def native(cls, index: Any, chunk_id: Any, offset: Any, length: Any) -> ChunkRefs:
+        """Chunks in objects of their own, or packed in shared ones; ids are rows of 12 bytes."""
+        refs = _plain(cls, index, ChunkKind.NATIVE, offset, length)
+        ids = np.ascontiguousarray(chunk_id, np.uint8)
+        check_length("chunk ids", ids.size, len(refs) * ChunkId.size)
+        return replace(refs, chunk_id=ids.reshape(len(refs), ChunkId.size))._sorted()
+
+    @classmethod
+    def virtual(
+        cls,
+        index: Any,
+        location: Any,
+        offset: Any,
+        length: Any,
+        etag: Any = None,
+        last_modified: Any = None,
+    ) -> ChunkRefs:
+        """Chunks inside foreign files; locations as a list or an Arrow (dictionary) array."""
+        refs = _plain(cls, index, ChunkKind.VIRTUAL, offset, length)
+        changes: dict[str, Any] = {"location": coded_column("locations", location, len(refs))}
+        if etag is not None:
+            changes["etag"] = coded_column("etags", etag, len(refs))
+        if last_modified is not None:
+            seconds = whole_numbers("last_modified", last_modified, np.uint32)
+            check_length("last_modified", len(seconds), len(refs))
+            changes["last_modified"] = seconds
+        return replace(refs, **changes)._checked()._sorted()
+
+    @classmethod
+    def inline_chunks(cls, index: Any, data: Any) -> ChunkRefs:
+        """Chunks whose bytes are kept in the manifest itself."""
+        if isinstance(data, Sequence):
+            column = BlobColumn.from_values(data)
+        else:
+            column = BlobColumn.from_arrow(data.cast(pa.binary()))
+        if column.null_count:
+            raise InvalidInputError("inline chunks: a chunk has no bytes (None)")
+        check_length("inline chunks", len(column), len(index))
+        length = column.length
+        refs = _plain(cls, index, ChunkKind.INLINE, np.zeros(len(column), np.uint64), length)
+        return replace(refs, inline=column)._sorted()
+
+    # -- looking
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def ndim(self) -> int:
+        return int(self.index.shape[1])
+
+    @property
+    def lookup(self) -> SortedIndex:
+        """Made on first use, then kept."""
+        if not self._lookup:
+            self._lookup.append(SortedIndex(self.index))
+        return self._lookup[0]
+
+    def extents(self) -> list[tuple[int, int]]:
+        """The tight bounding box of all indices: (from, to) along each dimension."""
+        return bounding_box(self.index) if len(self) else [(0, 0)] * self.ndim
+
+    def get(self, coordinates: Sequence[int]) -> ChunkRef | None:
+        """The reference of one chunk, or None."""
+        check_ndim(coordinates, self.ndim)
+        row = self.lookup.find(coordinates)
+        return None if row < 0 else self.row(row)
+
+    def row(self, row: int) -> ChunkRef:
+        """One row as a value."""
+        kind = _KINDS[self.kind[row]]
+        if kind is ChunkKind.INLINE:
+            assert self.inline is not None
+            data: bytes = self.inline[row]
+            return ChunkRef(kind, 0, len(data), None, None, None, None, data)
+        offset, length = int(self.offset[row]), int(self.length[row])
+        if kind is ChunkKind.NATIVE:
+            assert self.chunk_id is not None
+            return ChunkRef(kind, offset, length, ChunkId(self.chunk_id[row].tobytes()))
+        modified = 0 if self.last_modified is None else int(self.last_modified[row])
+        return ChunkRef(
+            kind,
+            offset,
+            length,
+            location=None if self.location is None else self.location.get(row),
+            etag=None if self.etag is None else self.etag.get(row),
+            last_modified=modified or None,
+        )
+
+    def select(self, start: Sequence[int], stop: Sequence[int]) -> ChunkRefs:
+        """The refs inside the half-open box [start, stop)."""
+        rows = box_rows(self.index, start, stop)
+        is_all = isinstance(rows, slice) and rows == slice(0, len(self))
+        return self if is_all else self.take(rows)
+
+    # -- combining
+
+    def take(self, rows: Any) -> ChunkRefs:
+        """Some rows, in the order given; keep them ascending. A slice shares the memory."""
+        if isinstance(rows, np.ndarray) and len(rows) == len(self) and _are_all(rows):
+            return self
+        return ChunkRefs(
+            self.index[rows],
+            self.kind[rows],
+            self.offset[rows],
+            self.length[rows],
+            None if self.chunk_id is None else self.chunk_id[rows],
+            None if self.location is None else self.location.take(rows),
+            None if self.etag is None else self.etag.take(rows),
+            None if self.last_modified is None else self.last_modified[rows],
+            _take_binary(self.inline, rows),
+            _take_binary(self.extra, rows),
+        )
+
+    def relabelled(self, index: Index) -> ChunkRefs:
+        """The same references under other indices; of equal ones the last counts."""
+        return replace(self, index=index, _lookup=[])._sorted()
+
+    def merge(self, edits: ChunkRefs, deleted: Index | None = None) -> ChunkRefs:
+        """This table with `edits` laid over it and the `deleted` indices gone.
+
+        An index in both is kept: the edit came after the deletion.
+        """
+        return ChunkRefs.overlay([(self, None), (edits, deleted)], self.ndim)[0]
+
+    @staticmethod
+    def overlay(layers: Sequence[Layer], ndim: int) -> tuple[ChunkRefs, Index]:
+        """Many tables laid over each other at once, later ones on top.
+
+        Each layer first deletes indices, then sets references. Returns the references that
+        remain, and the indices deleted and not set again; both ascend.
+        """
+        tables = [refs for refs, _ in layers if len(refs)]
+        gone = [deleted for _, deleted in layers if deleted is not None and len(deleted)]
+        none = np.empty((0, ndim), np.uint32)
+        if not tables:
+            deleted = np.concatenate(gone) if gone else none
+            return ChunkRefs.empty(ndim), deleted[sort_rows(deleted)]
+        if not gone and follow_each_other([table.index for table in tables]):
+            return ChunkRefs.concat(tables), none
+        matrices, is_deletion = [], []
+        for refs, earlier in layers:
+            for part, flag in ((none if earlier is None else earlier, True), (refs.index, False)):
+                if len(part):
+                    matrices.append(part)
+                    is_deletion.append(np.full(len(part), flag))
+        index = np.concatenate(matrices)
+        last = sort_rows(index)
+        is_gone = np.concatenate(is_deletion)
+        row_of_ref = np.cumsum(~is_gone) - 1
+        kept = last[~is_gone[last]]
+        merged = ChunkRefs.concat(tables)
+        if len(kept) != len(merged) or not bool((kept[1:] > kept[:-1]).all()):
+            merged = merged.take(row_of_ref[kept])
+        return merged, index[last[is_gone[last]]]
+
+    @staticmethod
+    def concat(tables: Sequence[ChunkRefs]) -> ChunkRefs:
+        """All rows, one table's after another's; the caller restores the order."""
+        if len(tables) == 1:
+            return tables[0]
+        return ChunkRefs(
+            np.concatenate([table.index for table in tables]),
+            np.concatenate([table.kind for table in tables]),
+            np.concatenate([table.offset for table in tables]),
+            np.concatenate([table.length for table in tables]),
+            _concat_arrays(tables, "chunk_id", np.uint8, (ChunkId.size,)),
+            _concat_coded(tables, "location"),
+            _concat_coded(tables, "etag"),
+            _concat_arrays(tables, "last_modified", np.uint32, ()),
+            _concat_binary(tables, "inline"),
+            _concat_binary(tables, "extra"),
+        )
+
+    def _checked(self) -> ChunkRefs:
+        is_virtual = self.kind == ChunkKind.VIRTUAL
+        codes = None if self.location is None else self.location.codes
+        lacking = is_virtual if codes is None else is_virtual & (codes < 0)
+        if bool(lacking.any()):
+            row = int(np.flatnonzero(lacking)[0])
+            raise InvalidInputError(
+                f"virtual chunk {tuple(self.index[row].tolist())} has no location",
+                ErrorKind.INVALID_VIRTUAL_REF,
+            )
+        return self
+
+    def _sorted(self) -> ChunkRefs:
+        if len(self) < 2 or is_strictly_ascending(self.index):
+            return self
+        return self.take(sort_rows(self.index))
+
+    # -- holding on to
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory the columns take, with the keys that the first lookup makes."""
+        total = 8 * len(self)
+        columns = (self.index, self.kind, self.offset, self.length, self.chunk_id)
+        for column in (*columns, self.last_modified, self.inline, self.extra):
+            total += 0 if column is None else column.nbytes
+        for text in (self.location, self.etag):
+            total += 0 if text is None else text.nbytes
+        return total
+
+    def compact(self) -> ChunkRefs:
+        """The same references in memory of their own, with no text that no row has.
+
+        A slice keeps the whole table it was cut from alive; this does not.
+        """
+        columns = (self.index, self.kind, self.offset, self.length, self.chunk_id)
+        is_slice = any(column is not None and column.base is not None for column in columns)
+        refs = self.take(np.ones(len(self), np.bool_)) if is_slice else self
+        return replace(
+            refs,
+            location=None if refs.location is None else refs.location.compact(),
+            etag=None if refs.etag is None else refs.etag.compact(),
+        )
+
+    # -- comparing and exchanging
+
+    def equals(self, other: ChunkRefs) -> bool:
+        """Same references, whatever the numbering of the distinct values."""
+        return self.index.shape == other.index.shape and self.to_arrow(plain=True).equals(
+            other.to_arrow(plain=True)
+        )
+
+    def to_arrow(self, *, plain: bool = False) -> pa.Table:
+        """The columns as an Arrow table; `plain` spells dictionaries out."""
+        n = len(self)
+        ids = self.chunk_id
+        id_column = pa.nulls(n, pa.binary(ChunkId.size))
+        if ids is not None and n:
+            id_column = pa.FixedSizeBinaryArray.from_buffers(
+                pa.binary(ChunkId.size),
+                n,
+                [_validity(self.kind == ChunkKind.NATIVE), pa.py_buffer(np.ascontiguousarray(ids))],
+            )
+        columns = {
+            "index": index_to_arrow(self.index),
+            "kind": numbers_to_arrow(self.kind),
+            "chunk_id": id_column,
+            "offset": numbers_to_arrow(self.offset),
+            "length": numbers_to_arrow(self.length),
+            "location": _text_to_arrow(self.location, n),
+            "etag": _text_to_arrow(self.etag, n),
+            "last_modified": pa.nulls(n, pa.uint32())
+            if self.last_modified is None
+            else numbers_to_arrow(self.last_modified, self.last_modified == 0),
+            "inline": pa.nulls(n, pa.binary()) if self.inline is None else self.inline.to_arrow(),
+            "extra": pa.nulls(n, pa.binary()) if self.extra is None else self.extra.to_arrow(),
+        }
+        if plain:
+            for name in ("location", "etag"):
+                columns[name] = columns[name].cast(pa.string())
+        return pa.table(columns)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles as compressed columns."""
+        table = self.to_arrow()
+        empty = [name for name in table.column_names if table[name].null_count == len(self)]
+        table = table.drop_columns(empty) if len(self) else table
+        sink = pa.BufferOutputStream()
+        options = pa.ipc.IpcWriteOptions(compression="zstd")
+        with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+            writer.write_table(table)
+        return _from_stream, (sink.getvalue(),)
+
+    @classmethod
+    def from_arrow(cls, table: pa.Table) -> ChunkRefs:
+        """Columns from a table such as `to_arrow` makes; rows may come in any order."""
+        column = {name: table[name].combine_chunks() for name in table.column_names}
+        index = index_from_arrow(column["index"])
+        kind = numbers_from_arrow(column["kind"]).astype(np.uint8, copy=False)
+        ids = None
+        if "chunk_id" in column and column["chunk_id"].null_count < table.num_rows:
+            filled = column["chunk_id"].fill_null(bytes(ChunkId.size))
+            raw = np.frombuffer(filled.buffers()[1], np.uint8)[filled.offset * ChunkId.size :]
+            ids = raw[: table.num_rows * ChunkId.size].reshape(-1, ChunkId.size)
+        modified = None
+        if "last_modified" in column and column["last_modified"].null_count < table.num_rows:
+            modified = numbers_from_arrow(column["last_modified"].fill_null(0)).astype(np.uint32)
+        return (
+            cls(
+                index,
+                kind,
+                numbers_from_arrow(column["offset"]).astype(np.uint64, copy=False),
+                numbers_from_arrow(column["length"]).astype(np.uint64, copy=False),
+                ids,
+                Coded.from_arrow(column["location"]) if "location" in column else None,
+                Coded.from_arrow(column["etag"]) if "etag" in column else None,
+                modified,
+                _binary_or_none(column.get("inline")),
+                _binary_or_none(column.get("extra")),
+            )
+            ._checked()
+            ._sorted()
+        )
+
+
+def _from_stream(data: pa.Buffer) -> ChunkRefs:
+    with pa.ipc.open_stream(data) as reader:
+        return ChunkRefs.from_arrow(reader.read_all())
+
+
+def _are_all(rows: NDArray[Any]) -> bool:
+    return rows.dtype != np.bool_ and bool((rows == np.arange(len(rows))).all())
+
+
+Layer = tuple[ChunkRefs, Index | None]
+"""References set, and indices deleted before that."""
+
+
+def _plain(
+    cls: type[ChunkRefs], index: Any, kind: ChunkKind, offset: Any, length: Any
+) -> ChunkRefs:
+    matrix = whole_numbers("chunk indices", index, np.uint32)
+    if matrix.ndim != 2:
+        raise InvalidInputError(
+            f"chunk indices have shape {matrix.shape}, expected one row a chunk and one column "
+            "a dimension",
+            ErrorKind.INVALID_CHUNK_INDEX,
+        )
+    n = len(matrix)
+
+    def column(name: str, values: Any) -> NDArray[np.uint64]:
+        given = whole_numbers(name, values, np.uint64)
+        if given.ndim:
+            check_length(name, len(given), n)
+        return given if given.shape == (n,) else np.broadcast_to(given, (n,))
+
+    kinds = np.full(n, kind, np.uint8)
+    return cls(matrix, kinds, column("offsets", offset), column("lengths", length))
+
+
+def _concat_coded(tables: Sequence[ChunkRefs], name: str) -> Coded | None:
+    columns: list[Coded | None] = [getattr(table, name) for table in tables]
+    there = [column for column in columns if column is not None]
+    if not there:
+        return None
+    codes, first = [], 0
+    for table, column in zip(tables, columns, strict=True):
+        if column is None:
+            codes.append(np.full(len(table), -1, np.int32))
+            continue
+        codes.append(np.where(column.codes < 0, -1, column.codes + first).astype(np.int32))
+        first += len(column.values)
+    return Coded(np.concatenate(codes), Locations.concat([column.values for column in there]))
+
+
+def _concat_arrays(
+    tables: Sequence[ChunkRefs], name: str, dtype: Any, shape: tuple[int, ...]
+) -> NDArray[Any] | None:
+    columns = [getattr(table, name) for table in tables]
+    if all(column is None for column in columns):
+        return None
+    return np.concatenate(
+        [
+            np.zeros((len(table), *shape), dtype) if column is None else column
+            for table, column in zip(tables, columns, strict=True)
+        ]
+    )
+
+
+def _concat_binary(tables: Sequence[ChunkRefs], name: str) -> BlobColumn | None:
+    columns = [getattr(table, name) for table in tables]
+    if all(column is None for column in columns):
+        return None
+    return BlobColumn.concat(
+        [
+            BlobColumn.nulls(len(table)) if column is None else column
+            for table, column in zip(tables, columns, strict=True)
+        ]
+    )
+
+
+def _take_binary(column: BlobColumn | None, rows: Any) -> BlobColumn | None:
+    if column is None:
+        return None
+    if isinstance(rows, slice):
+        part: BlobColumn = column[rows]
+        return part
+    rows = np.asarray(rows)
+    return column.take(np.flatnonzero(rows) if rows.dtype == np.bool_ else rows)
+
+
+def _binary_or_none(column: pa.Array | None) -> BlobColumn | None:
+    if column is None or column.null_count == len(column):
+        return None
+    return BlobColumn.from_arrow(column.cast(pa.binary()))
+
+
+def _text_to_arrow(column: Coded | None, count: int) -> pa.Array:
+    if column is None:
+        kind = pa.dictionary(pa.int32(), pa.string())
+        return pa.nulls(count, kind)
+    return column.to_arrow()
+
+
+def _validity(is_there: NDArray[np.bool_]) -> pa.Buffer | None:
+    if is_there.all():
+        return None
+    return pa.py_buffer(np.packbits(is_there, bitorder="little"))
+
+
+def check_ndim(coordinates: Sequence[int], ndim: int) -> None:
+    """Refuse to look for a chunk of another kind of array."""
+    if len(coordinates) != ndim:
+        raise InvalidInputError(
+            f"chunk index {tuple(coordinates)} has {len(coordinates)} dimensions, "
+            f"the array has {ndim}",
+            ErrorKind.INVALID_CHUNK_INDEX,
+        )

@@ -1,0 +1,239 @@
+"""Chunk references out of a manifest's payload: all of them as columns, or one where it lies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.format.columns.blob_column import BlobColumn, gather
+from icefloe.format.columns.blobs import Bytes, Ints
+from icefloe.format.columns.chunk_index import SortedIndex
+from icefloe.format.flatbuffer.equal_vectors import EqualVectors
+from icefloe.format.flatbuffer.read import FlatBuffer, Rows, Table
+from icefloe.format.flatbuffer.schema import CHUNK_REF
+from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRef, ChunkRefs, check_ndim
+from icefloe.format.manifest.coded import Coded
+from icefloe.format.manifest.dictionary import encode_dictionary
+from icefloe.format.manifest.locations import CompressedLocations, Locations
+from icefloe.ids import ChunkId, NodeId
+
+# Tables are decoded this many at a time, so that what is gathered stays in the processor cache
+# and temporary columns do not add to the peak.
+_SLICE = 1 << 15
+
+_FEW_LOOKUPS = 8
+_REFS_DECODED_IN_A_LOOKUP = 1 << 12
+"""A search takes about as long as decoding so many, of all."""
+
+
+class StoredRefs:
+    """The references of one array, still as the file has them.
+
+    Whoever wants a chunk or two of a large manifest waits for no more than a search in it. Those
+    who ask often, or for all of it, get columns.
+    """
+
+    __slots__ = ("_buffer", "_dictionary", "_first", "_lookups_left", "_node_id", "_number")
+
+    def __init__(
+        self, buffer: FlatBuffer, first: int, number: int, dictionary: bytes | None, node_id: NodeId
+    ) -> None:
+        """`number` offsets of tables start at `first`."""
+        self._buffer = buffer
+        self._first = first
+        self._number = number
+        self._dictionary = dictionary
+        self._node_id = node_id
+        self._lookups_left = max(_FEW_LOOKUPS, number // _REFS_DECODED_IN_A_LOOKUP)
+
+    def __len__(self) -> int:
+        return self._number
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole file, which is kept for them."""
+        return self._buffer.size
+
+    @property
+    def is_worn_out(self) -> bool:
+        """So many lookups came that columns would have been cheaper."""
+        return self._lookups_left <= 0
+
+    def decode(self) -> ChunkRefs:
+        """All of them.
+
+        Raises:
+            FormatError: they are not whole and consistent.
+        """
+        return self._decode(
+            np.arange(self._first, self._first + 4 * self._number, 4, dtype=np.int64)
+        )
+
+    def get(self, coordinates: Sequence[int]) -> ChunkRef | None:
+        """One of them, or None."""
+        self._lookups_left -= 1
+        wanted = tuple(coordinates)
+        low, high = 0, self._number
+        while low < high:
+            middle = (low + high) // 2
+            found = self._index(middle)
+            check_ndim(wanted, len(found))
+            if found == wanted:
+                return self._decode(np.array([self._first + 4 * middle], np.int64)).row(0)
+            low, high = (middle + 1, high) if found < wanted else (low, middle)
+        return None
+
+    def _decode(self, slots: Ints) -> ChunkRefs:
+        position = self._buffer.targets(slots)
+        return _RefsDecoder(self._buffer, position, self._dictionary).decode(self._node_id)
+
+    def _index(self, row: int) -> tuple[int, ...]:
+        slot = self._first + 4 * row
+        table = Table(self._buffer, slot + self._buffer.unpack("<I", slot)[0], CHUNK_REF)
+        index = table.array("index", "<u4")
+        assert index is not None  # required
+        return tuple(index.tolist())
+
+
+class _RefsDecoder:
+    """Fills the columns of one array slice by slice."""
+
+    def __init__(self, buffer: FlatBuffer, position: Ints, dictionary: bytes | None) -> None:
+        self.buffer = buffer
+        self.position = position
+        self.dictionary = dictionary
+        n = len(position)
+        self.kind = np.empty(n, np.uint8)
+        self.offset = np.empty(n, np.uint64)
+        self.length = np.empty(n, np.uint64)
+        self.index = EqualVectors(buffer, n, "ChunkRef.index")
+        self.chunk_id: Bytes | None = None
+        self.last_modified: NDArray[np.uint32] | None = None
+        # Where the blobs of a row are, 0 for none: addresses now, bytes when all are known.
+        self.blob_at: dict[str, NDArray[np.uint32]] = {}
+
+    def decode(self, node_id: NodeId) -> ChunkRefs:
+        if not len(self.position):
+            return ChunkRefs.empty(0)
+        for first in range(0, len(self.position), _SLICE):
+            rows = slice(first, min(first + _SLICE, len(self.position)))
+            self._decode_slice(rows, Rows(self.buffer, self.position[rows], CHUNK_REF))
+        lookup = SortedIndex(self.index.matrix)
+        if not lookup.is_strictly_ascending():
+            self.buffer.fail(f"refs of node {node_id} do not ascend by chunk index")
+        inline = self._blobs("inline")
+        if inline is not None:
+            is_inline = self.kind == ChunkKind.INLINE
+            self.length[is_inline] = inline.length[is_inline]
+        return ChunkRefs(
+            self.index.matrix,
+            self.kind,
+            self.offset,
+            self.length,
+            self.chunk_id,
+            self._locations(),
+            self._coded("checksum_etag"),
+            self.last_modified,
+            inline,
+            self._blobs("extra"),
+            [lookup],
+        )
+
+    def _decode_slice(self, rows: slice, tables: Rows) -> None:
+        self.index.read(rows, tables.field("index")[0])
+        has = {
+            name: tables.field_offsets[:, tables.spec.slot(name)] != 0
+            for name in ("chunk_id", "compressed_location", "location", "inline")
+        }
+        is_virtual = has["compressed_location"] | has["location"]
+        inline = np.where(has["inline"], np.uint8(ChunkKind.INLINE), np.uint8(0))
+        foreign = np.where(is_virtual, np.uint8(ChunkKind.VIRTUAL), inline)
+        kind_of_vtable = np.where(has["chunk_id"], np.uint8(ChunkKind.NATIVE), foreign)
+        if bool((kind_of_vtable == 0).any()):
+            self.buffer.fail("a ChunkRef has neither chunk id nor location nor inline bytes")
+        kind = tables.per_row(kind_of_vtable)
+        self.kind[rows] = kind
+        self.offset[rows] = np.where(kind == ChunkKind.INLINE, 0, tables.scalar("offset"))
+        self.length[rows] = tables.scalar("length")
+        if bool(has["chunk_id"].any()):
+            if self.chunk_id is None:
+                self.chunk_id = np.zeros((len(self.position), ChunkId.size), np.uint8)
+            self.chunk_id[rows] = tables.struct("chunk_id")
+        if not tables.is_absent_everywhere("checksum_last_modified"):
+            if self.last_modified is None:
+                self.last_modified = np.zeros(len(self.position), np.uint32)
+            modified = tables.scalar("checksum_last_modified")
+            self.last_modified[rows] = np.where(kind == ChunkKind.VIRTUAL, modified, 0)
+        wanted = {
+            "inline": kind == ChunkKind.INLINE,
+            "location": (kind == ChunkKind.VIRTUAL) & ~tables.per_row(has["compressed_location"]),
+            "compressed_location": kind == ChunkKind.VIRTUAL,
+            "checksum_etag": kind == ChunkKind.VIRTUAL,
+            "extra": np.True_,
+        }
+        for name, mask in wanted.items():
+            if not tables.is_absent_everywhere(name):
+                self._note_blobs(name, rows, tables, mask)
+
+    def _note_blobs(self, name: str, rows: slice, tables: Rows, mask: Any) -> None:
+        field, absent, _ = tables.field(name)
+        at = self.buffer.targets(field)
+        if absent is not None:
+            mask = mask & ~absent
+        if name not in self.blob_at:
+            self.blob_at[name] = np.zeros(len(self.position), np.uint32)
+        self.buffer.check(at if np.all(mask) else at[mask], 4, 4, f"ChunkRef.{name}")
+        self.blob_at[name][rows] = np.where(mask, at, 0)
+
+    def _blobs(self, name: str) -> BlobColumn | None:
+        if name not in self.blob_at:
+            return None
+        at = self.blob_at[name].astype(np.int64)
+        there, absent = np.flatnonzero(at), None
+        start, length = self.buffer.vectors_at(at[there], 1, f"ChunkRef.{name}")
+        self.buffer.check_total(int(length.sum()), f"ChunkRef.{name}")
+        if len(there) < len(at):
+            absent = at == 0
+            found = start, length
+            start, length = np.full(len(at), 8, np.int64), np.zeros(len(at), np.int64)
+            start[there], length[there] = found
+        return gather(self.buffer.u1, start, length, absent)
+
+    def _codes(self, name: str) -> tuple[NDArray[np.int32], BlobColumn] | None:
+        if name not in self.blob_at:
+            return None
+        at = self.blob_at.pop(name).astype(np.int64)
+        there = np.flatnonzero(at)
+        if not len(there):
+            return None
+        if len(there) == len(at):
+            return encode_dictionary(self.buffer, at, f"ChunkRef.{name}")
+        codes = np.full(len(at), -1, np.int32)
+        codes[there], values = encode_dictionary(self.buffer, at[there], f"ChunkRef.{name}")
+        return codes, values
+
+    def _text(self, name: str, values: BlobColumn) -> BlobColumn:
+        try:
+            return values.as_text()
+        except UnicodeDecodeError:
+            self.buffer.fail(f"ChunkRef.{name} is not valid UTF-8")
+
+    def _coded(self, name: str) -> Coded | None:
+        found = self._codes(name)
+        return None if found is None else Coded(found[0], Locations(self._text(name, found[1])))
+
+    def _locations(self) -> Coded | None:
+        plain, compressed = self._coded("location"), self._codes("compressed_location")
+        if compressed is None:
+            return plain
+        if self.dictionary is None:
+            self.buffer.fail("a location is compressed, but the file has no location dictionary")
+        waiting = CompressedLocations(compressed[1], self.dictionary, self.buffer.name)
+        if plain is None:
+            return Coded(compressed[0], Locations(BlobColumn.nulls(0, is_text=True), waiting))
+        first = len(plain.values)
+        codes = np.where(compressed[0] < 0, plain.codes, compressed[0] + first).astype(np.int32)
+        return Coded(codes, Locations(plain.values.strings(), waiting))

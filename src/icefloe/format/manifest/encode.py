@@ -1,0 +1,260 @@
+"""Manifest files, from columns to bytes.
+
+The layout is chosen for the compressor. Records of one array have a fixed size, and every
+`_BLOCK` of them are followed by their own copy of the vtable and of the locations they use: the
+offsets that lead there then repeat from block to block instead of changing with every record.
+Where neighbouring rows hardly ever share a location, each distinct one is written once instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.errors import ErrorKind, FormatError
+from icefloe.format.columns.blob_column import BlobColumn
+from icefloe.format.columns.blobs import Ints, scatter, windows
+from icefloe.format.envelope import FileType, encode_envelope
+from icefloe.format.flatbuffer.equal_vectors import index_tail
+from icefloe.format.flatbuffer.schema import ARRAY_MANIFEST, CHUNK_REF, MANIFEST
+from icefloe.format.flatbuffer.write import FlatWriter, padded, table_layout
+from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRefs
+from icefloe.format.manifest.coded import Coded
+from icefloe.format.manifest.file import ArrayManifest, Manifest
+
+MAX_APPARENT_BYTES = 2**31
+"""Official readers refuse a manifest whose refs, with a shared location counted for each of
+them, add up to more than this."""
+
+_BLOCK = 64
+_ROWS_PER_SLICE = 1024 * _BLOCK
+_TEXT_FIELDS = {"location": "location", "checksum_etag": "etag"}
+
+
+def encode_manifest(manifest: Manifest, *, spec_version: int = 2, level: int = 3) -> bytes:
+    """Encode a manifest; readers rely on arrays ascending by node id, so they are sorted here.
+
+    Raises:
+        FormatError: there is nothing to write, or more than one file may hold.
+    """
+    arrays = sorted(manifest.arrays, key=lambda array: array.node_id)
+    if not manifest.num_chunk_refs:
+        raise FormatError(
+            f"manifest {manifest.id}: has no chunk refs; leave it out of the snapshot instead",
+            ErrorKind.SERIALIZATION,
+        )
+    _check_size(manifest)
+    writer = FlatWriter()
+    extra = [] if manifest.extra is None else ["extra"]
+    root = writer.table(MANIFEST, ["id", "arrays", "compression_algorithm", *extra])
+    root.set("id", manifest.id)
+    root.set("compression_algorithm", 0)  # 1, the default, means a location dictionary
+    vector = writer.offsets(len(arrays))
+    root.point("arrays", vector.position)
+    has_extra = np.array([array.extra is not None for array in arrays])
+    tables = writer.tables(
+        ARRAY_MANIFEST, len(arrays), {"node_id": None, "refs": None, "extra": has_extra}
+    )
+    vector.point(tables.position)
+    tables.set("node_id", np.frombuffer(b"".join(array.node_id for array in arrays), np.uint8))
+    tables.point("refs", np.array([_add_refs(writer, array) for array in arrays], np.int64))
+    if has_extra.any():
+        tables.point("extra", writer.blobs([array.extra for array in arrays], 0))
+    if manifest.extra is not None:
+        root.point("extra", writer.blob(manifest.extra))
+    return encode_envelope(writer.finish(root), spec_version, FileType.MANIFEST, level)
+
+
+def _check_size(manifest: Manifest) -> None:
+    apparent = 0
+    for array in manifest.arrays:
+        refs = array.refs
+        apparent += len(refs) * (100 + 4 * refs.ndim)
+        if refs.location is not None:
+            length = refs.location.values.strings().length
+            apparent += int(length.take(refs.location.codes[refs.location.codes >= 0]).sum())
+    if apparent >= MAX_APPARENT_BYTES:
+        raise FormatError(
+            f"manifest {manifest.id}: {manifest.num_chunk_refs:,} refs amount to {apparent:,} "
+            f"bytes, readers accept less than {MAX_APPARENT_BYTES:,}; split the array over "
+            "several manifests",
+            ErrorKind.SERIALIZATION,
+        )
+
+
+def _add_refs(writer: FlatWriter, array: ArrayManifest) -> int:
+    """Place one array's refs; returns the position of their vector."""
+    refs = array.refs
+    words = np.empty(len(refs) + 1, "<u4")
+    words[0] = len(refs)
+    start = writer.add(words)
+    slot = np.arange(start + 4, start + words.nbytes, 4, dtype=np.int64)
+    for rows, fields in _groups(refs):
+        selected = refs if rows is None else refs.take(rows)
+        position = _add_group(writer, selected, fields)
+        target = slice(None) if rows is None else rows
+        words[1:][target] = position - slot[target]
+    return start
+
+
+def _groups(refs: ChunkRefs) -> list[tuple[Ints | None, list[str]]]:
+    """Rows that need the same fields: [(rows or None for all, field names)]."""
+    if not len(refs):
+        return []
+    pattern = refs.kind.astype(np.int64)
+    for bit, column in ((4, refs.etag), (8, refs.extra)):
+        if isinstance(column, Coded):
+            pattern |= np.where(column.codes >= 0, bit, 0)
+        elif column is not None:
+            pattern |= np.where(column.is_valid(), bit, 0)
+    found: list[tuple[Ints | None, list[str]]] = []
+    is_uniform = bool((pattern == pattern[0]).all())
+    for code in pattern[:1].tolist() if is_uniform else np.unique(pattern).tolist():
+        rows = slice(None) if is_uniform else np.flatnonzero(pattern == code)
+        kind = ChunkKind(code & 3)
+        fields = ["index"]
+        if kind == ChunkKind.INLINE:
+            fields.append("inline")
+        else:
+            fields += ["offset"] if refs.offset[rows].any() else []
+            fields += ["length", "chunk_id" if kind == ChunkKind.NATIVE else "location"]
+        if kind == ChunkKind.VIRTUAL:
+            fields += ["checksum_etag"] if code & 4 else []
+            if refs.last_modified is not None and refs.last_modified[rows].any():
+                fields.append("checksum_last_modified")
+        fields += ["extra"] if code & 8 else []
+        found.append((None if isinstance(rows, slice) else rows, fields))
+    return found
+
+
+def _add_group(writer: FlatWriter, refs: ChunkRefs, fields: Sequence[str]) -> Ints:
+    """Place the tables of rows with the same fields; returns their positions."""
+    layout, vtable = table_layout(CHUNK_REF, tuple(fields), index_tail(refs.ndim))
+    blocks = _Blocks(len(refs), layout, vtable)
+    near: dict[str, _Copies] = {}
+    for name in fields:
+        if name in _TEXT_FIELDS:
+            column = getattr(refs, _TEXT_FIELDS[name])
+            copies = _Copies(column)
+            if copies.is_cheap(len(refs)):
+                near[name] = copies
+    blocks.place(list(near.values()))
+    base = writer.add(blocks.segment, align=8)
+    for copies in near.values():
+        copies.write(blocks.segment)
+    target: dict[str, Ints] = {}
+    for name in fields:
+        if name in near:
+            target[name] = base + near[name].position.take(near[name].run_of_row)
+        elif name in _TEXT_FIELDS:
+            target[name] = _add_shared(writer, getattr(refs, _TEXT_FIELDS[name]))
+        elif name in ("inline", "extra"):
+            target[name] = writer.blobs(getattr(refs, name), terminator=0)
+    for first in range(0, len(refs), _ROWS_PER_SLICE):
+        rows = slice(first, min(first + _ROWS_PER_SLICE, len(refs)))
+        blocks.write(rows, _records(refs, rows, layout, blocks.position[rows] + base, target))
+    return base + blocks.position
+
+
+def _add_shared(writer: FlatWriter, column: Coded) -> Ints:
+    """Place each distinct text once; returns where each row's is."""
+    used = np.zeros(len(column.values), np.bool_)
+    used[column.codes] = True
+    values = column.values.strings()
+    if used.all():
+        return writer.blobs(values).take(column.codes)
+    number = np.cumsum(used) - 1
+    return writer.blobs(values.take(np.flatnonzero(used))).take(number.take(column.codes))
+
+
+def _records(
+    refs: ChunkRefs, rows: slice, layout: np.dtype[Any], position: Ints, target: dict[str, Ints]
+) -> NDArray[Any]:
+    records = np.zeros(len(position), layout)
+    at: dict[str, int] = {name: spot[1] for name, spot in layout.fields.items()}  # type: ignore[union-attr]
+    records["index"] = at["tail"] - at["index"]
+    records["tail"]["count"] = refs.ndim
+    if refs.ndim:
+        records["tail"]["at"] = refs.index[rows]
+    for name in ("offset", "length"):
+        if name in at:
+            records[name] = getattr(refs, name)[rows]
+    if "chunk_id" in at:
+        assert refs.chunk_id is not None
+        records["chunk_id"] = np.ascontiguousarray(refs.chunk_id[rows]).view("V12").reshape(-1)
+    if "checksum_last_modified" in at:
+        assert refs.last_modified is not None
+        records["checksum_last_modified"] = refs.last_modified[rows]
+    for name, where in target.items():
+        records[name] = where[rows] - (position + at[name])
+    return records
+
+
+class _Copies:
+    """A text column written anew whenever it changes and at the start of every block."""
+
+    def __init__(self, column: Coded) -> None:
+        is_head = np.empty(len(column.codes), np.bool_)
+        is_head[0] = True
+        np.not_equal(column.codes[1:], column.codes[:-1], out=is_head[1:])
+        is_head[::_BLOCK] = True
+        self.head: Ints = np.flatnonzero(is_head)
+        self.run_of_row: Ints = np.cumsum(is_head, dtype=np.int64) - 1
+        texts: BlobColumn = column.values.strings()
+        offsets, self._data = texts.offsets, texts.data
+        codes = column.codes[self.head]
+        self._start = offsets[:-1].take(codes)
+        self._length = np.diff(offsets).take(codes)
+        self.size: Ints = (self._length + 4 + 1 + 3) & ~3
+        self.position: Ints = np.zeros(len(self.head), np.int64)
+        self._shared_bytes = len(self._data)
+
+    def is_cheap(self, rows: int) -> bool:
+        """Whether copying adds little to writing each distinct text once."""
+        return int(self.size.sum()) <= 1.25 * self._shared_bytes + 8 * rows
+
+    def write(self, segment: NDArray[np.uint8]) -> None:
+        segment.view("<u4")[self.position >> 2] = self._length
+        scatter(segment, self.position + 4, self._data, self._start, self._length)
+
+
+class _Blocks:
+    """Records in blocks: vtable, up to `_BLOCK` records, then the texts they use."""
+
+    def __init__(self, count: int, layout: np.dtype[Any], vtable: NDArray[np.uint16]) -> None:
+        self._layout = layout
+        self._vtable = np.zeros(padded(vtable.nbytes, 8) // 2, "<u2")
+        self._vtable[: len(vtable)] = vtable
+        self._count = count
+        self._block_of_row = np.arange(count, dtype=np.int64) // _BLOCK
+
+    def place(self, copies: Sequence[_Copies]) -> None:
+        """Decide where everything goes, once the texts to place are known."""
+        blocks = -(-self._count // _BLOCK)
+        filled = np.full(blocks, _BLOCK, np.int64)
+        filled[-1] = self._count - _BLOCK * (blocks - 1)
+        records = self._vtable.nbytes + filled * self._layout.itemsize
+        end = records.copy()
+        for texts in copies:
+            block = texts.head // _BLOCK
+            before = np.cumsum(texts.size) - texts.size
+            first = np.searchsorted(block, np.arange(blocks))
+            texts.position = end[block] + before - before[first][block]
+            np.add.at(end, block, texts.size)
+        size = (end + 7) & ~7
+        self._start = np.cumsum(size) - size
+        for texts in copies:
+            texts.position += self._start[texts.head // _BLOCK]
+        step = np.arange(self._count, dtype=np.int64) % _BLOCK * self._layout.itemsize
+        self.position: Ints = self._start[self._block_of_row] + self._vtable.nbytes + step
+        self.segment = np.zeros(int(size.sum()), np.uint8)
+        vtables = windows(self.segment, self._vtable.nbytes)
+        vtables[self._start] = self._vtable.view(f"V{self._vtable.nbytes}")[0]
+
+    def write(self, rows: slice, records: NDArray[Any]) -> None:
+        at = self.position[rows]
+        records["soffset"] = at - self._start[self._block_of_row[rows]]
+        windows(self.segment, self._layout.itemsize)[at] = records.view(f"V{self._layout.itemsize}")

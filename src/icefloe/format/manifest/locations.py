@@ -1,0 +1,197 @@
+"""Distinct locations of virtual chunks: plain text, or zstd frames that wait to be inflated.
+
+A version-2 manifest may store each location as its own small zstd frame made with a shared
+dictionary. Most readers want a few of them, so frames are kept as they are until asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import zstandard
+
+from icefloe.errors import FormatError
+from icefloe.format.columns.blob_column import BlobColumn
+from icefloe.format.columns.blobs import Bytes, Ints, gather_fixed
+
+MAX_COMPRESSED_LOCATION_BYTES = 1024
+"""Readers inflate a compressed location to no more than this; longer ones are stored plain."""
+
+_FRAME_MAGIC = 0xFD2FB528
+# magic 4, descriptor 1, window 1, dictionary id 4, content size 8, block header 3
+_LONGEST_HEAD = 21
+_SLICE = 1 << 16
+_INFLATION = 4
+
+
+class CompressedLocations:
+    """Locations as zstd frames made with one dictionary."""
+
+    def __init__(self, frames: BlobColumn, dictionary: bytes, name: str) -> None:
+        self._frames = frames
+        self._name = name
+        self._idle: list[zstandard.ZstdDecompressor] = []
+        try:
+            self._dictionary = zstandard.ZstdCompressionDict(dictionary)
+        except zstandard.ZstdError as error:
+            raise FormatError(f"{name}: location dictionary is damaged ({error})") from None
+
+    def __len__(self) -> int:
+        return len(self._frames)
+
+    @property
+    def nbytes(self) -> int:
+        """About the bytes they will take: a frame is a small part of its text."""
+        return _INFLATION * int(self._frames.nbytes)
+
+    def get(self, row: int) -> str:
+        """Inflate one location."""
+        try:
+            return self._inflate_one(self._frames[row]).decode()
+        except UnicodeDecodeError:
+            raise self._damaged("is not valid UTF-8") from None
+
+    def strings(self) -> BlobColumn:
+        """Inflate all locations, as one stream of frames."""
+        offsets, data = self._frames.offsets, self._frames.data
+        start, length = offsets[:-1], np.diff(offsets)
+        size = _content_sizes(data, start, length)
+        if bool((size < 0).any()):
+            return self._strings_one_by_one()
+        ends = np.zeros(len(size) + 1, np.int64)
+        np.cumsum(size, out=ends[1:])
+        room = np.empty(int(ends[-1]), np.uint8)
+        reader = self._decompressor().stream_reader(
+            memoryview(data)[int(offsets[0]) : int(offsets[-1])], read_across_frames=True
+        )
+        filled = 0
+        try:
+            while filled < len(room) and (count := reader.readinto(memoryview(room)[filled:])):
+                filled += count
+        except zstandard.ZstdError as error:
+            raise self._damaged(f"cannot be inflated ({error})") from None
+        if filled != len(room):
+            raise self._damaged(f"inflates to {filled:,} bytes, expected {len(room):,} in all")
+        return self._text(BlobColumn(ends, room))
+
+    def _strings_one_by_one(self) -> BlobColumn:
+        # Frames without a content size, or in several blocks: no writer known makes them.
+        texts = [self._inflate_one(frame) for frame in self._frames.to_list()]
+        return self._text(BlobColumn.from_values(texts))
+
+    def _inflate_one(self, frame: bytes) -> bytes:
+        limit = MAX_COMPRESSED_LOCATION_BYTES
+        try:
+            # The library heeds its limit only where a frame does not announce a size itself.
+            announced = zstandard.get_frame_parameters(frame).content_size
+            if announced != zstandard.CONTENTSIZE_UNKNOWN and announced > limit:
+                raise self._damaged(f"announces {announced:,} bytes, at most {limit:,} fit")
+            # A context costs more than a location: take an idle one, and give it back.
+            context = self._idle.pop() if self._idle else self._decompressor()
+            data = context.decompress(frame, max_output_size=limit, allow_extra_data=False)
+            self._idle.append(context)
+            return data
+        except zstandard.ZstdError as error:
+            raise self._damaged(f"cannot be inflated ({error})") from None
+
+    def _decompressor(self) -> zstandard.ZstdDecompressor:
+        return zstandard.ZstdDecompressor(dict_data=self._dictionary)
+
+    def _text(self, column: BlobColumn) -> BlobColumn:
+        try:
+            return column.as_text()
+        except UnicodeDecodeError:
+            raise self._damaged("is not valid UTF-8") from None
+
+    def _damaged(self, problem: str) -> FormatError:
+        return FormatError(f"{self._name}: a compressed location {problem}")
+
+
+class Locations:
+    """The distinct locations that the refs of an array point at, by number."""
+
+    __slots__ = ("_strings", "_waiting")
+
+    def __init__(self, strings: BlobColumn, waiting: CompressedLocations | None = None) -> None:
+        self._strings = strings
+        self._waiting = waiting
+
+    @classmethod
+    def concat(cls, parts: Sequence[Locations]) -> Locations:
+        """All locations of several dictionaries, one behind the other."""
+        return cls(BlobColumn.concat([part.strings() for part in parts]))
+
+    def __len__(self) -> int:
+        return len(self._strings) + (len(self._waiting) if self._waiting else 0)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory; those of locations that wait count as if they were inflated."""
+        waiting = 0 if self._waiting is None else self._waiting.nbytes
+        return int(self._strings.nbytes) + waiting
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether some locations have not been inflated yet."""
+        return self._waiting is not None
+
+    def get(self, code: int) -> str:
+        """One location; inflates only that one."""
+        if code < len(self._strings) or self._waiting is None:
+            return str(self._strings[code])
+        return self._waiting.get(code - len(self._strings))
+
+    def strings(self) -> BlobColumn:
+        """All locations as a column; inflated once, then kept."""
+        if self._waiting is not None:
+            inflated = self._waiting.strings()
+            self._strings = (
+                BlobColumn.concat([self._strings, inflated]) if len(self._strings) else inflated
+            )
+            self._waiting = None
+        return self._strings
+
+
+def _content_sizes(data: Bytes, start: Ints, length: Ints) -> Ints:
+    """The content size each frame announces; -1 for a frame that is not of the usual form.
+
+    The usual form: content size given and within the limit, one block that ends with the blob.
+    Anything else could let neighbours in a joined stream run into each other.
+    """
+    data = np.concatenate([data, np.zeros(_LONGEST_HEAD, np.uint8)])
+    size = np.empty(len(start), np.int64)
+    for at in range(0, len(start), _SLICE):
+        rows = slice(at, at + _SLICE)
+        size[rows] = _content_size(gather_fixed(data, start[rows], _LONGEST_HEAD), length[rows])
+    return size
+
+
+def _content_size(head: Bytes, length: Ints) -> Ints:
+    row = np.arange(len(head))
+
+    def word(at: Ints | int, width: int) -> Ints:
+        columns = (head[row, at + byte].astype(np.int64) << 8 * byte for byte in range(width))
+        total: Ints = np.sum(list(columns), axis=0)
+        return total
+
+    descriptor = word(4, 1)
+    is_single_segment = (descriptor & 32) >> 5
+    dictionary_id_size = np.array([0, 1, 2, 4])[descriptor & 3]
+    size_flag = descriptor >> 6
+    size_width = np.where(size_flag == 0, is_single_segment, 1 << size_flag)
+    at_size = 5 + (1 - is_single_segment) + dictionary_id_size
+    short, long = word(at_size, 1), word(at_size, 2) + 256
+    size = np.where(size_width == 1, short, np.where(size_width == 2, long, -1))
+    at_block = at_size + size_width
+    block = word(at_block, 3)
+    block_bytes = np.where((block >> 1) & 3 == 1, 1, block >> 3)
+    is_usual = (
+        (word(0, 4) == _FRAME_MAGIC)
+        & (descriptor & 4 == 0)  # no checksum
+        & (size >= 0)
+        & (size <= MAX_COMPRESSED_LOCATION_BYTES)
+        & (block & 1 == 1)  # the first block is the last one
+        & (at_block + 3 + block_bytes == length)
+    )
+    return np.where(is_usual, size, -1)

@@ -1,0 +1,1 @@
+"""Metadata items of snapshots and repositories, and the encodings of their values."""

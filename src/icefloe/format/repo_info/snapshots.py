@@ -1,0 +1,280 @@
+"""The snapshots a repo object lists, as columns: ten thousand commits cost no ten thousand objects.
+
+Metadata values stay encoded until a snapshot is looked at; in the repo object they are always
+flexbuffers, also for snapshots whose own file is of version 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import field, replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.errors import ErrorKind, FormatError
+from icefloe.format.columns.blob_column import BlobColumn
+from icefloe.format.columns.blobs import Bytes, Ints, find_id, spread
+from icefloe.format.flatbuffer.read import Rows
+from icefloe.format.flatbuffer.schema import METADATA_ITEM, SNAPSHOT_INFO
+from icefloe.format.metadata.items import decode_metadata, encode_metadata, write_items
+from icefloe.ids import SnapshotId
+from icefloe.records import record
+
+if TYPE_CHECKING:
+    from icefloe.format.flatbuffer.write import FlatWriter
+
+_METADATA_VERSION = 2
+
+
+@record(frozen=True)
+class SnapshotInfo:
+    """What the repo object knows of one snapshot. `flushed_at` is in microseconds."""
+
+    id: SnapshotId
+    parent_id: SnapshotId | None
+    flushed_at: int
+    message: str
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    pruned_ancestor_tx_logs: tuple[SnapshotId, ...] = ()
+
+
+@record(frozen=True, eq=False)
+class SnapshotTable(Mapping[SnapshotId, SnapshotInfo]):
+    """Columns of all snapshots, ascending by id; `parent` holds row numbers, -1 for none."""
+
+    id: Bytes
+    parent: NDArray[np.int32]
+    flushed_at: NDArray[np.uint64]
+    message: BlobColumn
+    num_metadata: Ints
+    metadata_name: BlobColumn
+    metadata_value: BlobColumn
+    num_pruned: Ints
+    pruned_id: Bytes
+
+    def __len__(self) -> int:
+        return len(self.id)
+
+    def __iter__(self) -> Iterator[SnapshotId]:
+        return (SnapshotId(row.tobytes()) for row in self.id)
+
+    def __getitem__(self, key: SnapshotId) -> SnapshotInfo:
+        return self.info(self.row(key))
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, bytes) and self.find(key) >= 0
+
+    def find(self, key: bytes) -> int:
+        """The row of a snapshot, -1 when it is not listed."""
+        return find_id(self.id, key)
+
+    def row(self, key: bytes) -> int:
+        """The row of a snapshot; KeyError when it is not listed."""
+        row = self.find(key)
+        if row < 0:
+            raise KeyError(key)
+        return row
+
+    def info(self, row: int) -> SnapshotInfo:
+        """One row as a value, metadata decoded."""
+        parent = int(self.parent[row])
+        first = int(self.num_pruned[:row].sum())
+        pruned = self.pruned_id[first : first + int(self.num_pruned[row])]
+        return SnapshotInfo(
+            SnapshotId(self.id[row].tobytes()),
+            None if parent < 0 else SnapshotId(self.id[parent].tobytes()),
+            int(self.flushed_at[row]),
+            self.message[row],
+            self.metadata([row])[0],
+            tuple(SnapshotId(item.tobytes()) for item in pruned),
+        )
+
+    def metadata(self, rows: Any) -> list[dict[str, Any]]:
+        """The metadata of some rows, decoded."""
+        counts = self.num_metadata[rows]
+        found: list[dict[str, Any]] = [{} for _ in rows]
+        if not counts.any():
+            return found
+        items = _rows_of(self.num_metadata, rows)
+        names, values = self.metadata_name.take(items).to_list(), self.metadata_value.take(items)
+        raw = zip(names, values.to_list(), strict=True)
+        for at in np.flatnonzero(counts).tolist():
+            what = f"snapshot {SnapshotId(self.id[rows[at]].tobytes())}"
+            found[at] = decode_metadata(dict(islice(raw, int(counts[at]))), _METADATA_VERSION, what)
+        return found
+
+    def ancestry(self, key: bytes) -> Iterator[SnapshotId]:
+        """The snapshot and its ancestors, newest first."""
+        row = self.row(key)
+        while row >= 0:
+            yield SnapshotId(self.id[row].tobytes())
+            row = int(self.parent[row])
+
+    def line(self, key: bytes) -> Ints:
+        """Rows of the snapshot and its ancestors, newest first."""
+        rows, parent = [self.row(key)], self.parent.tolist()
+        while (row := parent[rows[-1]]) >= 0:
+            rows.append(row)
+        return np.array(rows, np.int64)
+
+    def with_snapshot(self, info: SnapshotInfo) -> SnapshotTable:
+        """A table with one more snapshot, whose parent must be listed already."""
+        if info.id in self:
+            raise FormatError(
+                f"snapshot {info.id} is listed already", ErrorKind.DUPLICATE_SNAPSHOT_ID
+            )
+        if not len(self):
+            return SnapshotTable.from_infos([replace(info, parent_id=None)])
+        parent = -1 if info.parent_id is None else self.find(info.parent_id)
+        if info.parent_id is not None and parent < 0:
+            raise FormatError(
+                f"snapshot {info.id} has a parent that is not listed: {info.parent_id}",
+                ErrorKind.SERIALIZATION,
+            )
+        keys = np.ascontiguousarray(self.id).view("S12").reshape(-1)
+        at = int(np.searchsorted(keys, np.bytes_(info.id)))
+        parents = _insert(self.parent, at, parent)
+        parents[parents >= at] += 1  # every row from here on has moved back by one
+        items = encode_metadata(info.metadata, _METADATA_VERSION)
+        pruned = info.pruned_ancestor_tx_logs
+        at_item, at_pruned = int(self.num_metadata[:at].sum()), int(self.num_pruned[:at].sum())
+        return SnapshotTable(
+            np.concatenate((self.id[:at], _ids([info.id]), self.id[at:])),
+            parents,
+            _insert(self.flushed_at, at, info.flushed_at),
+            _insert_blobs(self.message, at, [info.message]),
+            _insert(self.num_metadata, at, len(items)),
+            _insert_blobs(self.metadata_name, at_item, [*items]),
+            _insert_blobs(self.metadata_value, at_item, [*items.values()]),
+            _insert(self.num_pruned, at, len(pruned)),
+            np.concatenate((self.pruned_id[:at_pruned], _ids(pruned), self.pruned_id[at_pruned:])),
+        )
+
+    def take(self, rows: Ints) -> SnapshotTable:
+        """Some rows in a new order. Every parent of a row taken has to be among them."""
+        number = np.full(len(self) + 1, -1, np.int32)
+        number[rows] = np.arange(len(rows), dtype=np.int32)
+        parent = number[self.parent[rows]]  # -1 reads the spare last entry
+        if bool((parent[self.parent[rows] >= 0] < 0).any()):
+            raise FormatError("a snapshot would lose its parent", ErrorKind.SERIALIZATION)
+        metadata = _rows_of(self.num_metadata, rows)
+        return SnapshotTable(
+            self.id[rows],
+            parent,
+            self.flushed_at[rows],
+            self.message.take(rows),
+            self.num_metadata[rows],
+            self.metadata_name.take(metadata),
+            self.metadata_value.take(metadata),
+            self.num_pruned[rows],
+            self.pruned_id[_rows_of(self.num_pruned, rows)],
+        )
+
+    @classmethod
+    def from_infos(cls, infos: Iterable[SnapshotInfo]) -> SnapshotTable:
+        """Columns of these snapshots, sorted by id; parents must be among them."""
+        ordered = sorted(infos, key=lambda info: info.id)
+        number = {info.id: row for row, info in enumerate(ordered)}
+        if len(number) != len(ordered):
+            raise FormatError("a snapshot is listed twice", ErrorKind.DUPLICATE_SNAPSHOT_ID)
+        encoded = [encode_metadata(info.metadata, _METADATA_VERSION) for info in ordered]
+        pruned = [item for info in ordered for item in info.pruned_ancestor_tx_logs]
+        return cls(
+            _ids([info.id for info in ordered]),
+            np.array(
+                [-1 if info.parent_id is None else number[info.parent_id] for info in ordered],
+                np.int32,
+            ),
+            np.array([info.flushed_at for info in ordered], np.uint64),
+            BlobColumn.from_values([info.message for info in ordered], is_text=True),
+            np.array([len(items) for items in encoded], np.int64),
+            BlobColumn.from_values([name for items in encoded for name in items], is_text=True),
+            BlobColumn.from_values([value for items in encoded for value in items.values()]),
+            np.array([len(info.pruned_ancestor_tx_logs) for info in ordered], np.int64),
+            _ids(pruned),
+        )
+
+    def equals(self, other: SnapshotTable) -> bool:
+        """Same snapshots."""
+        return dict(self) == dict(other)
+
+
+def decode_snapshot_table(rows: Rows) -> SnapshotTable:
+    """Read the repo object's list of snapshots, and check that it is a forest sorted by id."""
+    buffer = rows.buffer
+    ids = rows.struct("id")
+    keys = ids.view("S12").reshape(-1)
+    if not bool((keys[1:] > keys[:-1]).all()):
+        buffer.fail("snapshots do not ascend by id")
+    parent = rows.scalar("parent_offset")
+    if bool(((parent < -1) | (parent >= len(rows))).any()):
+        buffer.fail(f"SnapshotInfo.parent_offset lies outside the {len(rows):,} snapshots")
+    if _has_cycle(parent):
+        buffer.fail("a snapshot is its own ancestor")
+    items, num_items = rows.nested("metadata", METADATA_ITEM)
+    pruned, num_pruned = rows.structs("pruned_ancestor_tx_logs", np.dtype("V12"))
+    return SnapshotTable(
+        ids,
+        parent,
+        rows.scalar("flushed_at"),
+        rows.strings("message"),
+        num_items,
+        items.strings("name"),
+        items.blobs("value"),
+        num_pruned,
+        pruned.view(np.uint8).reshape(-1, SnapshotId.size),
+    )
+
+
+def add_snapshot_table(writer: FlatWriter, table: SnapshotTable) -> int:
+    """Place the list of snapshots; returns the position of its vector."""
+    vector = writer.offsets(len(table))
+    required = dict.fromkeys(("id", "parent_offset", "flushed_at", "message", "metadata"))
+    tables = writer.tables(
+        SNAPSHOT_INFO, len(table), {**required, "pruned_ancestor_tx_logs": table.num_pruned > 0}
+    )
+    vector.point(tables.position)
+    tables.set("id", table.id)
+    tables.set("parent_offset", table.parent)
+    tables.set("flushed_at", table.flushed_at)
+    tables.point("message", writer.blobs(table.message))
+    metadata = writer.nested_offsets(table.num_metadata)
+    tables.point("metadata", metadata.position)
+    metadata.point(write_items(writer, table.metadata_name, table.metadata_value))
+    if len(table.pruned_id):
+        raw = np.ascontiguousarray(table.pruned_id).view("V12").reshape(-1)
+        tables.point("pruned_ancestor_tx_logs", writer.vectors(raw, table.num_pruned))
+    return vector.position
+
+
+def _has_cycle(parent: NDArray[np.int32]) -> bool:
+    """Follow all parents at once, twice as far each round: only a cycle never ends."""
+    ahead = np.append(parent, np.int32(-1))
+    reach = 1
+    while reach <= len(parent):
+        ahead = ahead[ahead]
+        reach *= 2
+    return bool((ahead >= 0).any())
+
+
+def _rows_of(counts: Ints, rows: Ints) -> Ints:
+    """Rows of a flat column that belong to these owners."""
+    return spread((np.cumsum(counts) - counts)[rows], counts[rows], 1)
+
+
+def _ids(ids: Iterable[bytes]) -> Bytes:
+    return np.frombuffer(b"".join(ids), np.uint8).reshape(-1, SnapshotId.size)
+
+
+def _insert(column: NDArray[Any], at: int, value: int) -> NDArray[Any]:
+    return np.concatenate((column[:at], np.array([value], column.dtype), column[at:]))
+
+
+def _insert_blobs(column: BlobColumn, at: int, values: list[Any]) -> BlobColumn:
+    if not values:
+        return column
+    added = BlobColumn.from_values(values, is_text=column.is_text)
+    return BlobColumn.concat([column[:at], added, column[at:]])

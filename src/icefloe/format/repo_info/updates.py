@@ -1,0 +1,347 @@
+"""The operations log as columns: a repo object carries up to a thousand entries, and every commit
+reads and writes them all.
+
+The kinds of entry have few fields between them, so one row has room for any kind: a text (name or
+branch), two snapshot ids, three small numbers, and for a change of status the status.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.errors import ErrorKind, FormatError
+from icefloe.format.columns.blob_column import BlobColumn
+from icefloe.format.columns.blobs import Bytes, Ints
+from icefloe.format.flatbuffer.read import Rows, Table
+from icefloe.format.flatbuffer.schema import REPO_STATUS, UPDATE, UPDATE_TYPES, TableSpec
+from icefloe.format.flatbuffer.segments import contiguous
+from icefloe.ids import SnapshotId
+from icefloe.on_demand import on_demand
+from icefloe.records import record
+
+if TYPE_CHECKING:
+    from icefloe.format.flatbuffer import write as flat_write
+    from icefloe.format.flatbuffer.write import FlatWriter
+else:
+    flat_write = on_demand("icefloe.format.flatbuffer.write")
+
+
+class RepoAvailability(IntEnum):
+    """Whether a repository takes writes."""
+
+    ONLINE = 0
+    READ_ONLY = 1
+    OFFLINE = 2
+
+
+@record(frozen=True)
+class RepoStatus:
+    """Availability, since when (microseconds), and why it is limited.
+
+    `availability` is a `RepoAvailability`, or the plain number of one that a newer version added.
+    """
+
+    availability: int
+    set_at: int
+    limited_availability_reason: str | None = None
+
+
+class UpdateKind(IntEnum):
+    """What an entry of the operations log records, with the format's numbers."""
+
+    REPO_INITIALIZED = 1
+    REPO_MIGRATED = 2
+    CONFIG_CHANGED = 3
+    METADATA_CHANGED = 4
+    TAG_CREATED = 5
+    TAG_DELETED = 6
+    BRANCH_CREATED = 7
+    BRANCH_DELETED = 8
+    BRANCH_RESET = 9
+    NEW_COMMIT = 10
+    COMMIT_AMENDED = 11
+    NEW_DETACHED_SNAPSHOT = 12
+    GC_RAN = 13
+    EXPIRATION_RAN = 14
+    FEATURE_FLAG_CHANGED = 15
+    REPO_STATUS_CHANGED = 16
+
+
+@record(frozen=True)
+class Update:
+    """One entry of the operations log.
+
+    `kind` is an `UpdateKind`, or the plain number of a kind that a newer version added. `values`
+    has exactly the fields the format gives this kind, such as `branch` and `new_snap_id` for a
+    commit; it is empty for an unknown kind. `backup_path` names the file in which this entry is
+    the newest.
+    """
+
+    kind: int
+    updated_at: int
+    values: Mapping[str, Any] = field(default_factory=dict)
+    backup_path: str | None = None
+
+
+_IDS = ("previous_snap_id", "new_snap_id")
+_NUMBERS = {"from_version": 0, "id": 0, "to_version": 1, "new_value": 1, "is_set": 2}
+_FLAGS = ("new_value", "is_set")
+_KNOWN = list(UPDATE_TYPES)
+
+
+class _Encoded(NamedTuple):
+    """Entries as a file holds them. Every offset in there is relative, so that they can be put
+    anywhere and behind others."""
+
+    data: bytes
+    position: Ints
+    """Of each entry, from the start of `data`."""
+    num_unused: int
+    """Entries in `data` that the log has dropped."""
+
+
+@record(frozen=True, eq=False)
+class UpdateTable(Sequence[Update]):
+    """Entries of an operations log, newest first."""
+
+    kind: NDArray[np.uint8]
+    updated_at: NDArray[np.uint64]
+    backup_path: BlobColumn
+    text: BlobColumn
+    ids: Bytes
+    """One row an entry: the previous snapshot id and the new one, zeros for none."""
+    numbers: NDArray[np.uint16]
+    status: Mapping[int, RepoStatus]
+    """By row; changes of status are rare."""
+    _encoded: list[_Encoded] = field(default_factory=list, repr=False)
+    """All entries but the first, once they are needed: the next commit writes them again."""
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    def __getitem__(self, row: Any) -> Any:
+        if isinstance(row, slice):
+            return [self._entry(at) for at in range(*row.indices(len(self)))]
+        return self._entry(range(len(self))[row])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def unknown(self) -> Ints:
+        """Rows of kinds that only a newer version knows. Their values cannot be written again."""
+        return np.flatnonzero(~np.isin(self.kind, _KNOWN))
+
+    def _entry(self, row: int) -> Update:
+        kind = int(self.kind[row])
+        if kind not in UPDATE_TYPES:
+            return Update(kind, int(self.updated_at[row]), {}, self.backup_path[row])
+        kind = UpdateKind(kind)
+        values: dict[str, Any] = {}
+        for name in UPDATE_TYPES[kind].fields:
+            if name in _IDS:
+                at = _IDS.index(name) * SnapshotId.size
+                values[name] = SnapshotId(self.ids[row, at : at + SnapshotId.size].tobytes())
+            elif name in _NUMBERS:
+                number = int(self.numbers[row, _NUMBERS[name]])
+                values[name] = bool(number) if name in _FLAGS else number
+            else:
+                values[name] = self.status[row] if name == "status" else self.text[row]
+        return Update(kind, int(self.updated_at[row]), values, self.backup_path[row])
+
+    @classmethod
+    def from_updates(cls, updates: Iterable[Update]) -> UpdateTable:
+        """Columns of these entries."""
+        if isinstance(updates, UpdateTable):
+            return updates
+        entries = list(updates)
+        values = [entry.values for entry in entries]
+        texts = [row.get("name", row.get("branch")) for row in values]
+        none = bytes(SnapshotId.size)
+        raw = b"".join(bytes(row.get(name, none)) for row in values for name in _IDS)
+        numbers = np.zeros((len(entries), 3), np.uint16)
+        for at, row in enumerate(values):
+            for name in row.keys() & _NUMBERS.keys():
+                numbers[at, _NUMBERS[name]] = row[name]
+        return cls(
+            np.array([entry.kind for entry in entries], np.uint8),
+            np.array([entry.updated_at for entry in entries], np.uint64),
+            BlobColumn.from_values([entry.backup_path for entry in entries], is_text=True),
+            BlobColumn.from_values(texts, is_text=True),
+            np.frombuffer(raw, np.uint8).reshape(-1, 2 * SnapshotId.size),
+            numbers,
+            {at: row["status"] for at, row in enumerate(values) if "status" in row},
+        )
+
+    def with_first(self, entry: Update, backup_path: str, count: int) -> UpdateTable:
+        """A new first entry before `count` old ones; the former first learns its backup."""
+        table = self._with_first(entry, backup_path, count)
+        if self._encoded and count:
+            data, position, num_unused = self._encoded[0]
+            num_unused += len(self) - count
+            if num_unused <= count // 4:
+                former = flat_write.FlatWriter(has_head=False)
+                at = _add_entry(former, table[1])
+                before = b"".join(contiguous(former.segments()))
+                position = np.concatenate(([at], len(before) + position[: count - 1]))
+                table._encoded.append(_Encoded(before + data, position, num_unused))
+        return table
+
+    def older(self) -> _Encoded:
+        """All entries but the first, encoded."""
+        if not self._encoded:
+            writer = flat_write.FlatWriter(has_head=False)
+            position = _add_entries(writer, self, 1)
+            self._encoded.append(_Encoded(b"".join(contiguous(writer.segments())), position, 0))
+        return self._encoded[0]
+
+    def _with_first(self, entry: Update, backup_path: str, count: int) -> UpdateTable:
+        single = UpdateTable.from_updates([entry])
+        first_two = BlobColumn.from_values([None, backup_path], is_text=True)
+        backups = [first_two[: 1 + min(count, 1)], self.backup_path[1 : max(count, 1)]]
+        return UpdateTable(
+            np.concatenate([single.kind, self.kind[:count]]),
+            np.concatenate([single.updated_at, self.updated_at[:count]]),
+            BlobColumn.concat(backups),
+            BlobColumn.concat([single.text, self.text[:count]]),
+            np.concatenate([single.ids, self.ids[:count]]),
+            np.concatenate([single.numbers, self.numbers[:count]]),
+            {**single.status, **{row + 1: s for row, s in self.status.items() if row < count}},
+        )
+
+
+# -- reading
+
+
+def decode_status(table: Table) -> RepoStatus:
+    """A RepoStatus table."""
+    availability = table.scalar("availability")
+    if availability <= max(RepoAvailability):
+        availability = RepoAvailability(availability)
+    reason = table.string("limited_availability_reason")
+    return RepoStatus(availability, table.scalar("set_at"), reason)
+
+
+def decode_updates(rows: Rows) -> UpdateTable:
+    """The operations log of a repo object. The tables of unknown kinds are not looked at."""
+    kind = rows.scalar("update_type_type")
+    texts = [BlobColumn.nulls(0, is_text=True)]
+    text_row = np.full(len(rows), -1, np.int64)
+    ids = np.zeros((len(rows), 2 * SnapshotId.size), np.uint8)
+    numbers = np.zeros((len(rows), 3), np.uint16)
+    status: dict[int, RepoStatus] = {}
+    for tag in np.unique(kind).tolist():
+        if tag not in UPDATE_TYPES:
+            continue
+        which = np.flatnonzero(kind == tag)
+        tables = rows.take(which).children("update_type", UPDATE_TYPES[tag])
+        for name in UPDATE_TYPES[tag].fields:
+            if name in _IDS:
+                at = _IDS.index(name) * SnapshotId.size
+                ids[which, at : at + SnapshotId.size] = tables.struct(name)
+            elif name in _NUMBERS:
+                numbers[which, _NUMBERS[name]] = tables.scalar(name)
+            elif name == "status":
+                places = tables.buffer.targets(tables.field(name)[0]).tolist()
+                for row, place in zip(which.tolist(), places, strict=True):
+                    status[row] = decode_status(Table(tables.buffer, place, REPO_STATUS))
+            else:
+                text_row[which] = sum(map(len, texts)) + np.arange(len(which))
+                texts.append(tables.strings(name))
+    text = BlobColumn.concat(texts).take(text_row)
+    backups = rows.strings("backup_path")
+    return UpdateTable(kind, rows.scalar("updated_at"), backups, text, ids, numbers, status)
+
+
+# -- writing
+
+
+def add_status(writer: FlatWriter, status: RepoStatus) -> int:
+    """Place a RepoStatus table; returns its position."""
+    reason = status.limited_availability_reason
+    more = () if reason is None else ("limited_availability_reason",)
+    table = writer.table(REPO_STATUS, ("availability", "set_at", *more))
+    table.set("availability", status.availability)
+    table.set("set_at", status.set_at)
+    if reason is not None:
+        table.point("limited_availability_reason", writer.text(reason))
+    return table.position
+
+
+def add_updates(writer: FlatWriter, updates: UpdateTable) -> int:
+    """Place the operations log; returns the position of its vector."""
+    vector = writer.offsets(len(updates))
+    first = [_add_entry(writer, entry) for entry in updates[:1]]
+    older = updates.older()
+    at = writer.add(older.data, align=8)
+    vector.point(np.concatenate((np.array(first, np.int64), at + older.position)))
+    return vector.position
+
+
+def _spec_of(kind: int) -> TableSpec:
+    if kind not in UPDATE_TYPES:
+        raise FormatError(
+            f"an entry of the operations log is of kind {kind}, kinds 1 to {max(UPDATE_TYPES)} can "
+            "be written; leave it to the backup that holds it",
+            ErrorKind.SERIALIZATION,
+        )
+    return UPDATE_TYPES[kind]
+
+
+def _add_entry(writer: FlatWriter, entry: Update) -> int:
+    """Place one entry; returns its position."""
+    fields = ("update_type_type", "update_type", "updated_at")
+    table = writer.table(UPDATE, fields if entry.backup_path is None else (*fields, "backup_path"))
+    table.set("update_type_type", entry.kind)
+    table.set("updated_at", entry.updated_at)
+    if entry.backup_path is not None:
+        table.point("backup_path", writer.text(entry.backup_path))
+    spec = _spec_of(entry.kind)
+    values = writer.table(spec, spec.fields)
+    table.point("update_type", values.position)
+    for name in spec.fields:
+        if name in _IDS or name in _NUMBERS:
+            values.set(name, entry.values[name])
+        elif name == "status":
+            values.point(name, add_status(writer, entry.values[name]))
+        else:
+            values.point(name, writer.text(entry.values[name]))
+    return table.position
+
+
+def _add_entries(writer: FlatWriter, updates: UpdateTable, start: int) -> Ints:
+    """Place the entries from `start` on; returns their positions."""
+    count = len(updates) - start
+    required = dict.fromkeys(("update_type_type", "update_type", "updated_at"))
+    backups, kinds = updates.backup_path[start:], updates.kind[start:]
+    has_backup = backups.is_valid()
+    tables = writer.tables(UPDATE, count, {**required, "backup_path": has_backup})
+    tables.set("update_type_type", kinds)
+    tables.set("updated_at", updates.updated_at[start:])
+    tables.point("backup_path", writer.blobs(backups))
+    target = np.zeros(count, np.int64)
+    for tag in np.unique(kinds).tolist():
+        which = np.flatnonzero(kinds == tag)
+        rows, spec = which + start, _spec_of(tag)
+        fields = writer.tables(spec, len(rows), dict.fromkeys(spec.fields))
+        for name in spec.fields:
+            if name in _IDS:
+                at = _IDS.index(name) * SnapshotId.size
+                fields.set(name, updates.ids[rows, at : at + SnapshotId.size])
+            elif name in _NUMBERS:
+                fields.set(name, updates.numbers[rows, _NUMBERS[name]])
+            elif name == "status":
+                placed = [add_status(writer, updates.status[row]) for row in rows.tolist()]
+                fields.point(name, np.array(placed, np.int64))
+            else:
+                fields.point(name, writer.blobs(updates.text.take(rows)))
+        target[which] = fields.position
+    tables.point("update_type", target)
+    return tables.position

@@ -1,0 +1,1 @@
+"""Snapshot files: nodes as columns, decoded and encoded."""

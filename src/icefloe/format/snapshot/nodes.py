@@ -1,0 +1,329 @@
+"""The nodes of a snapshot as columns, and single nodes taken out of them.
+
+Ragged parts (dimensions of an array, manifests of an array, extents of a manifest) are flat
+columns plus a count for each owner.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import field
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.errors import ErrorKind, FormatError
+from icefloe.format.columns.blob_column import BlobColumn
+from icefloe.format.columns.blobs import Bytes, Ints, spread
+from icefloe.ids import ManifestId, NodeId
+from icefloe.records import record
+
+_FEW = 64  # nodes: below this, values beat columns
+ARRAY = 1
+GROUP = 2
+
+
+class Dimension(NamedTuple):
+    """Size of one dimension: in elements and in chunks.
+
+    Version-1 files store `chunk_length` instead of the number of chunks. It is kept as found,
+    but only the count is to be trusted: true chunk sizes are in the node's zarr.json.
+    """
+
+    array_length: int
+    num_chunks: int
+    chunk_length: int | None = None
+
+
+class ManifestRef(NamedTuple):
+    """A manifest that holds chunks of an array, and the box of chunk indices it covers."""
+
+    id: ManifestId
+    extents: tuple[tuple[int, int], ...]
+
+
+@record(frozen=True)
+class ArrayData:
+    """What a snapshot knows of an array besides its zarr.json."""
+
+    shape: tuple[Dimension, ...]
+    dimension_names: tuple[str | None, ...] | None = None
+    manifests: tuple[ManifestRef, ...] = ()
+
+
+@record(frozen=True)
+class Node:
+    """A group, or with `array` an array. `user_data` is its zarr.json, byte for byte."""
+
+    id: NodeId
+    path: str
+    user_data: bytes
+    array: ArrayData | None = None
+    extra: bytes | None = None
+
+
+@record(frozen=True, eq=False)
+class NodeTable(Sequence[Node]):
+    """All nodes of a snapshot, ascending by path."""
+
+    id: Bytes
+    path: list[str]
+    user_data: BlobColumn
+    is_array: NDArray[np.bool_]
+    extra: BlobColumn | None
+    # one row an array, in node order
+    num_dimensions: Ints
+    has_names: NDArray[np.bool_]
+    num_manifests: Ints
+    # one row a dimension
+    array_length: NDArray[np.uint64]
+    num_chunks: NDArray[np.uint64]
+    chunk_length: NDArray[np.uint64] | None
+    dimension_name: BlobColumn
+    # one row a manifest of an array
+    manifest_id: Bytes
+    # (from, to), as many rows a manifest as its array has dimensions
+    extents: NDArray[np.uint32]
+    _starts: list[dict[str, list[int]]] = field(default_factory=list, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.path)
+
+    def __getitem__(self, row: Any) -> Any:
+        if isinstance(row, slice):
+            return [self.node(at) for at in range(*row.indices(len(self)))]
+        return self.node(range(len(self))[row])
+
+    def __iter__(self) -> Iterator[Node]:
+        return map(self.node, range(len(self)))
+
+    def find(self, path: str) -> Node | None:
+        """The node at `path`, or None."""
+        row = bisect_left(self.path, path)
+        return self.node(row) if row < len(self) and self.path[row] == path else None
+
+    def find_user_data(self, path: str) -> bytes | None:
+        """The zarr.json of the node at `path`, or None."""
+        row = bisect_left(self.path, path)
+        if row == len(self) or self.path[row] != path:
+            return None
+        user_data: bytes = self.user_data[row]
+        return user_data
+
+    def node(self, row: int) -> Node:
+        """One row as a value."""
+        array = self._array(self._start("array", row)) if self.is_array[row] else None
+        extra = None if self.extra is None else self.extra[row]
+        user_data = self.user_data[row]
+        return Node(NodeId(self.id[row].tobytes()), self.path[row], user_data, array, extra)
+
+    def _array(self, row: int) -> ArrayData:
+        ndim, first = int(self.num_dimensions[row]), self._start("dimension", row)
+        dimensions = range(first, first + ndim)
+        shape = tuple(
+            Dimension(
+                int(self.array_length[at]),
+                int(self.num_chunks[at]),
+                None if self.chunk_length is None else int(self.chunk_length[at]),
+            )
+            for at in dimensions
+        )
+        names = None
+        if self.has_names[row]:
+            names = tuple(self.dimension_name[at] for at in dimensions)
+        first_manifest = self._start("manifest", row)
+        first_extent = self._start("extent", row)
+        manifests = []
+        for number in range(int(self.num_manifests[row])):
+            at = first_extent + number * ndim
+            box = tuple((int(start), int(stop)) for start, stop in self.extents[at : at + ndim])
+            manifest_id = ManifestId(self.manifest_id[first_manifest + number].tobytes())
+            manifests.append(ManifestRef(manifest_id, box))
+        return ArrayData(shape, names, tuple(manifests))
+
+    def _start(self, what: str, row: int) -> int:
+        """Where a row's part of a flat column begins; all starts are made on first use."""
+        if not self._starts:
+            counts = {
+                "array": self.is_array.astype(np.int64),
+                "dimension": self.num_dimensions,
+                "manifest": self.num_manifests,
+                "extent": self.num_manifests * self.num_dimensions,
+            }
+            starts = {name: (np.cumsum(c) - c).tolist() for name, c in counts.items()}
+            self._starts.append(starts)
+        return self._starts[0][what][row]
+
+    def rows_of(self, wanted: Iterable[str]) -> Ints:
+        """Rows of these paths; paths that are not there are left out."""
+        rows = [(bisect_left(self.path, path), path) for path in wanted]
+        found = [row for row, path in rows if row < len(self) and self.path[row] == path]
+        return np.array(found, np.int64)
+
+    def take(self, rows: Ints) -> NodeTable:
+        """Some rows, in the order given."""
+        arrays = (np.cumsum(self.is_array) - 1)[rows][self.is_array[rows]]
+        dimensions = _parts_of(self.num_dimensions, arrays)
+        manifests = _parts_of(self.num_manifests, arrays)
+        extents = _parts_of(self.num_manifests * self.num_dimensions, arrays)
+        return NodeTable(
+            self.id[rows],
+            [self.path[row] for row in rows.tolist()],
+            self.user_data.take(rows),
+            self.is_array[rows],
+            None if self.extra is None else self.extra.take(rows),
+            self.num_dimensions[arrays],
+            self.has_names[arrays],
+            self.num_manifests[arrays],
+            self.array_length[dimensions],
+            self.num_chunks[dimensions],
+            None if self.chunk_length is None else self.chunk_length[dimensions],
+            self.dimension_name.take(dimensions),
+            self.manifest_id[manifests],
+            self.extents[extents],
+        )
+
+    def replace(self, without: Ints, nodes: Sequence[Node]) -> NodeTable:
+        """The table without some rows and with other nodes, in order. Only those cost Python."""
+        stay = np.ones(len(self), np.bool_)
+        stay[without] = False
+        if len(self) <= _FEW:
+            return NodeTable.from_nodes([*map(self.node, np.flatnonzero(stay).tolist()), *nodes])
+        if not nodes:
+            return self if stay.all() else self.take(np.flatnonzero(stay))
+        added = NodeTable.from_nodes(nodes)
+        if not stay.any():
+            return added
+        kept = self if stay.all() else self.take(np.flatnonzero(stay))
+        both = kept._followed_by(added)
+        order = sorted(range(len(both)), key=both.path.__getitem__)
+        return both.take(np.array(order, np.int64))
+
+    def _followed_by(self, other: NodeTable) -> NodeTable:
+        def joined(name: str) -> NDArray[Any]:
+            return np.concatenate([getattr(self, name), getattr(other, name)])
+
+        def joined_blobs(name: str) -> BlobColumn:
+            return BlobColumn.concat([getattr(self, name), getattr(other, name)])
+
+        chunk_length = None
+        if self.chunk_length is not None or other.chunk_length is not None:
+            chunk_length = np.concatenate([_chunk_lengths(self), _chunk_lengths(other)])
+        extra = None
+        if self.extra is not None or other.extra is not None:
+            extra = BlobColumn.concat(
+                [BlobColumn.nulls(len(t)) if t.extra is None else t.extra for t in (self, other)]
+            )
+        return NodeTable(
+            joined("id"),
+            self.path + other.path,
+            joined_blobs("user_data"),
+            joined("is_array"),
+            extra,
+            joined("num_dimensions"),
+            joined("has_names"),
+            joined("num_manifests"),
+            joined("array_length"),
+            joined("num_chunks"),
+            chunk_length,
+            joined_blobs("dimension_name"),
+            joined("manifest_id"),
+            joined("extents"),
+        )
+
+    def equals(self, other: NodeTable) -> bool:
+        """Same nodes with the same contents."""
+        return self.path == other.path and all(
+            mine == yours for mine, yours in zip(self, other, strict=True)
+        )
+
+    @classmethod
+    def from_nodes(cls, nodes: Iterable[Node]) -> NodeTable:
+        """Columns of these nodes, sorted by path."""
+        ordered = sorted(nodes, key=lambda node: node.path)
+        for first, second in pairwise(ordered):
+            if first.path == second.path:
+                raise FormatError(
+                    f"node {first.path!r} appears twice in a snapshot", ErrorKind.SERIALIZATION
+                )
+        arrays = [node.array for node in ordered if node.array is not None]
+        shape = [dimension for array in arrays for dimension in array.shape]
+        manifests = [ref for array in arrays for ref in array.manifests]
+        for array in arrays:
+            _check_ranks(array)
+        names = [
+            name
+            for array in arrays
+            for name in (array.dimension_names or [None] * len(array.shape))
+        ]
+        chunk_length = [
+            dimension.chunk_length
+            if dimension.chunk_length is not None
+            else _derived_chunk_length(dimension)
+            for dimension in shape
+        ]
+        has_chunk_length = any(dimension.chunk_length is not None for dimension in shape)
+        extents = [box for ref in manifests for box in ref.extents]
+        extra = [node.extra for node in ordered]
+        return cls(
+            _ids([node.id for node in ordered], NodeId.size),
+            [node.path for node in ordered],
+            BlobColumn.from_values([node.user_data for node in ordered]),
+            np.array([node.array is not None for node in ordered], np.bool_),
+            BlobColumn.from_values(extra) if any(e is not None for e in extra) else None,
+            np.array([len(array.shape) for array in arrays], np.int64),
+            np.array([array.dimension_names is not None for array in arrays], np.bool_),
+            np.array([len(array.manifests) for array in arrays], np.int64),
+            np.array([dimension.array_length for dimension in shape], np.uint64),
+            np.array([dimension.num_chunks for dimension in shape], np.uint64),
+            np.array(chunk_length, np.uint64) if has_chunk_length else None,
+            BlobColumn.from_values(names, is_text=True),
+            _ids([ref.id for ref in manifests], ManifestId.size),
+            np.array(extents, np.uint32).reshape(-1, 2),
+        )
+
+
+def derived_chunk_lengths(
+    array_length: NDArray[np.uint64], num_chunks: NDArray[np.uint64]
+) -> NDArray[np.uint64]:
+    """The chunk length a version-1 file needs so that readers find the same number of chunks."""
+    count = np.maximum(num_chunks, np.uint64(1))
+    whole = array_length // count
+    return whole + (whole * count < array_length)
+
+
+def _chunk_lengths(table: NodeTable) -> NDArray[np.uint64]:
+    if table.chunk_length is not None:
+        return table.chunk_length
+    return derived_chunk_lengths(table.array_length, table.num_chunks)
+
+
+def _parts_of(counts: Ints, owners: Ints) -> Ints:
+    """Rows of a flat column that belong to these owners."""
+    return spread((np.cumsum(counts) - counts)[owners], counts[owners], 1)
+
+
+def _derived_chunk_length(dimension: Dimension) -> int:
+    return -(-dimension.array_length // max(dimension.num_chunks, 1))
+
+
+def _check_ranks(array: ArrayData) -> None:
+    ndim = len(array.shape)
+    if array.dimension_names is not None and len(array.dimension_names) != ndim:
+        raise FormatError(
+            f"an array of {ndim} dimensions has {len(array.dimension_names)} dimension names",
+            ErrorKind.SERIALIZATION,
+        )
+    for ref in array.manifests:
+        if len(ref.extents) != ndim:
+            raise FormatError(
+                f"manifest {ref.id} covers {len(ref.extents)} dimensions of an array of {ndim}",
+                ErrorKind.SERIALIZATION,
+            )
+
+
+def _ids(ids: Sequence[bytes], size: int) -> Bytes:
+    return np.frombuffer(b"".join(ids), np.uint8).reshape(-1, size)

@@ -1,0 +1,1 @@
+"""Files into arrays: the engine of an ingest on Spark."""

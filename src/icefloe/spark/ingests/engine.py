@@ -1,0 +1,74 @@
+"""The engine of an ingest on Spark: executors scan, copy and place references."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from pyspark.sql import DataFrame, SparkSession
+from zarr.abc.store import Store
+
+from icefloe.api.session import ForkSession, Session
+from icefloe.spark.ingests.copy import copy
+from icefloe.spark.ingests.refer import refer, require_containers
+from icefloe.spark.ingests.scan import descriptions_of, digest_all, scan_frame
+from icefloe.spark.writes.engine import write_items
+from icefloe.virtual.ingest.comparing import Digests
+from icefloe.virtual.ingest.room import Move
+from icefloe.virtual.ingest.run import Counts
+from icefloe.virtual.model.description import SourceDescription, SourceVersion
+from icefloe.virtual.places.access import SourceAccess
+from icefloe.virtual.planning.plan import IngestOptions, IngestPlan, Problem
+
+
+class SparkEngine:
+    """Does the work of an ingest in jobs; see `icefloe.virtual.ingest.run.Engine`."""
+
+    def __init__(self, spark: SparkSession, access: SourceAccess, num_tasks: int | None) -> None:
+        self._spark, self._access, self._num_tasks = spark, access, num_tasks
+        self._scanned: DataFrame | None = None
+        """Rows of the scan with the references, kept by Spark in virtual mode."""
+
+    def scan(
+        self,
+        locations: Sequence[str],
+        options: IngestOptions,
+        known: Mapping[str, SourceVersion],
+    ) -> tuple[list[SourceDescription], list[Problem]]:
+        """Describe all sources, each once."""
+        frame = scan_frame(self._spark, locations, options, self._access, known, self._num_tasks)
+        if options.mode == "virtual":
+            self._scanned = frame
+        try:
+            return descriptions_of(frame, locations)
+        except BaseException:
+            self.close()
+            raise
+
+    def digest(self, plan: IngestPlan) -> tuple[Digests, dict[str, str]]:
+        """Hash what files repeat."""
+        return digest_all(self._spark, plan, self._access, self._num_tasks)
+
+    def move(self, session: Session, base: Store, moves: Sequence[Move]) -> None:
+        """Copy values of arrays from where they were to where they are going to be."""
+        write_items(self._spark, session, moves, partial(_move, base), num_tasks=self._num_tasks)
+
+    def fill(self, session: Session, plan: IngestPlan) -> tuple[Counts, dict[str, str]]:
+        """Copy values, then place references."""
+        require_containers(session, plan)
+        copied, damaged = copy(self._spark, session, plan, self._access, self._num_tasks)
+        counts = Counts(copied.chunks_written, copied.bytes_written)
+        if damaged or self._scanned is None:
+            return counts, damaged
+        referred, damaged = refer(self._spark, session, plan, self._scanned)
+        return counts.plus(referred), damaged
+
+    def close(self) -> None:
+        """Let go of the references."""
+        if self._scanned is not None:
+            self._scanned.unpersist()
+            self._scanned = None
+
+
+def _move(base: Store, fork: ForkSession, move: Move) -> None:
+    move.run(base, fork.store)

@@ -1,0 +1,159 @@
+"""`ingest`: files become a group of a repository, by a Spark job and one commit.
+
+Executors scan the sources, the driver plans from what they describe, and executors copy the values
+or place the references. The plan is that of `icefloe.virtual`, so the result is the one that
+`ingest_local` has; only the work is spread.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from pyspark.sql import DataFrame, SparkSession
+
+from icefloe.api.repository import Repository
+from icefloe.errors import InvalidInputError
+from icefloe.spark.ingests.engine import SparkEngine
+from icefloe.spark.pinned import as_repository
+from icefloe.spark.reads.reading import check_session
+from icefloe.virtual.ingest.fields import check_fields
+from icefloe.virtual.ingest.ingest_local import make_access, make_options
+from icefloe.virtual.ingest.report import IngestReport
+from icefloe.virtual.ingest.run import IngestTask, OnError, run_ingest
+from icefloe.virtual.places.access import SourceAccess
+from icefloe.virtual.places.globs import Sources, list_sources
+from icefloe.virtual.planning.order import BY_COORDINATES
+from icefloe.virtual.planning.plan import Mode
+
+_COLUMNS = ("path", "location")
+
+
+def ingest(
+    spark: SparkSession,
+    sources: Sources | DataFrame,
+    repository: Repository | str,
+    *,
+    group: str = "",
+    branch: str = "main",
+    concat_dim: str | Sequence[str] | None = None,
+    variables: Sequence[str] | None = None,
+    chunks: Mapping[str, int] | None = None,
+    mode: Mode = "native",
+    append: bool = False,
+    order: str = BY_COORDINATES,
+    late: Literal["fail", "insert"] = "fail",
+    changed: Literal["fail", "replace", "skip"] = "fail",
+    exclude: str | Sequence[str] = (),
+    preprocess: Callable[[Any], Any] | None = None,
+    on_error: OnError = "fail",
+    message: str | None = None,
+    access: SourceAccess | Mapping[str, Any] | None = None,
+    num_tasks: int | None = None,
+) -> IngestReport:
+    """Bring NetCDF, HDF5, GRIB, Zarr and kerchunk sources into a group, in one commit.
+
+    Files are joined along `concat_dim` in the order of their coordinate values; variables of
+    different files are merged. Values are stored as the files have them, with the attributes that
+    say what they mean. With `append`, files that the group was made of already add nothing, so
+    an ingest can be run again at any time, also after one that was interrupted.
+
+    Args:
+        sources: paths, URLs or patterns of files and Zarr stores, or a DataFrame with a column
+            `path` or `location`. Executors have to reach them under the same names.
+        repository: a repository, or its URL.
+        concat_dim: the dimension, or dimensions, files follow each other along; found out by
+            comparing coordinates when None.
+        variables: names of variables to bring over, with their coordinates; all when None.
+        chunks: chunk lengths by dimension name, for native mode.
+        mode: `native` copies the values, `virtual` stores references to the files, for which
+            the repository needs a virtual chunk container.
+        append: add to the group, which then has to fit.
+        order: where the places of files come from: their `coordinates`; the order in which they
+            are `listed`; or their names, by a pattern with the dimension in braces, such as
+            `"run_{time_counter}_*.nc"` (`*` and `?` stand for anything else).
+        late: what becomes of files that belong before the end of the group, or into a gap of it:
+            `insert` puts them there. What comes after moves: by index alone where chunks stay
+            whole, else it is copied. Places that have values already are never overwritten.
+        changed: what becomes of files that changed since they were ingested: `replace` writes
+            them anew at the same place, `skip` leaves what is there.
+        exclude: patterns of sources to leave out; one without a slash is about the file name.
+        preprocess: a function from an xarray Dataset to an xarray Dataset, for native mode. It
+            runs on the executors, for each file, and gets what the file stores, nothing decoded
+            (as `xarray.open_dataset(..., decode_cf=False)`); the location is in
+            `dataset.encoding["source"]`.
+        on_error: `fail` if any file cannot be read or does not fit; `skip` it and list it in the
+            report; or `quarantine` it, which also keeps it in the table `.icefloe/problems` of
+            the group until a later ingest brings it over. Files that turn out to be damaged while
+            they are copied cost a second pass over the others.
+        access: how remote sources are reached, such as `{"anonymous": True}`.
+        num_tasks: how many tasks each Spark job has; follows the work when None.
+
+    Raises:
+        InvalidInputError: files cannot be read or do not fit together; every one is named with its
+            reason, and nothing was committed.
+        AlreadyExistsError: the group has arrays and `append` is not set.
+        RebaseFailedError: somebody else changed the same arrays meanwhile; nothing was committed,
+            run it again.
+    """
+    check_fields(
+        {
+            "group": group,
+            "branch": branch,
+            "concat_dim": concat_dim,
+            "variables": variables,
+            "chunks": chunks,
+            "mode": mode,
+            "append": append,
+            "order": order,
+            "late": late,
+            "changed": changed,
+            "exclude": exclude,
+            "on_error": on_error,
+            "message": message,
+            "num_tasks": num_tasks,
+        }
+    )
+    options = make_options(
+        group=group,
+        concat_dim=concat_dim,
+        variables=variables,
+        chunks=chunks,
+        mode=mode,
+        order=order,
+        late=late,
+        changed=changed,
+    )
+    reach = make_access(access, preprocess, mode)
+    task = IngestTask(as_repository(repository), branch, options, append, on_error, message)
+    locations = list_sources(_given(sources), reach, exclude)
+    check_session(spark)
+    return run_ingest(SparkEngine(spark, reach, num_tasks), locations, task)
+
+
+def _given(sources: Any) -> Sources:
+    """Sources as `list_sources` takes them; those of a frame are collected."""
+    if isinstance(sources, str | os.PathLike):
+        return sources
+    if hasattr(sources, "mapInArrow"):  # a frame, also one of Spark Connect
+        names = [name for name in _COLUMNS if name in sources.columns]
+        if not names:
+            raise InvalidInputError(
+                f"sources has the columns {sources.columns}, expected `path` or `location`"
+            )
+        rows = sources.select(names[0]).toArrow()[names[0]].to_pylist()
+        return _texts(rows)
+    if isinstance(sources, Sequence) and not isinstance(sources, bytes):
+        return _texts(sources)
+    raise InvalidInputError(
+        f"sources is a {type(sources).__name__}, expected a path, a URL, a pattern, a list of "
+        "them, or a DataFrame with a column `path` or `location`"
+    )
+
+
+def _texts(items: Sequence[Any]) -> list[str | os.PathLike[str]]:
+    for at, item in enumerate(items):
+        if not isinstance(item, str | os.PathLike) or not os.fspath(item):
+            raise InvalidInputError(f"sources[{at}] is {item!r:.80}, expected a path or a URL")
+    return list(items)

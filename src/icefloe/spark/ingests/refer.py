@@ -1,0 +1,115 @@
+"""The virtual half of an ingest: references meet their placements on the executors."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from icefloe.api.session import Session
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.spark.ingests.scan import unpack_table
+from icefloe.spark.writes import ref_blocks
+from icefloe.spark.writes.shared_write import TaskSide, share
+from icefloe.store.location_columns import match_containers
+from icefloe.virtual.ingest.open_files import collecting
+from icefloe.virtual.ingest.run import Counts
+from icefloe.virtual.ingest.transfer import Placement, placement_of, write_references
+from icefloe.virtual.planning.plan import IngestPlan
+
+
+def refer(
+    spark: SparkSession, session: Session, plan: IngestPlan, scanned: DataFrame
+) -> tuple[Counts, dict[str, str]]:
+    """Put the references of all virtual arrays into a session.
+
+    Chunks and bytes are of those that had to be stored, because no reference can say what they
+    are. Also tells which files cannot be referred to, and why.
+    """
+    placements = _placements(plan)
+    if not placements.num_rows:
+        return Counts(), {}
+    virtual = [array for array in plan.arrays if array.storage == "virtual"]
+    shared = share(session, {array.target: array.new_chunks for array in virtual})
+    # Small beside the references, and joined by name: where files are scanned does not matter.
+    wanted = spark.createDataFrame(placements)
+    found = scanned.where("path IS NOT NULL").select("location", "path", "data")
+    work = partial(_place_task, shared.tasks)
+    joined = found.join(wanted, ["location", "path"]).select("data", "placement")
+    counts, told = shared.run_told(joined.mapInArrow(work, ref_blocks.DDL))
+    damaged: dict[str, str] = {}
+    for found in told:
+        damaged |= found
+    return Counts(counts.chunks - counts.virtual, counts.bytes, counts.virtual), damaged
+
+
+def require_containers(session: Session, plan: IngestPlan) -> None:
+    """Refuse files that no container covers, before any work is done.
+
+    Raises:
+        InvalidInputError: names one of them.
+    """
+    virtual = [array for array in plan.arrays if array.storage == "virtual"]
+    numbers = {number for array in virtual for number in array.sources.tolist()}
+    sources = [plan.sources[number] for number in sorted(numbers)]
+    # Chunks of a Zarr store are objects of their own below it, those that a set of references
+    # names may be anywhere; tasks look at them.
+    elsewhere = ("zarr", "kerchunk")
+    locations = [source.location for source in sources if source.format not in elsewhere]
+    containers = session._handle.assets.virtual.access.containers
+    is_covered = match_containers(pa.array(locations, pa.string()), containers).number >= 0
+    if not is_covered.all():
+        first = locations[int(np.argmin(is_covered))]
+        raise InvalidInputError(
+            f"no virtual chunk container covers {first}; add one to the configuration of the "
+            "repository, with set_virtual_chunk_container, and save it",
+            ErrorKind.NO_CONTAINER_FOR_VIRTUAL_CHUNK,
+        )
+
+
+def _placements(plan: IngestPlan) -> pa.Table:
+    """One row for each variable of each file that is referred to."""
+    locations, paths, placements = [], [], []
+    for array in plan.arrays:
+        if array.storage != "virtual":
+            continue
+        for row, number in enumerate(array.sources.tolist()):
+            locations.append(plan.sources[number].location)
+            paths.append(array.path)
+            placements.append(pickle.dumps(placement_of(plan, array, row)))
+    columns = [
+        pa.array(locations, pa.string()),
+        pa.array(paths, pa.string()),
+        pa.array(placements, pa.binary()),
+    ]
+    return pa.Table.from_arrays(columns, ["location", "path", "placement"])
+
+
+def _place_task(tasks: TaskSide, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        tables: dict[str, list[pa.Table]] = {}
+        damaged: dict[str, str] = {}
+        store = tasks.fork.store
+        rows = zip(batch.column("data"), batch.column("placement"), strict=True)
+        for data, pickled in rows:
+            place: Placement = pickle.loads(pickled.as_py())
+            table = None
+            with collecting(damaged):
+                table = place.place(unpack_table(data.as_py()), store)
+            if table is None:
+                continue
+            if "inline" in table.column_names:
+                write_references(store, place.target, table)
+            else:
+                tables.setdefault(place.target, []).append(table)
+        for target, parts in tables.items():
+            # All at once: a session lays every table it is given over the ones before.
+            whole = pa.concat_tables(parts, promote_options="default")
+            write_references(store, target, whole)
+        yield tasks.drain()
+        if damaged:
+            yield ref_blocks.told_batch(damaged)

@@ -1,0 +1,211 @@
+"""Scanning sources on the executors: descriptions come back, references stay there.
+
+A scan gives one row for what a source is, or for why it cannot be read, and one for the references
+of each of its variables. The frame is kept by Spark, so that a file is opened once: the driver
+takes the descriptions, and the references are placed later where they are.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from icefloe.spark.writes.items import map_items, tasks_for
+from icefloe.virtual.ingest.comparing import Digests, digest_file, files_to_read
+from icefloe.virtual.ingest.open_files import reason_of
+from icefloe.virtual.ingest.scanning import scan_for
+from icefloe.virtual.model.description import SourceDescription, SourceVersion
+from icefloe.virtual.model.shared_parts import Joiner, Splitter
+from icefloe.virtual.places.access import SourceAccess, local_path
+from icefloe.virtual.planning.plan import IngestOptions, IngestPlan, Problem
+
+SCANS_AT_ONCE = 8
+FILES_A_TASK = 100
+
+SCHEMA = pa.schema(
+    [
+        ("location", pa.string()),
+        ("path", pa.string()),
+        ("data", pa.binary()),
+        ("reason", pa.string()),
+    ]
+)
+_PART = "#"  # begins the key of a part that descriptions share, and no location
+_Row = tuple[str, str | None, bytes | None, str | None]
+DDL = "location string, path string, data binary, reason string"
+
+
+def scan_frame(
+    spark: SparkSession,
+    locations: Sequence[str],
+    options: IngestOptions,
+    access: SourceAccess,
+    known: Mapping[str, SourceVersion] | None = None,
+    num_tasks: int | None = None,
+) -> DataFrame:
+    """The rows of a scan. In virtual mode they are kept by Spark: `unpersist` them.
+
+    Of sources that are `known` in the version they have, only that is looked at.
+    """
+    work = partial(_scan_task, options, access)
+    items = [(location, (known or {}).get(location)) for location in locations]
+    tasks = num_tasks or tasks_for(spark, len(items), FILES_A_TASK)
+    frame = map_items(spark, items, work, DDL, tasks)
+    return frame.persist() if options.mode == "virtual" else frame
+
+
+def descriptions_of(
+    frame: DataFrame, locations: Sequence[str]
+) -> tuple[list[SourceDescription], list[Problem]]:
+    """What the scan found, in the order the sources were given."""
+    rows = frame.where("path IS NULL").select("location", "data", "reason").toArrow()
+    return read_rows(rows, locations)
+
+
+def read_rows(
+    rows: pa.Table, locations: Sequence[str]
+) -> tuple[list[SourceDescription], list[Problem]]:
+    """What the rows of a scan say, without those of references."""
+    joiner = Joiner()
+    for key, data, _ in _each(rows):
+        if key.startswith(_PART):
+            joiner.add(bytes.fromhex(key.removeprefix(_PART)), data)
+    by_location: dict[str, SourceDescription | str] = {}
+    for location, data, reason in _each(rows):
+        if not location.startswith(_PART):
+            by_location[location] = joiner.join(location, data) if reason is None else reason
+    found, problems = [], []
+    for location in locations:
+        item = by_location.pop(location)
+        if isinstance(item, str):
+            problems.append(Problem(location, item))
+        else:
+            found.append(item)
+    return found, problems
+
+
+def _each(rows: pa.Table) -> Iterator[tuple[str, bytes, str | None]]:
+    """Rows one by one: never all of them are objects of Python."""
+    for batch in rows.to_batches():
+        yield from zip(*map(pa.Array.to_pylist, batch.columns), strict=True)
+
+
+def digest_all(
+    spark: SparkSession, plan: IngestPlan, access: SourceAccess, num_tasks: int | None = None
+) -> tuple[Digests, dict[str, str]]:
+    """The digests that a plan wants, and files that turn out to be damaged, with the reasons."""
+    items = files_to_read(plan.uncompared, plan.sources)
+    tasks = num_tasks or tasks_for(spark, len(items), FILES_A_TASK)
+    frame = map_items(spark, items, partial(_digest_task, access), DDL, tasks)
+    digests: Digests = {}
+    damaged: dict[str, str] = {}
+    for row in frame.toArrow().to_pylist():
+        if row["reason"] is None:
+            digests[row["location"], row["path"]] = row["data"]
+        else:
+            damaged[row["location"]] = row["reason"]
+    return digests, damaged
+
+
+def _digest_task(
+    access: SourceAccess, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for item in batch.column("item"):
+            source, paths = pickle.loads(item.as_py())
+            found, reason = digest_file(source, paths, access)
+            if reason is not None:
+                yield _rows([(source.location, None, None, reason)])
+            else:
+                yield _rows([(*key, digest, None) for key, digest in found.items()])
+
+
+def pack_table(table: pa.Table) -> bytes:
+    """A table as compressed Arrow."""
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def unpack_table(data: bytes) -> pa.Table:
+    """The table of `pack_table`."""
+    with pa.ipc.open_stream(data) as reader:
+        return reader.read_all()
+
+
+def _scan_task(
+    options: IngestOptions, access: SourceAccess, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    splitter = Splitter()
+    for batch in batches:
+        items = [pickle.loads(item.as_py()) for item in batch.column("item")]
+        for location, found in _scanned(items, options, access):
+            yield pack_source(location, found, splitter)
+    yield pack_parts(splitter.finish())
+
+
+def _scanned(
+    items: Sequence[tuple[str, SourceVersion | None]], options: IngestOptions, access: SourceAccess
+) -> Iterator[tuple[str, SourceDescription | str]]:
+    """Each source with its description, or with the reason why there is none.
+
+    Remote files are mostly waited for, so that several are opened at once.
+    """
+    work = partial(_scan_one, options, access)
+    if all(local_path(location) is not None for location, _ in items):
+        yield from map(work, items)
+        return
+    with ThreadPoolExecutor(SCANS_AT_ONCE) as pool:
+        waiting: deque[Future[tuple[str, SourceDescription | str]]] = deque()
+        for item in items:
+            waiting.append(pool.submit(work, item))
+            if len(waiting) > 2 * SCANS_AT_ONCE:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def _scan_one(
+    options: IngestOptions, access: SourceAccess, item: tuple[str, SourceVersion | None]
+) -> tuple[str, SourceDescription | str]:
+    location, known = item
+    try:
+        return location, scan_for(location, options, access, known)
+    except Exception as error:  # noqa: BLE001 - whatever a library raises is about the file
+        return location, reason_of(error, location)
+
+
+def pack_source(
+    location: str, found: SourceDescription | str, splitter: Splitter
+) -> pa.RecordBatch:
+    """The rows of one source."""
+    if isinstance(found, str):
+        return _rows([(location, None, None, found)])
+    rows: list[_Row] = [(location, None, splitter.split(found), None)]
+    rows += _part_rows(splitter.fresh())
+    for path, table in (found.references or {}).items():
+        rows.append((location, path, pack_table(table), None))
+    return _rows(rows)
+
+
+def pack_parts(parts: Iterable[tuple[bytes, bytes]]) -> pa.RecordBatch:
+    """The rows of parts that descriptions share."""
+    return _rows(_part_rows(parts))
+
+
+def _part_rows(parts: Iterable[tuple[bytes, bytes]]) -> list[_Row]:
+    return [(_PART + key.hex(), None, data, None) for key, data in parts]
+
+
+def _rows(rows: Sequence[_Row]) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True) if rows else [()] * len(SCHEMA)
+    arrays = [pa.array(c, field.type) for c, field in zip(columns, SCHEMA, strict=True)]
+    return pa.record_batch(arrays, schema=SCHEMA)

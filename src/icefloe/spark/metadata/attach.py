@@ -1,0 +1,180 @@
+"""`attach`: a repository as views, for SQL.
+
+Spark lets no Python package put tables into a catalog. Temporary views come close: they live as
+long as the session does, carry the credentials of the `Repository`, and are pinned to a snapshot.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from icefloe import paths
+from icefloe.api.repository import Repository
+from icefloe.api.session import Session
+from icefloe.errors import FormatError, InvalidInputError
+from icefloe.spark.metadata.files import files_dataframe
+from icefloe.spark.metadata.tables import TABLES, plan_table
+from icefloe.spark.pinned import Source, as_repository, pin
+from icefloe.spark.reads.cells import plan_cells
+from icefloe.spark.reads.dimension_sets import Dimensions, dimension_sets
+from icefloe.spark.reads.options import read_options
+from icefloe.spark.reads.reading import check_session, to_dataframe
+from icefloe.spark.reads.variables import find_variables
+from icefloe.spark.runtime.session import parallelism
+from icefloe.spark.scan import Scan
+
+
+@dataclass(slots=True)
+class Attached:
+    """Views of a repository. `views` says what each of them shows."""
+
+    name: str
+    snapshot_id: str = ""
+    views: dict[str, str] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Groups and tables that have no view, each with the reason."""
+    _spark: Any = field(default=None, repr=False)
+    _repository: Repository | None = field(default=None, repr=False)
+    _ref: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def refresh(self) -> Attached:
+        """Show what the ref stands for now; views of groups that are gone are dropped."""
+        assert self._repository is not None
+        source = pin(self._repository, **self._ref)
+        has_name = self._ref["tag"] or self._ref["snapshot_id"]
+        branch = self._ref["branch"] or (None if has_name else "main")
+        planned = plan_views(source, self.name, branch, parallelism(self._spark))
+        for view in self.views.keys() - planned.titles.keys():
+            self._spark.catalog.dropTempView(view)
+        for view, scan in planned.scans.items():
+            to_dataframe(self._spark, scan).createOrReplaceTempView(view)
+        files = files_dataframe(self._spark, source, parallelism(self._spark))
+        files.createOrReplaceTempView(planned.files)
+        self.snapshot_id = source.snapshot_id
+        self.views, self.left_out = planned.titles, planned.left_out
+        return self
+
+    def detach(self) -> None:
+        """Drop the views."""
+        for view in self.views:
+            self._spark.catalog.dropTempView(view)
+        self.views, self.left_out = {}, {}
+
+
+def attach(
+    spark: SparkSession,
+    repository: Repository | str,
+    name: str,
+    *,
+    branch: str | None = None,
+    tag: str | None = None,
+    snapshot_id: str | None = None,
+    as_of: datetime | None = None,
+) -> Attached:
+    """Make temporary views of every group and every table of metadata.
+
+        icefloe.spark.attach(spark, repo, "weather", branch="main")
+        spark.sql("SELECT lat, avg(t2m) FROM weather_era5 GROUP BY lat")
+        spark.sql("SELECT message FROM weather__snapshots")
+
+    The cells of the root group are the view `name`, those of a group `a/b` are `name_a_b`. If the
+    arrays of a group have several sets of dimensions, each set is a view, with the dimensions at
+    the end of its name. Tables of metadata have two underscores: `name__snapshots`. Characters
+    that SQL would want in quotes are underscores too. Views of these names are replaced.
+
+    All views show one snapshot, that of the ref at this call; `refresh()` of what is returned
+    moves them to where the ref is then, `detach()` drops them. Groups that have no columns in
+    Spark are in `left_out`.
+
+    Raises:
+        InvalidInputError: the name is none, or two views would have the same name.
+    """
+    check_session(spark)
+    given: Any = name
+    if not isinstance(given, str) or not re.fullmatch(r"[A-Za-z_]\w*", given, re.ASCII):
+        raise InvalidInputError(
+            f"name is {given!r:.80}, expected letters, digits and underscores, such as 'weather'"
+        )
+    ref = {"branch": branch, "tag": tag, "snapshot_id": snapshot_id, "as_of": as_of}
+    made = Attached(name, _spark=spark, _repository=as_repository(repository), _ref=ref)
+    return made.refresh()
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedViews:
+    """Views by name: what they show, and the scans of all but `files`."""
+
+    files: str
+    titles: dict[str, str] = field(default_factory=dict)
+    scans: dict[str, Scan] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+    def add(self, view: str, title: str, scan: Scan | None = None) -> None:
+        for other, shown in self.titles.items():
+            if other.lower() == view.lower():
+                raise InvalidInputError(
+                    f"{shown} and {title} would both be the view {view!r}; read one of them with "
+                    "icefloe.spark.read"
+                )
+        self.titles[view] = title
+        if scan is not None:
+            self.scans[view] = scan
+
+
+def plan_views(source: Source, name: str, branch: str | None, num_tasks: int) -> PlannedViews:
+    """What `attach` makes of a snapshot; `branch` if it was named by one."""
+    planned = PlannedViews(f"{name}__files")
+    for table in TABLES:
+        view, title = f"{name}__{table}", f"table {table}"
+        if view == planned.files:
+            planned.add(view, title)
+            continue
+        try:
+            scan = plan_table(source, table, branch, min_partitions=num_tasks)
+        except FormatError as error:  # no log of operations in repositories of version 1
+            planned.left_out[title] = str(error)
+        else:
+            planned.add(view, title, scan)
+    session = source.open()
+    for group in _groups(session):
+        title = f"group {group}"
+        try:
+            sets = _sets(session, group)
+        except (InvalidInputError, FormatError) as error:
+            planned.left_out[title] = str(error)
+            continue
+        for dims in sets:
+            own = title if len(sets) == 1 else f"{title} ({', '.join(dims)})"
+            options = read_options(group=group, dims=dims or None, min_partitions=num_tasks)
+            try:
+                scan = plan_cells(source, options)
+            except (InvalidInputError, FormatError) as error:
+                planned.left_out[own] = str(error)
+                continue
+            parts = (name, *paths.segments(group), *(dims if len(sets) > 1 else ()))
+            planned.add(
+                "_".join(re.sub(r"\W", "_", part, flags=re.ASCII) for part in parts), own, scan
+            )
+    return planned
+
+
+def _groups(session: Session) -> Iterator[str]:
+    """The paths of all groups, also of those that only have arrays below them."""
+    found = {"/"}
+    for path in session._state.all_paths():
+        is_array = session._state.node(path).array is not None
+        found.add((paths.parent(path) or "/") if is_array else path)
+    yield from sorted(found)
+
+
+def _sets(session: Session, group: str) -> list[Dimensions]:
+    if session._state.find_node(group) is None:
+        return []
+    known = find_variables(session, group, None, decode=True, is_coded=False)
+    return dimension_sets(known) if known else []

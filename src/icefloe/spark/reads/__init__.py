@@ -1,0 +1,1 @@
+"""Arrays as DataFrames."""

@@ -1,0 +1,194 @@
+"""`layout="chunks"`: one row a chunk, its decoded values as bytes.
+
+For code that goes on with numpy: rows are few, and nothing is spread out.
+`np.frombuffer(row.data, row.dtype).reshape(row.shape)` is the chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from icefloe.api.session import Session
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.spark.arrow_types import INDEX, required
+from icefloe.spark.pinned import Source
+from icefloe.spark.reads.blocks import BlockGrid, Mask, Region, plan_blocks
+from icefloe.spark.reads.cells import Axis
+from icefloe.spark.reads.options import ReadOptions
+from icefloe.spark.reads.variables import Variable, find_variables
+from icefloe.spark.reads.where import Condition, check_condition
+
+SCHEMA = pa.schema(
+    [
+        required("path", pa.string()),
+        required("chunk_index", INDEX),
+        required("offset", INDEX),
+        required("shape", INDEX),
+        required("dtype", pa.string()),
+        required("data", pa.binary()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayChunks:
+    """The chunks of one array that are wanted; blocks are boxes of chunk indices."""
+
+    variable: Variable
+    blocks: BlockGrid
+    wanted: tuple[Mask | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRows:
+    """The scan: the blocks of one array after those of another."""
+
+    source: Source
+    arrays: tuple[ArrayChunks, ...]
+    skips_missing: bool
+
+    @property
+    def schema(self) -> pa.Schema:
+        return SCHEMA
+
+    @property
+    def num_partitions(self) -> int:
+        return sum(array.blocks.num_partitions for array in self.arrays)
+
+    def read(self, partition: int) -> Iterator[pa.RecordBatch]:
+        session = self.source.open()
+        for array in self.arrays:
+            if partition < array.blocks.num_partitions:
+                for box in array.blocks.regions(partition):
+                    yield from self._read_box(session, array, box)
+                return
+            partition -= array.blocks.num_partitions
+
+    def _read_box(
+        self, session: Session, array: ArrayChunks, box: Region
+    ) -> Iterator[pa.RecordBatch]:
+        variable = array.variable
+        sizes = list(zip(variable.chunk_shape, variable.shape, strict=True))
+        region = tuple(
+            slice(part.start * chunk, min(part.stop * chunk, length))
+            for part, (chunk, length) in zip(box, sizes, strict=True)
+        )
+        is_wanted = np.ones([part.stop - part.start for part in box], np.bool_)
+        if self.skips_missing:
+            is_wanted &= variable.present_chunks(session, region)
+        for axis, (part, mask) in enumerate(zip(box, array.wanted, strict=True)):
+            if mask is not None:
+                spread = [1] * is_wanted.ndim
+                spread[axis] = -1
+                is_wanted = is_wanted & mask[part].reshape(spread)
+        if not is_wanted.any():
+            return
+        values = variable.read(session, region)
+        values = np.asarray(values, variable.dtype.newbyteorder("<"))
+        rows: list[tuple[Any, ...]] = []
+        for place in np.argwhere(is_wanted):
+            index = [at + part.start for at, part in zip(place.tolist(), box, strict=True)]
+            offset = [at * chunk for at, (chunk, _) in zip(index, sizes, strict=True)]
+            shape = [min(c, n - at) for at, (c, n) in zip(offset, sizes, strict=True)]
+            own = tuple(
+                slice(at - whole.start, at - whole.start + length)
+                for at, whole, length in zip(offset, region, shape, strict=True)
+            )
+            rows.append((index, offset, shape, values[own].tobytes()))
+        yield _batch(variable, rows)
+
+
+def _batch(variable: Variable, rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
+    index, offset, shape, data = zip(*rows, strict=True)
+    dtype = variable.dtype.newbyteorder("<").str
+    columns = [[variable.path] * len(rows), index, offset, shape, [dtype] * len(rows), data]
+    arrays = [pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+
+# -- planning
+
+
+def plan_chunk_rows(source: Source, options: ReadOptions) -> ChunkRows:
+    """Decide what to read.
+
+    Raises:
+        InvalidInputError: an array's values have no fixed size, so chunks of it have no bytes.
+    """
+    session = source.open()
+    group = options.group
+    chosen = find_variables(session, group, options.variables, decode=False, is_coded=False)
+    if not chosen:
+        raise InvalidInputError(f"group {group!r} has no arrays to read", ErrorKind.NODE_NOT_FOUND)
+    for variable in chosen:
+        if variable.dtype.kind in "OT":
+            raise InvalidInputError(
+                f"array {variable.path!r} holds values of any length, so its chunks are no plain "
+                "bytes; read it with layout='cells', or choose others with variables=[...]"
+            )
+    wanted = _wanted_cells(session, chosen, options)
+    arrays = []
+    for variable in chosen:
+        masks = tuple(
+            _wanted_chunks(wanted.get(name), chunk)
+            for name, chunk in zip(variable.dimensions, variable.chunk_shape, strict=True)
+        )
+        counts = [-(-n // c) for n, c in zip(variable.shape, variable.chunk_shape, strict=True)]
+        size = int(np.prod(variable.chunk_shape, dtype=np.int64)) * variable.dtype.itemsize
+        blocks = plan_blocks(
+            counts,
+            [1] * len(counts),
+            bytes_per_cell=size,
+            target_bytes=options.split_bytes,
+            min_blocks=options.min_partitions,
+            wanted=masks,
+        )
+        arrays.append(ArrayChunks(variable, blocks, masks))
+    return ChunkRows(source, tuple(arrays), options.missing == "skip")
+
+
+def _wanted_cells(
+    session: Session, chosen: Sequence[Variable], options: ReadOptions
+) -> dict[str, NDArray[np.bool_]]:
+    """For each dimension that conditions name, which cells they hold for."""
+    lengths: dict[str, int] = {}
+    for variable in chosen:
+        lengths |= dict(zip(variable.dimensions, variable.shape, strict=True))
+    by_name: dict[str, list[Condition]] = {}
+    for condition in options.where:
+        if condition.column not in lengths:
+            raise InvalidInputError(
+                f"where names {condition.column!r}; dimensions are "
+                f"{', '.join(map(repr, lengths)) or 'none'}"
+            )
+        by_name.setdefault(condition.column, []).append(condition)
+    known = find_variables(session, options.group, None, decode=options.decode, is_coded=False)
+    coordinates = {v.name for v in known if v.is_coordinate}
+    found = {}
+    for name, conditions in by_name.items():
+        coordinate = None
+        if name in coordinates:
+            (coordinate,) = find_variables(
+                session, options.group, [name], decode=options.decode, is_coded=True
+            )
+        axis = Axis(name, lengths[name], coordinate)
+        checked = tuple(check_condition(condition, axis.coding) for condition in conditions)
+        axis = replace(axis, conditions=checked)
+        keep = axis.keep(axis.read(session, slice(0, axis.length)))
+        assert keep is not None
+        found[name] = keep
+    return found
+
+
+def _wanted_chunks(cells: Mask | None, chunk: int) -> Mask | None:
+    if cells is None:
+        return None
+    found = np.zeros(-(-len(cells) // chunk), np.bool_)
+    found[np.flatnonzero(cells) // chunk] = True
+    return found

@@ -1,0 +1,171 @@
+"""The arrays of one group as a scan sees them: names, dimensions, chunks, codings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import zarr
+from numpy.typing import NDArray
+from zarr.core.dtype import VariableLengthBytes
+from zarr.core.metadata import ArrayV3Metadata
+
+from icefloe import paths
+from icefloe.api.session import Session
+from icefloe.errors import (
+    ErrorKind,
+    InvalidInputError,
+    NodeNotFoundError,
+)
+from icefloe.format.snapshot.nodes import Node
+from icefloe.spark.reads.blocks import Region, chunk_box
+from icefloe.spark.reads.coding import Coding, Values, find_coding
+from icefloe.storage.run import run_blocking
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """One array. `chunk_shape` is that of the stored chunks, which are shards where there are."""
+
+    name: str
+    path: str
+    dimensions: tuple[str, ...]
+    shape: tuple[int, ...]
+    chunk_shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    coding: Coding | None
+    bounds: str | None = None
+    """The array that has the bounds of its cells."""
+
+    @property
+    def is_coordinate(self) -> bool:
+        """Whether it gives the values along the dimension of its own name."""
+        return self.dimensions == (self.name,)
+
+    def read(self, session: Session, region: Region) -> NDArray[Any]:
+        """The stored values of a region."""
+        array = zarr.open_array(session.store, path=paths.to_key(self.path), mode="r")
+        return np.asarray(array[region])
+
+    def read_decoded(self, session: Session, region: Region) -> Values:
+        assert self.coding is not None
+        return self.coding.decode(self.read(session, region))
+
+    def present_chunks(self, session: Session, region: Region) -> NDArray[np.bool_]:
+        """Which of the chunks that a region touches were ever written."""
+        start, stop = chunk_box(region, self.chunk_shape)
+        found = np.zeros([b - a for a, b in zip(start, stop, strict=True)], np.bool_)
+        for index in chunk_indices(session, self.path, start, stop):
+            found[tuple((index - np.array(start, np.int64)).T)] = True
+        return found
+
+
+def chunk_indices(
+    session: Session, path: str, start: Sequence[int], stop: Sequence[int]
+) -> list[NDArray[np.int64]]:
+    """The indices of the chunks inside a box of chunks, a matrix from each manifest."""
+    node, array = session._state.array(path)
+    assets = session._handle.assets
+    files = session._state.snapshot.manifest_files
+    wanted = [
+        (ref.id, files[ref.id].size_bytes)
+        for ref in array.manifests
+        if all(
+            low < last and first < high
+            for (low, high), first, last in zip(ref.extents, start, stop, strict=True)
+        )
+    ]
+    found = []
+    for manifest in run_blocking(assets.manifests(wanted)):
+        refs = manifest.find(node.id)
+        if refs is not None and len(refs):
+            found.append(refs.select(start, stop).index.astype(np.int64))
+    return found
+
+
+def find_variables(
+    session: Session, group: str, names: Sequence[str] | None, *, decode: bool, is_coded: bool
+) -> list[Variable]:
+    """The arrays directly in a group, or those named.
+
+    Args:
+        is_coded: whether columns are made of their values; if not, any data type will do.
+
+    Raises:
+        NodeNotFoundError: there is no such group or array.
+    """
+    folder = paths.validate("/" + group.strip("/"))
+    node = session._state.find_node(folder)
+    if node is None:
+        raise NodeNotFoundError(f"no group {folder!r} in snapshot {session.snapshot_id}")
+    if node.array is not None:
+        above = paths.parent(folder)
+        raise InvalidInputError(
+            f"{folder!r} is an array; give group={above!r} and variables=[{paths.name(folder)!r}]",
+            ErrorKind.NOT_A_GROUP,
+        )
+    depth = len(paths.segments(folder))
+    arrays = {
+        paths.name(path): found
+        for path in session._state.all_paths(folder)
+        if len(paths.segments(path)) == depth + 1
+        and (found := session._state.node(path)).array is not None
+    }
+    wanted = list(arrays) if names is None else list(names)
+    missing = [name for name in wanted if name not in arrays]
+    if missing:
+        raise NodeNotFoundError(
+            f"no array {missing[0]!r} in group {folder!r}; arrays are "
+            f"{', '.join(map(repr, arrays)) or 'none'}"
+        )
+    return [_variable(session, name, arrays, decode=decode, is_coded=is_coded) for name in wanted]
+
+
+def _variable(
+    session: Session, name: str, arrays: Mapping[str, Node], *, decode: bool, is_coded: bool
+) -> Variable:
+    node = arrays[name]
+    array = zarr.open_array(session.store, path=paths.to_key(node.path), mode="r")
+    metadata = array.metadata
+    assert isinstance(metadata, ArrayV3Metadata)
+    given = metadata.dimension_names or (None,) * len(array.shape)
+    names = tuple(text or f"dim_{axis}" for axis, text in enumerate(given))
+    chunk_shape = getattr(metadata.chunk_grid, "chunk_shape", None)
+    if chunk_shape is None:
+        raise InvalidInputError(
+            f"array {node.path!r} has chunks of several sizes, which cannot be read by Spark yet",
+            ErrorKind.INVALID_ARRAY_METADATA,
+        )
+    dtype = np.dtype(metadata.data_type.to_native_dtype())
+    coding = None
+    if is_coded:
+        parent = _bounds_parent(session, name, arrays.get(names[0]) if names else None)
+        coding = find_coding(node.path, dtype, dict(array.attrs), decode=decode, parent=parent)
+        if dtype.kind == "O" and isinstance(metadata.data_type, VariableLengthBytes):
+            coding = Coding(pa.binary(), "O")
+    shapes = tuple(array.shape), tuple(chunk_shape)
+    return Variable(name, node.path, names, *shapes, dtype, coding, _bounds(array.attrs))
+
+
+def _bounds(attributes: Mapping[str, Any]) -> str | None:
+    for key in ("bounds", "climatology"):
+        if isinstance(attributes.get(key), str):
+            return str(attributes[key])
+    return None
+
+
+def _bounds_parent(session: Session, name: str, coordinate: Node | None) -> dict[str, Any] | None:
+    """The attributes of a coordinate that names this array as its bounds."""
+    if coordinate is None or paths.name(coordinate.path) == name:
+        return None
+    found = zarr.open_array(session.store, path=paths.to_key(coordinate.path), mode="r")
+    attributes = dict(found.attrs)
+    return attributes if name in (attributes.get("bounds"), attributes.get("climatology")) else None
+
+
+def cell_bytes(variables: Sequence[Variable]) -> int:
+    """Bytes of one cell of every variable, about; text counts as 16."""
+    return sum(16 if v.dtype.kind in "OT" else max(v.dtype.itemsize, 1) for v in variables)

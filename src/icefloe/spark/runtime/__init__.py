@@ -1,0 +1,1 @@
+"""Starting Spark so that it works at once."""

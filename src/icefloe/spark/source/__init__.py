@@ -1,0 +1,1 @@
+"""The data source `icefloe`: Spark's own interfaces for reading and writing."""

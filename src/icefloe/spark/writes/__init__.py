@@ -1,0 +1,1 @@
+"""Writing from many tasks into one session."""

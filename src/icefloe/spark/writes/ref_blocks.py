@@ -1,0 +1,186 @@
+"""What a write task hands back: the references it made, as blocks of columns.
+
+A row stands for all references of one array, or one piece of it, that a task made. Packed as
+compressed Arrow they are a few bytes each, and neither Spark nor the driver ever sees one row a
+chunk. In a big job other tasks put them into manifests: then a row is the manifests of a piece.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from icefloe.changes.prepared import PreparedPiece
+from icefloe.format.columns.chunk_index import Index, sort_rows
+from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRefs
+from icefloe.ids import NodeId
+
+SCHEMA = pa.schema(
+    [
+        ("node_id", pa.binary()),
+        ("piece", pa.int64()),
+        ("ndim", pa.int32()),
+        ("chunks", pa.int64()),
+        ("virtual", pa.int64()),
+        ("bytes", pa.int64()),
+        ("refs", pa.binary()),
+        ("deleted", pa.binary()),
+        ("made", pa.binary()),
+        ("told", pa.binary()),
+    ]
+)
+DDL = (
+    "node_id binary, piece bigint, ndim int, chunks bigint, virtual bigint, bytes bigint, "
+    "refs binary, deleted binary, made binary, told binary"
+)
+UNCUT = -1
+
+
+class Counts(NamedTuple):
+    """Chunks set, how many of them are virtual, and bytes written for the others."""
+
+    chunks: int
+    virtual: int
+    bytes: int
+
+    @classmethod
+    def of(cls, refs: ChunkRefs) -> Counts:
+        """What a table of references adds up to."""
+        is_virtual = refs.kind == ChunkKind.VIRTUAL
+        return cls(len(refs), int(is_virtual.sum()), int(refs.length[~is_virtual].sum()))
+
+    @classmethod
+    def total(cls, many: Iterable[Counts]) -> Counts:
+        """The sum."""
+        return cls(*(sum(column) for column in zip((0, 0, 0), *many, strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class RefBlock:
+    """References set and indices deleted, of one array or of one of its pieces."""
+
+    node_id: NodeId
+    refs: ChunkRefs
+    deleted: Index
+    piece: int = UNCUT
+
+
+def joined(blocks: Sequence[RefBlock]) -> tuple[ChunkRefs, Index]:
+    """The references and deletions of several blocks, ascending."""
+    refs = ChunkRefs.concat([block.refs for block in blocks])
+    deleted = np.concatenate([block.deleted for block in blocks])
+    return refs.take(sort_rows(refs.index)), deleted[sort_rows(deleted)]
+
+
+class MadePiece(NamedTuple):
+    """A piece whose manifests are written."""
+
+    node_id: NodeId
+    piece: PreparedPiece
+
+
+def to_batch(blocks: Iterable[RefBlock]) -> pa.RecordBatch:
+    """Blocks as rows."""
+    return pa.RecordBatch.from_pylist(
+        [
+            {
+                "node_id": bytes(block.node_id),
+                "piece": block.piece,
+                "ndim": block.refs.ndim,
+                **Counts.of(block.refs)._asdict(),
+                "refs": pack_refs(block.refs),
+                "deleted": _pack_index(block.deleted),
+                "made": None,
+            }
+            for block in blocks
+        ],
+        schema=SCHEMA,
+    )
+
+
+def made_batch(
+    node_id: NodeId, number: int, piece: PreparedPiece, counts: Counts
+) -> pa.RecordBatch:
+    """A written piece as a row."""
+    row = {
+        "node_id": bytes(node_id),
+        "piece": number,
+        "ndim": piece.touched.ndim,
+        **counts._asdict(),
+        "refs": None,
+        "deleted": None,
+        "made": pickle.dumps(piece),
+    }
+    return pa.RecordBatch.from_pylist([row], schema=SCHEMA)
+
+
+def told_batch(told: Any) -> pa.RecordBatch:
+    """Something a task has to say besides, as a row that is neither references nor a manifest."""
+    row = {"node_id": b"", "piece": UNCUT, "ndim": 0, "chunks": 0, "virtual": 0, "bytes": 0}
+    return pa.RecordBatch.from_pylist([{**row, "told": pickle.dumps(told)}], schema=SCHEMA)
+
+
+def told_in(table: pa.Table) -> list[Any]:
+    """What tasks had to say."""
+    return [pickle.loads(told) for told in table["told"].drop_null().to_pylist()]
+
+
+def counts_in(table: pa.Table) -> Counts:
+    """What all rows add up to."""
+    return Counts(*(sum(table[name].to_pylist()) for name in Counts._fields))
+
+
+def made_in(table: pa.Table) -> Iterator[MadePiece]:
+    """The rows that are written pieces."""
+    for node_id, made in zip(table["node_id"], table["made"], strict=True):
+        if made.is_valid:
+            yield MadePiece(NodeId(node_id.as_py()), pickle.loads(made.as_py()))
+
+
+def from_table(table: pa.Table) -> Iterator[RefBlock]:
+    """The rows that are blocks, in the order they came."""
+    for batch in table.to_batches():
+        yield from from_batch(batch)
+
+
+def from_batch(batch: pa.RecordBatch) -> Iterator[RefBlock]:
+    """The rows that are blocks."""
+    for number in range(batch.num_rows):
+        row = {name: batch.column(name)[number].as_py() for name in _BLOCK_FIELDS}
+        if row["refs"] is None:
+            continue
+        deleted = np.frombuffer(row["deleted"], np.uint32).reshape(-1, max(row["ndim"], 1))
+        deleted = deleted[:, : row["ndim"]]
+        refs = unpack_refs(row["refs"])
+        yield RefBlock(NodeId(row["node_id"]), refs, deleted, row["piece"])
+
+
+_BLOCK_FIELDS: Sequence[str] = ("node_id", "piece", "ndim", "refs", "deleted")
+
+
+def pack_refs(refs: ChunkRefs) -> bytes:
+    """References as one compressed Arrow stream."""
+    table = refs.to_arrow()
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def unpack_refs(data: bytes) -> ChunkRefs:
+    """The references of `pack_refs`."""
+    with pa.ipc.open_stream(data) as reader:
+        return ChunkRefs.from_arrow(reader.read_all())
+
+
+def _pack_index(index: Index) -> bytes:
+    # A 0-d array has indices without numbers; a column stands for "there is one".
+    if index.shape[1] == 0:
+        return np.zeros(len(index), np.uint32).tobytes()
+    return np.ascontiguousarray(index).tobytes()

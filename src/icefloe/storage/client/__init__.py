@@ -1,0 +1,1 @@
+"""Clients of object stores: making them, calling them, their errors."""

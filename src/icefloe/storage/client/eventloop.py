@@ -1,0 +1,176 @@
+"""The calls into obstore for programs with an event loop: they really wait.
+
+The only module that knows asyncio. Nothing is bound to one loop, so that a driver can be shared
+by several.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from icefloe.storage.client.calls import MOST_THREADS, SEVERAL_KEYS
+from icefloe.storage.forks import repair_after_fork
+
+if TYPE_CHECKING:
+    from obstore import Bytes, GetOptions, GetResult, ObjectMeta, PutResult
+    from obstore.store import ObjectStore
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+MOMENT_S = 0.002
+"""Small against the time a request takes."""
+
+
+class EventLoopCalls:
+    """See `icefloe.storage.client.calls.Calls`."""
+
+    def __init__(self, max_concurrent_requests: int) -> None:
+        self._num_workers = max_concurrent_requests
+        self._asked: dict[tuple[asyncio.AbstractEventLoop, str], list[tuple[Any, Any]]] = {}
+        self._answering: dict[tuple[asyncio.AbstractEventLoop, str], set[asyncio.Task[None]]] = {}
+
+    async def start_get(
+        self, store: ObjectStore, key: str, options: GetOptions | None
+    ) -> GetResult:
+        return await store.get_async(key, options=options)
+
+    async def finish_get(self, result: GetResult) -> Bytes:
+        return await result.bytes_async()
+
+    async def put(
+        self, store: ObjectStore, key: str, data: Any, options: Mapping[str, Any]
+    ) -> PutResult:
+        return await store.put_async(key, data, **options)
+
+    async def head(self, store: ObjectStore, key: str) -> ObjectMeta:
+        return await store.head_async(key)
+
+    async def list_all(self, store: ObjectStore, prefix: str | None) -> list[ObjectMeta]:
+        return list(await store.list(prefix).collect_async())
+
+    async def list_some(self, store: ObjectStore) -> list[ObjectMeta]:
+        async for page in store.list(chunk_size=SEVERAL_KEYS):
+            return list(page)
+        return []
+
+    async def delete(self, store: ObjectStore, keys: list[str]) -> None:
+        await store.delete_async(keys)
+
+    async def each(
+        self, function: Callable[[Item], Coroutine[Any, Any, Result]], items: Sequence[Item]
+    ) -> list[Result]:
+        if len(items) < 2:
+            return [await function(item) for item in items]
+        results: dict[int, Result] = {}
+        todo = iter(enumerate(items))
+
+        async def work() -> None:
+            for number, item in todo:
+                results[number] = await function(item)
+
+        num_workers = min(self._num_workers, len(items))
+        workers = [asyncio.create_task(work()) for _ in range(num_workers)]
+        try:
+            await asyncio.gather(*workers)
+        except BaseException:
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+            raise
+        return [results[number] for number in range(len(items))]
+
+    async def together(
+        self,
+        function: Callable[
+            [str, Sequence[Item]], Coroutine[Any, Any, Sequence[Result | Exception]]
+        ],
+        key: str,
+        item: Item,
+    ) -> Result:
+        """Whatever is asked for until the loop has been through everything that is ready now.
+
+        While others of `key` are under way a moment is added: readers that go through an object
+        side by side would else get out of step, and end up with a request each.
+        """
+        loop = asyncio.get_running_loop()
+        asked = self._asked.get((loop, key))
+        if asked is None:
+            asked = self._asked[loop, key] = []
+            pause = MOMENT_S if self._answering.get((loop, key)) else 0
+            loop.call_later(pause, self._answer_together, function, loop, key)
+        answer: asyncio.Future[Result] = loop.create_future()
+        asked.append((item, answer))
+        return await answer
+
+    def _answer_together(
+        self, function: Callable[..., Any], loop: asyncio.AbstractEventLoop, key: str
+    ) -> None:
+        task = loop.create_task(_answer(function, key, self._asked.pop((loop, key))))
+        answering = self._answering.setdefault((loop, key), set())
+        answering.add(task)
+
+        def finish(task: asyncio.Task[None]) -> None:
+            answering.discard(task)
+            if not answering and self._answering.get((loop, key)) is answering:
+                del self._answering[loop, key]
+
+        task.add_done_callback(finish)
+
+    async def call(self, function: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(_threads.pool(), function)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def wait_for(self, work: Future[Any], seconds: float) -> bool:
+        done, _ = await asyncio.wait([asyncio.wrap_future(work)], timeout=seconds)
+        return bool(done)
+
+
+async def _answer(
+    function: Callable[..., Any], key: str, asked: Sequence[tuple[Any, asyncio.Future[Any]]]
+) -> None:
+    try:
+        outcomes = await function(key, [item for item, _ in asked])
+    except BaseException as error:
+        is_over = isinstance(error, asyncio.CancelledError)
+        for _, answer in asked:
+            if not answer.done():
+                answer.cancel() if is_over else answer.set_exception(error)
+        if is_over:
+            raise
+        return
+    for (_, answer), outcome in zip(asked, outcomes, strict=True):
+        if answer.done():  # whoever asked was cancelled
+            continue
+        if isinstance(outcome, Exception):
+            answer.set_exception(outcome)
+        else:
+            answer.set_result(outcome)
+
+
+class _Threads:
+    """Threads for what blocks, more than asyncio's own few: most of them wait for a server."""
+
+    def __init__(self) -> None:
+        self.after_fork_in_child()
+        repair_after_fork(self)
+
+    def after_fork_in_child(self) -> None:
+        self._lock = threading.Lock()
+        self._pool: ThreadPoolExecutor | None = None
+
+    def pool(self) -> ThreadPoolExecutor:
+        with self._lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(MOST_THREADS, "icefloe-reads")
+            return self._pool
+
+
+_threads = _Threads()

@@ -1,0 +1,1 @@
+"""The functions people call to say where a repository is."""

@@ -1,0 +1,162 @@
+"""One form for every storage: a URL, for the command line, config files and Spark options.
+
+==========================================  =====================================================
+`s3://bucket/prefix`                        `s3_storage`
+`r2://bucket/prefix?account_id=...`         `r2_storage`
+`tigris://bucket/prefix?region=...`         `tigris_storage`
+`gs://bucket/prefix`                        `gcs_storage`
+`az://account/container/prefix`             `azure_storage`; with `account=...`: `az://container/...`
+`abfs://container@account.host/prefix`      `azure_storage`
+`https://host/path`                         `http_storage`, read only
+`redirect+https://host/path`                `redirect_storage`
+`memory://name`                             memory of this process, shared by name
+`file:///path`, or any text without `://`   `local_filesystem_storage`
+`file:/path`, as Hadoop writes it           the same
+==========================================  =====================================================
+
+Arguments of these functions can be given as keyword arguments or, except credentials, as a query:
+`s3://bucket/prefix?region=eu-west-1&anonymous=true`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.storage.constructors.cloud import azure_storage, gcs_storage
+from icefloe.storage.constructors.common import (
+    http_storage,
+    local_filesystem_storage,
+    redirect_storage,
+)
+from icefloe.storage.constructors.s3 import r2_storage, s3_storage, tigris_storage
+from icefloe.storage.drivers.memory import memory_objects
+from icefloe.storage.places.locations import MemoryLocation
+from icefloe.storage.spec import Storage
+
+_SECRET = frozenset(
+    {
+        "access_key_id",
+        "secret_access_key",
+        "session_token",
+        "service_account_key",
+        "bearer_token",
+        "access_key",
+        "sas_token",
+        "get_credentials",
+    }
+)
+_TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+
+
+def storage_from_url(url: str, **options: Any) -> Storage:
+    """The storage a URL or path stands for; see the table in this module's documentation.
+
+    >>> storage_from_url("s3://bucket/some/prefix?region=eu-west-1", anonymous=True)
+    <icefloe.Storage S3: s3://bucket/some/prefix>
+
+    Raises:
+        InvalidInputError: the scheme or an option is unknown, or a credential is in the URL.
+    """
+    if "://" not in url and not url.lower().startswith("file:/"):
+        return _call(local_filesystem_storage, url, (url,), {}, options)
+    parts = urlsplit(url)
+    scheme = parts.scheme.lower()
+    path = unquote(parts.path).strip("/")
+    if scheme in ("http", "https"):
+        return _call(http_storage, url, (url,), {}, options)
+    if scheme in ("redirect+http", "redirect+https"):
+        return _call(redirect_storage, url, (url.partition("+")[2],), {}, options)
+    query = _query(parts)
+    match scheme:
+        case "file":
+            if parts.netloc not in ("", "localhost"):
+                raise _unusable(url, f"files are on this host, not on {parts.netloc!r}")
+            return _call(local_filesystem_storage, url, (unquote(parts.path),), query, options)
+        case "memory":
+            return _call(_named_memory, url, (parts.netloc + parts.path,), query, options)
+        case "s3" | "s3a":
+            place = {"bucket": parts.netloc, "prefix": path}
+            return _call(s3_storage, url, (), place | query, options)
+        case "r2":
+            place = {"bucket": parts.netloc, "prefix": path}
+            return _call(r2_storage, url, (), place | query, options)
+        case "tigris":
+            place = {"bucket": parts.netloc, "prefix": path}
+            return _call(tigris_storage, url, (), place | query, options)
+        case "gs" | "gcs":
+            place = {"bucket": parts.netloc, "prefix": path}
+            return _call(gcs_storage, url, (), place | query, options)
+        case "az" | "azure" | "abfs" | "abfss":
+            account = {**query, **options}.get("account")
+            return _call(azure_storage, url, (), _azure(parts, path, account) | query, options)
+    raise _unusable(url, f"unknown scheme {parts.scheme!r}")
+
+
+def _named_memory(name: str) -> Storage:
+    return Storage(MemoryLocation(name, memory_objects(name)))
+
+
+def _azure(parts: SplitResult, path: str, account: object) -> dict[str, str]:
+    container, at, host = parts.netloc.partition("@")
+    if at:
+        return {"container": container, "account": host.partition(".")[0], "prefix": path}
+    if account:
+        return {"container": parts.netloc, "prefix": path}
+    container, _, prefix = path.partition("/")
+    return {"account": parts.netloc, "container": container, "prefix": prefix}
+
+
+def _query(parts: SplitResult) -> dict[str, str]:
+    given = dict(parse_qsl(parts.query, keep_blank_values=True))
+    secrets = sorted(given.keys() & _SECRET)
+    if secrets:
+        raise InvalidInputError(
+            f"{parts.scheme} URL has {', '.join(secrets)} in it: URLs end up in logs; give "
+            "credentials as keyword arguments or in the environment",
+            ErrorKind.INVALID_CREDENTIALS,
+        )
+    return given
+
+
+def _call(
+    constructor: Callable[..., Storage],
+    url: str,
+    arguments: tuple[Any, ...],
+    from_url: Mapping[str, str],
+    options: Mapping[str, Any],
+) -> Storage:
+    parameters = inspect.signature(constructor, eval_str=True).parameters
+    positional = list(parameters)[: len(arguments)]
+    accepted = [name for name in parameters if name not in positional]
+    unknown = sorted((from_url.keys() | options.keys()) - set(accepted))
+    if unknown:
+        raise _unusable(
+            url, f"unknown option {unknown[0]!r}; options are {', '.join(accepted) or 'none'}"
+        )
+    typed = {name: _typed(url, name, text, parameters[name]) for name, text in from_url.items()}
+    return constructor(*arguments, **{**typed, **options})
+
+
+def _typed(url: str, name: str, text: str, parameter: inspect.Parameter) -> Any:
+    """A value of the query in the type its argument has; only plain types can be given there."""
+    kind = str(parameter.annotation)
+    if "bool" in kind:
+        if text.lower() not in _TRUTH:
+            raise _unusable(url, f"{name} is {text!r}, expected true or false")
+        return _TRUTH[text.lower()]
+    if "'int'" in kind:
+        if not text.isdecimal():
+            raise _unusable(url, f"{name} is {text!r}, expected a number")
+        return int(text)
+    if "str" not in kind or "Mapping" in kind:
+        raise _unusable(url, f"{name} cannot be given in a URL; give it as a keyword argument")
+    return text
+
+
+def _unusable(url: str, reason: str) -> InvalidInputError:
+    shown = url.partition("?")[0]
+    return InvalidInputError(f"{shown}: {reason}", ErrorKind.CANNOT_PARSE_URL)

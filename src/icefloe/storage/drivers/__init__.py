@@ -1,0 +1,1 @@
+"""What keeps the objects of a repository: memory, a directory, an object store."""

@@ -1,0 +1,298 @@
+"""A directory as a storage, safe for threads, processes and `kill -9`.
+
+What is guaranteed, on file systems whose `flock`, `rename` and `fsync` keep their promises:
+
+- No reader ever sees part of a file: files are written aside and renamed into place.
+- Of several conditional writers of one key exactly one succeeds. They exclude each other by a
+  lock that the kernel releases when its holder dies, however it dies.
+- Once `put_if` has returned, its file survives a power failure; so does everything that was put
+  before a `sync` that has returned. (`durable=False` gives this up.)
+
+What is not: official Icechunk does not take these locks, so it must not commit to the same
+directory at the same time. On a network mount `flock` is as good as the server makes it (NFS on
+Linux passes it on to the server; some mounts keep it to themselves): then writers on two hosts
+do not see each other. Tested on Linux with local file systems.
+"""
+
+# ruff: noqa: PTH108, PTH116 - no Path objects on the way of every read and write
+from __future__ import annotations
+
+import os
+import re
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from hashlib import blake2b
+from typing import Any, TypeVar
+
+from icefloe.config.resolved import ResolvedStorage
+from icefloe.errors import ErrorKind, InvalidInputError, StorageError, UnknownOutcomeError
+from icefloe.storage.driver import ConditionFailed, Describe, ObjectInfo, Readable, Span, Version
+from icefloe.storage.drivers.directory import directory_at
+from icefloe.storage.keys import (
+    OWN_DIRECTORY,
+    check_key,
+    check_span,
+    decode_key,
+    encode_key,
+    moment,
+    object_not_found,
+)
+from icefloe.storage.run import wait_blocking
+
+THREADS_FROM_BYTES = 256 * 1024
+"""Per object. Below that the hand-over to a thread takes longer than reading from memory."""
+
+# Icechunk writes `name#1`, `name#2`, ... and renames; '#' is encoded in finished names.
+_UNFINISHED = re.compile(r"#\d+$")
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class LocalDriver:
+    """See `icefloe.storage.driver.Driver`. Never suspends. User metadata is not kept.
+
+    The switches for conditional writes are ignored: the lock is always there and always cheap.
+    """
+
+    is_local = True
+    can_write = True
+
+    def __init__(self, root: str, settings: ResolvedStorage, *, is_durable: bool = True) -> None:
+        self.settings = settings
+        self._directory = directory_at(root)
+        self._root = self._directory.root
+        self._is_durable = is_durable
+
+    def _path(self, key: str) -> str:
+        check_key(key)
+        if key.startswith(OWN_DIRECTORY + "/"):
+            raise InvalidInputError(
+                f"{key!r} is not a key: {OWN_DIRECTORY}/ is where the storage keeps its own files",
+                ErrorKind.INVALID_KEY,
+            )
+        return f"{self._root}/{encode_key(key)}"
+
+    def _reading_failed(self, key: str, error: OSError) -> StorageError:
+        if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
+            return object_not_found(key, self._root)
+        return StorageError(
+            f"cannot read {key!r} in {self._root}: {error.strerror or error}", ErrorKind.IO
+        )
+
+    # --- reading ------------------------------------------------------------------------------
+
+    async def get(self, key: str, span: Span | None = None) -> Readable:
+        return self._read(key, span)
+
+    def _read(self, key: str, span: Span | None = None) -> bytes:
+        path = self._path(key)
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                if span is None:
+                    span = Span(0, os.fstat(descriptor).st_size)
+                elif span.start < 0 or span.length < 0:
+                    check_span(key, span, os.fstat(descriptor).st_size, self._root)
+                data = os.pread(descriptor, span.length, span.start)
+                if len(data) != span.length:
+                    check_span(key, span, os.fstat(descriptor).st_size, self._root)
+                    data = _read_on(descriptor, span, data)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise self._reading_failed(key, error) from error
+        return data
+
+    async def get_many(self, wanted: Sequence[tuple[str, Span | None]]) -> list[Readable]:
+        num_bytes = sum(span.length for _, span in wanted if span)
+        return self._each(lambda one: self._read(*one), wanted, num_bytes)
+
+    def _each(
+        self, function: Callable[[Item], Result], items: Sequence[Item], num_bytes: int
+    ) -> list[Result]:
+        if num_bytes < THREADS_FROM_BYTES * len(items):
+            return [function(item) for item in items]
+        return self._directory.each(function, items)
+
+    async def get_versioned(self, key: str) -> tuple[bytes, Version]:
+        data = self._read(key)
+        return data, _version(data)
+
+    async def get_if_changed(self, key: str, version: Version) -> tuple[bytes, Version] | None:
+        data = self._read(key)
+        found = _version(data)
+        return None if found == version else (data, found)
+
+    async def head(self, key: str) -> ObjectInfo:
+        path = self._path(key)
+        try:
+            found = os.stat(path)
+        except OSError as error:
+            raise self._reading_failed(key, error) from error
+        if stat.S_ISDIR(found.st_mode):
+            raise object_not_found(key, self._root)
+        return ObjectInfo(key, found.st_size, moment(found.st_mtime))
+
+    async def list(self, prefix: str) -> list[ObjectInfo]:
+        folder = encode_key(prefix).rpartition("/")[0]
+        listed = []
+        try:
+            for name, entry in _walk(self._root, folder):
+                key = decode_key(name)
+                if not key.startswith(prefix):
+                    continue
+                try:
+                    found = entry.stat()
+                except FileNotFoundError:  # deleted while we were looking
+                    continue
+                listed.append(ObjectInfo(key, found.st_size, moment(found.st_mtime)))
+        except OSError as error:
+            raise self._reading_failed(prefix, error) from error
+        return sorted(listed)
+
+    async def is_empty(self) -> bool:
+        try:
+            return next(_walk(self._root, ""), None) is None
+        except OSError as error:
+            raise self._reading_failed("", error) from error
+
+    # --- writing ------------------------------------------------------------------------------
+
+    async def put(
+        self,
+        key: str,
+        data: Any,
+        *,
+        metadata: Mapping[str, str] | None = None,
+        content_type: str | None = None,
+        storage_class: str | None = None,
+    ) -> None:
+        self._write(key, data)
+
+    def _write(self, key: str, data: Any) -> None:
+        path = self._path(key)
+        with self._named_write(key):
+            self._directory.place(data, path, is_synced=False, may_replace=True)
+            if self._is_durable:
+                self._directory.remember(path)
+
+    @contextmanager
+    def _named_write(self, key: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StorageError(
+                f"cannot write object {key!r} in {self._root}: {error.strerror or error}",
+                ErrorKind.IO,
+            ) from error
+
+    async def put_many(
+        self,
+        objects: Sequence[tuple[str, Any]],
+        *,
+        describe: Describe | None = None,
+        storage_class: str | None = None,
+    ) -> None:
+        num_bytes = sum(memoryview(data).nbytes for _, data in objects)
+        self._each(lambda one: self._write(*one), objects, num_bytes)
+
+    async def put_if(
+        self,
+        key: str,
+        data: bytes,
+        *,
+        previous: Version | None,
+        metadata: Mapping[str, str] | None = None,
+        content_type: str | None = None,
+    ) -> Version:
+        path = self._path(key)
+        with self._named_write(key), self._directory.locked(key):
+            if self._current_version(key) != previous:
+                raise ConditionFailed(key)
+            may_replace = previous is not None
+            try:
+                self._directory.place(
+                    data, path, is_synced=self._is_durable, may_replace=may_replace
+                )
+            except FileExistsError:  # by a writer that does not take our lock
+                raise ConditionFailed(key) from None
+            if self._is_durable:
+                self._sync_name(key, path)
+        return _version(data)
+
+    def _sync_name(self, key: str, path: str) -> None:
+        try:
+            self._directory.sync_name(path)
+        except OSError as error:
+            raise UnknownOutcomeError(
+                f"{key!r} in {self._root} was written, but fsync of its directory failed "
+                f"({error.strerror or error}): a power failure may undo it; check the disk"
+            ) from error
+
+    def _current_version(self, key: str) -> Version | None:
+        try:
+            return _version(self._read(key))
+        except StorageError as error:
+            if error.kind == ErrorKind.OBJECT_NOT_FOUND:
+                return None
+            raise
+
+    async def delete_many(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            path = self._path(key)
+            with self._named_write(key):
+                try:
+                    os.unlink(path)
+                except (FileNotFoundError, NotADirectoryError):
+                    continue
+            self._directory.forget(path)
+
+    async def sync(self) -> None:
+        if self._is_durable:
+            self._directory.sync()
+
+    async def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    async def wait_for(self, work: Future[Any], seconds: float) -> bool:
+        return wait_blocking(work, seconds)
+
+
+def _version(data: bytes) -> Version:
+    return Version(blake2b(data, digest_size=16).hexdigest())
+
+
+def _read_on(descriptor: int, span: Span, data: bytes) -> bytes:
+    """Linux reads at most 2 GiB at once, and a signal may cut a read short."""
+    parts, position, end = [data], span.start + len(data), span.start + span.length
+    while position < end:
+        part = os.pread(descriptor, end - position, position)
+        if not part:
+            raise OSError(f"the file ended at byte {position}, expected {end} bytes")
+        parts.append(part)
+        position += len(part)
+    return b"".join(parts)
+
+
+def _walk(root: str, folder: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Every file below `folder`, as its path relative to `root` and its directory entry."""
+    folders = [folder]
+    while folders:
+        folder = folders.pop()
+        try:
+            entries = os.scandir(f"{root}/{folder}")
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # never there, or removed while we were looking
+        with entries:
+            for entry in entries:
+                name = f"{folder}/{entry.name}" if folder else entry.name
+                if name == OWN_DIRECTORY or name.startswith(OWN_DIRECTORY + "/"):
+                    continue
+                if entry.is_dir():
+                    folders.append(name)
+                elif not _UNFINISHED.search(name):
+                    yield name, entry

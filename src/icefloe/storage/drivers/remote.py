@@ -1,0 +1,425 @@
+"""Object stores and web servers, through obstore. One body for both flavours of `calls.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from datetime import datetime
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from icefloe.config.resolved import ResolvedStorage
+from icefloe.errors import ErrorKind, ReadOnlyError, StorageError
+from icefloe.storage.client import failures
+from icefloe.storage.client.backoff import pauses
+from icefloe.storage.client.calls import Calls
+from icefloe.storage.client.connect import Connection
+from icefloe.storage.client.shared_requests import SharedRequest, can_share, share_requests
+from icefloe.storage.driver import ConditionFailed, Describe, ObjectInfo, Readable, Span, Version
+from icefloe.storage.drivers import conditional
+from icefloe.storage.foreign.reads import ANY_ETAG, Unchanged, bare_etag
+from icefloe.storage.keys import (
+    PROBE_DIRECTORY,
+    check_key,
+    check_span,
+    decode_key,
+    encode_key,
+    moment,
+)
+
+if TYPE_CHECKING:
+    from obstore import GetOptions, ObjectMeta
+
+DELETE_AT_ONCE = 1000  # keys per request; what S3 allows
+
+
+class ReadBack(NamedTuple):
+    """See `icefloe.storage.drivers.conditional.Found`."""
+
+    version: Version
+    metadata: Mapping[str, str]
+    data: bytes | None
+
+
+class Got(NamedTuple):
+    """An object or part of it, as one request returned it."""
+
+    data: memoryview
+    version: Version
+    size_bytes: int
+    """Of the whole object."""
+    attributes: Mapping[str, str]
+    last_modified: datetime
+
+
+class Part(NamedTuple):
+    """One of the requests that a read is made of."""
+
+    key: str
+    span: Span | None
+
+
+class ObstoreDriver:
+    """See `icefloe.storage.driver.Driver`."""
+
+    is_local = False
+
+    def __init__(self, connection: Connection, settings: ResolvedStorage, calls: Calls) -> None:
+        self.settings = settings
+        self.can_write = connection.can_write
+        self.location = connection.location
+        self._connection = connection
+        self._calls = calls
+
+    # --- reading ------------------------------------------------------------------------------
+
+    async def get(self, key: str, span: Span | None = None) -> Readable:
+        if span is not None and can_share(span):
+            return await self._calls.together(self._fetch_spans, key, span)
+        [data] = await self.get_many([(key, span)])
+        return data
+
+    async def get_many(self, wanted: Sequence[tuple[str, Span | None]]) -> list[Readable]:
+        """A span above the ideal request size is fetched in several parts; all share one limit.
+
+        An object without a span is one request, because its size is not known beforehand.
+        """
+        split = [self._parts(key, span) for key, span in wanted]
+        fetched = iter(
+            await self._calls.each(self._fetch, [part for parts in split for part in parts])
+        )
+        return [_joined([next(fetched) for _ in parts]) for parts in split]
+
+    def _parts(self, key: str, span: Span | None) -> list[Part]:
+        limits = self.settings.concurrency
+        if span is None or span.length <= limits.ideal_concurrent_request_size:
+            return [Part(key, span)]
+        num_ideal = -(-span.length // limits.ideal_concurrent_request_size)
+        num_parts = min(num_ideal, limits.max_concurrent_requests_for_object)
+        edges = [span.start + span.length * part // num_parts for part in range(num_parts + 1)]
+        return [Part(key, Span(start, end - start)) for start, end in pairwise(edges)]
+
+    async def _fetch(self, part: Part) -> memoryview:
+        key, span = part
+        if span is None:
+            return (await self._request(key, None)).data
+        if span.length <= 0 or span.start < 0:  # a range that cannot be asked for
+            check_span(key, span, (await self.head(key)).size_bytes, self.location)
+            return memoryview(b"")
+        try:
+            got = await self._request(key, {"range": (span.start, span.start + span.length)})
+        except failures.RangeNotSatisfiable:
+            check_span(key, span, (await self.head(key)).size_bytes, self.location)
+            raise
+        except NoRangesError:
+            whole = await self._request(key, None)
+            check_span(key, span, whole.size_bytes, self.location)
+            return whole.data[span.start : span.start + span.length]
+        check_span(key, span, got.size_bytes, self.location)
+        return got.data
+
+    async def _fetch_spans(self, key: str, spans: Sequence[Span]) -> list[Readable | Exception]:
+        """Small spans of one object; neighbours share a request, but not each other's errors."""
+
+        async def fetch(request: SharedRequest) -> list[Readable | Exception]:
+            try:
+                data = await self._fetch(Part(key, request.span))
+            except StorageError as error:
+                if len(request.members) == 1:
+                    return [error]
+                alone = [SharedRequest(spans[number], [number]) for number in request.members]
+                return [outcome for [outcome] in await self._calls.each(fetch, alone)]
+            places = [spans[number].start - request.span.start for number in request.members]
+            return [
+                data[place : place + spans[number].length]
+                for place, number in zip(places, request.members, strict=True)
+            ]
+
+        requests = share_requests(spans)
+        outcomes: dict[int, Readable | Exception] = {}
+        for request, found in zip(requests, await self._calls.each(fetch, requests), strict=True):
+            outcomes.update(zip(request.members, found, strict=True))
+        return [outcomes[number] for number in range(len(spans))]
+
+    async def _request(self, key: str, options: GetOptions | None) -> Got:
+        """One read, started anew when the connection breaks while the bytes come in.
+
+        The client retries requests itself, but not once it has handed out the first bytes.
+        """
+        check_key(key)
+        waits = pauses(self.settings.retries)
+        while True:
+            store = self._connection.reader()
+            try:
+                result = await self._calls.start_get(store, self._name(key), options)
+            except failures.ClientError as error:
+                if options and "range" in options and failures.lacks_ranges(error):
+                    raise NoRangesError(key) from None
+                raise failures.translated(error, "read", key, self.location) from error
+            meta, attributes, (start, end) = result.meta, result.attributes, result.range
+            try:
+                data = memoryview(await self._calls.finish_get(result))
+            except failures.ClientError as error:
+                trouble = failures.translated(error, "read", key, self.location)
+            else:
+                is_head = bool(options and options.get("head"))
+                if is_head or data.nbytes == end - start:
+                    version, modified = self._version(meta), meta["last_modified"]
+                    return Got(data, version, meta["size"], attributes, modified)
+                trouble = StorageError(
+                    f"object {key!r} in {self.location}: {data.nbytes} bytes came in, expected "
+                    f"{end - start}",
+                    ErrorKind.INVALID_OBJECT_SIZE,
+                )
+            pause = next(waits, None)
+            if pause is None:
+                raise trouble
+            await self._calls.sleep(pause)
+
+    async def get_if_unchanged(self, key: str, span: Span, condition: Unchanged) -> Readable:
+        """See `icefloe.storage.foreign.reads.ForeignReader`."""
+        given: dict[str, Any] = {}
+        if condition.etag is not None:
+            etag = condition.etag
+            given["if_match"] = etag if etag == ANY_ETAG else f'"{bare_etag(etag)}"'
+        elif condition.last_modified is not None:
+            given["if_unmodified_since"] = moment(condition.last_modified)
+
+        async def fetch(part: Part) -> memoryview:
+            assert part.span is not None
+            start, length = part.span
+            options: Any = {**given, "range": (start, start + length)}
+            try:
+                got = await self._request(key, options)
+            except NoRangesError:
+                raise StorageError(
+                    f"{self.location} sends whole objects when asked for part of {key!r}"
+                ) from None
+            condition.check(f"{key!r} in {self.location}", got.version.etag, got.last_modified)
+            check_span(key, part.span, got.size_bytes, self.location)
+            return got.data
+
+        return _joined(await self._calls.each(fetch, self._parts(key, span)))
+
+    async def get_versioned(self, key: str) -> tuple[bytes, Version]:
+        got = await self._request(key, None)
+        return bytes(got.data), got.version
+
+    async def get_if_changed(self, key: str, version: Version) -> tuple[bytes, Version] | None:
+        options: GetOptions | None = {"if_none_match": version.etag} if version.etag else None
+        try:
+            got = await self._request(key, options)
+        except ConditionFailed:
+            return None
+        # Servers may ignore the header, and some have no ETags at all.
+        unchanged = got.version == version and version != Version(None)
+        return None if unchanged else (bytes(got.data), got.version)
+
+    async def head(self, key: str) -> ObjectInfo:
+        check_key(key)
+        try:
+            found = await self._calls.head(self._connection.reader(), self._name(key))
+        except failures.ClientError as error:
+            raise failures.translated(error, "look up", key, self.location) from error
+        return ObjectInfo(key, found["size"], found["last_modified"])
+
+    async def list(self, prefix: str) -> list[ObjectInfo]:
+        self._check_can_list()
+        # obstore matches whole segments only: list the folder and choose from it.
+        folder = self._name(prefix.rpartition("/")[0]) or None
+        try:
+            found = await self._calls.list_all(self._connection.reader(), folder)
+        except failures.ClientError as error:
+            raise failures.translated(error, "list", prefix, self.location) from error
+        infos = (
+            ObjectInfo(self._key(meta["path"]), meta["size"], meta["last_modified"])
+            for meta in found
+        )
+        return sorted(info for info in infos if info.key.startswith(prefix) and _is_ours(info.key))
+
+    async def is_empty(self) -> bool:
+        self._check_can_list()
+        try:
+            found = await self._calls.list_some(self._connection.reader())
+        except failures.ClientError as error:
+            raise failures.translated(error, "list", "", self.location) from error
+        return not any(_is_ours(self._key(meta["path"])) for meta in found)
+
+    def _check_can_list(self) -> None:
+        if not self._connection.can_list:
+            raise StorageError(
+                f"{self.location} cannot be listed: web servers have no listing; open a "
+                "repository of spec version 2, whose files are found without one",
+                ErrorKind.STORAGE_OTHER,
+            )
+
+    # --- writing ------------------------------------------------------------------------------
+
+    async def put(
+        self,
+        key: str,
+        data: Any,
+        *,
+        metadata: Mapping[str, str] | None = None,
+        content_type: str | None = None,
+        storage_class: str | None = None,
+    ) -> None:
+        self._check_can_write(key)
+        buffer = data if isinstance(data, bytes) else memoryview(data).cast("B")
+        limits = self.settings.concurrency
+        options = {
+            "attributes": self._attributes(metadata, content_type, storage_class),
+            "use_multipart": len(buffer) >= self.settings.minimum_size_for_multipart_upload,
+            "chunk_size": limits.ideal_concurrent_request_size,
+            "max_concurrency": limits.max_concurrent_requests_for_object,
+        }
+        try:
+            await self._calls.put(self._connection.writer(), self._name(key), buffer, options)
+        except failures.ClientError as error:
+            raise failures.translated(error, "write", key, self.location) from error
+
+    async def put_many(
+        self,
+        objects: Sequence[tuple[str, Any]],
+        *,
+        describe: Describe | None = None,
+        storage_class: str | None = None,
+    ) -> None:
+        async def put(one: tuple[str, Any]) -> None:
+            key, data = one
+            metadata = None if describe is None else describe(data)
+            await self.put(key, data, metadata=metadata, storage_class=storage_class)
+
+        await self._calls.each(put, objects)
+
+    async def put_if(
+        self,
+        key: str,
+        data: bytes,
+        *,
+        previous: Version | None,
+        metadata: Mapping[str, str] | None = None,
+        content_type: str | None = None,
+    ) -> Version:
+        self._check_can_write(key)
+        return await conditional.put_if(
+            self, key, data, previous=previous, metadata=metadata, content_type=content_type
+        )
+
+    async def write_once(
+        self,
+        key: str,
+        data: bytes,
+        *,
+        condition: Version | None,
+        is_conditional: bool,
+        metadata: Mapping[str, str],
+        content_type: str | None,
+    ) -> Version:
+        """See `icefloe.storage.drivers.conditional.Primitives`."""
+        options = {
+            "attributes": self._attributes(metadata, content_type, None),
+            "mode": _put_mode(condition) if is_conditional else "overwrite",
+            "use_multipart": False,
+        }
+        store = self._connection.conditional_writer()
+        try:
+            done = await self._calls.put(store, self._name(key), data, options)
+        except failures.ClientError as error:
+            trouble = failures.translated(error, "write", key, self.location)
+            is_missing = getattr(trouble, "kind", None) == ErrorKind.OBJECT_NOT_FOUND
+            if is_missing and condition is not None:  # some services answer 404 to If-Match
+                raise ConditionFailed(key) from error
+            raise trouble from error
+        if done["e_tag"] is None and done["version"] is None:
+            return (await self._request(key, {"head": True})).version
+        return self._version(done)
+
+    async def find(self, key: str, *, has_data: bool) -> ReadBack | None:
+        """See `icefloe.storage.drivers.conditional.Primitives`."""
+        try:
+            got = await self._request(key, None if has_data else {"head": True})
+        except StorageError as error:
+            if error.kind == ErrorKind.OBJECT_NOT_FOUND:
+                return None
+            raise
+        return ReadBack(got.version, got.attributes, bytes(got.data) if has_data else None)
+
+    async def delete_many(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            self._check_can_write(key)
+        names = [self._name(key) for key in keys]
+        batches = [names[at : at + DELETE_AT_ONCE] for at in range(0, len(names), DELETE_AT_ONCE)]
+        await self._calls.each(self._delete, batches)
+
+    async def _delete(self, names: Sequence[str]) -> None:
+        try:
+            await self._calls.delete(self._connection.writer(), [*names])
+        except FileNotFoundError:
+            # Of several, nobody says which one was missing, nor whether the others are gone.
+            if len(names) > 1:
+                for name in names:
+                    await self._delete([name])
+        except failures.ClientError as error:
+            raise failures.translated(error, "delete", names[0], self.location) from error
+
+    async def sync(self) -> None:
+        """Nothing to do: object stores answer when an object is safe."""
+
+    async def sleep(self, seconds: float) -> None:
+        await self._calls.sleep(seconds)
+
+    async def wait_for(self, work: Future[Any], seconds: float) -> bool:
+        return await self._calls.wait_for(work, seconds)
+
+    # --- names, versions, attributes ----------------------------------------------------------
+
+    def _name(self, key: str) -> str:
+        return encode_key(key) if self._connection.encodes_keys else key
+
+    def _key(self, name: str) -> str:
+        return decode_key(name) if self._connection.encodes_keys else name
+
+    def _version(self, meta: ObjectMeta | Mapping[str, Any]) -> Version:
+        generation = meta["version"] if self._connection.has_generations else None
+        return Version(meta["e_tag"], generation)
+
+    def _attributes(
+        self,
+        metadata: Mapping[str, str] | None,
+        content_type: str | None,
+        storage_class: str | None,
+    ) -> dict[str, str]:
+        attributes = dict(metadata or {}) if self.settings.unsafe_use_metadata else {}
+        if content_type:
+            attributes["Content-Type"] = content_type
+        if storage_class or self.settings.storage_class:
+            attributes["Storage-Class"] = storage_class or self.settings.storage_class or ""
+        return attributes
+
+    def _check_can_write(self, key: str) -> None:
+        check_key(key)
+        if not self.can_write:
+            raise ReadOnlyError(
+                f"cannot write {key!r}: {self.location} can only be read",
+                ErrorKind.READ_ONLY_STORAGE,
+            )
+
+
+class NoRangesError(Exception):
+    """The server sent a whole object when asked for part of it."""
+
+
+def _is_ours(key: str) -> bool:
+    return not key.startswith(PROBE_DIRECTORY + "/")
+
+
+def _put_mode(condition: Version | None) -> str | dict[str, str]:
+    if condition is None:
+        return "create"
+    named = {"e_tag": condition.etag, "version": condition.generation}
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def _joined(parts: Sequence[memoryview]) -> memoryview:
+    return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))

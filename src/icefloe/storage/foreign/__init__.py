@@ -1,0 +1,1 @@
+"""Reading parts of objects that are not ours: virtual chunks."""

@@ -1,0 +1,92 @@
+"""What virtual chunk containers may be read with: a credential per kind of store.
+
+Names are Icechunk's. Containers themselves are in `icefloe.config`, which holds no credentials.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.storage.identity.credentials import (
+    AnyAzureCredential,
+    AnyGcsCredential,
+    AnyS3Credential,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerS3:
+    """Sign in to S3."""
+
+    credentials: AnyS3Credential
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerGcs:
+    """Sign in to Google."""
+
+    credentials: AnyGcsCredential
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerAzure:
+    """Sign in to Azure."""
+
+    credentials: AnyAzureCredential
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerLocalFileSystem:
+    """Permission to read local files."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerHttp:
+    """Permission to read from web servers."""
+
+
+class Credentials:
+    """What a virtual chunk container may be read with; make one of the variants."""
+
+    S3: ClassVar[type[ContainerS3]] = ContainerS3
+    Gcs: ClassVar[type[ContainerGcs]] = ContainerGcs
+    Azure: ClassVar[type[ContainerAzure]] = ContainerAzure
+    LocalFileSystemAccess: ClassVar[type[ContainerLocalFileSystem]] = ContainerLocalFileSystem
+    HttpAccess: ClassVar[type[ContainerHttp]] = ContainerHttp
+
+
+AnyCredential = (
+    ContainerS3 | ContainerGcs | ContainerAzure | ContainerLocalFileSystem | ContainerHttp
+)
+
+LocalFileSystemAccess = ContainerLocalFileSystem()
+"""Lets a `file://` container be read."""
+
+HttpAccess = ContainerHttp()
+"""Lets an `http(s)://` container be read."""
+
+
+def containers_credentials(
+    m: Mapping[str, AnyS3Credential | AnyGcsCredential | AnyAzureCredential | AnyCredential | None],
+) -> dict[str, AnyCredential | None]:
+    """The argument `authorize_virtual_chunk_access` wants: credentials by URL prefix."""
+    return {prefix: _for_container(prefix, credential) for prefix, credential in m.items()}
+
+
+def _for_container(prefix: str, credential: object) -> AnyCredential | None:
+    if credential is None or isinstance(credential, AnyCredential):
+        return credential
+    if isinstance(credential, AnyS3Credential):
+        return ContainerS3(credential)
+    if isinstance(credential, AnyGcsCredential):
+        return ContainerGcs(credential)
+    if isinstance(credential, AnyAzureCredential):
+        return ContainerAzure(credential)
+    raise InvalidInputError(
+        f"container {prefix!r}: {type(credential).__name__} is not a credential; make one with "
+        "s3_credentials, gcs_credentials or azure_credentials",
+        ErrorKind.INVALID_CREDENTIALS,
+    )

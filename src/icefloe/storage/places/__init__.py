@@ -1,0 +1,1 @@
+"""Where a repository can be: plain descriptions."""

@@ -1,0 +1,253 @@
+"""Where a repository can be: plain descriptions of each kind of storage.
+
+They compare, hash and pickle, know the settings that are right for their kind, and print without
+secrets. Two that have the same `place` lead to the same objects. Nothing here connects anywhere;
+see `connect.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from typing import TYPE_CHECKING, ClassVar
+
+from icefloe.config.storage import (
+    StorageConcurrencySettings,
+    StorageRetriesSettings,
+    StorageSettings,
+)
+from icefloe.errors import ErrorKind, InternalError, InvalidInputError
+from icefloe.on_demand import on_demand
+from icefloe.records import record
+
+if TYPE_CHECKING:
+    from icefloe.storage.drivers import memory
+    from icefloe.storage.drivers.memory import MemoryObjects
+    from icefloe.storage.identity.credentials import (
+        AnyAzureCredential,
+        AnyGcsCredential,
+        AnyS3Credential,
+    )
+else:
+    memory = on_demand("icefloe.storage.drivers.memory")
+
+Headers = tuple[tuple[str, str], ...]
+"""HTTP headers, or other text options, in a form that can be hashed."""
+
+
+Place = tuple[str | None, ...]
+"""Which objects these are, apart from how one signs in to them."""
+
+
+def as_headers(*several: Mapping[str, str] | None) -> Headers:
+    """Mappings merged, later ones winning, and sorted by name."""
+    merged: dict[str, str] = {}
+    for headers in several:
+        merged |= headers or {}
+    return tuple(sorted(merged.items()))
+
+
+def normal_prefix(prefix: str | None) -> str:
+    """A prefix without slashes at its ends; InvalidInputError if no key could start with it.
+
+    >>> normal_prefix("/a/b/"), normal_prefix(None)
+    ('a/b', '')
+    """
+    text = (prefix or "").strip("/")
+    segments = text.split("/")
+    if text and ("" in segments or "." in segments or ".." in segments or "\0" in text):
+        raise InvalidInputError(
+            f"prefix {prefix!r}: expected names joined by '/', none of them empty, '.' or '..'",
+            ErrorKind.BAD_PREFIX,
+        )
+    return text
+
+
+@record(frozen=True)
+class MemoryLocation:
+    """Objects in the memory of one process, under a name that is known only there."""
+
+    kind: ClassVar[str] = "in-memory"
+
+    name: str
+    objects: MemoryObjects = field(repr=False, compare=False)
+
+    @property
+    def url(self) -> str:
+        return f"memory://{self.name}"
+
+    @property
+    def place(self) -> Place:
+        return (self.kind, self.name)
+
+    def default_settings(self) -> StorageSettings:
+        return StorageSettings(
+            concurrency=StorageConcurrencySettings(5, 1), retries=StorageRetriesSettings(1, 0, 0)
+        )
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return _memory_location, (self.name,)
+
+
+def _memory_location(name: str) -> MemoryLocation:
+    """Find the objects again, when unpickled in the process they are in."""
+    objects = memory.find_memory_objects(name)
+    if objects is None:
+        raise InternalError(
+            f"in-memory storage {name!r} belongs to another process (or is gone): its objects "
+            "cannot be pickled; use local_filesystem_storage to share a repository",
+            ErrorKind.PICKLE,
+        )
+    return MemoryLocation(name, objects)
+
+
+@record(frozen=True)
+class LocalLocation:
+    """Files below a directory; `is_durable` waits for the disk at each commit."""
+
+    kind: ClassVar[str] = "local filesystem"
+
+    path: str
+    is_durable: bool = True
+
+    @property
+    def url(self) -> str:
+        return self.path
+
+    @property
+    def place(self) -> Place:
+        return (self.kind, self.path)
+
+    def default_settings(self) -> StorageSettings:
+        # Conditional updates are on, unlike in Icechunk: see `local.py`.
+        return StorageSettings(
+            concurrency=StorageConcurrencySettings(5, 4096),
+            retries=StorageRetriesSettings(1, 0, 0),
+            unsafe_use_metadata=False,
+        )
+
+
+@record(frozen=True)
+class S3Location:
+    """A bucket of a service that speaks S3, and a prefix in it."""
+
+    bucket: str
+    prefix: str
+    credentials: AnyS3Credential
+    kind: str = "S3"
+    region: str | None = None
+    endpoint_url: str | None = None
+    allow_http: bool = False
+    is_path_style: bool = False
+    stream_timeout_seconds: int | None = None
+    requester_pays: bool = False
+    checksum_algorithm: str | None = None
+    can_write: bool = True
+    read_headers: Headers = field(default=(), repr=False)
+    write_headers: Headers = field(default=(), repr=False)
+
+    @property
+    def url(self) -> str:
+        return "/".join(filter(None, (f"s3://{self.bucket}", self.prefix)))
+
+    @property
+    def place(self) -> Place:
+        return ("S3", self.endpoint_url, self.bucket, self.prefix)
+
+    def default_settings(self) -> StorageSettings:
+        return StorageSettings()
+
+
+@record(frozen=True)
+class GcsLocation:
+    """A bucket of Google Cloud Storage and a prefix in it."""
+
+    kind: ClassVar[str] = "GCS"
+
+    bucket: str
+    prefix: str
+    credentials: AnyGcsCredential
+    config: Headers = field(default=(), repr=False)
+    read_headers: Headers = field(default=(), repr=False)
+    write_headers: Headers = field(default=(), repr=False)
+
+    @property
+    def url(self) -> str:
+        return "/".join(filter(None, (f"gs://{self.bucket}", self.prefix)))
+
+    @property
+    def place(self) -> Place:
+        return (self.kind, self.bucket, self.prefix)
+
+    def default_settings(self) -> StorageSettings:
+        return StorageSettings()
+
+
+@record(frozen=True)
+class AzureLocation:
+    """A container of an Azure storage account and a prefix in it."""
+
+    kind: ClassVar[str] = "Azure"
+
+    account: str
+    container: str
+    prefix: str
+    credentials: AnyAzureCredential
+    config: Headers = field(default=(), repr=False)
+
+    @property
+    def url(self) -> str:
+        return "/".join(filter(None, (f"az://{self.account}/{self.container}", self.prefix)))
+
+    @property
+    def place(self) -> Place:
+        return (self.kind, self.account, self.container, self.prefix)
+
+    def default_settings(self) -> StorageSettings:
+        return StorageSettings()
+
+
+@record(frozen=True)
+class HttpLocation:
+    """Files on a web server, to be read only. The URL has no user, password or query."""
+
+    kind: ClassVar[str] = "HTTP"
+
+    base_url: str
+    options: Headers = field(default=(), repr=False)
+    headers: Headers = field(default=(), repr=False)
+
+    @property
+    def url(self) -> str:
+        return self.base_url
+
+    @property
+    def place(self) -> Place:
+        return (self.kind, self.base_url)
+
+    def default_settings(self) -> StorageSettings:
+        return StorageSettings()
+
+
+@record(frozen=True)
+class RedirectLocation:
+    """A web address that answers with the URL of the storage; asked when it is first used."""
+
+    kind: ClassVar[str] = "redirect"
+
+    base_url: str = field(repr=False)  # its query may be a secret
+
+    @property
+    def url(self) -> str:
+        return self.base_url.partition("?")[0]
+
+    @property
+    def place(self) -> Place:
+        return (self.kind, self.base_url)
+
+    def default_settings(self) -> StorageSettings:
+        return StorageSettings()
+
+
+RemoteLocation = S3Location | GcsLocation | AzureLocation | HttpLocation
+Location = MemoryLocation | LocalLocation | RemoteLocation | RedirectLocation

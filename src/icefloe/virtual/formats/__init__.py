@@ -1,0 +1,1 @@
+"""The file formats that sources have: describing them and reading their values."""

@@ -1,0 +1,446 @@
+"""HDF5 and NetCDF 4 files: what is in them, and where. Needs h5py.
+
+h5py's low-level calls are used throughout: its friendly ones take ten times as long, and a file has
+to be opened for a few milliseconds only when there are a hundred thousand of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import h5py
+import numpy as np
+from h5py import h5a, h5d, h5g, h5l, h5o, h5r, h5s
+from numpy.typing import NDArray
+
+from icefloe.virtual.formats.hdf5_chunks import (
+    codecs_of,
+    find_references,
+    read_sparse,
+    written_chunks,
+)
+from icefloe.virtual.formats.hdf5_types import holds_references, storable_dtype, unusual_storage
+from icefloe.virtual.model.cf_attributes import zarr_attributes
+from icefloe.virtual.model.data_types import attribute_json, data_type_of, fill_value_json
+from icefloe.virtual.model.description import (
+    GroupDescription,
+    Json,
+    SourceDescription,
+    SourceError,
+    VariableDescription,
+    mark_gaps,
+    wants_values,
+    with_values,
+)
+from icefloe.virtual.places.access import SourceFile
+
+NOT_A_VARIABLE = "This is a netCDF dimension but not a netCDF variable"
+NON_COORDINATE = "_nc4_non_coord_"
+"""NetCDF puts this before the name of a variable named like a dimension it does not span."""
+
+_MOST_LINKS = 16
+_MARKS = frozenset({b"CLASS", b"NAME", b"DIMENSION_LIST", b"_Netcdf4Dimid", b"_Netcdf4Coordinates"})
+_BOOKKEEPING = frozenset({b"REFERENCE_LIST", b"_NCProperties", b"_nc3_strict"})
+
+
+def scan_hdf5(
+    file: SourceFile, *, references: bool, concat_dims: tuple[str, ...] | None
+) -> SourceDescription:
+    """Describe a file; with `references`, also find every chunk that can be referred to."""
+    with opened(file) as fid:
+        scan = _Scan(file, fid, references, concat_dims)
+        scan.group(h5g.open(fid, b"/"), "")
+        scan.stretch()
+        mark_gaps(scan.variables, scan.references)
+        return SourceDescription(
+            file.location,
+            "hdf5",
+            file.version,
+            scan.groups,
+            scan.variables,
+            scan.references if references else None,
+        )
+
+
+@contextlib.contextmanager
+def opened(file: SourceFile) -> Iterator[Any]:
+    """The HDF5 file id, closed afterwards; whatever HDF5 cannot read is a `SourceError`."""
+    target = str(file.path) if file.path is not None else file.open()
+    try:
+        with h5py.File(target, "r", locking=False if file.path is not None else None) as h5file:
+            yield h5file.id
+    except (OSError, RuntimeError, KeyError) as error:
+        raise SourceError(f"{file.location}: HDF5 cannot read it: {error}") from error
+
+
+@dataclass(slots=True)
+class _Scan:
+    """One walk through a file."""
+
+    file: SourceFile
+    fid: Any
+    with_references: bool
+    concat_dims: tuple[str, ...] | None
+    groups: dict[str, GroupDescription] = field(default_factory=dict)
+    variables: dict[str, VariableDescription] = field(default_factory=dict)
+    references: dict[str, Any] = field(default_factory=dict)
+    dimension_names: dict[int, str] = field(default_factory=dict)
+    """NetCDF's numbers of dimensions, as met so far."""
+    scale_names: dict[int, str] = field(default_factory=dict)
+    """Names of the scales that variables refer to, by address."""
+    seen: set[int] = field(default_factory=set)
+    """Addresses of the groups met so far: a group may be its own grandchild."""
+
+    def group(self, gid: Any, path: str) -> None:
+        address = h5o.get_info(gid).addr
+        if address in self.seen:
+            return
+        self.seen.add(address)
+        arrays, groups = _members(gid, self.file.location)
+        dimensions, unlimited = {}, set()
+        for name, item in arrays.items():
+            if not item.is_scale:
+                continue
+            dimensions[name] = item.dataset.shape[0]
+            self.scale_names[h5o.get_info(item.dataset).addr] = name
+            longest = item.dataset.get_space().get_simple_extent_dims(maxdims=True)
+            if longest[0] in (None, h5s.UNLIMITED):
+                unlimited.add(name)
+            if (number := item.marks.get(b"_Netcdf4Dimid")) is not None:
+                self.dimension_names[int(np.ravel(number)[0])] = name
+        # A dimension without a name is taken for one of the same size, as NetCDF does it.
+        phony = [(name, size) for name, size in dimensions.items() if name not in unlimited]
+        for name, item in arrays.items():
+            if item.is_variable:
+                self._variable(item, name, path, phony)
+        dimensions |= dict(phony)
+        own, _ = _attributes(gid)
+        attributes = {key: attribute_json(value) for key, value in own.items()}
+        self.groups[path] = GroupDescription(attributes, dimensions, frozenset(unlimited))
+        for name, child in groups.items():
+            self.group(child, f"{path}/{name}" if path else name)
+
+    def stretch(self) -> None:
+        """Give all variables along an unlimited dimension its length, as NetCDF does.
+
+        HDF5 knows how far each was written; NetCDF takes the rest for fill values.
+        """
+        longest: dict[tuple[str, str], int] = {}
+        keys = {}
+        for path, variable in self.variables.items():
+            keys[path] = [self._unlimited(variable.group, name) for name in variable.dimensions]
+            for key, size in zip(keys[path], variable.shape, strict=True):
+                if key is not None:
+                    known = longest.get(key, self.groups[key[0]].dimensions[key[1]])
+                    longest[key] = max(size, known)
+        for (group, name), size in longest.items():
+            self.groups[group].dimensions[name] = size
+        for path, variable in self.variables.items():
+            shape = tuple(
+                size if key is None else longest[key]
+                for key, size in zip(keys[path], variable.shape, strict=True)
+            )
+            if shape != variable.shape:
+                self.variables[path] = _stretched(variable, shape)
+
+    def _unlimited(self, group: str, name: str) -> tuple[str, str] | None:
+        """The group that defines an unlimited dimension, with its name."""
+        while True:
+            found = self.groups.get(group)
+            if found is not None and name in found.dimensions:
+                return (group, name) if name in found.unlimited else None
+            if not group:
+                return None
+            group = group.rpartition("/")[0]
+
+    def _variable(
+        self, item: _Dataset, name: str, group: str, phony: list[tuple[str, int]]
+    ) -> None:
+        name = name.removeprefix(NON_COORDINATE)
+        path = f"{group}/{name}" if group else name
+        dataset, attributes = item.dataset, item.attributes
+        shape = dataset.shape or ()  # a dataset without values, only attributes, has none
+        plist = dataset.get_create_plist()
+        is_chunked = plist.get_layout() == h5d.CHUNKED
+        dtype, trouble = storable_dtype(dataset)
+        trouble = trouble or _foreign_storage(plist)
+        fill: Json = None
+        codecs, reason = None, trouble
+        said = zarr_attributes(attributes, dtype)
+        if not trouble:
+            fill = fill_value_json(_fill_value(plist, dtype), dtype)
+            codecs, reason = codecs_of(plist, dtype)
+            if (odd := unusual_storage(dataset.get_type(), dtype)) is not None:
+                codecs, reason = None, odd
+        variable = VariableDescription(
+            path=path,
+            dtype="string" if dtype.kind == "O" else dtype.str,
+            shape=shape,
+            chunks=tuple(max(1, size) for size in (plist.get_chunk() if is_chunked else shape)),
+            dimensions=self._dimensions(item, name, shape, phony),
+            attributes=said.attributes,
+            data_type=None if trouble else data_type_of(dtype),
+            fill_value=fill,
+            codecs=codecs,
+            reason=reason,
+            is_contiguous=not is_chunked and codecs is not None,
+            notes=said.notes,
+        )
+        if not trouble and wants_values(variable, self.concat_dims):
+            variable = with_values(variable, read_all(dataset, dtype))
+        if self.with_references and codecs is not None:
+            size_bytes = self.file.version.size_bytes
+            found = find_references(dataset, plist, self.file.location, size_bytes)
+            if isinstance(found, str):
+                variable = replace(variable, codecs=None, reason=found)
+            else:
+                self.references[path] = found
+        self.variables[path] = variable
+
+    def _dimensions(
+        self, item: _Dataset, name: str, shape: tuple[int, ...], phony: list[tuple[str, int]]
+    ) -> tuple[str, ...]:
+        if not shape:
+            return ()
+        numbers = item.marks.get(b"_Netcdf4Coordinates")
+        if numbers is not None:
+            known = [self.dimension_names.get(int(number)) for number in np.ravel(numbers)]
+            names = tuple(known_name for known_name in known if known_name is not None)
+            if len(names) == len(shape):
+                return names
+        listed: list[str | None] = [None] * len(shape)
+        scales = item.marks.get(b"DIMENSION_LIST")
+        if isinstance(scales, np.ndarray) and scales.shape == (len(shape),):
+            listed = [self._scale_name(refs) for refs in scales]
+        elif len(shape) == 1 and item.is_scale:
+            return (name,)
+        used: set[str] = set()
+        return tuple(
+            scale or _phony_name(size, phony, used)
+            for scale, size in zip(listed, shape, strict=True)
+        )
+
+    def _scale_name(self, refs: Any) -> str | None:
+        """The scale of a dimension, the last one as in NetCDF; None if there is none any more."""
+        found = refs[-1] if isinstance(refs, np.ndarray) and refs.size else None
+        if not isinstance(found, h5r.Reference):
+            return None
+        try:
+            # HDF5 looks through the whole file for the name of an object: they are kept.
+            address = h5o.get_info(h5r.dereference(found, self.fid)).addr
+            if address not in self.scale_names:
+                full = h5r.get_name(found, self.fid) or b""
+                self.scale_names[address] = _text(full, self.file.location).rpartition("/")[2]
+        except (KeyError, RuntimeError, ValueError):
+            return None
+        return self.scale_names[address] or None
+
+
+@dataclass(frozen=True, slots=True)
+class _Dataset:
+    """An open dataset, its attributes, and the marks HDF5 and NetCDF put on it."""
+
+    dataset: Any
+    attributes: dict[str, Any]
+    marks: dict[bytes, Any]
+
+    @property
+    def is_scale(self) -> bool:
+        """Whether it is a dimension."""
+        return self.marks.get(b"CLASS") == "DIMENSION_SCALE" and bool(self.dataset.shape)
+
+    @property
+    def is_variable(self) -> bool:
+        """Whether it has values; NetCDF also makes empty ones, to be dimensions only."""
+        label = str(self.marks.get(b"NAME", ""))
+        return not (self.is_scale and label.startswith(NOT_A_VARIABLE))
+
+
+def _stretched(variable: VariableDescription, shape: tuple[int, ...]) -> VariableDescription:
+    longer = replace(variable, shape=shape, values=None, digest=None)
+    if variable.values is None:
+        return longer
+    return with_values(longer, pad(variable.values, shape, variable.fill_value))
+
+
+def pad(values: NDArray[Any], shape: tuple[int, ...], fill: Any) -> NDArray[Any]:
+    """Values with the fill value behind them, up to a shape."""
+    if values.dtype.kind == "f" and isinstance(fill, str):  # as zarr.json spells it
+        fill = np.nan if fill.startswith("0x") else float(fill)
+    padded = np.full(shape, fill, values.dtype)
+    padded[tuple(slice(0, size) for size in values.shape)] = values
+    return padded
+
+
+def _text(name: bytes, location: str) -> str:
+    try:
+        return name.decode()
+    except UnicodeDecodeError as error:
+        raise SourceError(f"{location}: the name {name!r} in it is not UTF-8") from error
+
+
+def _members(gid: Any, location: str) -> tuple[dict[str, _Dataset], dict[str, Any]]:
+    """Datasets and groups by name, as far as they are in this file."""
+    arrays, groups = {}, {}
+    for raw in gid:
+        child = _linked(gid, raw)
+        if isinstance(child, h5d.DatasetID):
+            arrays[_text(raw, location)] = _Dataset(child, *_attributes(child))
+        elif isinstance(child, h5g.GroupID) and gid.links.get_info(raw).type == h5l.TYPE_HARD:
+            groups[_text(raw, location)] = child  # which is met under its own name only
+    return arrays, groups
+
+
+def _linked(gid: Any, raw: bytes, depth: int = 0) -> Any:
+    """What a link leads to inside this file; None if it leads nowhere, or to another file.
+
+    HDF5 would follow soft links through external ones, and who made this file must not choose
+    which others are read. So each step is looked at.
+    """
+    if not gid.links.exists(raw):
+        return None
+    kind = gid.links.get_info(raw).type
+    if kind == h5l.TYPE_HARD:
+        return h5o.open(gid, raw)
+    if kind != h5l.TYPE_SOFT or depth >= _MOST_LINKS:
+        return None
+    path: bytes = gid.links.get_val(raw)
+    found = h5g.open(gid, b"/") if path.startswith(b"/") else gid
+    for name in filter(None, path.split(b"/")):
+        if not isinstance(found, h5g.GroupID):
+            return None
+        found = found if name == b"." else _linked(found, name, depth + 1)
+    return found
+
+
+def _phony_name(size: int, phony: list[tuple[str, int]], used: set[str]) -> str:
+    """A made-up name for a dimension that has none: the same for the same size, as NetCDF does."""
+    for name, length in phony:
+        if length == size and name not in used:
+            used.add(name)
+            return name
+    count = sum(known.startswith("phony_dim_") for known, _ in phony)
+    name = f"phony_dim_{count}"
+    phony.append((name, size))
+    used.add(name)
+    return name
+
+
+def _attributes(owner: Any) -> tuple[dict[str, Any], dict[bytes, Any]]:
+    """The attributes that are somebody's data, and those that are marks; numpy or Python values."""
+    found, marks = {}, {}
+    for number in range(h5a.get_num_attrs(owner)):
+        attribute = h5a.open(owner, index=number)
+        raw = attribute.name if isinstance(attribute.name, bytes) else attribute.name.encode()
+        if raw in _BOOKKEEPING:
+            continue
+        is_list = raw == b"DIMENSION_LIST"
+        # h5py crashes at some references, and nobody could follow them in a repository.
+        readable = is_list or not holds_references(attribute.get_type())
+        value = _attribute(attribute) if readable else None
+        if value is None and is_list:
+            raise SourceError("a list of dimensions is of a type that h5py cannot read")
+        if value is None:
+            continue
+        if raw in _MARKS:
+            marks[raw] = value
+        else:
+            found[raw.decode("utf-8", "replace")] = value
+    return found, marks
+
+
+def _attribute(attribute: Any) -> Any:
+    """The value of an attribute; None for types that nobody could write down, such as times."""
+    if attribute.get_space().get_simple_extent_type() == h5s.NULL:
+        return ""
+    try:
+        values = np.empty(attribute.shape, attribute.dtype)
+    except TypeError:  # numpy has no such type
+        return None
+    attribute.read(values)
+    if values.dtype.kind == "S" and not values.shape:
+        return bytes(values[()]).decode("utf-8", "replace")
+    if values.dtype.kind == "O" and h5py.check_string_dtype(values.dtype):
+        text = [_as_str(item) for item in values.ravel().tolist()]
+        return text[0] if len(text) == 1 else text
+    return values[()] if not values.shape else values
+
+
+def _as_str(item: Any) -> str:
+    return item.decode("utf-8", "replace") if isinstance(item, bytes) else str(item or "")
+
+
+def _foreign_storage(plist: Any) -> str | None:
+    if plist.get_layout() == h5d.VIRTUAL:
+        return "it is put together from other HDF5 files (a virtual dataset)"
+    if plist.get_external_count():
+        return "its values lie in other files (external storage)"
+    return None
+
+
+def _fill_value(plist: Any, dtype: np.dtype[Any]) -> Any:
+    if dtype.kind == "O" or plist.fill_value_defined() == h5d.FILL_VALUE_UNDEFINED:
+        return None
+    value = np.zeros((), dtype)
+    plist.get_fill_value(value)
+    return value[()]
+
+
+def read_all(dataset: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Every value as stored; text as Python strings."""
+    if dtype.kind == "O":
+        return as_text(h5py.Dataset(dataset)[()])
+    values = np.empty(dataset.shape or (), dtype)
+    if values.size and dataset.shape is not None:
+        dataset.read(h5s.ALL, h5s.ALL, values)
+    return values
+
+
+def as_text(values: Any) -> NDArray[Any]:
+    """Variable-length HDF5 text as an array of `str`."""
+    array = np.asarray(values, object)
+    text = [
+        item.decode("utf-8", "replace") if isinstance(item, bytes) else str(item)
+        for item in array.ravel().tolist()
+    ]
+    made = np.empty(len(text), object)
+    made[:] = text
+    return made.reshape(array.shape)
+
+
+def open_dataset(fid: Any, path: str) -> tuple[Any, NDArray[np.int64] | None]:
+    """The dataset of a variable, and where its chunks are if it is sparse, for `read_region`."""
+    group, _, name = path.rpartition("/")
+    parent = h5g.open(fid, b"/")
+    for part in filter(None, group.split("/")):
+        parent = _linked(parent, part.encode())
+    raw = name.encode()
+    if parent.links.exists(NON_COORDINATE.encode() + raw):
+        raw = NON_COORDINATE.encode() + raw
+    found = h5py.Dataset(_linked(parent, raw))
+    return found, written_chunks(found.id)
+
+
+def read_region(
+    dataset: Any, region: tuple[slice, ...], written: NDArray[np.int64] | None = None
+) -> NDArray[Any]:
+    """Part of a dataset as stored; `written` is where the chunks of a sparse one start."""
+    dtype, _ = storable_dtype(dataset.id)
+    if written is not None and region and dtype.kind in "biuf":
+        fill = _fill_value(dataset.id.get_create_plist(), dtype)
+        values = read_sparse(dataset, written, region, 0 if fill is None else fill)
+    else:
+        values = dataset[region] if dataset.shape else dataset[()]
+    values = as_text(values) if dtype.kind == "O" else np.asarray(values, dtype)
+    wanted = tuple(
+        values.shape[axis] if span.stop is None else span.stop - (span.start or 0)
+        for axis, span in enumerate(region)
+    )
+    if wanted == values.shape:
+        return values
+    # Not written so far, though the dimension has grown: see `stretch`.
+    fill = "" if dtype.kind == "O" else _fill_value(dataset.id.get_create_plist(), dtype)
+    return pad(values, wanted, fill)

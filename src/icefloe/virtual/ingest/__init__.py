@@ -1,0 +1,1 @@
+"""Doing what a plan says: scan, fill, commit. Engines do the work."""

@@ -1,0 +1,131 @@
+"""The engine of an ingest in one process: the plain loops that say what the result has to be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+from zarr.abc.store import Store
+
+from icefloe.api.session import Session
+from icefloe.format.manifest.chunk_refs import ChunkKind
+from icefloe.store.zarr_store import IcechunkStore
+from icefloe.virtual.formats.opening import NativeReader
+from icefloe.virtual.ingest.chunk_copy import copy_region
+from icefloe.virtual.ingest.comparing import Digests, digest_file, files_to_read
+from icefloe.virtual.ingest.open_files import OpenFiles, collecting, reason_of
+from icefloe.virtual.ingest.room import Move
+from icefloe.virtual.ingest.run import Counts
+from icefloe.virtual.ingest.scanning import scan_for
+from icefloe.virtual.ingest.transfer import placement_of, write_references
+from icefloe.virtual.model.description import SourceDescription, SourceVersion
+from icefloe.virtual.places.access import SourceAccess
+from icefloe.virtual.planning.plan import ArrayPlan, IngestOptions, IngestPlan, Problem
+
+
+class LocalEngine:
+    """Does the work of an ingest here, one piece after the other."""
+
+    def __init__(self, access: SourceAccess) -> None:
+        self._access = access
+        self._references: dict[str, Mapping[str, pa.Table]] = {}
+
+    def scan(
+        self,
+        locations: Sequence[str],
+        options: IngestOptions,
+        known: Mapping[str, SourceVersion],
+    ) -> tuple[list[SourceDescription], list[Problem]]:
+        """Describe all sources; those that cannot be read are problems."""
+        found, problems = [], []
+        for location in locations:
+            try:
+                source = scan_for(location, options, self._access, known.get(location))
+            except Exception as error:  # noqa: BLE001 - whatever a library raises is about the file
+                problems.append(Problem(location, reason_of(error, location)))
+            else:
+                self._references[location] = source.references or {}
+                found.append(source)
+        return found, problems
+
+    def digest(self, plan: IngestPlan) -> tuple[Digests, dict[str, str]]:
+        """The digests that a plan wants, and the files that turn out to be damaged."""
+        digests: Digests = {}
+        damaged: dict[str, str] = {}
+        for source, wanted in files_to_read(plan.uncompared, plan.sources):
+            found, reason = digest_file(source, wanted, self._access)
+            digests |= found
+            if reason is not None:
+                damaged[source.location] = reason
+        return digests, damaged
+
+    def move(self, session: Session, base: Store, moves: Sequence[Move]) -> None:
+        """Copy values of arrays from where they were to where they are going to be."""
+        for move in moves:
+            move.run(base, session.store)
+
+    def fill(self, session: Session, plan: IngestPlan) -> tuple[Counts, dict[str, str]]:
+        """Copy values and place references; also tells which files turn out to be damaged."""
+        damaged: dict[str, str] = {}
+        store = session.store
+        filled = [array.target for array in plan.arrays if array.storage != "values"]
+        before = _count(session, filled)  # chunks that made room
+        with OpenFiles(self._access) as files:
+            for array in plan.arrays:
+                if array.storage == "native":
+                    _copy(store, plan, array, files, damaged)
+                elif array.storage == "virtual":
+                    self._refer(store, plan, array, damaged)
+        return _count(session, filled).plus(before, -1), damaged
+
+    def close(self) -> None:
+        """Nothing is kept."""
+
+    def _refer(
+        self, store: IcechunkStore, plan: IngestPlan, array: ArrayPlan, damaged: dict[str, str]
+    ) -> None:
+        tables = []
+        for row, number in enumerate(array.sources.tolist()):
+            table = self._references[plan.sources[number].location][array.path]
+            with collecting(damaged):
+                placed = placement_of(plan, array, row).place(table, store)
+                if placed is None:
+                    continue
+                if "inline" in placed.column_names:
+                    write_references(store, array.target, placed)
+                else:
+                    tables.append(placed)
+        if tables:
+            # All at once: a session lays every table it is given over the ones before.
+            placed = pa.concat_tables(tables, promote_options="default")
+            write_references(store, array.target, placed)
+
+
+def _copy(
+    store: IcechunkStore,
+    plan: IngestPlan,
+    array: ArrayPlan,
+    files: OpenFiles,
+    damaged: dict[str, str],
+) -> None:
+    def reader_of(number: int) -> NativeReader:
+        return files.at(plan.sources[number].location)
+
+    for region in array.blocks(itemsize=array.itemsize):
+        with collecting(damaged):
+            copy_region(store, plan, array, region, reader_of)
+
+
+def _count(session: Session, targets: Sequence[str]) -> Counts:
+    """What the session has set in these arrays."""
+    state = session._state
+    counts = Counts()
+    for target in targets:
+        edits = state.changes.chunks.get(state.node(f"/{target}").id)
+        if edits is not None:
+            refs, _ = edits.columns()
+            is_virtual = refs.kind == ChunkKind.VIRTUAL
+            size = int(refs.length[~is_virtual].sum())
+            virtual = int(is_virtual.sum())
+            counts = counts.plus(Counts(len(refs) - virtual, size, virtual))
+    return counts

@@ -1,0 +1,188 @@
+"""An ingest from the first look at the files to the commit. An engine does the work.
+
+The loop is the same for one process and for a cluster: describe the sources, plan, make room where
+values go between others, fill, commit. Files that turn out to be damaged while they are read are
+left out, and the rest is planned anew, because the others may go elsewhere without them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol
+
+from zarr.abc.store import Store
+
+from icefloe.api.repository import Repository
+from icefloe.api.session import Session
+from icefloe.changes.solvers import ConflictDetector
+from icefloe.virtual.ingest.comparing import Digests, digest_existing, with_digests
+from icefloe.virtual.ingest.existing import require_group
+from icefloe.virtual.ingest.keep_ledger import enter_in_ledger
+from icefloe.virtual.ingest.quarantine import record_problems
+from icefloe.virtual.ingest.report import IngestReport
+from icefloe.virtual.ingest.room import Move, Room, moves_of_arrays, plan_room, reserve_arrays
+from icefloe.virtual.ingest.transfer import write_metadata, write_values
+from icefloe.virtual.model.description import SourceDescription, SourceVersion
+from icefloe.virtual.planning.arrangement import Existing
+from icefloe.virtual.planning.ledger import Ledger
+from icefloe.virtual.planning.plan import IngestOptions, IngestPlan, Problem
+from icefloe.virtual.planning.planning import plan_ingest
+
+OnError = Literal["fail", "skip", "quarantine"]
+
+
+class Counts(NamedTuple):
+    """Chunks and bytes written, and references set."""
+
+    chunks: int = 0
+    bytes: int = 0
+    references: int = 0
+
+    def plus(self, other: Counts, times: int = 1) -> Counts:
+        """The sum, with the other counted some times."""
+        return Counts(*(a + times * b for a, b in zip(self, other, strict=True)))
+
+
+class Engine(Protocol):
+    """Who does the work of an ingest. Files that are damaged come back with the reason."""
+
+    def scan(
+        self,
+        locations: Sequence[str],
+        options: IngestOptions,
+        known: Mapping[str, SourceVersion],
+    ) -> tuple[list[SourceDescription], list[Problem]]:
+        """Describe all sources, in the order given; those that cannot be read are problems.
+
+        Of those that are `known` in the very version they have, only the version is told.
+        """
+        ...
+
+    def digest(self, plan: IngestPlan) -> tuple[Digests, dict[str, str]]:
+        """The digests of `plan.uncompared`."""
+        ...
+
+    def move(self, session: Session, base: Store, moves: Sequence[Move]) -> None:
+        """Copy values of arrays from where `base` has them to where they are going to be."""
+        ...
+
+    def fill(self, session: Session, plan: IngestPlan) -> tuple[Counts, dict[str, str]]:
+        """Fill the native and virtual arrays of a plan, in a session that has their metadata."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what the scan has kept."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class IngestTask:
+    """One ingest: what is wanted, and of whom."""
+
+    repository: Repository
+    branch: str
+    options: IngestOptions
+    append: bool
+    on_error: OnError
+    message: str | None
+
+
+def run_ingest(engine: Engine, locations: Sequence[str], task: IngestTask) -> IngestReport:
+    """Do it; see `icefloe.spark.ingest` for what may be raised."""
+    started = time.monotonic()
+    options = task.options
+    session = task.repository.writable_session(task.branch)
+    existing = require_group(session.store, options, append=task.append)
+    known = {} if existing is None else existing.ledger.versions
+    found, problems = engine.scan(locations, options, known)
+    try:
+        while True:
+            room, plan = _plan(found, options, existing, problems)
+            if task.on_error == "fail":
+                plan.raise_problems()
+            if plan.uncompared:
+                digests, damaged = engine.digest(plan)
+                found = with_digests(found, digests)
+                wanted = list(plan.uncompared)
+                existing = digest_existing(session.store, options.group, existing, wanted)
+            else:
+                counts, damaged = _fill(engine, task.repository, session, plan, room, existing)
+                if not damaged:
+                    break
+                session.discard_changes()
+            found = [source for source in found if source.location not in damaged]
+            problems += [Problem(location, reason) for location, reason in damaged.items()]
+    finally:
+        engine.close()
+    if task.on_error == "quarantine":
+        record_problems(session.store, options.group, plan.problems, locations)
+    snapshot_id = None
+    if session.has_uncommitted_changes:
+        message = task.message or f"ingested {len(plan.sources) if plan.arrays else 0} files"
+        snapshot_id = session.commit(message, rebase_with=ConflictDetector())
+    return IngestReport(
+        snapshot_id,
+        len(plan.sources) if plan.arrays else 0,
+        len(plan.unchanged),
+        len(plan.problems),
+        *counts,
+        time.monotonic() - started,
+        plan.problems,
+        plan.notes,
+    )
+
+
+def _plan(
+    found: Sequence[SourceDescription],
+    options: IngestOptions,
+    existing: Existing | None,
+    problems: Sequence[Problem],
+) -> tuple[Room | None, IngestPlan]:
+    """The plan, and the room that it needs between values that are there.
+
+    Room is made for files that take part only, so that the plan is made again without the room
+    of those that turn out not to fit.
+    """
+    left_out: set[str] = set()
+    while True:
+        taking_part = [source for source in found if source.location not in left_out]
+        room = None if existing is None else plan_room(existing, taking_part, options)
+        if room is not None and room.refusal is not None:
+            problems = [
+                *problems,
+                *(Problem(location, room.refusal) for location in room.needed_by),
+            ]
+            found = [source for source in found if source.location not in room.needed_by]
+            continue
+        plan = plan_ingest(found, options, existing if room is None else room.existing, problems)
+        more = {problem.location for problem in plan.problems} - left_out
+        if room is None or not more:
+            return room, plan
+        left_out |= more
+
+
+def _fill(
+    engine: Engine,
+    repository: Repository,
+    session: Session,
+    plan: IngestPlan,
+    room: Room | None,
+    existing: Existing | None,
+) -> tuple[Counts, dict[str, str]]:
+    """Everything but the commit; also tells which files turn out to be damaged, and why."""
+    if not plan.arrays:
+        return Counts(), {}
+    if room is not None:
+        reserve_arrays(session, room.arrays)
+        base = repository.readonly_session(snapshot_id=session.snapshot_id).store
+        engine.move(session, base, moves_of_arrays(room.arrays))
+    write_metadata(session.store, plan)
+    counts, damaged = engine.fill(session, plan)
+    if not damaged:
+        for array in plan.arrays:
+            if array.storage == "values":
+                write_values(session.store, array)
+        enter_in_ledger(session.store, plan, Ledger() if existing is None else existing.ledger)
+    return counts, damaged

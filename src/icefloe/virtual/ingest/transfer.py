@@ -1,0 +1,253 @@
+"""Doing what a plan says, piece by piece: the functions that run on one machine or on many."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import zarr
+from numpy.typing import NDArray
+from zarr.abc.store import Store
+from zarr.core.buffer import default_buffer_prototype
+from zarr.core.sync import sync
+from zarr.dtype import parse_dtype
+
+from icefloe.cf.times import convert_times
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.store.zarr_store import IcechunkStore
+from icefloe.virtual.formats.opening import NativeReader
+from icefloe.virtual.ingest.open_files import DamagedSourceError
+from icefloe.virtual.model.data_types import little_endian
+from icefloe.virtual.model.description import Json, SourceDescription, SourceVersion
+from icefloe.virtual.model.references import cut_leading, index_of, shift_references, with_checksums
+from icefloe.virtual.planning.layout import fill_of
+from icefloe.virtual.planning.packing import Packing
+from icefloe.virtual.planning.plan import ArrayPlan, IngestPlan, Region
+from icefloe.virtual.planning.targets import group_document
+
+ReaderOf = Callable[[int], NativeReader]
+"""An open reader for a source, by its number in the plan."""
+
+
+def write_metadata(store: Store, plan: IngestPlan) -> None:
+    """Write the zarr.json of every group and array of a plan."""
+    for path in _with_parents(plan):
+        write_document(store, path, group_document(plan.groups.get(path, {})), may_replace=False)
+    for path, attributes in plan.groups.items():
+        if attributes:
+            write_document(store, path, group_document(attributes))
+    for array in plan.arrays:
+        write_document(store, array.target, array.metadata)
+
+
+def _with_parents(plan: IngestPlan) -> list[str]:
+    """Every group on the way to a node, outermost first; the root is there already."""
+    found: dict[str, None] = {}
+    for path in [*plan.groups, *(array.target.rpartition("/")[0] for array in plan.arrays)]:
+        names = path.split("/") if path else []
+        for depth in range(1, len(names) + 1):
+            found["/".join(names[:depth])] = None
+    return list(found)
+
+
+def write_document(
+    store: Store, path: str, document: dict[str, Json], *, may_replace: bool = True
+) -> None:
+    """Write one zarr.json."""
+    key = f"{path}/zarr.json" if path else "zarr.json"
+    data = default_buffer_prototype().buffer.from_bytes(json.dumps(document).encode())
+    sync(store.set(key, data) if may_replace else store.set_if_not_exists(key, data))
+
+
+def write_values(store: Store, array: ArrayPlan) -> None:
+    """Write a small coordinate, whose values are in the plan."""
+    assert array.values is not None
+    target = zarr.open_array(store, path=array.target, mode="r+", zarr_format=3)
+    box = zip(array.starts[0].tolist(), array.shapes[0].tolist(), strict=True)
+    region = tuple(slice(start, start + size) for start, size in box)
+    if array.values.size:
+        target[region or ...] = array.values
+
+
+def read_block(
+    plan: IngestPlan,
+    array: ArrayPlan,
+    region: Region,
+    reader_of: ReaderOf,
+    target: zarr.Array[Any] | None = None,
+) -> NDArray[Any]:
+    """The values of a region of the target, from the files that have them.
+
+    Values are as stored: packed ones stay packed. Only times are converted, where their units
+    differ between files. What no file has is what the `target` has, if given, else the fill value.
+    """
+    kind = parse_dtype(array.metadata["data_type"], zarr_format=3)
+    fill = kind.from_json_scalar(array.metadata["fill_value"], zarr_format=3)
+    native = kind.to_native_dtype()
+    dtype = np.dtype(object) if native.kind in "OT" else native
+    shape = tuple(span.stop - span.start for span in region)
+    block: NDArray[Any] | None = None
+    for part in array.parts(region):
+        values = reader_of(part.source).read(array.path, part.source_region)
+        units = array.source_times.get(part.source)
+        if units is not None:
+            values = _converted(plan.sources[part.source], array, values, units)
+        if (packing := array.packings.get(part.source)) is not None:
+            values = _repacked(plan.sources[part.source], array, packing, values, dtype)
+        if array.reserved is not None and bool((values == array.reserved).any()):
+            raise DamagedSourceError(
+                plan.sources[part.source].location,
+                f"{array.path!r} holds {array.reserved!r}, which has to mean missing here: other "
+                "files lack the variable, and no value of it is marked as missing",
+            )
+        if part.target_region == region and region:
+            return values.reshape(shape).astype(dtype, copy=False)
+        if block is None and target is not None:
+            block = np.array(target[region], dtype)
+        elif block is None:
+            block = np.full(shape, fill, dtype)
+        inside = tuple(
+            slice(span.start - whole.start, span.stop - whole.start)
+            for span, whole in zip(part.target_region, region, strict=True)
+        )
+        block[inside] = values.reshape(block[inside].shape)
+    return np.full(shape, fill, dtype) if block is None else block
+
+
+def _converted(
+    source: SourceDescription, array: ArrayPlan, values: NDArray[Any], units: Any
+) -> NDArray[Any]:
+    assert array.times is not None
+    variable = source.variables[array.path]
+    dtype = np.dtype(little_endian(variable.dtype))
+    found = convert_times(values, units, array.times, dtype, fill_of(variable))
+    if found is None:
+        raise DamagedSourceError(
+            source.location,
+            f"times of {array.path!r} cannot be written as {dtype} in the units of the first file",
+        )
+    return found
+
+
+def _repacked(
+    source: SourceDescription,
+    array: ArrayPlan,
+    packing: Packing,
+    values: NDArray[Any],
+    dtype: np.dtype[Any],
+) -> NDArray[Any]:
+    own = array.packed_as
+    if own is None:
+        return packing.unpack(values, dtype)
+    found = own.pack(packing.unpack(values, np.dtype("f8")), dtype)
+    if found is None:
+        raise DamagedSourceError(
+            source.location,
+            f"{array.path!r} has values that cannot be packed as {dtype} with the scale_factor "
+            "and add_offset of the array in the repository",
+        )
+    return found
+
+
+def check_missing(
+    plan: IngestPlan, array: ArrayPlan, region: Region, target: zarr.Array[Any]
+) -> None:
+    """Refuse files of which a region of the target has values already.
+
+    Raises:
+        DamagedSourceError: names the file.
+    """
+    for part in array.parts(region) if array.guarded else ():
+        if part.source not in array.guarded:
+            continue
+        there = np.asarray(target[part.target_region])
+        fill = np.asarray(target.fill_value, there.dtype)
+        is_missing = there == fill
+        if there.dtype.kind in "fc":
+            is_missing |= np.isnan(there) & bool(np.isnan(fill))
+        if not bool(np.all(is_missing)):
+            raise DamagedSourceError(
+                plan.sources[part.source].location,
+                f"{array.path!r} has values at its place already, in the repository",
+            )
+
+
+def write_references(store: IcechunkStore, target: str, placed: pa.Table) -> None:
+    """Hand references over to a session; chunks that travel in the table are written.
+
+    Raises:
+        InvalidInputError: no virtual chunk container of the repository covers a location.
+    """
+    if "inline" in placed.column_names:
+        buffer = default_buffer_prototype().buffer
+        inline = placed.filter(pc.is_valid(placed["inline"]))
+        chunks = zip(index_of(inline).tolist(), inline["inline"].to_pylist(), strict=True)
+        for index, data in chunks:
+            key = "/".join([target, "c", *map(str, index)])
+            sync(store.set(key, buffer.from_bytes(data)))
+        placed = placed.filter(pc.is_null(placed["inline"])).drop_columns("inline")
+        if not placed.num_rows:
+            return
+    if (failed := store.set_virtual_refs_table(target, placed)) is not None:
+        is_first = (index_of(placed) == np.array(failed[0])).all(axis=1)
+        location = placed["location"][int(np.argmax(is_first))].as_py()
+        raise InvalidInputError(
+            f"no virtual chunk container covers {location}; add one to the configuration of the "
+            "repository, with set_virtual_chunk_container, and save it",
+            ErrorKind.NO_CONTAINER_FOR_VIRTUAL_CHUNK,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where the references of one variable of one source go: all that placing them needs."""
+
+    target: str
+    location: str
+    first_chunk: tuple[int, ...]
+    cut: tuple[tuple[int, ...], tuple[int, ...]] | None
+    """The shape of a contiguous variable, and that of the chunks it is cut into."""
+    version: SourceVersion
+    is_guarded: bool = False
+    """Whether the target may have no chunks there."""
+
+    def place(self, table: pa.Table, store: Store) -> pa.Table | None:
+        """What scanning gave, at its place in the target, with checksums; None without chunks.
+
+        Raises:
+            DamagedSourceError: the target, in `store`, has chunks there already.
+        """
+        if not table.num_rows:
+            return None
+        if self.cut is not None and "offset" in table.column_names:
+            table = cut_leading(table, *self.cut)
+        placed = with_checksums(shift_references(table, self.first_chunk), self.version)
+        for index in index_of(placed).tolist() if self.is_guarded else ():
+            if sync(store.exists("/".join([self.target, "c", *map(str, index)]))):
+                raise DamagedSourceError(
+                    self.location, f"{self.target!r} has values at its place already"
+                )
+        return placed
+
+
+def placement_of(plan: IngestPlan, array: ArrayPlan, row: int) -> Placement:
+    """Where the file of `array.sources[row]` goes."""
+    number = int(array.sources[row])
+    source = plan.sources[number]
+    variable = source.variables[array.path]
+    chunks = np.maximum(np.array(array.chunks, np.int64), 1)
+    own = array.chunks[array.num_new_axes :]
+    is_cut = variable.is_contiguous and 0 not in variable.shape and own != variable.shape
+    return Placement(
+        array.target,
+        source.location,
+        tuple((array.starts[row] // chunks).tolist()),
+        (variable.shape, own) if is_cut else None,
+        source.version,
+        number in array.guarded,
+    )

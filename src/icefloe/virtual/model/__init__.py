@@ -1,0 +1,1 @@
+"""What a scan finds in a source, the same for every format: pure data."""

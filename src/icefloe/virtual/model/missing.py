@@ -1,0 +1,184 @@
+"""Which stored value means "missing": what places have that no file fills.
+
+Files may lack a variable, and a grid of files may have holes. There an array has its fill value, so
+that has to be one which readers decode to NaN or null. It is the one that the attributes name; NaN
+for floating point numbers; and for integers that have none, the one NetCDF keeps free for it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import struct
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from icefloe.virtual.model.cf_attributes import FILL, MISSING
+from icefloe.virtual.model.data_types import fill_value_json
+from icefloe.virtual.model.description import Json, VariableDescription
+
+NO_TEXT = "\0"
+"""Text of any length that is missing: no file can hold it, because it ends text in C."""
+
+_RESERVED = {
+    "i2": -32767,
+    "u2": 65535,
+    "i4": -2147483647,
+    "u4": 4294967295,
+    "i8": -9223372036854775806,
+    "u8": 18446744073709551614,
+}
+"""The values NetCDF writes where nothing else was written. Bytes have none to spare."""
+
+
+def missing_value_of(attributes: Mapping[str, Json], dtype: str) -> Any:
+    """The stored value that the attributes say is missing; None if they name none of the type."""
+    for name in (FILL, MISSING):
+        if name in attributes:
+            given = attributes[name]
+            first = given[0] if isinstance(given, list) and given else given
+            found = stored_value(attributes, first, dtype)
+            if found is not None:
+                return found
+    return None
+
+
+def stored_value(attributes: Mapping[str, Json], value: Any, dtype: str) -> Any:
+    """A value that attributes name, as the array has it; None if it is none of its type."""
+    return _stored(value, dtype, is_unsigned=_is_unsigned(attributes))
+
+
+def _is_unsigned(attributes: Mapping[str, Json]) -> bool:
+    return str(attributes.get("_Unsigned", "")).lower() == "true"
+
+
+def _stored(value: Any, dtype: str, *, is_unsigned: bool) -> Any:
+    if dtype == "string":
+        return value if isinstance(value, str) else None
+    kind = np.dtype(dtype)
+    if kind.kind == "f":
+        return _float(value)
+    if kind.kind not in "iu" or not isinstance(value, int | float) or not float(value).is_integer():
+        return None
+    number, limits = int(value), np.iinfo(kind)
+    if is_unsigned and number > limits.max:
+        number -= 1 << (8 * kind.itemsize)
+    return number if limits.min <= number <= limits.max else None
+
+
+def _float(value: Any) -> float | None:
+    if isinstance(value, int | float):
+        return float(value)
+    try:
+        found: float = struct.unpack("<d", base64.standard_b64decode(value))[0]
+    except (binascii.Error, struct.error, TypeError, ValueError):
+        return None
+    return found
+
+
+def natural_fill_value(variable: VariableDescription) -> Json | None:
+    """The fill value that means missing without any addition; None if there is no such value."""
+    if variable.dtype == "string":
+        found = missing_value_of(variable.attributes, "string")
+        return None if found is None else found
+    kind = np.dtype(variable.dtype)
+    if kind.kind == "S":
+        return variable.fill_value  # empty text: there is nothing else it could be
+    if kind.kind in "mM":
+        return fill_value_json(np.array("NaT", kind.newbyteorder("=")), kind)
+    found = missing_value_of(variable.attributes, variable.dtype)
+    if found is not None:
+        return fill_value_json(found, kind)
+    if kind.kind in "fc":
+        return fill_value_json(np.nan, kind)
+    return None
+
+
+def reserved_value(variable: VariableDescription) -> Any:
+    """The value that means missing if no file holds it; None if there is none to spare."""
+    if variable.dtype == "string":
+        return NO_TEXT
+    kind = np.dtype(variable.dtype)
+    if _is_unsigned(variable.attributes) or kind.kind not in "iu":
+        return None
+    return _RESERVED.get(f"{kind.kind}{kind.itemsize}")
+
+
+def with_reserved(variable: VariableDescription) -> VariableDescription:
+    """The variable with its reserved value as the mark of missing values."""
+    reserved = reserved_value(variable)
+    if variable.dtype == "string":
+        marked = {**variable.attributes, MISSING: reserved}
+        return replace(variable, attributes=marked, fill_value=reserved)
+    marked = {**variable.attributes, FILL: reserved}
+    return replace(variable, attributes=marked, fill_value=reserved)
+
+
+def means_missing(document: Mapping[str, Json], variable: VariableDescription) -> bool:
+    """Whether the fill value of an array that is there already means missing."""
+    fill = document["fill_value"]
+    natural = natural_fill_value(variable)
+    return natural is not None and json_equal(fill, natural)
+
+
+def prepare_fill(
+    variable: VariableDescription, *, has_holes: bool, has_gaps: bool
+) -> tuple[VariableDescription, Any]:
+    """The variable as a new array needs it: with a fill value that means missing.
+
+    Also the value that then must not occur in any file, if it had to be made up. `has_gaps` says
+    that there are chunks in files that were never written: these go on meaning what they meant,
+    and there can be no holes besides.
+    """
+    natural = natural_fill_value(variable)
+    if natural is not None:
+        kept = has_gaps and not has_holes
+        return (variable if kept else replace(variable, fill_value=natural)), None
+    if not has_holes:
+        return variable, None
+    return with_reserved(variable), reserved_value(variable)
+
+
+def find_unfillable(
+    path: str,
+    variable: VariableDescription,
+    document: Mapping[str, Json] | None,
+    *,
+    is_virtual: bool,
+) -> str | None:
+    """Why places that no file fills could not be told from others; None if they can."""
+    kind = "text" if variable.dtype == "string" else str(np.dtype(variable.dtype))
+    if document is not None:
+        if means_missing(document, variable):
+            return None
+        return (
+            f"variable {path!r} would have places that no file fills, and its fill value in the "
+            f"repository, {document['fill_value']!r}, does not mean missing"
+        )
+    if natural_fill_value(variable) is not None:
+        return None
+    if reserved_value(variable) is None:
+        return (
+            f"variable {path!r} would have places that no file fills, and its type {kind} has no "
+            "value to spare for missing ones"
+        )
+    if is_virtual and kind != "text":
+        return (
+            f"variable {path!r} would have places that no file fills, and no value of it means "
+            "missing; use mode='native', which finds out whether one can"
+        )
+    return None
+
+
+def json_equal(one: Json, other: Json) -> bool:
+    """Whether two fill values are the same, however their NaN is spelled."""
+    return one == other or (_is_nan(one) and _is_nan(other))
+
+
+def _is_nan(value: Json) -> bool:
+    if isinstance(value, list):
+        return bool(value) and all(map(_is_nan, value))
+    return isinstance(value, str) and (value == "NaN" or value.startswith(("0x7f", "0xff")))

@@ -1,0 +1,1 @@
+"""Where sources are: disks, buckets, web servers, and patterns of names."""
