@@ -43,12 +43,13 @@ oldest: ## part of the tests with the oldest Python and the lowest versions of d
 	@$(SETUP_ENV) --oldest "$(OLDEST_VENV)"; $(NO_PYTHON)
 	$(OLDEST_VENV)/bin/python -m pytest -n 2 --dist worksteal $(ARGS) $(OLDEST_TESTS)
 
-check: setup ## lint, format, types, generated code, layers
+check: setup ## lint, format, types, generated code, layers and rooms, private names
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	$(PY) tools/make_async_twins.py --check
 	$(VENV)/bin/lint-imports --no-logo
+	$(PY) tools/check_house.py
 
 format: setup ## put the code in the form that check wants
 	$(PY) -m ruff check --fix-only .

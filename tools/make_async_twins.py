@@ -1,6 +1,6 @@
 """Writes the `x_async` twins of the blocking methods in `icefloe/api`.
 
-A blocking method waits with `run_blocking(operation(self._handle, ...))`. Its twin awaits the same
+A blocking method waits with `run_blocking(operation(self.handle, ...))`. Its twin awaits the same
 operation with `self._aio_handle`. `--check` says whether the files are up to date.
 """
 
@@ -20,6 +20,7 @@ from icefloe.api.arguments import check_arguments
 from icefloe.api.handles import Handles
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.sessions import SessionState
+from icefloe.repo.workspace import Workspace
 """
 _HEAD = '''
 @check_arguments
@@ -29,7 +30,8 @@ class {name}Async:
     _handles: Handles
 
     @property
-    def _handle(self) -> RepoHandle:
+    def handle(self) -> RepoHandle:
+        """The repository as the operations of `icefloe.repo` take it. For code inside icefloe."""
         return self._handles.blocking
 
     @property
@@ -37,13 +39,28 @@ class {name}Async:
         return self._handles.eventloop
 '''
 _EXTRA = {
-    "Session": "    _state: SessionState",
+    "Session": '''
+    _state: SessionState
+
+    @property
+    def workspace(self) -> Workspace:
+        """The session as the operations of `icefloe.repo` take it. For code inside icefloe."""
+        return Workspace(self._handles.blocking, self._state)
+
+    @property
+    def _aio_workspace(self) -> Workspace:
+        return Workspace(self._handles.eventloop, self._state)
+''',
     "Repository": """
     @classmethod
     def _from_handle(cls, handle: RepoHandle, *, is_blocking: bool) -> Self:
         raise NotImplementedError
 """,
 }
+
+
+_TWINS = {"handle": "_aio_handle", "workspace": "_aio_workspace"}
+"""The attributes through which a blocking method reaches storage, and what its twin has instead."""
 
 
 class _Twin(ast.NodeTransformer):
@@ -61,8 +78,7 @@ class _Twin(ast.NodeTransformer):
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         self.generic_visit(node)
-        if node.attr == "_handle":
-            node.attr = "_aio_handle"
+        node.attr = _TWINS.get(node.attr, node.attr)
         return node
 
     def visit_keyword(self, node: ast.keyword) -> ast.AST:

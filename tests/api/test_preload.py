@@ -12,6 +12,7 @@ import zarr
 
 import icefloe
 from icefloe.errors import ErrorKind, StorageError
+from icefloe.repo.workspace import Workspace
 from icefloe.storage.run import run_blocking
 from icefloe.store.operations import get
 from icefloe.testing.wrapping import WrappingDriver
@@ -49,7 +50,7 @@ class Reader:
 
     def __init__(self, folder: Path, config: icefloe.RepositoryConfig | None = None) -> None:
         storage = icefloe.local_filesystem_storage(str(folder))
-        handle = icefloe.Repository.open(storage, config)._handle
+        handle = icefloe.Repository.open(storage, config).handle
         self.driver = Recording(handle.driver)
         self.handle = replace(handle, assets=replace(handle.assets, driver=self.driver))
         self.state = icefloe.Repository.open(storage).readonly_session("main")._state
@@ -59,7 +60,9 @@ class Reader:
         return f"manifests/{array.manifests[0].id.text}"
 
     def read(self, name: str) -> None:
-        assert run_blocking(get(self.handle, self.state, f"{name}/c/0", None)) is not None
+        assert (
+            run_blocking(get(Workspace(self.handle, self.state), f"{name}/c/0", None)) is not None
+        )
 
     def expect(self, *names: str) -> None:
         assert self.driver.manifests == [self.key(name) for name in names]

@@ -22,6 +22,7 @@ from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import NodeId, SnapshotId
 from icefloe.repo import commit
 from icefloe.repo.contention import Contention
+from icefloe.repo.workspace import Workspace
 from icefloe.storage.driver import Driver
 from icefloe.storage.run import run_blocking
 from icefloe.testing.wrapping import WrappingDriver
@@ -187,7 +188,9 @@ def test_manifests_that_are_still_right_are_not_written_again(
     handle = late._handles.blocking
     driver = Overtaken(handle.driver, other)
     overtaken = replace(handle, assets=replace(handle.assets, driver=driver))
-    run_blocking(commit.commit(overtaken, late._state, "late", None, rebase_with=DETECTOR))
+    run_blocking(
+        commit.commit(Workspace(overtaken, late._state), "late", None, rebase_with=DETECTOR)
+    )
     assert seen == [before + 2]  # both splits of ours
     # then two of the other commit; after the race only the split that both touched
     assert num_manifest_files(repository) == before + 2 + 2 + 1

@@ -78,7 +78,7 @@ def test_many_references_are_cut_and_appends_touch_their_own_splits(tmp_path: Pa
     assert len(second.keys() & third.keys()) == len(second) - 1
     assert sum(stop - start for start, stop in third.values()) == 2200
     # What a commit replaced is not kept, and what it wrote is.
-    cached = repo._handle.assets.caches.manifests
+    cached = repo.handle.assets.caches.manifests
     assert {
         text for text in (first | second | third) if icefloe.ManifestId.parse(text) in cached
     } == (set(third))
@@ -90,7 +90,7 @@ def test_one_chunk_needs_one_manifest(tmp_path: Path) -> None:
     session = repo.readonly_session("main")
     for at, number in (((500, 3, 3), 1), ((501, 0, 0), 1), ((999, 19, 9), 2)):
         assert session.chunk_type("/a", at) == icefloe.ChunkType.virtual
-        assert len(repo._handle.assets.caches.manifests) == number
+        assert len(repo.handle.assets.caches.manifests) == number
 
 
 def test_tables_in_any_order_and_over_each_other_end_in_the_same_files(tmp_path: Path) -> None:
@@ -126,13 +126,13 @@ def test_memory_of_a_commit_is_bounded_by_batches(
     monkeypatch.setattr(write_manifests, "_REFS_AT_ONCE", 2 * MOST)
     repo = open_repository(tmp_path)
     written: list[int] = []
-    put = type(repo._handle.assets).put_metadata_files
+    put = type(repo.handle.assets).put_metadata_files
 
     async def noted(self: Any, files: Any) -> None:
         written.append(sum(key.startswith("manifests/") for key, _ in files))
         await put(self, files)
 
-    monkeypatch.setattr(type(repo._handle.assets), "put_metadata_files", noted)
+    monkeypatch.setattr(type(repo.handle.assets), "put_metadata_files", noted)
     append(repo, (0, 1000))
     counts = [count for count in written if count]
     assert sum(counts) == 16

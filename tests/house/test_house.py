@@ -156,6 +156,15 @@ def test_a_layer_is_optional_only_until_it_exists() -> None:
     assert optional & modules == set()
 
 
+def test_the_overview_names_every_module_of_every_room() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    for package in ("format", "storage", "virtual", "spark"):
+        for path in sorted((ROOT / "src" / "icefloe" / package).rglob("*.py")):
+            room = path.parent.name
+            assert path.stem == "__init__" or f"`{path.stem}`" in text, path
+            assert room == package or f"| `{room}` |" in text, path
+
+
 # --- set-up ----------------------------------------------------------------------------------
 
 

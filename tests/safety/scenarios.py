@@ -13,6 +13,7 @@ from icefloe.ids import SnapshotId
 from icefloe.repo import commit, feature_flags, history, refs, sessions, settings
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.sessions import SessionState
+from icefloe.repo.workspace import Workspace
 from icefloe.store import operations
 from tests.safety.worlds import NATIVE_CHUNK
 
@@ -53,28 +54,28 @@ async def open_main(handle: RepoHandle) -> SessionState:
 async def edit(handle: RepoHandle, state: SessionState) -> None:
     """Changes of every kind; making them again on the same session changes nothing more."""
     number = (7).to_bytes(8, "little")
-    await operations.set_key(handle, state, "inline/c/2", number)
-    await operations.set_key(handle, state, "native/c/1", number * NATIVE_CHUNK)
-    await operations.delete(handle, state, "native/c/3")
-    await operations.delete(handle, state, "doomed/zarr.json")
+    await operations.set_key(Workspace(handle, state), "inline/c/2", number)
+    await operations.set_key(Workspace(handle, state), "native/c/1", number * NATIVE_CHUNK)
+    await operations.delete(Workspace(handle, state), "native/c/3")
+    await operations.delete(Workspace(handle, state), "doomed/zarr.json")
     document = b'{"zarr_format":3,"node_type":"group","attributes":{"title":"edited"}}'
-    await operations.set_key(handle, state, "zarr.json", document)
-    await operations.set_key(handle, state, "fresh/zarr.json", document)
+    await operations.set_key(Workspace(handle, state), "zarr.json", document)
+    await operations.set_key(Workspace(handle, state), "fresh/zarr.json", document)
 
 
 async def _commit(handle: RepoHandle, state: SessionState) -> SnapshotId:
     await edit(handle, state)
-    return await commit.commit(handle, state, "edited", {"by": "us"})
+    return await commit.commit(Workspace(handle, state), "edited", {"by": "us"})
 
 
 async def _amend(handle: RepoHandle, state: SessionState) -> SnapshotId:
     await edit(handle, state)
-    return await commit.amend(handle, state, "edited", {"by": "us"})
+    return await commit.amend(Workspace(handle, state), "edited", {"by": "us"})
 
 
 async def _flush(handle: RepoHandle, state: SessionState) -> SnapshotId:
     await edit(handle, state)
-    return await commit.flush(handle, state, "edited", {"by": "us"})
+    return await commit.flush(Workspace(handle, state), "edited", {"by": "us"})
 
 
 def with_packing(handle: RepoHandle) -> RepoHandle:
@@ -90,9 +91,9 @@ async def _commit_packs(handle: RepoHandle, state: SessionState) -> SnapshotId:
     handle = with_packing(handle)
     for at in (2, 0):
         chunk = at.to_bytes(8, "big") * NATIVE_CHUNK
-        await operations.set_key(handle, state, f"native/c/{at}", chunk)
+        await operations.set_key(Workspace(handle, state), f"native/c/{at}", chunk)
     await edit(handle, state)
-    return await commit.commit(handle, state, "edited", {"by": "us"})
+    return await commit.commit(Workspace(handle, state), "edited", {"by": "us"})
 
 
 # -- refs

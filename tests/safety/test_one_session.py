@@ -25,6 +25,7 @@ from icefloe.errors import IcechunkError, ReadOnlyError, SessionStateError
 from icefloe.repo import commit, forks, lifecycle, rebase, relabel, sessions
 from icefloe.repo.handle import Clock, RepoHandle
 from icefloe.repo.sessions import SessionState
+from icefloe.repo.workspace import Workspace
 from icefloe.storage.run import run_blocking
 from icefloe.store import operations, virtual_refs
 from icefloe.testing.schedule import Case, Outcome, StepDriver, every_schedule, some_schedules
@@ -64,20 +65,20 @@ class World:
         self.handle: RepoHandle = lifecycle.make_handle(storage, driver, 2, config, Clock())
         self.state: SessionState = run_blocking(sessions.open_writable(plain, "main"))
         for key, value in EDITED.items():
-            run_blocking(operations.set_key(plain, self.state, key, value))
+            run_blocking(operations.set_key(Workspace(plain, self.state), key, value))
         if is_overtaken:
             other = run_blocking(sessions.open_writable(plain, "main"))
-            run_blocking(operations.set_key(plain, other, "b/c/1", b"theirs"))
-            run_blocking(commit.commit(plain, other, "theirs", None))
+            run_blocking(operations.set_key(Workspace(plain, other), "b/c/1", b"theirs"))
+            run_blocking(commit.commit(Workspace(plain, other), "theirs", None))
 
     def contents(self, snapshot_id: str | None = None) -> dict[str, bytes]:
         """Every chunk of the tip, or of a snapshot."""
         repository = icefloe.Repository.open(self.storage)
         branch = "main" if snapshot_id is None else None
         session = repository.readonly_session(branch, snapshot_id=snapshot_id)
-        state, handle = session._state, session._handle
-        keys = run_blocking(operations.list_prefix(handle, state, ""))
-        found = {key: run_blocking(operations.get(handle, state, key)) for key in keys}
+        state, handle = session._state, session.handle
+        keys = run_blocking(operations.list_prefix(Workspace(handle, state), ""))
+        found = {key: run_blocking(operations.get(Workspace(handle, state), key)) for key in keys}
         return {
             key: bytes(value)
             for key, value in found.items()
@@ -89,11 +90,11 @@ def _objects() -> Objects:
     storage = icefloe.in_memory_storage()
     config = RepositoryConfig(inline_chunk_threshold_bytes=0)
     session = icefloe.Repository.create(storage, config).writable_session("main")
-    handle, state = session._handle, session._state
+    handle, state = session.handle, session._state
     group = b'{"zarr_format": 3, "node_type": "group"}'
     documents = {"zarr.json": group, "a/zarr.json": DOCUMENT, "b/zarr.json": DOCUMENT}
     for key, value in (documents | COMMITTED).items():
-        run_blocking(operations.set_key(handle, state, key, value))
+        run_blocking(operations.set_key(Workspace(handle, state), key, value))
     session.commit("arrays")
     return read_objects(storage)
 
@@ -104,41 +105,43 @@ OBJECTS = _objects()
 
 
 async def commits(world: World) -> str:
-    return (await commit.commit(world.handle, world.state, "ours", None)).text
+    return (await commit.commit(Workspace(world.handle, world.state), "ours", None)).text
 
 
 async def commits_rebasing(world: World) -> str:
     solver = icefloe.ConflictDetector()
-    return (await commit.commit(world.handle, world.state, "ours", None, rebase_with=solver)).text
+    return (
+        await commit.commit(Workspace(world.handle, world.state), "ours", None, rebase_with=solver)
+    ).text
 
 
 async def amends(world: World) -> str:
-    return (await commit.amend(world.handle, world.state, "ours", None)).text
+    return (await commit.amend(Workspace(world.handle, world.state), "ours", None)).text
 
 
 async def flushes(world: World) -> str:
-    return (await commit.flush(world.handle, world.state, "ours", None)).text
+    return (await commit.flush(Workspace(world.handle, world.state), "ours", None)).text
 
 
 async def rebases(world: World) -> int:
-    return await rebase.rebase(world.handle, world.state, icefloe.ConflictDetector())
+    return await rebase.rebase(Workspace(world.handle, world.state), icefloe.ConflictDetector())
 
 
 async def gets(world: World, key: str) -> bytes | None:
-    found = await operations.get(world.handle, world.state, key)
+    found = await operations.get(Workspace(world.handle, world.state), key)
     return None if found is None else bytes(found)
 
 
 async def lists(world: World) -> list[str]:
-    return await operations.list_prefix(world.handle, world.state, "a")
+    return await operations.list_prefix(Workspace(world.handle, world.state), "a")
 
 
 async def measures(world: World) -> int:
-    return await operations.getsize_prefix(world.handle, world.state, "a")
+    return await operations.getsize_prefix(Workspace(world.handle, world.state), "a")
 
 
 async def writes(world: World) -> None:
-    await operations.set_key(world.handle, world.state, "a/c/5", b"late")
+    await operations.set_key(Workspace(world.handle, world.state), "a/c/5", b"late")
 
 
 async def discards(world: World) -> None:
@@ -148,7 +151,7 @@ async def discards(world: World) -> None:
 
 async def deletes(world: World) -> None:
     await world.handle.driver.head("repo")
-    await operations.delete(world.handle, world.state, "a/zarr.json")
+    await operations.delete(Workspace(world.handle, world.state), "a/zarr.json")
 
 
 def race(*works: Operation, is_packed: bool = False, is_overtaken: bool = False) -> Any:
@@ -233,7 +236,7 @@ def test_a_chunk_written_during_a_rebase_is_compared_or_comes_after_it() -> None
     seen: list[str] = []
 
     def write() -> None:
-        run_blocking(operations.set_key(session._handle, session._state, "b/c/1", b"ours"))
+        run_blocking(operations.set_key(session.workspace, "b/c/1", b"ours"))
         seen.append(session._state.snapshot.message)
 
     writer = threading.Thread(target=write)
@@ -259,10 +262,10 @@ def _overtaken_session() -> tuple[icefloe.Repository, icefloe.Session]:
     write_objects(storage, OBJECTS)
     repository = icefloe.Repository.open(storage)
     ours, theirs = (repository.writable_session("main") for _ in range(2))
-    handle = ours._handle
-    run_blocking(operations.set_key(handle, ours._state, "a/c/1", b"ours"))
+    handle = ours.handle
+    run_blocking(operations.set_key(Workspace(handle, ours._state), "a/c/1", b"ours"))
     for key in ("a/c/1", "b/c/1"):
-        run_blocking(operations.set_key(handle, theirs._state, key, b"theirs"))
+        run_blocking(operations.set_key(Workspace(handle, theirs._state), key, b"theirs"))
     theirs.commit("theirs")
     return repository, ours
 
@@ -278,26 +281,26 @@ def test_a_node_deleted_meanwhile_leaves_no_edits_behind(*, is_packed: bool) -> 
         await world.handle.driver.head("repo")
         spec = virtual_refs.VirtualChunkSpec([3], "file:///data", 0, 4)
         virtual_refs.set_virtual_ref(
-            world.handle, world.state, "a/c/3", spec, validate_container=False
+            Workspace(world.handle, world.state), "a/c/3", spec, validate_container=False
         )
 
     async def shifts(world: World) -> None:
-        await relabel.shift_array(world.handle, world.state, "/a", [1])
+        await relabel.shift_array(Workspace(world.handle, world.state), "/a", [1])
 
     async def reindexes(world: World) -> None:
         await relabel.reindex_array(
-            world.handle, world.state, "/a", lambda index: [7 - next(iter(index))], None
+            Workspace(world.handle, world.state), "/a", lambda index: [7 - next(iter(index))], None
         )
 
     async def empties(world: World) -> None:
-        await operations.delete_dir(world.handle, world.state, "a/c")
+        await operations.delete_dir(Workspace(world.handle, world.state), "a/c")
 
     for work in (virtual, shifts, reindexes, empties, writes):
         for outcome in outcomes(race(deletes, work, is_packed=is_packed)):
             result = outcome.results[1]
             assert result is None or isinstance(result, IcechunkError), result
             ended = run_blocking(
-                commit.commit(_plain(outcome.world), outcome.world.state, "", None)
+                commit.commit(Workspace(_plain(outcome.world), outcome.world.state), "", None)
             )
             assert outcome.world.contents(ended.text) == {"b/c/0": b"b"}
 
@@ -309,16 +312,18 @@ def _plain(world: World) -> RepoHandle:
 
 def test_a_fork_that_is_written_to_while_it_is_sent_brings_only_what_can_be_read() -> None:
     async def sends(world: World) -> forks.ForkChanges:
-        return await forks.fork_changes(world.handle, world.state)
+        return await forks.fork_changes(Workspace(world.handle, world.state))
 
     async def fills(world: World) -> None:
         for number in range(3, 7):
             await world.handle.driver.head("repo")
-            await operations.set_key(world.handle, world.state, f"a/c/{number}", b"filled")
+            await operations.set_key(
+                Workspace(world.handle, world.state), f"a/c/{number}", b"filled"
+            )
 
     def make() -> Case[World]:
         world = World(OBJECTS, is_packed=True, is_overtaken=False)
-        world.state = run_blocking(forks.fork_session(_plain(world), world.state))
+        world.state = run_blocking(forks.fork_session(Workspace(_plain(world), world.state)))
         return Case(world, [sends(world), fills(world)])
 
     for outcome in outcomes(make):
@@ -327,8 +332,10 @@ def test_a_fork_that_is_written_to_while_it_is_sent_brings_only_what_can_be_read
         assert world.handle.settings.packing == ResolvedPacking()
         plain = _plain(world)
         session = run_blocking(sessions.open_writable(plain, "main"))
-        run_blocking(forks.merge_forks(plain, session, [outcome.results[0]]))
-        written = run_blocking(commit.commit(plain, session, "merged", None, allow_empty=True))
+        run_blocking(forks.merge_forks(Workspace(plain, session), [outcome.results[0]]))
+        written = run_blocking(
+            commit.commit(Workspace(plain, session), "merged", None, allow_empty=True)
+        )
         found = world.contents(written.text)
         brought = [number for number in range(3, 7) if f"a/c/{number}" in found]
         assert brought == list(range(3, 3 + len(brought)))

@@ -17,6 +17,7 @@ from icefloe.errors import ConflictError, ErrorKind, RebaseFailedError
 from icefloe.ids import SnapshotId
 from icefloe.repo import commit, history, refs, sessions
 from icefloe.repo.handle import RepoHandle
+from icefloe.repo.workspace import Workspace
 from icefloe.storage.run import run_blocking
 from icefloe.storage.spec import Storage
 from icefloe.store import operations
@@ -40,10 +41,10 @@ def creates(name: str, *, is_amending: bool = False) -> Work:
         state = run_blocking(sessions.open_writable(opened, "main"))
         document = {"zarr_format": 3, "node_type": "group", "attributes": {"by": name}}
         data = json.dumps(document).encode()
-        run_blocking(operations.set_key(opened, state, f"{name}/zarr.json", data))
+        run_blocking(operations.set_key(Workspace(opened, state), f"{name}/zarr.json", data))
         if is_amending:
-            return commit.amend(handle, state, name, None)
-        return commit.commit(handle, state, name, None, rebase_with=ConflictDetector())
+            return commit.amend(Workspace(handle, state), name, None)
+        return commit.commit(Workspace(handle, state), name, None, rebase_with=ConflictDetector())
 
     return work
 

@@ -26,6 +26,7 @@ from icefloe.ids import FIRST_SNAPSHOT_ID, SnapshotId
 from icefloe.repo import commit, history, lifecycle, refs, sessions
 from icefloe.repo.handle import Clock, RepoHandle
 from icefloe.repo.sessions import SessionState
+from icefloe.repo.workspace import Workspace
 from icefloe.storage.run import run_blocking
 from icefloe.storage.spec import Storage
 from icefloe.store import operations
@@ -80,7 +81,7 @@ def adds(message: str, branch: str = "main") -> Work:
     async def work(handle: RepoHandle) -> SnapshotId:
         state = await sessions.open_writable(handle, branch)
         await add_one(handle, state)
-        return await commit.commit(handle, state, message, None)
+        return await commit.commit(Workspace(handle, state), message, None)
 
     return work
 
@@ -88,17 +89,17 @@ def adds(message: str, branch: str = "main") -> Work:
 async def amends(handle: RepoHandle) -> SnapshotId:
     state = await sessions.open_writable(handle, "main")
     await add_one(handle, state)
-    return await commit.amend(handle, state, "amended", None)
+    return await commit.amend(Workspace(handle, state), "amended", None)
 
 
 async def add_one(handle: RepoHandle, state: SessionState) -> None:
     number = await count(handle, state) + 1
     document = {"zarr_format": 3, "node_type": "group", "attributes": {"count": number}}
-    await operations.set_key(handle, state, "zarr.json", json.dumps(document).encode())
+    await operations.set_key(Workspace(handle, state), "zarr.json", json.dumps(document).encode())
 
 
 async def count(handle: RepoHandle, state: SessionState) -> int:
-    found = await operations.get(handle, state, "zarr.json")
+    found = await operations.get(Workspace(handle, state), "zarr.json")
     assert found is not None
     attributes: dict[str, int] = json.loads(bytes(found))["attributes"]
     return attributes.get("count", 0)

@@ -20,6 +20,7 @@ from icefloe.format import layout
 from icefloe.ids import FIRST_SNAPSHOT_ID, SnapshotId
 from icefloe.repo import lifecycle, sessions
 from icefloe.repo.handle import Clock, RepoHandle
+from icefloe.repo.workspace import Workspace
 from icefloe.storage.driver import Driver
 from icefloe.storage.places.locations import LocalLocation
 from icefloe.storage.run import run_blocking
@@ -132,8 +133,8 @@ def contents(handle: RepoHandle, snapshot_id: str) -> dict[str, bytes]:
     """Every key of a snapshot with its value."""
     state = run_blocking(sessions.open_readonly(handle, SnapshotId.parse(snapshot_id)))
     found = {}
-    for key in run_blocking(operations.list_prefix(handle, state, "")):
-        value = run_blocking(operations.get(handle, state, key))
+    for key in run_blocking(operations.list_prefix(Workspace(handle, state), "")):
+        value = run_blocking(operations.get(Workspace(handle, state), key))
         assert value is not None, f"{key} is listed in snapshot {snapshot_id} and not there"
         found[key] = bytes(value)
     return found

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from icefloe import Repository
-from icefloe.spark.pinned import Source, pin
+from icefloe.spark.pinned import PinnedSnapshot, pin
 from icefloe.spark.reads.options import read_options
 from icefloe.spark.reads.reading import plan_read
 from icefloe.spark.scan import Scan
@@ -56,7 +56,7 @@ WEATHER_ENCODING: dict[str, Any] = {
 }
 
 
-def source_of(repository: Repository, **ref: Any) -> Source:
+def source_of(repository: Repository, **ref: Any) -> PinnedSnapshot:
     return pin(repository, **ref)
 
 

@@ -134,9 +134,7 @@ def state(repository: Repository) -> dict[str, Any]:
 
 
 def _indices(session: Session, path: str) -> list[tuple[int, ...]]:
-    found = run_blocking(
-        all_chunks(session._handle, session._state.view, session._state.node(path))
-    )
+    found = run_blocking(all_chunks(session.handle, session._state.view, session._state.node(path)))
     return [tuple(index) for index in found.index.tolist()]
 
 

@@ -102,7 +102,7 @@ def values_of(session: Session, name: str = "v") -> Any:
 
 def refs_of(session: Session, name: str = "v") -> ChunkRefs:
     state = session._state
-    return run_blocking(all_chunks(session._handle, state.view, state.node(f"/{name}")))
+    return run_blocking(all_chunks(session.handle, state.view, state.node(f"/{name}")))
 
 
 def contents(repository: Repository, snapshot_id: str | None = None) -> dict[str, Any]:

@@ -23,6 +23,7 @@ import icefloe
 from icefloe import VirtualChunkContainer
 from icefloe.assets.virtual_fetch import MOST_READERS
 from icefloe.credentials import HttpAccess, LocalFileSystemAccess
+from icefloe.repo.workspace import Workspace
 from icefloe.storage.places.locations import S3Location
 from icefloe.storage.run import run_blocking
 from icefloe.store import operations
@@ -333,7 +334,7 @@ def test_threads_and_forks_share_a_web_reader(tmp_path: Path) -> None:
         handle = repo._handles.blocking
 
         def read(at: int) -> bytes:
-            found = run_blocking(operations.get(handle, session._state, f"a/c/{at}"))
+            found = run_blocking(operations.get(Workspace(handle, session._state), f"a/c/{at}"))
             assert found is not None
             return bytes(found)
 

@@ -33,6 +33,7 @@ from icefloe import (
     Session,
     Storage,
 )
+from icefloe.repo.workspace import Workspace
 from icefloe.storage.run import run_blocking
 from icefloe.store import operations
 from icefloe.store.keys import ChunkKey, MetadataKey, metadata_key, parse_key
@@ -80,13 +81,15 @@ class TestStore(StoreTests[IcechunkStore, cpu.Buffer]):
         if isinstance(parsed, ChunkKey) and node is None:
             ndim = len(parsed.coordinates)
             document = array([10] * ndim, [1] * ndim)
-            run_blocking(operations.set_key(handle, state, metadata_key(parsed.path), document))
+            run_blocking(
+                operations.set_key(Workspace(handle, state), metadata_key(parsed.path), document)
+            )
         if isinstance(parsed, MetadataKey):
             data = node.user_data if node is not None else GROUP
-        run_blocking(operations.set_key(handle, state, key, data))
+        run_blocking(operations.set_key(Workspace(handle, state), key, data))
 
     async def get(self, store: IcechunkStore, key: str) -> Buffer:
-        found = run_blocking(operations.get(store._blocking, store._state, key))
+        found = run_blocking(operations.get(Workspace(store._blocking, store._state), key))
         assert found is not None
         return buffer(bytes(found))
 

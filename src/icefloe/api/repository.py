@@ -20,6 +20,7 @@ from icefloe.ids import SnapshotId
 from icefloe.on_demand import on_demand
 from icefloe.repo import lifecycle, refs, sessions
 from icefloe.repo.handle import Clock, RepoHandle
+from icefloe.repo.workspace import Workspace
 from icefloe.storage.run import run_blocking
 from icefloe.storage.spec import Storage
 
@@ -253,7 +254,7 @@ class Repository(RepositoryAsync):
 
     def save_config(self) -> None:
         """Save the configuration in force with the repository."""
-        return run_blocking(settings.save_config(self._handle))
+        return run_blocking(settings.save_config(self.handle))
 
     def set_default_commit_metadata(self, metadata: dict[str, Any]) -> None:
         """Metadata that goes into every commit made through this object."""
@@ -265,7 +266,7 @@ class Repository(RepositoryAsync):
 
     def get_metadata(self) -> dict[str, Any]:
         """The metadata of the repository itself."""
-        return run_blocking(settings.get_metadata(self._handle))
+        return run_blocking(settings.get_metadata(self.handle))
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -274,15 +275,15 @@ class Repository(RepositoryAsync):
 
     def set_metadata(self, metadata: dict[str, Any]) -> None:
         """Replace the metadata of the repository."""
-        return run_blocking(settings.set_metadata(self._handle, metadata))
+        return run_blocking(settings.set_metadata(self.handle, metadata))
 
     def update_metadata(self, metadata: dict[str, Any]) -> dict[str, Any]:
         """Set some keys of the repository's metadata; returns all of it."""
-        return run_blocking(settings.update_metadata(self._handle, metadata))
+        return run_blocking(settings.update_metadata(self.handle, metadata))
 
     def get_status(self) -> RepoStatus:
         """Whether the repository takes writes."""
-        return values.RepoStatus.of(run_blocking(settings.get_status(self._handle)))
+        return values.RepoStatus.of(run_blocking(settings.get_status(self.handle)))
 
     @property
     def status(self) -> RepoStatus:
@@ -291,39 +292,39 @@ class Repository(RepositoryAsync):
 
     def set_status(self, status: RepoStatus) -> None:
         """Make the repository read-only for everyone, or bring it back online."""
-        return run_blocking(settings.set_status(self._handle, status.stored()))
+        return run_blocking(settings.set_status(self.handle, status.stored()))
 
     def feature_flags(self) -> list[FeatureFlag]:
         """Every feature flag."""
-        return run_blocking(feature_flags.feature_flags(self._handle))
+        return run_blocking(feature_flags.feature_flags(self.handle))
 
     def enabled_feature_flags(self) -> list[FeatureFlag]:
         """The flags that are on."""
-        flags = run_blocking(feature_flags.feature_flags(self._handle))
+        flags = run_blocking(feature_flags.feature_flags(self.handle))
         return [flag for flag in flags if flag.enabled]
 
     def disabled_feature_flags(self) -> list[FeatureFlag]:
         """The flags that are off."""
-        flags = run_blocking(feature_flags.feature_flags(self._handle))
+        flags = run_blocking(feature_flags.feature_flags(self.handle))
         return [flag for flag in flags if not flag.enabled]
 
     def set_feature_flag(self, name: str, setting: bool | None) -> None:
         """Switch a flag on or off, or back to its default with None."""
-        return run_blocking(feature_flags.set_feature_flag(self._handle, name, setting))
+        return run_blocking(feature_flags.set_feature_flag(self.handle, name, setting))
 
     # -- branches and tags
 
     def create_branch(self, branch: str, snapshot_id: str) -> None:
         """Create a branch that points at a snapshot."""
-        return run_blocking(refs.create_branch(self._handle, branch, SnapshotId.parse(snapshot_id)))
+        return run_blocking(refs.create_branch(self.handle, branch, SnapshotId.parse(snapshot_id)))
 
     def list_branches(self) -> set[str]:
         """Names of all branches."""
-        return run_blocking(refs.list_branches(self._handle))
+        return run_blocking(refs.list_branches(self.handle))
 
     def lookup_branch(self, branch: str) -> str:
         """The snapshot at the tip of a branch."""
-        return run_blocking(refs.lookup_branch(self._handle, branch)).text
+        return run_blocking(refs.lookup_branch(self.handle, branch)).text
 
     def reset_branch(
         self, branch: str, snapshot_id: str, *, from_snapshot_id: str | None = None
@@ -334,40 +335,40 @@ class Repository(RepositoryAsync):
         """
         expected = None if from_snapshot_id is None else SnapshotId.parse(from_snapshot_id)
         return run_blocking(
-            refs.reset_branch(self._handle, branch, SnapshotId.parse(snapshot_id), expected)
+            refs.reset_branch(self.handle, branch, SnapshotId.parse(snapshot_id), expected)
         )
 
     def delete_branch(self, branch: str) -> None:
         """Delete a branch; `main` cannot be deleted."""
-        return run_blocking(refs.delete_branch(self._handle, branch))
+        return run_blocking(refs.delete_branch(self.handle, branch))
 
     def create_tag(self, tag: str, snapshot_id: str) -> None:
         """Create a tag, which points at its snapshot for good."""
-        return run_blocking(refs.create_tag(self._handle, tag, SnapshotId.parse(snapshot_id)))
+        return run_blocking(refs.create_tag(self.handle, tag, SnapshotId.parse(snapshot_id)))
 
     def list_tags(self) -> set[str]:
         """Names of all tags."""
-        return run_blocking(refs.list_tags(self._handle))
+        return run_blocking(refs.list_tags(self.handle))
 
     def lookup_tag(self, tag: str) -> str:
         """The snapshot a tag points at."""
-        return run_blocking(refs.lookup_tag(self._handle, tag)).text
+        return run_blocking(refs.lookup_tag(self.handle, tag)).text
 
     def delete_tag(self, tag: str) -> None:
         """Delete a tag; its name can never be used again."""
-        return run_blocking(refs.delete_tag(self._handle, tag))
+        return run_blocking(refs.delete_tag(self.handle, tag))
 
     # -- history
 
     def lookup_snapshot(self, snapshot_id: str) -> SnapshotInfo:
         """Message, time, metadata and parent of a snapshot."""
         key = SnapshotId.parse(snapshot_id)
-        return values.SnapshotInfo.of(run_blocking(history.lookup_snapshot(self._handle, key)))
+        return values.SnapshotInfo.of(run_blocking(history.lookup_snapshot(self.handle, key)))
 
     def list_manifest_files(self, snapshot_id: str) -> list[ManifestFileInfo]:
         """The manifest files a snapshot uses."""
         key = SnapshotId.parse(snapshot_id)
-        files = run_blocking(queries.manifest_files(self._handle, key))
+        files = run_blocking(queries.manifest_files(self.handle, key))
         return [values.ManifestFileInfo.of(info) for info in files]
 
     def ancestry(
@@ -379,7 +380,7 @@ class Repository(RepositoryAsync):
     ) -> Iterator[SnapshotInfo]:
         """A snapshot and its ancestors, newest first."""
         found = run_blocking(
-            queries.line_of(self._handle, branch=branch, tag=tag, snapshot_id=snapshot_id)
+            queries.line_of(self.handle, branch=branch, tag=tag, snapshot_id=snapshot_id)
         )
         return values.SnapshotInfo.along(found)
 
@@ -407,13 +408,13 @@ class Repository(RepositoryAsync):
     ) -> AncestryGraph:
         """The history of all branches, or of one ref, as a picture made of text."""
         lines = run_blocking(
-            queries.graph_lines(self._handle, branch=branch, tag=tag, snapshot_id=snapshot_id)
+            queries.graph_lines(self.handle, branch=branch, tag=tag, snapshot_id=snapshot_id)
         )
         return graphs.AncestryGraph(lines, plain=plain)
 
     def ops_log(self) -> Iterator[Update]:
         """Every operation on the repository, newest first."""
-        return map(values.Update.of, run_blocking(queries.all_operations(self._handle)))
+        return map(values.Update.of, run_blocking(queries.all_operations(self.handle)))
 
     async def ops_log_async(self) -> AsyncIterator[Update]:
         """Like `ops_log`, inside an event loop."""
@@ -433,7 +434,7 @@ class Repository(RepositoryAsync):
         """What changed between two points of one line of history."""
         start = {"branch": from_branch, "tag": from_tag, "snapshot_id": from_snapshot_id}
         end = {"branch": to_branch, "tag": to_tag, "snapshot_id": to_snapshot_id}
-        return run_blocking(queries.diff_of(self._handle, start, end))
+        return run_blocking(queries.diff_of(self.handle, start, end))
 
     def required_access(
         self,
@@ -450,10 +451,10 @@ class Repository(RepositoryAsync):
             branch = "main"
         state = run_blocking(
             queries.open_at(
-                self._handle, branch=branch, tag=tag, snapshot_id=snapshot_id, as_of=None
+                self.handle, branch=branch, tag=tag, snapshot_id=snapshot_id, as_of=None
             )
         )
-        return run_blocking(required_access.required_access(self._handle, state))
+        return run_blocking(required_access.required_access(Workspace(self.handle, state)))
 
     # -- sessions
 
@@ -469,18 +470,18 @@ class Repository(RepositoryAsync):
         instant = None if as_of is None else values.to_microseconds(as_of)
         state = run_blocking(
             queries.open_at(
-                self._handle, branch=branch, tag=tag, snapshot_id=snapshot_id, as_of=instant
+                self.handle, branch=branch, tag=tag, snapshot_id=snapshot_id, as_of=instant
             )
         )
         return Session(self._handles, state)
 
     def writable_session(self, branch: str) -> Session:
         """A session whose changes can be committed to a branch."""
-        return Session(self._handles, run_blocking(sessions.open_writable(self._handle, branch)))
+        return Session(self._handles, run_blocking(sessions.open_writable(self.handle, branch)))
 
     def rearrange_session(self, branch: str) -> Session:
         """A session that moves nodes, and can commit that to a branch. Needs spec version 2."""
-        return Session(self._handles, run_blocking(rearrange.open_rearrange(self._handle, branch)))
+        return Session(self._handles, run_blocking(rearrange.open_rearrange(self.handle, branch)))
 
     def rewrite_manifests(
         self,
@@ -500,7 +501,7 @@ class Repository(RepositoryAsync):
             ConflictError: someone else committed to the branch meanwhile; nothing has changed.
         """
         return run_blocking(
-            rewrite.rewrite_manifests(self._handle, message, branch, metadata, commit_method)
+            rewrite.rewrite_manifests(self.handle, message, branch, metadata, commit_method)
         ).text
 
     @contextmanager

@@ -17,6 +17,7 @@ from icefloe.repo import sessions
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.session_view import all_chunks
 from icefloe.repo.sessions import SessionMode, SessionState
+from icefloe.repo.workspace import Workspace
 from icefloe.storage.forks import RenewedLock
 from icefloe.storage.run import run_blocking
 
@@ -174,8 +175,7 @@ class Session(SessionAsync):
             )
         return run_blocking(
             commit.commit(
-                self._handle,
-                self._state,
+                self.workspace,
                 message,
                 metadata,
                 allow_empty=allow_empty,
@@ -194,7 +194,7 @@ class Session(SessionAsync):
             RebaseFailedError: a conflict was not settled. The session is at the last commit
                 before it, and can be rebased again with another solver.
         """
-        run_blocking(rebase.rebase(self._handle, self._state, solver))
+        run_blocking(rebase.rebase(self.workspace, solver))
 
     def amend(
         self,
@@ -205,12 +205,12 @@ class Session(SessionAsync):
     ) -> str:
         """Replace the tip of the branch by a snapshot that also has these changes."""
         return run_blocking(
-            commit.amend(self._handle, self._state, message, metadata, allow_empty=allow_empty)
+            commit.amend(self.workspace, message, metadata, allow_empty=allow_empty)
         ).text
 
     def flush(self, message: str, *, metadata: dict[str, Any] | None = None) -> str:
         """Store the changes as a snapshot that no branch points at, and return its id."""
-        return run_blocking(commit.flush(self._handle, self._state, message, metadata)).text
+        return run_blocking(commit.flush(self.workspace, message, metadata)).text
 
     # -- forks
 
@@ -220,13 +220,11 @@ class Session(SessionAsync):
         It starts from this session as it is now; changes that are not committed yet are stored
         aside for it (one snapshot file and its manifests). One fork can be sent to many workers.
         """
-        return ForkSession(
-            self._handles, run_blocking(forks.fork_session(self._handle, self._state))
-        )
+        return ForkSession(self._handles, run_blocking(forks.fork_session(self.workspace)))
 
     async def fork_async(self) -> ForkSession:
         """Like `fork`, inside an event loop."""
-        return ForkSession(self._handles, await forks.fork_session(self._aio_handle, self._state))
+        return ForkSession(self._handles, await forks.fork_session(self._aio_workspace))
 
     def merge(self, *others: Session) -> None:
         """Take over the changes of forks: of all of them, or if one does not fit, of none.
@@ -239,16 +237,16 @@ class Session(SessionAsync):
                 differently since (kind `merge-failed`), or comes from another repository or
                 another snapshot (kind `merge-not-allowed`).
         """
-        brought = [run_blocking(other._bring(other._handle)) for other in others]
-        return run_blocking(forks.merge_forks(self._handle, self._state, brought))
+        brought = [run_blocking(other._bring(other.handle)) for other in others]
+        return run_blocking(forks.merge_forks(self.workspace, brought))
 
     async def merge_async(self, *others: Session) -> None:
         """Like `merge`, inside an event loop."""
         brought = [await other._bring(other._aio_handle) for other in others]
-        return await forks.merge_forks(self._aio_handle, self._state, brought)
+        return await forks.merge_forks(self._aio_workspace, brought)
 
     async def _bring(self, handle: RepoHandle) -> ForkChanges:
-        return await forks.fork_changes(handle, self._state)
+        return await forks.fork_changes(Workspace(handle, self._state))
 
     # -- rearranging
 
@@ -263,7 +261,7 @@ class Session(SessionAsync):
             AlreadyExistsError: there is one at `to_path`.
             SessionStateError: `to_path` lies inside `from_path`, or not in an existing group.
         """
-        return run_blocking(rearrange.move_node(self._handle, self._state, from_path, to_path))
+        return run_blocking(rearrange.move_node(self.workspace, from_path, to_path))
 
     def shift_array(self, array_path: str, chunk_offset: Iterable[int]) -> None:
         """Move all chunks of an array by a number of chunks along each dimension.
@@ -271,9 +269,7 @@ class Session(SessionAsync):
         No bytes are copied. Chunks that leave the array are gone: resize it first to keep them.
         Where they came from the array has its fill value. Only regular chunk grids can do this.
         """
-        return run_blocking(
-            relabel.shift_array(self._handle, self._state, array_path, chunk_offset)
-        )
+        return run_blocking(relabel.shift_array(self.workspace, array_path, chunk_offset))
 
     def reindex_array(
         self,
@@ -289,27 +285,23 @@ class Session(SessionAsync):
         no chunk: then it is cleared. Exceptions of the functions come through, and nothing
         has changed.
         """
-        return run_blocking(
-            relabel.reindex_array(self._handle, self._state, array_path, forward, backward)
-        )
+        return run_blocking(relabel.reindex_array(self.workspace, array_path, forward, backward))
 
     # -- questions about nodes and chunks
 
     def get_node_id(self, path: str) -> str:
         """The id of a node, which it keeps when it is moved or renamed."""
-        return run_blocking(session_queries.node_id(self._handle, self._state, path)).text
+        return run_blocking(session_queries.node_id(self.workspace, path)).text
 
     def chunk_type(self, array_path: str, chunk_coordinates: Sequence[int]) -> ChunkType:
         """Where the bytes of a chunk are; uninitialized when it was never written."""
         return values.ChunkType(
-            run_blocking(
-                session_queries.chunk_kind(self._handle, self._state, array_path, chunk_coordinates)
-            )
+            run_blocking(session_queries.chunk_kind(self.workspace, array_path, chunk_coordinates))
         )
 
     def all_virtual_chunk_locations(self) -> list[str]:
         """The location of every virtual chunk, one entry a chunk."""
-        return run_blocking(session_queries.virtual_locations(self._handle, self._state))
+        return run_blocking(session_queries.virtual_locations(self.workspace))
 
     async def chunk_coordinates(
         self, array_path: str, batch_size: int = 1000
@@ -336,7 +328,7 @@ class ForkSession(Session):
     _arrived: ForkChanges | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        brought = self._arrived or run_blocking(self._bring(self._handle))
+        brought = self._arrived or run_blocking(self._bring(self.handle))
         return {"handles": self._handles, "brought": brought}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -350,9 +342,9 @@ class ForkSession(Session):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         with self._opening:
             if self._arrived is not None:
-                self._state = run_blocking(forks.open_fork(self._handle, self._arrived))
+                self._state = run_blocking(forks.open_fork(self.handle, self._arrived))
                 self._arrived = None
         return self._state
 
     async def _bring(self, handle: RepoHandle) -> ForkChanges:
-        return self._arrived or await forks.fork_changes(handle, self._state)
+        return self._arrived or await forks.fork_changes(Workspace(handle, self._state))

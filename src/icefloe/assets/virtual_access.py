@@ -13,7 +13,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import urlsplit
 
-from icefloe.config.container_set import ContainerSet, Source
+from icefloe.config.container_set import ContainerSet, ContainerSource
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
 from icefloe.on_demand import on_demand
 from icefloe.records import record
@@ -102,7 +102,7 @@ class VirtualAccess:
         bare = prefix.removesuffix("/")
         return bare if bare in self.authorizations else None
 
-    def resolve(self, location: str) -> Source:
+    def resolve(self, location: str) -> ContainerSource:
         """The container and key of a location; see `ContainerSet.resolve`."""
         return self.containers.resolve(location)
 

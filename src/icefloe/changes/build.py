@@ -16,7 +16,7 @@ import numpy as np
 from icefloe.changes.change_set import ChangeSet
 from icefloe.changes.prepared import NewManifest
 from icefloe.changes.split_sizes import SplitSizes
-from icefloe.changes.splits import ArrayPlan, SplitRewrite, merge_split, plan_array
+from icefloe.changes.splits import SplitRewrite, SplitsPlan, merge_split, plan_array
 from icefloe.errors import ErrorKind, InternalError
 from icefloe.format.manifest.chunk_refs import ChunkRefs
 from icefloe.format.manifest.encode import encode_manifest
@@ -36,7 +36,7 @@ class CommitPlan:
     gone: list[str]
     moved: list[Node]
     changed: list[Node]
-    arrays: dict[NodeId, ArrayPlan]
+    arrays: dict[NodeId, SplitsPlan]
 
 
 @dataclass(frozen=True, slots=True)

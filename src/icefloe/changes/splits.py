@@ -45,7 +45,7 @@ class SplitRewrite:
 
 
 @dataclass(slots=True)
-class ArrayPlan:
+class SplitsPlan:
     """The manifests of one array after a commit: those kept, and those to be made."""
 
     kept: list[ManifestRef]
@@ -62,7 +62,7 @@ def plan_array(
     num_refs: Sequence[int] = (),
     new: Container[ManifestId] = (),
     within: Box | None = None,
-) -> ArrayPlan:
+) -> SplitsPlan:
     """Decide about the manifests of an array that changed. `array` has the new shape.
 
     With a limit, splits share a manifest where they have no more references together. That needs
@@ -71,7 +71,7 @@ def plan_array(
     """
     grid = [dimension.num_chunks for dimension in array.shape]
     if 0 in grid:
-        return ArrayPlan([], [])  # no chunk can exist
+        return SplitsPlan([], [])  # no chunk can exist
     splits = Splits(grid, split_sizes)
     edits = _Edits(splits, layers)
     if limit and splits.count > 1:
@@ -160,7 +160,7 @@ class _Old(NamedTuple):
 
 def _plan_each(
     splits: Splits, edits: _Edits, manifests: Sequence[ManifestRef], rewrite_all: bool
-) -> ArrayPlan:
+) -> SplitsPlan:
     """A manifest for every split. An old one in a single split without edits can stay."""
     found = {number: SplitRewrite(splits.box(number)) for number in edits.numbers.tolist()}
     edits.lay_over(list(found.values()), np.arange(len(found)))
@@ -177,7 +177,7 @@ def _plan_each(
             found[number].sources.append(ref)
         else:
             kept.append(ref)
-    return ArrayPlan(kept, [found[number] for number in sorted(found)])
+    return SplitsPlan(kept, [found[number] for number in sorted(found)])
 
 
 def _take_in(
@@ -192,7 +192,7 @@ def _take_in(
 
 def _plan_shared(
     splits: Splits, edits: _Edits, old: _Old, limit: int, within: Box | None
-) -> ArrayPlan:
+) -> SplitsPlan:
     """Splits with few references share a manifest with their neighbours."""
     first, last, is_outside = splits.places_of(old.manifests, within)
     place, stored = splits.places(edits.numbers), np.array(old.num_refs, np.int64)
@@ -229,7 +229,7 @@ def _plan_shared(
             box = splits.chunks(parts.around(group))
             rewrites.append(SplitRewrite(box, [], sources, tuple(splits.sizes), limit))
     edits.lay_over(rewrites, owner)
-    return ArrayPlan(kept, rewrites)
+    return SplitsPlan(kept, rewrites)
 
 
 def _count(rows: Rows, length: int) -> int:

@@ -20,7 +20,7 @@ else:
     virtual_urls = on_demand("icefloe.config.virtual_urls")
 
 
-class Source(NamedTuple):
+class ContainerSource(NamedTuple):
     """The object a location leads to, and the container it is read through."""
 
     container: VirtualChunkContainer
@@ -56,7 +56,7 @@ class ContainerSet:
         container, rest = self._named(location)
         return container.url_prefix + rest
 
-    def resolve(self, location: str) -> Source:
+    def resolve(self, location: str) -> ContainerSource:
         """Find the container of a location.
 
         Raises:
@@ -69,11 +69,11 @@ class ContainerSet:
             url = virtual_urls.parse(container.url_prefix + rest)
             if not _covers(self._by_name[container.name or ""][1], url):
                 raise _no_container(f"{location!r} leads out of {container.url_prefix!r}")
-            return Source(container, url)
+            return ContainerSource(container, url)
         url = virtual_urls.parse(stored)
         for container, prefix in zip(self._containers, self._prefixes, strict=True):
             if _covers(prefix, url):
-                return Source(container, url)
+                return ContainerSource(container, url)
         raise _no_container(
             f"{location!r} lies below no container's prefix; add a container for it with "
             "RepositoryConfig.set_virtual_chunk_container"

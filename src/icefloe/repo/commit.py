@@ -35,6 +35,7 @@ from icefloe.repo.rebase import rebase_sealed
 from icefloe.repo.refs import find_branch
 from icefloe.repo.sessions import SessionMode, SessionState
 from icefloe.repo.update import Change, Changed, Seen, seen_now, update_repo
+from icefloe.repo.workspace import Workspace
 from icefloe.repo.write_manifests import forget_replaced
 
 _MAX_CLOCK_SKEW_S = 600
@@ -52,8 +53,7 @@ class _Written:
 
 
 async def commit(
-    handle: RepoHandle,
-    state: SessionState,
+    workspace: Workspace,
     message: str,
     metadata: Mapping[str, Any] | None,
     *,
@@ -69,17 +69,15 @@ async def commit(
             there is a solver; nothing is lost, the session keeps its changes.
         RebaseFailedError: the solver could not settle a conflict.
     """
+    handle, state = workspace
     _require_branch(state)
     _require_changes(state, allow_empty=allow_empty)
     with state.sealed():
         if rebase_with is None:
             work = CommitWork(looks_first=handle.spec_version > 1)
-            return await _try_commit(
-                handle, state, message, metadata, work, rewrite_all=rewrite_all
-            )
+            return await _try_commit(workspace, message, metadata, work, rewrite_all=rewrite_all)
         return await _commit_rebasing(
-            handle,
-            state,
+            Workspace(handle, state),
             message,
             metadata,
             rebase_with,
@@ -89,8 +87,7 @@ async def commit(
 
 
 async def _commit_rebasing(
-    handle: RepoHandle,
-    state: SessionState,
+    workspace: Workspace,
     message: str,
     metadata: Mapping[str, Any] | None,
     solver: ConflictSolver,
@@ -99,6 +96,7 @@ async def _commit_rebasing(
     rewrite_all: bool,
 ) -> SnapshotId:
     """Rebase and try to commit, in turn."""
+    handle = workspace.handle
     work = CommitWork(looks_first=True)
     clock, others = handle.clock, handle.shared.contention
     rebases = 0
@@ -106,11 +104,11 @@ async def _commit_rebasing(
         started = clock.now_us()
         # Whoever is behind already need not upload anything to find that out.
         if rebases < rebase_tries:
-            work.is_at_tip = not await rebase_sealed(handle, state, solver)
+            work.is_at_tip = not await rebase_sealed(workspace, solver)
             rebases += not work.is_at_tip
         noted = with_rebase_attempts(metadata, rebases)
         try:
-            landed = await _try_commit(handle, state, message, noted, work, rewrite_all=rewrite_all)
+            landed = await _try_commit(workspace, message, noted, work, rewrite_all=rewrite_all)
         except ConflictError as conflict:
             if conflict.kind != ErrorKind.COMMIT_CONFLICT or rebases >= rebase_tries:
                 raise
@@ -122,17 +120,17 @@ async def _commit_rebasing(
 
 
 async def _try_commit(
-    handle: RepoHandle,
-    state: SessionState,
+    workspace: Workspace,
     message: str,
     metadata: Mapping[str, Any] | None,
     work: CommitWork,
     *,
     rewrite_all: bool = False,
 ) -> SnapshotId:
+    handle, state = workspace
     branch, base = _require_branch(state), state.snapshot_id
     written = await _write(
-        handle, state, message, metadata, parent_id=base, work=work, rewrite_all=rewrite_all
+        workspace, message, metadata, parent_id=base, work=work, rewrite_all=rewrite_all
     )
     if handle.spec_version == 1:
         try:
@@ -157,8 +155,7 @@ async def _try_commit(
 
 
 async def amend(
-    handle: RepoHandle,
-    state: SessionState,
+    workspace: Workspace,
     message: str,
     metadata: Mapping[str, Any] | None,
     *,
@@ -166,6 +163,7 @@ async def amend(
     rewrite_all: bool = False,
 ) -> SnapshotId:
     """Replace the tip of the branch by a snapshot that also has the session's changes."""
+    handle, state = workspace
     handle.require_version_2("amending a commit")
     branch = _require_branch(state)
     _require_changes(state, allow_empty=allow_empty)
@@ -182,8 +180,7 @@ async def amend(
         before = await handle.assets.transaction_log(base)
         _require_amendable(state, before)
         written = await _write(
-            handle,
-            state,
+            Workspace(handle, state),
             message,
             metadata,
             parent_id=parent,
@@ -212,9 +209,10 @@ async def amend(
 
 
 async def flush(
-    handle: RepoHandle, state: SessionState, message: str, metadata: Mapping[str, Any] | None
+    workspace: Workspace, message: str, metadata: Mapping[str, Any] | None
 ) -> SnapshotId:
     """Store the session's changes as a snapshot that no branch points at."""
+    handle, state = workspace
     _require_writable(state)
     if state.is_fork:
         raise SessionStateError(
@@ -225,7 +223,7 @@ async def flush(
         base = state.snapshot_id
         if handle.spec_version > 1:
             _require_listed((await handle.assets.repo_object()).info.snapshots, base)
-        written = await _write(handle, state, message, metadata, parent_id=base)
+        written = await _write(workspace, message, metadata, parent_id=base)
         if handle.spec_version > 1:
 
             def change(info: RepoInfo, _now: int) -> Changed:
@@ -241,12 +239,13 @@ async def flush(
         return written.snapshot.id
 
 
-async def store_aside(handle: RepoHandle, state: SessionState) -> Snapshot:
+async def store_aside(workspace: Workspace) -> Snapshot:
     """Store the session as it is now as a snapshot that nothing lists, for its forks to read.
 
     Nothing of it ends up in a commit. It goes with the next garbage collection.
     """
-    return (await _write(handle, state, "fork", None, parent_id=state.snapshot_id)).snapshot
+    state = workspace.state
+    return (await _write(workspace, "fork", None, parent_id=state.snapshot_id)).snapshot
 
 
 # -- checks
@@ -333,8 +332,7 @@ async def _publish(handle: RepoHandle, change: Change, seen: Seen | None = None)
 
 
 async def _write(
-    handle: RepoHandle,
-    state: SessionState,
+    workspace: Workspace,
     message: str,
     metadata: Mapping[str, Any] | None,
     *,
@@ -345,6 +343,7 @@ async def _write(
 ) -> _Written:
     """Write manifests, snapshot and log; `before` is the log of a commit being amended, `work`
     what earlier tries of the same commit have done already."""
+    handle, state = workspace
     work = work or CommitWork()
     base = state.snapshot
     properties = {**handle.shared.default_commit_metadata, **(metadata or {})}
@@ -357,9 +356,9 @@ async def _write(
         plan = plan_commit(base, state.changes, sizes, rewrite_all=rewrite_all)
         # Now, so that it tells of what the plan has.
         log = state.changes.log(snapshot_id, is_packed=before is None)
-    await store_closed(handle, state, packs)
+    await store_closed(workspace, packs)
     if work.looks_first:
-        await _look_before_upload(handle, state, plan, work)
+        await _look_before_upload(workspace, plan, work)
     manifests = await work.write_manifests(handle, plan, state.changes)
     snapshot = build_snapshot(
         plan,
@@ -385,10 +384,9 @@ async def _write(
     return _Written(snapshot, log)
 
 
-async def _look_before_upload(
-    handle: RepoHandle, state: SessionState, plan: CommitPlan, work: CommitWork
-) -> None:
+async def _look_before_upload(workspace: Workspace, plan: CommitPlan, work: CommitWork) -> None:
     """Find out that the branch has moved before anything is uploaded, as late as possible."""
+    handle, state = workspace
     needed = {
         ref.id
         for array_plan in plan.arrays.values()

@@ -15,6 +15,7 @@ from icefloe.repo.handle import RepoHandle
 from icefloe.repo.packing import close_packs, store_closed
 from icefloe.repo.prepared import edit_again
 from icefloe.repo.sessions import SessionMode, SessionState
+from icefloe.repo.workspace import Workspace
 from icefloe.storage.spec import Storage
 
 
@@ -29,12 +30,13 @@ class ForkChanges:
     changes: ChangeSet
 
 
-async def fork_session(handle: RepoHandle, state: SessionState) -> SessionState:
+async def fork_session(workspace: Workspace) -> SessionState:
     """A session that starts from this one as it is now and cannot be committed, only merged.
 
     Uncommitted changes are stored aside first, so that a fork is small to send, however much
     was written before.
     """
+    state = workspace.state
     if state.mode == SessionMode.readonly:
         raise SessionStateError(
             "a read-only session cannot be forked; it can be pickled as it is",
@@ -42,7 +44,7 @@ async def fork_session(handle: RepoHandle, state: SessionState) -> SessionState:
         )
     state.require_writable()
     root = state.fork_root or state.snapshot_id
-    snapshot = state.snapshot if state.changes.is_empty else await store_aside(handle, state)
+    snapshot = state.snapshot if state.changes.is_empty else await store_aside(workspace)
     return _new_fork(snapshot, root, ChangeSet())
 
 
@@ -59,17 +61,18 @@ def _new_fork(snapshot: Snapshot, root: SnapshotId, changes: ChangeSet) -> Sessi
     return state
 
 
-async def fork_changes(handle: RepoHandle, state: SessionState) -> ForkChanges:
+async def fork_changes(workspace: Workspace) -> ForkChanges:
     """The changes of a session; their chunks are stored, and will survive a power failure.
 
     They have to be before a commit somewhere else refers to them.
     """
+    handle, state = workspace
     if state.mode == SessionMode.readonly:
         raise SessionStateError(
             "a read-only session has no changes that could be merged", ErrorKind.MERGE_NOT_ALLOWED
         )
     while True:
-        await edit_again(handle, state, state.changes.prepared)
+        await edit_again(workspace, state.changes.prepared)
         with state.lock:
             if state.changes.prepared:
                 continue  # another thread was faster
@@ -79,20 +82,19 @@ async def fork_changes(handle: RepoHandle, state: SessionState) -> ForkChanges:
             root, base = state.fork_root or state.snapshot_id, state.snapshot_id
             break
     # What another thread writes from here on is not in the copy, and need not be stored for it.
-    await store_closed(handle, state, packs)
+    await store_closed(workspace, packs)
     await handle.driver.sync()
     return ForkChanges(handle.storage, state.is_fork, root, base, changes)
 
 
-async def merge_forks(
-    handle: RepoHandle, state: SessionState, forks: Sequence[ForkChanges]
-) -> None:
+async def merge_forks(workspace: Workspace, forks: Sequence[ForkChanges]) -> None:
     """Lay the changes of forks over those of a session, in order; all of them or none.
 
     Raises:
         SessionStateError: kind `merge-not-allowed` for forks of another repository or of a
             session that started elsewhere, `merge-failed` where both sides changed a node.
     """
+    handle, state = workspace
     state.require_writable()
     root = state.fork_root or state.snapshot_id
     for fork in forks:
@@ -105,7 +107,7 @@ async def merge_forks(
     starts = {fork.snapshot_id: None for fork in forks}
     nodes = {key: (await handle.assets.snapshot(key)).nodes for key in starts}
     # Where an array became smaller, the merge looks at every chunk that was written.
-    await edit_again(handle, state, {key for fork in forks for key in fork.changes.updated})
+    await edit_again(workspace, {key for fork in forks for key in fork.changes.updated})
     with state.writing():
         merged = state.changes
         for fork in forks:

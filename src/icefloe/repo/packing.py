@@ -11,6 +11,7 @@ from icefloe.format.snapshot.nodes import Node
 from icefloe.ids import ChunkId
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.sessions import SessionState
+from icefloe.repo.workspace import Workspace
 
 _MOST_PACKS_IN_FLIGHT = 8
 _PAUSE_S = 0.005
@@ -23,7 +24,7 @@ def is_packed(handle: RepoHandle, size: int) -> bool:
 
 
 async def add_chunk(
-    handle: RepoHandle, state: SessionState, node: Node, coordinates: Coordinates, data: bytes
+    workspace: Workspace, node: Node, coordinates: Coordinates, data: bytes
 ) -> None:
     """Make a chunk part of the session; whoever fills a pack waits until it is stored.
 
@@ -31,7 +32,8 @@ async def add_chunk(
         StorageError: a pack could not be stored. Its chunks stay in the session, and it is tried
             again by the next chunk and by the commit.
     """
-    await _make_room(handle, state)
+    handle, state = workspace
+    await _make_room(workspace)
     with state.writing():
         edits, new_id = state.edits(node), partial(handle.new_id, ChunkId)
         if edits is None:
@@ -41,14 +43,15 @@ async def add_chunk(
             return
         state.packs.close(state.changes)
         packs = state.packs.take()
-    await store_closed(handle, state, packs)
+    await store_closed(workspace, packs)
 
 
-async def store_packs(handle: RepoHandle, state: SessionState) -> None:
+async def store_packs(workspace: Workspace) -> None:
     """Store every chunk of the session that only memory has."""
+    state = workspace.state
     with state.lock:
         packs = close_packs(state)
-    await store_closed(handle, state, packs)
+    await store_closed(workspace, packs)
 
 
 def close_packs(state: SessionState) -> list[Pack]:
@@ -62,11 +65,12 @@ def close_packs(state: SessionState) -> list[Pack]:
     return state.packs.take(all_closed=True)
 
 
-async def _make_room(handle: RepoHandle, state: SessionState) -> None:
+async def _make_room(workspace: Workspace) -> None:
     """Bound what is kept in memory: failed packs come first, and not too many are in flight."""
+    handle, state = workspace
     with state.lock:
         failed = state.packs.take()
-    await store_closed(handle, state, failed)
+    await store_closed(workspace, failed)
     for _ in range(_MOST_PAUSES):
         with state.lock:
             if state.packs.num_taken < _MOST_PACKS_IN_FLIGHT:
@@ -74,8 +78,9 @@ async def _make_room(handle: RepoHandle, state: SessionState) -> None:
         await handle.driver.sleep(_PAUSE_S)
 
 
-async def store_closed(handle: RepoHandle, state: SessionState, packs: list[Pack]) -> None:
+async def store_closed(workspace: Workspace, packs: list[Pack]) -> None:
     """Store packs that are closed; if that fails, they are still the session's."""
+    handle, state = workspace
     if not packs:
         return
     objects = [(layout.chunk_key(pack.id), pack.data) for pack in packs]

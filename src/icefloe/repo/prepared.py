@@ -9,7 +9,7 @@ from icefloe.changes.prepared import PreparedArray
 from icefloe.format.manifest.chunk_refs import ChunkRefs
 from icefloe.ids import NodeId
 from icefloe.repo.handle import RepoHandle
-from icefloe.repo.sessions import SessionState
+from icefloe.repo.workspace import Workspace
 
 
 async def edits_of(handle: RepoHandle, node_id: NodeId, ahead: PreparedArray) -> EditLayer:
@@ -23,11 +23,12 @@ async def edits_of(handle: RepoHandle, node_id: NodeId, ahead: PreparedArray) ->
     return refs.take(rows[rows >= 0]), touched[rows < 0]
 
 
-async def edit_again(handle: RepoHandle, state: SessionState, nodes: Iterable[NodeId]) -> None:
+async def edit_again(workspace: Workspace, nodes: Iterable[NodeId]) -> None:
     """Turn what was written ahead for some arrays into ordinary edits, which go on any base.
 
     For the session nothing changes. Every reference is in memory afterwards.
     """
+    handle, state = workspace
     for node_id in list(nodes):
         ahead = state.changes.prepared.get(node_id)
         if ahead is None:

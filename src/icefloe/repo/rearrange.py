@@ -8,6 +8,7 @@ from icefloe.repo import refs
 from icefloe.repo.feature_flags import require_flag
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.sessions import SessionMode, SessionState, online_info
+from icefloe.repo.workspace import Workspace
 
 
 async def open_rearrange(handle: RepoHandle, branch: str) -> SessionState:
@@ -20,8 +21,9 @@ async def open_rearrange(handle: RepoHandle, branch: str) -> SessionState:
     return SessionState(await handle.assets.snapshot(tip), branch, SessionMode.rearrange)
 
 
-async def move_node(handle: RepoHandle, state: SessionState, source: str, destination: str) -> None:
+async def move_node(workspace: Workspace, source: str, destination: str) -> None:
     """Move a node and everything below it."""
+    handle, state = workspace
     handle.require_version_2("moving nodes")
     if state.mode == SessionMode.readonly:
         state.require_writable()

@@ -38,6 +38,7 @@ from icefloe.repo.handle import RepoHandle
 from icefloe.repo.prepared import edit_again
 from icefloe.repo.session_view import committed_chunks
 from icefloe.repo.sessions import SessionMode, SessionState
+from icefloe.repo.workspace import Workspace
 
 
 @dataclass(slots=True)
@@ -62,7 +63,7 @@ class _Line:
     """Of a diverged line: both states of arrays whose manifests differ."""
 
 
-async def rebase(handle: RepoHandle, state: SessionState, solver: ConflictSolver) -> int:
+async def rebase(workspace: Workspace, solver: ConflictSolver) -> int:
     """Move the session to the tip of its branch; returns how many commits it went over.
 
     Raises:
@@ -70,13 +71,15 @@ async def rebase(handle: RepoHandle, state: SessionState, solver: ConflictSolver
             commit without one, and keeps its changes.
         SessionStateError: a log that is needed has been deleted, kind `rebase-tx-log-pruned`.
     """
+    state = workspace.state
     with state.lock:
         state.require_no_commit()
-    return await rebase_sealed(handle, state, solver)
+    return await rebase_sealed(workspace, solver)
 
 
-async def rebase_sealed(handle: RepoHandle, state: SessionState, solver: ConflictSolver) -> int:
+async def rebase_sealed(workspace: Workspace, solver: ConflictSolver) -> int:
     """Like `rebase`, for a commit that rebases its own session."""
+    handle, state = workspace
     if state.mode == SessionMode.readonly or state.branch is None:
         raise SessionStateError(
             "this session cannot commit, so there is nothing to rebase; rebase a writable_session",
@@ -108,7 +111,7 @@ async def rebase_sealed(handle: RepoHandle, state: SessionState, solver: Conflic
         found, _ = await handle.assets.snapshots_and_logs(snapshots, [])
         line.snapshots |= {snapshot.id: snapshot for snapshot in found}
         line.chunks |= await _fetch_chunks(handle, line, base, arrays)
-        await edit_again(handle, state, unfit)
+        await edit_again(workspace, unfit)
     if conflicts:
         raise RebaseFailedError(line.commits[reached].id.text, conflicts)
     return reached

@@ -11,9 +11,9 @@ from icefloe.errors import ErrorKind, InvalidInputError, SessionStateError
 from icefloe.format.columns.chunk_index import Index
 from icefloe.format.manifest.chunk_refs import ChunkRefs
 from icefloe.format.snapshot.nodes import Node
-from icefloe.repo.handle import RepoHandle
 from icefloe.repo.session_view import all_chunks
 from icefloe.repo.sessions import SessionState
+from icefloe.repo.workspace import Workspace
 
 _Move = Callable[[ChunkRefs, Sequence[int]], tuple[ChunkRefs, Index]]
 """From the references of an array and its grid: references in new places, places now empty."""
@@ -21,27 +21,25 @@ _Move = Callable[[ChunkRefs, Sequence[int]], tuple[ChunkRefs, Index]]
 _MOST_TRIES = 100
 
 
-async def shift_array(
-    handle: RepoHandle, state: SessionState, path: str, offset: Iterable[int]
-) -> None:
+async def shift_array(workspace: Workspace, path: str, offset: Iterable[int]) -> None:
     """Move every chunk by an offset; chunks that leave the grid are gone."""
     steps = tuple(offset)
-    await _relabel(handle, state, path, lambda refs, grid: shifted(refs, steps, grid))
+    await _relabel(workspace, path, lambda refs, grid: shifted(refs, steps, grid))
 
 
 async def reindex_array(
-    handle: RepoHandle,
-    state: SessionState,
+    workspace: Workspace,
     path: str,
     forward: Relabel,
     backward: Relabel | None,
 ) -> None:
     """Move every chunk to where a function sends it."""
-    await _relabel(handle, state, path, lambda refs, grid: reindexed(refs, forward, backward, grid))
+    await _relabel(workspace, path, lambda refs, grid: reindexed(refs, forward, backward, grid))
 
 
-async def _relabel(handle: RepoHandle, state: SessionState, path: str, move: _Move) -> None:
+async def _relabel(workspace: Workspace, path: str, move: _Move) -> None:
     """Give chunks other places. What other threads write to the array comes before or after."""
+    handle, state = workspace
     for _ in range(_MOST_TRIES):
         node, grid = _regular_array(state, path)
         with state.lock:

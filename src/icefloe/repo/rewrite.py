@@ -12,6 +12,7 @@ from icefloe.ids import SnapshotId
 from icefloe.repo.commit import amend, commit
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.sessions import open_writable
+from icefloe.repo.workspace import Workspace
 
 CommitMethod: TypeAlias = Literal["new_commit", "amend"]
 
@@ -38,8 +39,7 @@ async def rewrite_manifests(
     state = await open_writable(handle, branch)
     make = amend if commit_method == "amend" else commit
     return await make(
-        handle,
-        state,
+        Workspace(handle, state),
         message,
         {**(metadata or {}), **described},
         allow_empty=True,

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from icefloe.changes.build import ManifestFile, build_manifests
 from icefloe.changes.prepared import NewManifest
-from icefloe.changes.splits import ArrayPlan, SplitRewrite
+from icefloe.changes.splits import SplitRewrite, SplitsPlan
 from icefloe.format import layout
 from icefloe.format.manifest.file import Manifest
 from icefloe.format.snapshot.file import ManifestFiles, Snapshot
@@ -36,7 +36,7 @@ class _Task(NamedTuple):
 
 
 async def write_manifests(
-    handle: RepoHandle, arrays: Mapping[NodeId, ArrayPlan], files: ManifestFiles
+    handle: RepoHandle, arrays: Mapping[NodeId, SplitsPlan], files: ManifestFiles
 ) -> dict[NodeId, list[NewManifest]]:
     """Write what the plans say, and return what was written for each changed array."""
     tasks = [

@@ -29,7 +29,7 @@ _KEPT = 8  # repositories a worker keeps open
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class PinnedSnapshot:
     """What a task needs to read: the pickled repository and the id of a snapshot."""
 
     url: str
@@ -45,11 +45,11 @@ class Source:
         return _opened(self)[0]
 
 
-_open: OrderedDict[tuple[int, Source], tuple[Repository, Session]] = OrderedDict()
+_open: OrderedDict[tuple[int, PinnedSnapshot], tuple[Repository, Session]] = OrderedDict()
 _open_lock = RenewedLock()
 
 
-def _opened(source: Source) -> tuple[Repository, Session]:
+def _opened(source: PinnedSnapshot) -> tuple[Repository, Session]:
     # By process: connections do not survive the fork by which Spark makes workers.
     key = (os.getpid(), source)
     with _open_lock:
@@ -97,18 +97,18 @@ def pin(
     tag: str | None = None,
     snapshot_id: str | None = None,
     as_of: datetime | None = None,
-) -> Source:
+) -> PinnedSnapshot:
     """The snapshot that a ref stands for now; branch `main` when nothing is given."""
     if branch is None and tag is None and snapshot_id is None:
         branch = "main"
     session = repository.readonly_session(branch, tag=tag, snapshot_id=snapshot_id, as_of=as_of)
-    return Source(repository.storage.url, session.snapshot_id, pickle.dumps(repository))
+    return PinnedSnapshot(repository.storage.url, session.snapshot_id, pickle.dumps(repository))
 
 
 REF_OPTIONS = ("branch", "tag", "snapshot", "as-of")
 
 
-def pin_options(options: Mapping[str, str]) -> Source:
+def pin_options(options: Mapping[str, str]) -> PinnedSnapshot:
     """The same from the options of a data source, which are text."""
     url = options.get("path")
     if not url:

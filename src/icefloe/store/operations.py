@@ -26,6 +26,7 @@ from icefloe.repo.handle import RepoHandle
 from icefloe.repo.packing import add_chunk, is_packed
 from icefloe.repo.session_view import SessionView, all_chunks, find_chunk, load_manifests
 from icefloe.repo.sessions import SessionMode, SessionState
+from icefloe.repo.workspace import Workspace
 from icefloe.storage.driver import Readable, Span
 from icefloe.store.keys import (
     METADATA,
@@ -51,17 +52,19 @@ class Located(NamedTuple):
 
 
 async def get(
-    handle: RepoHandle, state: SessionState, key: str, byte_range: ByteRange | None = None
+    workspace: Workspace, key: str, byte_range: ByteRange | None = None
 ) -> Readable | None:
     """The value of a key or part of it; None when there is no such node or chunk."""
-    found = await locate(handle, state, key, byte_range)
+    handle = workspace.handle
+    found = await locate(workspace, key, byte_range)
     return await fetch(handle, found) if isinstance(found, Located) else found
 
 
 async def locate(
-    handle: RepoHandle, state: SessionState, key: str, byte_range: ByteRange | None
+    workspace: Workspace, key: str, byte_range: ByteRange | None
 ) -> Located | Readable | None:
     """Metadata at once; for a chunk its reference, so that a caller can choose how to read it."""
+    handle, state = workspace
     view = state.view
     parsed = parse_key(key, view.find_node)
     if isinstance(parsed, V2Key):
@@ -99,8 +102,9 @@ async def _find(
     return await find_chunk(handle, view, node, coordinates)
 
 
-async def exists(handle: RepoHandle, state: SessionState, key: str) -> bool:
+async def exists(workspace: Workspace, key: str) -> bool:
     """Whether a node or chunk is stored under a key."""
+    handle, state = workspace
     view = state.view
     parsed = parse_key(key, view.find_node)
     if isinstance(parsed, V2Key):
@@ -112,8 +116,9 @@ async def exists(handle: RepoHandle, state: SessionState, key: str) -> bool:
     return await _find(handle, view, node, parsed.coordinates) is not None
 
 
-async def getsize(handle: RepoHandle, state: SessionState, key: str) -> int:
+async def getsize(workspace: Workspace, key: str) -> int:
     """Bytes stored under a key; 0 for a chunk that was never written."""
+    handle, state = workspace
     view = state.view
     parsed = parse_key(key, view.find_node)
     if isinstance(parsed, V2Key):
@@ -126,8 +131,9 @@ async def getsize(handle: RepoHandle, state: SessionState, key: str) -> int:
     return 0 if ref is None else ref.length
 
 
-async def getsize_prefix(handle: RepoHandle, state: SessionState, prefix: str) -> int:
+async def getsize_prefix(workspace: Workspace, prefix: str) -> int:
     """Bytes of metadata and chunks at and below a node."""
+    handle, state = workspace
     total = 0
     view = state.view
     nodes = view.all_nodes(_node_prefix(view, prefix))
@@ -142,8 +148,9 @@ async def getsize_prefix(handle: RepoHandle, state: SessionState, prefix: str) -
 # -- listing
 
 
-async def list_prefix(handle: RepoHandle, state: SessionState, prefix: str) -> list[str]:
+async def list_prefix(workspace: Workspace, prefix: str) -> list[str]:
     """Every key at or below a node: all metadata first, then chunks."""
+    handle, state = workspace
     if prefix.startswith("/") and prefix != "/":
         return []
     view = state.view
@@ -166,8 +173,9 @@ async def chunk_keys(handle: RepoHandle, view: SessionView, node: Node) -> list[
     return [f"{prefix}/{'/'.join(row)}" for row in zip(*texts, strict=True)]
 
 
-async def list_dir(handle: RepoHandle, state: SessionState, prefix: str) -> list[str]:
+async def list_dir(workspace: Workspace, prefix: str) -> list[str]:
     """Names directly below a node, or below part of a chunk key."""
+    handle, state = workspace
     if prefix.startswith("/") and prefix != "/":
         return []
     view = state.view
@@ -232,8 +240,9 @@ def _node_prefix(view: SessionView, prefix: str) -> str:
 # -- writing
 
 
-async def set_key(handle: RepoHandle, state: SessionState, key: str, value: Any) -> None:
+async def set_key(workspace: Workspace, key: str, value: Any) -> None:
     """Write metadata or a chunk. `value` is bytes or anything with their buffer."""
+    handle, state = workspace
     require_writable(state)
     parsed = parse_key(key, state.find_node)
     if isinstance(parsed, V2Key):
@@ -256,7 +265,7 @@ async def set_key(handle: RepoHandle, state: SessionState, key: str, value: Any)
     if size <= handle.settings.inline_chunk_threshold_bytes:
         ref = ChunkRef(ChunkKind.INLINE, 0, size, inline=bytes(view))
     elif is_packed(handle, size):
-        await add_chunk(handle, state, node, parsed.coordinates, bytes(view))
+        await add_chunk(workspace, node, parsed.coordinates, bytes(view))
         return
     else:
         chunk_id = handle.new_id(ChunkId)
@@ -268,15 +277,17 @@ async def set_key(handle: RepoHandle, state: SessionState, key: str, value: Any)
             edits.set(parsed.coordinates, ref)
 
 
-async def set_if_not_exists(handle: RepoHandle, state: SessionState, key: str, value: Any) -> None:
+async def set_if_not_exists(workspace: Workspace, key: str, value: Any) -> None:
     """Write a key unless something is stored there."""
+    state = workspace.state
     require_writable(state)
-    if not await exists(handle, state, key):
-        await set_key(handle, state, key, value)
+    if not await exists(workspace, key):
+        await set_key(workspace, key, value)
 
 
-async def delete(handle: RepoHandle, state: SessionState, key: str) -> None:
+async def delete(workspace: Workspace, key: str) -> None:
     """Delete a chunk, an array, or a group with everything below it; all of that may be missing."""
+    state = workspace.state
     state.require_writable()
     parsed = parse_key(key, state.find_node)
     if isinstance(parsed, V2Key):
@@ -293,8 +304,9 @@ async def delete(handle: RepoHandle, state: SessionState, key: str) -> None:
             state.changes.edits(node).set(parsed.coordinates, None)
 
 
-async def delete_dir(handle: RepoHandle, state: SessionState, prefix: str) -> None:
+async def delete_dir(workspace: Workspace, prefix: str) -> None:
     """Delete a node, or the chunks of an array whose keys start with `prefix`."""
+    handle, state = workspace
     state.require_writable()
     view = state.view
     path = _path_of_prefix(view, prefix)

@@ -14,7 +14,7 @@ from icefloe.errors import InvalidInputError
 from icefloe.format.manifest.chunk_refs import ChunkKind
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.session_view import all_chunks, load_manifests
-from icefloe.repo.sessions import SessionState
+from icefloe.repo.workspace import Workspace
 from icefloe.store.location_columns import match_containers
 
 if TYPE_CHECKING:
@@ -39,8 +39,9 @@ class RequiredAccess:
     """Where requests go, if the configuration says so."""
 
 
-async def required_access(handle: RepoHandle, state: SessionState) -> list[RequiredAccess]:
+async def required_access(workspace: Workspace) -> list[RequiredAccess]:
     """Every prefix that virtual chunks of a session lie below, most chunks first."""
+    handle, state = workspace
     access = handle.assets.virtual.access
     containers = list(access.containers)
     counts, sizes = Counter[int](), Counter[int]()

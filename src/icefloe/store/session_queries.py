@@ -13,20 +13,19 @@ from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.manifest.chunk_refs import ChunkKind
 from icefloe.format.manifest.coded import Coded
 from icefloe.ids import ChunkId, NodeId
-from icefloe.repo.handle import RepoHandle
 from icefloe.repo.session_view import all_chunks, find_chunk, load_manifests
-from icefloe.repo.sessions import SessionState
+from icefloe.repo.workspace import Workspace
 
 
-async def node_id(_handle: RepoHandle, state: SessionState, path: str) -> NodeId:
+async def node_id(workspace: Workspace, path: str) -> NodeId:
     """The id of the node at a path."""
+    state = workspace.state
     return state.node(paths.validate(path, state.find_node)).id
 
 
-async def chunk_kind(
-    handle: RepoHandle, state: SessionState, path: str, coordinates: Sequence[int]
-) -> int:
+async def chunk_kind(workspace: Workspace, path: str, coordinates: Sequence[int]) -> int:
     """The `ChunkKind` of a chunk, 0 when it was never written."""
+    handle, state = workspace
     view = state.view
     node, array = view.array(paths.validate(path, view.find_node))
     if len(coordinates) != len(array.shape):
@@ -44,8 +43,9 @@ async def chunk_kind(
     return 0 if ref is None else int(ref.kind)
 
 
-async def virtual_locations(handle: RepoHandle, state: SessionState) -> list[str]:
+async def virtual_locations(workspace: Workspace) -> list[str]:
     """The absolute URL of every virtual chunk of every array."""
+    handle, state = workspace
     found: list[str] = []
     containers = handle.assets.virtual.access.containers
     view = state.view
@@ -71,7 +71,7 @@ def _absolute(column: Coded, containers: ContainerSet) -> list[str]:
 
 
 async def chunk_batches(
-    handle: RepoHandle, state: SessionState, array_path: str, batch_size: int
+    workspace: Workspace, array_path: str, batch_size: int
 ) -> AsyncIterator[
     tuple[
         NDArray[np.uint32],
@@ -83,6 +83,7 @@ async def chunk_batches(
     ]
 ]:
     """The references of an array in batches; see `IcechunkStore.array_chunk_iterator`."""
+    handle, state = workspace
     if batch_size < 1:
         raise InvalidInputError(f"batch_size is {batch_size}, expected at least 1")
     view = state.view

@@ -23,8 +23,7 @@ from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
 from icefloe.format.manifest.coded import Coded
 from icefloe.format.manifest.locations import Locations
 from icefloe.on_demand import on_demand
-from icefloe.repo.handle import RepoHandle
-from icefloe.repo.sessions import SessionState
+from icefloe.repo.workspace import Workspace
 from icefloe.store.keys import ChunkKey, parse_key
 from icefloe.store.location_columns import Matched, check_keys, distinct, match_containers
 from icefloe.store.operations import check_chunk, require_writable
@@ -71,14 +70,14 @@ class RefColumns:
 
 
 def set_virtual_ref(
-    handle: RepoHandle,
-    state: SessionState,
+    workspace: Workspace,
     key: str,
     spec: VirtualChunkSpec,
     *,
     validate_container: bool,
 ) -> None:
     """Set the chunk at a key; a location without a container is an error if that is checked."""
+    handle, state = workspace
     require_writable(state)
     parsed = parse_key(key, state.find_node)
     if not isinstance(parsed, ChunkKey):
@@ -110,8 +109,7 @@ def set_virtual_ref(
 
 
 def set_virtual_refs(
-    handle: RepoHandle,
-    state: SessionState,
+    workspace: Workspace,
     array_path: str,
     columns: RefColumns,
     *,
@@ -121,6 +119,7 @@ def set_virtual_refs(
 
     Locations without a container are left out and their indices returned, if that is checked.
     """
+    handle, state = workspace
     require_writable(state)
     node, array = state.array(paths.validate("/" + array_path.strip("/")))
     if not len(columns.index):

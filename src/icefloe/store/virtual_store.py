@@ -13,6 +13,7 @@ from icefloe import paths
 from icefloe.on_demand import on_demand
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.sessions import SessionState
+from icefloe.repo.workspace import Workspace
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,7 +66,7 @@ class VirtualRefsMixin:
         spec = virtual_refs.VirtualChunkSpec((), location, offset, length, etag, modified)
         self._check_writable()
         virtual_refs.set_virtual_ref(
-            self._blocking, self._state, key, spec, validate_container=validate_container
+            Workspace(self._blocking, self._state), key, spec, validate_container=validate_container
         )
 
     async def set_virtual_ref_async(
@@ -202,7 +203,7 @@ class VirtualRefsMixin:
         and the bytes of inline chunks by row.
         """
         batches = session_queries.chunk_batches(
-            self._eventloop, self._state, array_path, batch_size
+            Workspace(self._eventloop, self._state), array_path, batch_size
         )
         async for batch in batches:
             yield batch
@@ -212,8 +213,7 @@ class VirtualRefsMixin:
     ) -> Failed:
         self._check_writable()
         return virtual_refs.set_virtual_refs(
-            self._blocking,
-            self._state,
+            Workspace(self._blocking, self._state),
             array_path,
             columns,
             validate_containers=validate_containers,

@@ -25,6 +25,7 @@ from zarr.core.sync import SyncMixin
 from icefloe.errors import ErrorKind, ReadOnlyError, SessionStateError
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.sessions import SessionState
+from icefloe.repo.workspace import Workspace
 from icefloe.storage.driver import Readable
 from icefloe.storage.run import run_blocking
 from icefloe.store import operations
@@ -130,7 +131,9 @@ class IcechunkStore(VirtualRefsMixin, Store, SyncMixin):
     ) -> Buffer | None:
         # docstring inherited
         handle = self._eventloop
-        found = await operations.locate(handle, self._state, key, _byte_range(byte_range))
+        found = await operations.locate(
+            Workspace(handle, self._state), key, _byte_range(byte_range)
+        )
         if isinstance(found, operations.Located):
             if handle.driver.is_local and found.ref.length >= _LARGE_READ_BYTES:
                 reading = operations.fetch(self._blocking, found)
@@ -154,35 +157,35 @@ class IcechunkStore(VirtualRefsMixin, Store, SyncMixin):
 
     async def exists(self, key: str) -> bool:
         # docstring inherited
-        return await operations.exists(self._eventloop, self._state, key)
+        return await operations.exists(Workspace(self._eventloop, self._state), key)
 
     async def getsize(self, key: str) -> int:
         # docstring inherited
-        return await operations.getsize(self._eventloop, self._state, key)
+        return await operations.getsize(Workspace(self._eventloop, self._state), key)
 
     async def getsize_prefix(self, prefix: str) -> int:
         # docstring inherited
-        return await operations.getsize_prefix(self._eventloop, self._state, prefix)
+        return await operations.getsize_prefix(Workspace(self._eventloop, self._state), prefix)
 
     async def is_empty(self, prefix: str) -> bool:
         # docstring inherited
-        return not await operations.list_dir(self._eventloop, self._state, prefix)
+        return not await operations.list_dir(Workspace(self._eventloop, self._state), prefix)
 
     # -- listing
 
     async def list(self) -> AsyncIterator[str]:
         # docstring inherited
-        for key in await operations.list_prefix(self._eventloop, self._state, ""):
+        for key in await operations.list_prefix(Workspace(self._eventloop, self._state), ""):
             yield key
 
     async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
         # docstring inherited
-        for key in await operations.list_prefix(self._eventloop, self._state, prefix):
+        for key in await operations.list_prefix(Workspace(self._eventloop, self._state), prefix):
             yield key
 
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
         # docstring inherited
-        for name in await operations.list_dir(self._eventloop, self._state, prefix):
+        for name in await operations.list_dir(Workspace(self._eventloop, self._state), prefix):
             yield name
 
     # -- writing
@@ -190,12 +193,14 @@ class IcechunkStore(VirtualRefsMixin, Store, SyncMixin):
     async def set(self, key: str, value: Buffer) -> None:
         # docstring inherited
         self._check_writable()
-        await operations.set_key(self._eventloop, self._state, key, _bytes_of(value))
+        await operations.set_key(Workspace(self._eventloop, self._state), key, _bytes_of(value))
 
     async def set_if_not_exists(self, key: str, value: Buffer) -> None:
         # docstring inherited
         self._check_writable()
-        await operations.set_if_not_exists(self._eventloop, self._state, key, _bytes_of(value))
+        await operations.set_if_not_exists(
+            Workspace(self._eventloop, self._state), key, _bytes_of(value)
+        )
 
     async def set_partial_values(self, key_start_values: Iterable[tuple[str, int, Any]]) -> None:
         """Not possible: chunks are immutable objects."""
@@ -207,22 +212,22 @@ class IcechunkStore(VirtualRefsMixin, Store, SyncMixin):
     async def delete(self, key: str) -> None:
         # docstring inherited
         self._check_writable(is_delete=True)
-        await operations.delete(self._eventloop, self._state, key)
+        await operations.delete(Workspace(self._eventloop, self._state), key)
 
     async def delete_dir(self, prefix: str) -> None:
         # docstring inherited
         self._check_writable()
-        await operations.delete_dir(self._eventloop, self._state, prefix)
+        await operations.delete_dir(Workspace(self._eventloop, self._state), prefix)
 
     async def clear(self) -> None:
         # docstring inherited
         self._check_writable(is_delete=True)
-        await operations.delete_dir(self._eventloop, self._state, "")
+        await operations.delete_dir(Workspace(self._eventloop, self._state), "")
 
     def sync_clear(self) -> None:
         """Delete every node of the session, from code that has no event loop."""
         self._check_writable(is_delete=True)
-        run_blocking(operations.delete_dir(self._blocking, self._state, ""))
+        run_blocking(operations.delete_dir(Workspace(self._blocking, self._state), ""))
 
     def _check_writable(self, *, is_delete: bool = False) -> None:
         # Zarr has its own read-only error, a ValueError; ours says what to do. Official blames
@@ -247,18 +252,20 @@ class LocalIcechunkStore(IcechunkStore):
     ) -> Buffer | None:
         """Read a key without an event loop."""
         wanted = _byte_range(byte_range)
-        data = run_blocking(operations.get(self._blocking, self._state, key, wanted))
+        data = run_blocking(operations.get(Workspace(self._blocking, self._state), key, wanted))
         return _buffer(data, prototype)
 
     def set_sync(self, key: str, value: Buffer) -> None:
         """Write a key without an event loop."""
         self._check_writable()
-        run_blocking(operations.set_key(self._blocking, self._state, key, _bytes_of(value)))
+        run_blocking(
+            operations.set_key(Workspace(self._blocking, self._state), key, _bytes_of(value))
+        )
 
     def delete_sync(self, key: str) -> None:
         """Delete a key without an event loop."""
         self._check_writable(is_delete=True)
-        run_blocking(operations.delete(self._blocking, self._state, key))
+        run_blocking(operations.delete(Workspace(self._blocking, self._state), key))
 
 
 def _buffer(data: Readable | None, prototype: BufferPrototype | None) -> Buffer | None:

@@ -15,6 +15,7 @@ from icefloe.ids import SnapshotId
 from icefloe.on_demand import on_demand
 from icefloe.repo import lifecycle, refs, sessions
 from icefloe.repo.handle import Clock, RepoHandle
+from icefloe.repo.workspace import Workspace
 from icefloe.storage.spec import Storage
 
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ class RepositoryAsync:
     _handles: Handles
 
     @property
-    def _handle(self) -> RepoHandle:
+    def handle(self) -> RepoHandle:
+        """The repository as the operations of `icefloe.repo` take it. For code inside icefloe."""
         return self._handles.blocking
 
     @property
@@ -361,7 +363,7 @@ class RepositoryAsync:
         state = await queries.open_at(
             self._aio_handle, branch=branch, tag=tag, snapshot_id=snapshot_id, as_of=None
         )
-        return await required_access.required_access(self._aio_handle, state)
+        return await required_access.required_access(Workspace(self._aio_handle, state))
 
     async def readonly_session_async(
         self,

@@ -11,6 +11,7 @@ from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.on_demand import on_demand
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.sessions import SessionState
+from icefloe.repo.workspace import Workspace
 
 if TYPE_CHECKING:
     from icefloe.api import values
@@ -34,7 +35,8 @@ class SessionAsync:
     _handles: Handles
 
     @property
-    def _handle(self) -> RepoHandle:
+    def handle(self) -> RepoHandle:
+        """The repository as the operations of `icefloe.repo` take it. For code inside icefloe."""
         return self._handles.blocking
 
     @property
@@ -42,6 +44,15 @@ class SessionAsync:
         return self._handles.eventloop
 
     _state: SessionState
+
+    @property
+    def workspace(self) -> Workspace:
+        """The session as the operations of `icefloe.repo` take it. For code inside icefloe."""
+        return Workspace(self._handles.blocking, self._state)
+
+    @property
+    def _aio_workspace(self) -> Workspace:
+        return Workspace(self._handles.eventloop, self._state)
 
     async def commit_async(
         self,
@@ -63,8 +74,7 @@ class SessionAsync:
             )
         return (
             await commit.commit(
-                self._aio_handle,
-                self._state,
+                self._aio_workspace,
                 message,
                 metadata,
                 allow_empty=allow_empty,
@@ -78,7 +88,7 @@ class SessionAsync:
 
         Bring the session up to the tip of its branch, keeping its changes.
         """
-        await rebase.rebase(self._aio_handle, self._state, solver)
+        await rebase.rebase(self._aio_workspace, solver)
 
     async def amend_async(
         self, message: str, *, metadata: dict[str, Any] | None = None, allow_empty: bool = False
@@ -88,9 +98,7 @@ class SessionAsync:
         Replace the tip of the branch by a snapshot that also has these changes.
         """
         return (
-            await commit.amend(
-                self._aio_handle, self._state, message, metadata, allow_empty=allow_empty
-            )
+            await commit.amend(self._aio_workspace, message, metadata, allow_empty=allow_empty)
         ).text
 
     async def flush_async(self, message: str, *, metadata: dict[str, Any] | None = None) -> str:
@@ -98,21 +106,21 @@ class SessionAsync:
 
         Store the changes as a snapshot that no branch points at, and return its id.
         """
-        return (await commit.flush(self._aio_handle, self._state, message, metadata)).text
+        return (await commit.flush(self._aio_workspace, message, metadata)).text
 
     async def move_async(self, from_path: str, to_path: str) -> None:
         """Like `move`, inside an event loop.
 
         Move or rename a group or an array, with everything below it.
         """
-        return await rearrange.move_node(self._aio_handle, self._state, from_path, to_path)
+        return await rearrange.move_node(self._aio_workspace, from_path, to_path)
 
     async def shift_array_async(self, array_path: str, chunk_offset: Iterable[int]) -> None:
         """Like `shift_array`, inside an event loop.
 
         Move all chunks of an array by a number of chunks along each dimension.
         """
-        return await relabel.shift_array(self._aio_handle, self._state, array_path, chunk_offset)
+        return await relabel.shift_array(self._aio_workspace, array_path, chunk_offset)
 
     async def reindex_array_async(
         self,
@@ -124,16 +132,14 @@ class SessionAsync:
 
         Give the chunks of an array other indices; no bytes are copied.
         """
-        return await relabel.reindex_array(
-            self._aio_handle, self._state, array_path, forward, backward
-        )
+        return await relabel.reindex_array(self._aio_workspace, array_path, forward, backward)
 
     async def get_node_id_async(self, path: str) -> str:
         """Like `get_node_id`, inside an event loop.
 
         The id of a node, which it keeps when it is moved or renamed.
         """
-        return (await session_queries.node_id(self._aio_handle, self._state, path)).text
+        return (await session_queries.node_id(self._aio_workspace, path)).text
 
     async def chunk_type_async(
         self, array_path: str, chunk_coordinates: Sequence[int]
@@ -143,9 +149,7 @@ class SessionAsync:
         Where the bytes of a chunk are; uninitialized when it was never written.
         """
         return values.ChunkType(
-            await session_queries.chunk_kind(
-                self._aio_handle, self._state, array_path, chunk_coordinates
-            )
+            await session_queries.chunk_kind(self._aio_workspace, array_path, chunk_coordinates)
         )
 
     async def all_virtual_chunk_locations_async(self) -> list[str]:
@@ -153,4 +157,4 @@ class SessionAsync:
 
         The location of every virtual chunk, one entry a chunk.
         """
-        return await session_queries.virtual_locations(self._aio_handle, self._state)
+        return await session_queries.virtual_locations(self._aio_workspace)

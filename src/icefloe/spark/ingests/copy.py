@@ -31,7 +31,7 @@ _LEAST_BYTES = 1 << 20  # smaller pieces cost more to hand out than to do
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class TargetBox:
     """A box of one target array, and the part of the plan that fills it."""
 
     plan: IngestPlan
@@ -64,7 +64,7 @@ def copy(
     return report, damaged
 
 
-def cut_pieces(plan: IngestPlan, num_pieces: int) -> list[list[Box]]:
+def cut_pieces(plan: IngestPlan, num_pieces: int) -> list[list[TargetBox]]:
     """The work, in about this many pieces; boxes of the same files lie next to each other."""
     arrays = [array for array in plan.arrays if array.storage == "native"]
     total = sum(int(array.shapes.prod(axis=1).sum()) * array.itemsize for array in arrays)
@@ -76,7 +76,7 @@ def cut_pieces(plan: IngestPlan, num_pieces: int) -> list[list[Box]]:
             rank.setdefault(int(array.sources[row]), len(rank))
     boxes = [pair for array in arrays for pair in _boxes(plan, array, most, rank)]
     boxes.sort(key=lambda pair: pair[0])
-    pieces: list[list[Box]] = []
+    pieces: list[list[TargetBox]] = []
     size = most
     for _, box in boxes:
         if size + box.nbytes > most:
@@ -89,7 +89,7 @@ def cut_pieces(plan: IngestPlan, num_pieces: int) -> list[list[Box]]:
 
 def _boxes(
     plan: IngestPlan, array: ArrayPlan, most_bytes: int, rank: dict[int, int]
-) -> Iterator[tuple[int, Box]]:
+) -> Iterator[tuple[int, TargetBox]]:
     itemsize = array.itemsize
     for region in array.blocks(most_bytes, itemsize):
         rows = array.rows_in(region)
@@ -114,10 +114,10 @@ def _boxes(
         sources = tuple(only(plan.sources[number], array.path) for number in numbers)
         small = replace(plan, sources=sources, groups={}, arrays=(), problems=(), unchanged=())
         nbytes = prod(span.stop - span.start for span in region) * itemsize
-        yield min(rank.get(number, 0) for number in numbers), Box(small, part, region, nbytes)
+        yield min(rank.get(number, 0) for number in numbers), TargetBox(small, part, region, nbytes)
 
 
-def _copy_piece(access: SourceAccess, fork: ForkSession, piece: list[Box]) -> dict[str, str]:
+def _copy_piece(access: SourceAccess, fork: ForkSession, piece: list[TargetBox]) -> dict[str, str]:
     """Read and write the boxes of a piece; a file they share is opened once.
 
     Returns the files that cannot be read, with the reasons.

@@ -14,8 +14,8 @@ from icefloe.spark.ingests.refer import refer, require_containers
 from icefloe.spark.ingests.scan import descriptions_of, digest_all, scan_frame
 from icefloe.spark.writes.engine import write_items
 from icefloe.virtual.ingest.comparing import Digests
-from icefloe.virtual.ingest.room import Move
-from icefloe.virtual.ingest.run import Counts
+from icefloe.virtual.ingest.room import BlockMove
+from icefloe.virtual.ingest.run import FillCounts
 from icefloe.virtual.model.description import SourceDescription, SourceVersion
 from icefloe.virtual.places.access import SourceAccess
 from icefloe.virtual.planning.plan import IngestOptions, IngestPlan, Problem
@@ -49,15 +49,15 @@ class SparkEngine:
         """Hash what files repeat."""
         return digest_all(self._spark, plan, self._access, self._num_tasks)
 
-    def move(self, session: Session, base: Store, moves: Sequence[Move]) -> None:
+    def move(self, session: Session, base: Store, moves: Sequence[BlockMove]) -> None:
         """Copy values of arrays from where they were to where they are going to be."""
         write_items(self._spark, session, moves, partial(_move, base), num_tasks=self._num_tasks)
 
-    def fill(self, session: Session, plan: IngestPlan) -> tuple[Counts, dict[str, str]]:
+    def fill(self, session: Session, plan: IngestPlan) -> tuple[FillCounts, dict[str, str]]:
         """Copy values, then place references."""
         require_containers(session, plan)
         copied, damaged = copy(self._spark, session, plan, self._access, self._num_tasks)
-        counts = Counts(copied.chunks_written, copied.bytes_written)
+        counts = FillCounts(copied.chunks_written, copied.bytes_written)
         if damaged or self._scanned is None:
             return counts, damaged
         referred, damaged = refer(self._spark, session, plan, self._scanned)
@@ -70,5 +70,5 @@ class SparkEngine:
             self._scanned = None
 
 
-def _move(base: Store, fork: ForkSession, move: Move) -> None:
+def _move(base: Store, fork: ForkSession, move: BlockMove) -> None:
     move.run(base, fork.store)

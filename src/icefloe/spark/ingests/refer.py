@@ -17,14 +17,14 @@ from icefloe.spark.writes import ref_blocks
 from icefloe.spark.writes.shared_write import TaskSide, share
 from icefloe.store.location_columns import match_containers
 from icefloe.virtual.ingest.open_files import collecting
-from icefloe.virtual.ingest.run import Counts
+from icefloe.virtual.ingest.run import FillCounts
 from icefloe.virtual.ingest.transfer import Placement, placement_of, write_references
 from icefloe.virtual.planning.plan import IngestPlan
 
 
 def refer(
     spark: SparkSession, session: Session, plan: IngestPlan, scanned: DataFrame
-) -> tuple[Counts, dict[str, str]]:
+) -> tuple[FillCounts, dict[str, str]]:
     """Put the references of all virtual arrays into a session.
 
     Chunks and bytes are of those that had to be stored, because no reference can say what they
@@ -32,7 +32,7 @@ def refer(
     """
     placements = _placements(plan)
     if not placements.num_rows:
-        return Counts(), {}
+        return FillCounts(), {}
     virtual = [array for array in plan.arrays if array.storage == "virtual"]
     shared = share(session, {array.target: array.new_chunks for array in virtual})
     # Small beside the references, and joined by name: where files are scanned does not matter.
@@ -44,7 +44,7 @@ def refer(
     damaged: dict[str, str] = {}
     for found in told:
         damaged |= found
-    return Counts(counts.chunks - counts.virtual, counts.bytes, counts.virtual), damaged
+    return FillCounts(counts.chunks - counts.virtual, counts.bytes, counts.virtual), damaged
 
 
 def require_containers(session: Session, plan: IngestPlan) -> None:
@@ -60,7 +60,7 @@ def require_containers(session: Session, plan: IngestPlan) -> None:
     # names may be anywhere; tasks look at them.
     elsewhere = ("zarr", "kerchunk")
     locations = [source.location for source in sources if source.format not in elsewhere]
-    containers = session._handle.assets.virtual.access.containers
+    containers = session.handle.assets.virtual.access.containers
     is_covered = match_containers(pa.array(locations, pa.string()), containers).number >= 0
     if not is_covered.all():
         first = locations[int(np.argmin(is_covered))]

@@ -20,7 +20,7 @@ from icefloe.api.session import Session
 from icefloe.errors import FormatError, InvalidInputError
 from icefloe.spark.metadata.files import files_dataframe
 from icefloe.spark.metadata.tables import TABLES, plan_table
-from icefloe.spark.pinned import Source, as_repository, pin
+from icefloe.spark.pinned import PinnedSnapshot, as_repository, pin
 from icefloe.spark.reads.cells import plan_cells
 from icefloe.spark.reads.dimension_sets import Dimensions, dimension_sets
 from icefloe.spark.reads.options import read_options
@@ -127,7 +127,9 @@ class PlannedViews:
             self.scans[view] = scan
 
 
-def plan_views(source: Source, name: str, branch: str | None, num_tasks: int) -> PlannedViews:
+def plan_views(
+    source: PinnedSnapshot, name: str, branch: str | None, num_tasks: int
+) -> PlannedViews:
     """What `attach` makes of a snapshot; `branch` if it was named by one."""
     planned = PlannedViews(f"{name}__files")
     for table in TABLES:
@@ -167,14 +169,14 @@ def plan_views(source: Source, name: str, branch: str | None, num_tasks: int) ->
 def _groups(session: Session) -> Iterator[str]:
     """The paths of all groups, also of those that only have arrays below them."""
     found = {"/"}
-    for path in session._state.all_paths():
-        is_array = session._state.node(path).array is not None
+    for path in session.workspace.state.all_paths():
+        is_array = session.workspace.state.node(path).array is not None
         found.add((paths.parent(path) or "/") if is_array else path)
     yield from sorted(found)
 
 
 def _sets(session: Session, group: str) -> list[Dimensions]:
-    if session._state.find_node(group) is None:
+    if session.workspace.state.find_node(group) is None:
         return []
     known = find_variables(session, group, None, decode=True, is_coded=False)
     return dimension_sets(known) if known else []

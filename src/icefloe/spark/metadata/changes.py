@@ -22,7 +22,7 @@ from icefloe.repo import history
 from icefloe.repo.handle import RepoHandle
 from icefloe.spark.arrow_types import INDEX, INSTANT, index_column, required
 from icefloe.spark.metadata.id_text import key_column
-from icefloe.spark.pinned import Source
+from icefloe.spark.pinned import PinnedSnapshot
 from icefloe.spark.scan import ROWS_PER_BATCH
 from icefloe.storage.run import run_blocking
 
@@ -63,7 +63,7 @@ class Commit:
 class Changes:
     """The scan; a partition is a run of commits."""
 
-    source: Source
+    source: PinnedSnapshot
     commits: tuple[Commit, ...]
     per_partition: int
 
@@ -80,7 +80,7 @@ class Changes:
         yield from read_commits(self.source, self.commits[start : start + self.per_partition])
 
 
-def plan_changes(source: Source, start: str | None, min_partitions: int) -> Changes:
+def plan_changes(source: PinnedSnapshot, start: str | None, min_partitions: int) -> Changes:
     """The commits after `start` (exclusive; None for all) up to the source's snapshot."""
     commits = find_commits(source.open_repository(), start, source.snapshot_id)
     tasks = max(min_partitions * _TASKS_PER_SLOT, 1)
@@ -93,7 +93,7 @@ def find_commits(repository: Repository, start: str | None, end: str) -> list[Co
     Raises:
         InvalidInputError: `start` is not an ancestor of `end`, so nothing lies between them.
     """
-    chain = run_blocking(history.ancestry(repository._handle, SnapshotId.parse(end)))
+    chain = run_blocking(history.ancestry(repository.handle, SnapshotId.parse(end)))
     if start is not None:
         stop = SnapshotId.parse(start)
         ids = [info.id for info in chain]
@@ -114,9 +114,9 @@ def _commit(info: SnapshotInfo) -> Commit:
 # -- in a task
 
 
-def read_commits(source: Source, commits: Iterable[Commit]) -> Iterator[pa.RecordBatch]:
+def read_commits(source: PinnedSnapshot, commits: Iterable[Commit]) -> Iterator[pa.RecordBatch]:
     """The rows of some commits."""
-    handle = source.open_repository()._handle
+    handle = source.open_repository().handle
     for commit in commits:
         batch = pa.Table.from_batches(_commit_rows(handle, commit), SCHEMA)
         yield from batch.to_batches(max_chunksize=ROWS_PER_BATCH)

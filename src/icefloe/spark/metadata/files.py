@@ -25,7 +25,7 @@ from icefloe.repo.handle import RepoHandle
 from icefloe.spark.arrow_types import INSTANT, required
 from icefloe.spark.metadata.id_text import id_texts
 from icefloe.spark.metadata.repo import all_snapshots
-from icefloe.spark.pinned import Source
+from icefloe.spark.pinned import PinnedSnapshot
 from icefloe.spark.scan import ROWS_PER_BATCH
 from icefloe.spark.spark_types import spark_schema
 from icefloe.storage.run import run_blocking
@@ -59,7 +59,7 @@ _AT_ONCE = 32
 class Files:
     """The scan of the data source: one partition."""
 
-    source: Source
+    source: PinnedSnapshot
 
     @property
     def schema(self) -> pa.Schema:
@@ -71,7 +71,7 @@ class Files:
 
     def read(self, partition: int) -> Iterator[pa.RecordBatch]:
         repository = self.source.open_repository()
-        handle = repository._handle
+        handle = repository.handle
         ids = [info.id for info in all_snapshots(repository)]
         manifests = pc.unique(pa.chunked_array(list(_manifest_keys(handle, ids)), pa.string()))
         chunks = list(_chunk_keys(handle, manifests.to_pylist()))
@@ -83,10 +83,10 @@ class Files:
                 yield pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
-def files_dataframe(spark: SparkSession, source: Source, num_tasks: int) -> DataFrame:
+def files_dataframe(spark: SparkSession, source: PinnedSnapshot, num_tasks: int) -> DataFrame:
     """The same, spread over tasks."""
     repository = source.open_repository()
-    handle = repository._handle
+    handle = repository.handle
 
     def stage(items: Sequence[str], task: Callable[..., Iterator[pa.RecordBatch]]) -> DataFrame:
         schema = _LISTED if task is list_task else _KEYS
@@ -113,25 +113,31 @@ def files_dataframe(spark: SparkSession, source: Source, num_tasks: int) -> Data
 # -- tasks: columns of text in, rows out
 
 
-def list_task(source: Source, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def list_task(
+    source: PinnedSnapshot, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     """Prefixes to objects."""
-    handle = source.open_repository()._handle
+    handle = source.open_repository().handle
     for batch in batches:
         for prefix in batch.column(0).to_pylist():
             yield from _list(handle, prefix)
 
 
-def manifests_task(source: Source, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def manifests_task(
+    source: PinnedSnapshot, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     """Snapshot ids to the keys of their manifests."""
-    handle = source.open_repository()._handle
+    handle = source.open_repository().handle
     for batch in batches:
         for keys in _manifest_keys(handle, batch.column(0).to_pylist()):
             yield pa.RecordBatch.from_arrays([keys], schema=_KEYS)
 
 
-def chunks_task(source: Source, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def chunks_task(
+    source: PinnedSnapshot, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     """Keys of manifests to the keys of the chunk objects they refer to."""
-    handle = source.open_repository()._handle
+    handle = source.open_repository().handle
     for batch in batches:
         for keys in _chunk_keys(handle, batch.column(0).to_pylist()):
             yield pa.RecordBatch.from_arrays([keys], schema=_KEYS)
@@ -180,7 +186,7 @@ def _chunk_keys(handle: RepoHandle, manifest_keys: Sequence[str]) -> Iterator[pa
 
 def _known_keys(repository: Repository) -> list[str]:
     """What is referred to by name: refs, snapshots with their logs, backups of the log."""
-    handle = repository._handle
+    handle = repository.handle
     keys = [layout.REPO, layout.CONFIG_YAML]
     ids = [SnapshotId.parse(info.id) for info in all_snapshots(repository)]
     if handle.spec_version > 1:

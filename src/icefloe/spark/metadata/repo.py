@@ -100,7 +100,7 @@ def history_of(repository: Repository, tip: str, branch: str | None) -> pa.Table
     if branch is not None and int(repository.spec_version) > 1:
         known = {info.id: info for info in all_snapshots(repository)}
         current = {info.id for info in chain}
-        for entry in run_blocking(queries.all_operations(repository._handle)):
+        for entry in run_blocking(queries.all_operations(repository.handle)):
             new = entry.values.get("new_snap_id")
             if entry.values.get("branch") != branch or new is None or new.text in current:
                 continue
@@ -120,7 +120,7 @@ def history_of(repository: Repository, tip: str, branch: str | None) -> pa.Table
 def ops(repository: Repository) -> pa.Table:
     """The operations log, newest first."""
     rows = []
-    for entry in run_blocking(queries.all_operations(repository._handle)):
+    for entry in run_blocking(queries.all_operations(repository.handle)):
         values = dict(entry.values)
         ref = values.pop("branch", None) or values.pop("name", None)
         previous, new = (values.pop(name, None) for name in ("previous_snap_id", "new_snap_id"))
@@ -146,7 +146,7 @@ def _kind_name(kind: int) -> str:
 def named_snapshots(repository: Repository, kind: str) -> dict[str, str]:
     """Branches or tags, and the snapshots they point at."""
     if int(repository.spec_version) > 1:
-        info = run_blocking(repository._handle.assets.repo_object()).info
+        info = run_blocking(repository.handle.assets.repo_object()).info
         found = info.branches if kind == "branch" else info.tags
         return {name: tip.text for name, tip in found.items()}
     if kind == "branch":
@@ -157,13 +157,13 @@ def named_snapshots(repository: Repository, kind: str) -> dict[str, str]:
 def all_snapshots(repository: Repository) -> Iterable[SnapshotInfo]:
     """Every snapshot that is listed or, in version 1, that a ref leads to."""
     if int(repository.spec_version) > 1:
-        table = run_blocking(repository._handle.assets.repo_object()).info.snapshots
+        table = run_blocking(repository.handle.assets.repo_object()).info.snapshots
         return [SnapshotInfo.of(table.info(row)) for row in range(len(table))]
     found: dict[str, SnapshotInfo] = {}
     for kind in ("branch", "tag"):
         for tip in named_snapshots(repository, kind).values():
             if tip not in found:
-                chain = run_blocking(history.ancestry(repository._handle, SnapshotId.parse(tip)))
+                chain = run_blocking(history.ancestry(repository.handle, SnapshotId.parse(tip)))
                 found |= {info.id.text: SnapshotInfo.of(info) for info in chain}
     return list(found.values())
 

@@ -26,7 +26,7 @@ from icefloe.spark.arrow_types import (
     table_of,
 )
 from icefloe.spark.metadata.id_text import id_texts, key_column
-from icefloe.spark.pinned import Source
+from icefloe.spark.pinned import PinnedSnapshot
 from icefloe.spark.scan import ROWS_PER_BATCH
 from icefloe.storage.run import run_blocking
 
@@ -85,7 +85,7 @@ CHUNKS = pa.schema(
 class SnapshotRows:
     """A scan over what one snapshot file tells, made by a worker."""
 
-    source: Source
+    source: PinnedSnapshot
     table: str
 
     @property
@@ -97,7 +97,7 @@ class SnapshotRows:
         return 1
 
     def read(self, partition: int) -> Iterator[pa.RecordBatch]:
-        snapshot = self.source.open()._state.snapshot
+        snapshot = self.source.open().workspace.state.snapshot
         made = _nodes(snapshot) if self.table == "nodes" else _manifests(snapshot)
         yield from made.to_batches(max_chunksize=ROWS_PER_BATCH)
 
@@ -157,7 +157,7 @@ def _manifests(snapshot: Snapshot) -> pa.Table:
 class ChunkRefRows:
     """Every chunk reference of a snapshot; a partition is a run of its manifest files."""
 
-    source: Source
+    source: PinnedSnapshot
     ends: NDArray[np.int64]
     """For each partition the row of `manifest_files` after its last one."""
 
@@ -171,7 +171,7 @@ class ChunkRefRows:
 
     def read(self, partition: int) -> Iterator[pa.RecordBatch]:
         session = self.source.open()
-        snapshot, assets = session._state.snapshot, session._handle.assets
+        snapshot, assets = session.workspace.state.snapshot, session.handle.assets
         owners = _Owners(snapshot)
         start = int(self.ends[partition - 1]) if partition else 0
         files = snapshot.manifest_files
@@ -185,9 +185,9 @@ class ChunkRefRows:
                 yield from _manifest_rows(manifest, owners)
 
 
-def plan_chunk_refs(source: Source) -> ChunkRefRows:
+def plan_chunk_refs(source: PinnedSnapshot) -> ChunkRefRows:
     """Partitions with about as many references each."""
-    counts = source.open()._state.snapshot.manifest_files.num_chunk_refs.astype(np.int64)
+    counts = source.open().workspace.state.snapshot.manifest_files.num_chunk_refs.astype(np.int64)
     if not len(counts):
         return ChunkRefRows(source, np.empty(0, np.int64))
     group = (np.cumsum(counts) - counts) // _REFS_PER_PARTITION

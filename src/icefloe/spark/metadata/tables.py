@@ -16,7 +16,7 @@ from icefloe.spark.metadata import snapshot as snapshot_tables
 from icefloe.spark.metadata.changes import plan_changes
 from icefloe.spark.metadata.files import Files, files_dataframe
 from icefloe.spark.metadata.snapshot import SnapshotRows, plan_chunk_refs
-from icefloe.spark.pinned import Source, as_repository, pin
+from icefloe.spark.pinned import PinnedSnapshot, as_repository, pin
 from icefloe.spark.reads.options import DEFAULT_MIN_PARTITIONS
 from icefloe.spark.reads.reading import check_session, to_dataframe
 from icefloe.spark.runtime.session import parallelism
@@ -83,7 +83,7 @@ def table(
 
 
 def plan_table(
-    source: Source,
+    source: PinnedSnapshot,
     name: str,
     branch: str | None,
     *,

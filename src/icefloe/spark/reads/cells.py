@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from icefloe.api.session import Session
 from icefloe.errors import InvalidInputError
-from icefloe.spark.pinned import Source
+from icefloe.spark.pinned import PinnedSnapshot
 from icefloe.spark.reads.blocks import BlockGrid, Region, plan_blocks, slabs
 from icefloe.spark.reads.coding import Coding, Values
 from icefloe.spark.reads.dimension_sets import choose_variables
@@ -29,7 +29,7 @@ _INDEX = Coding(pa.int64(), "i8")
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class CellAxis:
     """One dimension of the rows, and the array that has its coordinates."""
 
     name: str
@@ -63,8 +63,8 @@ class Axis:
 class Cells:
     """The scan."""
 
-    source: Source
-    axes: tuple[Axis, ...]
+    source: PinnedSnapshot
+    axes: tuple[CellAxis, ...]
     variables: tuple[Variable, ...]
     columns: tuple[str, ...]
     blocks: BlockGrid
@@ -226,7 +226,7 @@ def _keep_along(array: NDArray[Any], keeps: Sequence[NDArray[np.bool_] | None]) 
 # -- planning
 
 
-def plan_cells(source: Source, options: ReadOptions) -> Cells:
+def plan_cells(source: PinnedSnapshot, options: ReadOptions) -> Cells:
     """Decide what to read. Needs the snapshot; coordinates only where conditions name them.
 
     Raises:
@@ -260,7 +260,7 @@ def plan_cells(source: Source, options: ReadOptions) -> Cells:
 
 def _axes(
     session: Session, variables: Sequence[Variable], coordinates: set[str], options: ReadOptions
-) -> list[Axis]:
+) -> list[CellAxis]:
     widest = max(variables, key=lambda v: len(v.dimensions))
     names = widest.dimensions
     if len(set(names)) < len(names):
@@ -299,13 +299,13 @@ def _axes(
                 f"array {name!r} is named like a dimension but is no coordinate of it; choose "
                 "others with variables=[...]"
             )
-        found.append(Axis(name, lengths[name], coordinate))
+        found.append(CellAxis(name, lengths[name], coordinate))
     return found
 
 
 def _with_conditions(
-    axes: Sequence[Axis], variables: Sequence[Variable], conditions: Sequence[Condition]
-) -> list[Axis]:
+    axes: Sequence[CellAxis], variables: Sequence[Variable], conditions: Sequence[Condition]
+) -> list[CellAxis]:
     by_name = {axis.name: axis for axis in axes}
     for condition in conditions:
         axis = by_name.get(condition.column)
@@ -335,13 +335,13 @@ def _chosen(names: Sequence[str], columns: Sequence[str] | None) -> tuple[str, .
     return tuple(columns)
 
 
-def _wanted(session: Session, axis: Axis) -> NDArray[np.bool_] | None:
+def _wanted(session: Session, axis: CellAxis) -> NDArray[np.bool_] | None:
     if not axis.conditions:
         return None
     return axis.keep(axis.read(session, slice(0, axis.length)))
 
 
-def _chunk_length(axis: Axis, widest: Variable | None) -> int:
+def _chunk_length(axis: CellAxis, widest: Variable | None) -> int:
     if widest is not None and axis.name in widest.dimensions:
         return max(widest.chunk_shape[widest.dimensions.index(axis.name)], 1)
     return max(axis.coordinate.chunk_shape[0] if axis.coordinate else axis.length, 1)

@@ -17,7 +17,7 @@ _GREGORIAN_START_US = -12_219_292_800_000_000  # 1582-10-15
 
 
 @dataclass(frozen=True, slots=True)
-class TimeUnits:
+class TimestampUnits:
     """How a number becomes microseconds since 1970."""
 
     unit_ns: int
@@ -59,7 +59,7 @@ class TimeUnits:
 
 def find_time_units(
     attributes: Mapping[str, Any], parent: Mapping[str, Any] | None = None
-) -> TimeUnits | None:
+) -> TimestampUnits | None:
     """The units an array's attributes tell of, or None if they are none that a date follows from.
 
     `parent` are the attributes of the array whose bounds it holds. Calendars that are not those
@@ -72,7 +72,7 @@ def find_time_units(
     found = units_of(attributes, parent)
     if found is None:
         return None
-    return TimeUnits(found.unit_ns, found.reference_us, name in _MIXED)
+    return TimestampUnits(found.unit_ns, found.reference_us, name in _MIXED)
 
 
 def _too_far() -> FormatError:

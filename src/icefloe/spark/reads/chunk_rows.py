@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from icefloe.api.session import Session
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.spark.arrow_types import INDEX, required
-from icefloe.spark.pinned import Source
+from icefloe.spark.pinned import PinnedSnapshot
 from icefloe.spark.reads.blocks import BlockGrid, Mask, Region, plan_blocks
-from icefloe.spark.reads.cells import Axis
+from icefloe.spark.reads.cells import CellAxis
 from icefloe.spark.reads.options import ReadOptions
 from icefloe.spark.reads.variables import Variable, find_variables
 from icefloe.spark.reads.where import Condition, check_condition
@@ -49,7 +49,7 @@ class ArrayChunks:
 class ChunkRows:
     """The scan: the blocks of one array after those of another."""
 
-    source: Source
+    source: PinnedSnapshot
     arrays: tuple[ArrayChunks, ...]
     skips_missing: bool
 
@@ -115,7 +115,7 @@ def _batch(variable: Variable, rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatc
 # -- planning
 
 
-def plan_chunk_rows(source: Source, options: ReadOptions) -> ChunkRows:
+def plan_chunk_rows(source: PinnedSnapshot, options: ReadOptions) -> ChunkRows:
     """Decide what to read.
 
     Raises:
@@ -177,7 +177,7 @@ def _wanted_cells(
             (coordinate,) = find_variables(
                 session, options.group, [name], decode=options.decode, is_coded=True
             )
-        axis = Axis(name, lengths[name], coordinate)
+        axis = CellAxis(name, lengths[name], coordinate)
         checked = tuple(check_condition(condition, axis.coding) for condition in conditions)
         axis = replace(axis, conditions=checked)
         keep = axis.keep(axis.read(session, slice(0, axis.length)))

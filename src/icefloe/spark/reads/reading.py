@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from icefloe.api.repository import Repository
 from icefloe.errors import InvalidInputError
-from icefloe.spark.pinned import Source, as_repository, pin
+from icefloe.spark.pinned import PinnedSnapshot, as_repository, pin
 from icefloe.spark.reads.cells import plan_cells
 from icefloe.spark.reads.chunk_rows import plan_chunk_rows
 from icefloe.spark.reads.options import DEFAULT_SPLIT_BYTES, ReadOptions, read_options
@@ -88,7 +88,7 @@ def read(
     return to_dataframe(spark, plan_read(pinned, options))
 
 
-def plan_read(source: Source, options: ReadOptions) -> Scan:
+def plan_read(source: PinnedSnapshot, options: ReadOptions) -> Scan:
     """The scan that a read asks for."""
     if options.layout == "chunks":
         return plan_chunk_rows(source, options)

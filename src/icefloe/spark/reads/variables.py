@@ -67,9 +67,9 @@ def chunk_indices(
     session: Session, path: str, start: Sequence[int], stop: Sequence[int]
 ) -> list[NDArray[np.int64]]:
     """The indices of the chunks inside a box of chunks, a matrix from each manifest."""
-    node, array = session._state.array(path)
-    assets = session._handle.assets
-    files = session._state.snapshot.manifest_files
+    node, array = session.workspace.state.array(path)
+    assets = session.handle.assets
+    files = session.workspace.state.snapshot.manifest_files
     wanted = [
         (ref.id, files[ref.id].size_bytes)
         for ref in array.manifests
@@ -98,7 +98,7 @@ def find_variables(
         NodeNotFoundError: there is no such group or array.
     """
     folder = paths.validate("/" + group.strip("/"))
-    node = session._state.find_node(folder)
+    node = session.workspace.state.find_node(folder)
     if node is None:
         raise NodeNotFoundError(f"no group {folder!r} in snapshot {session.snapshot_id}")
     if node.array is not None:
@@ -110,9 +110,9 @@ def find_variables(
     depth = len(paths.segments(folder))
     arrays = {
         paths.name(path): found
-        for path in session._state.all_paths(folder)
+        for path in session.workspace.state.all_paths(folder)
         if len(paths.segments(path)) == depth + 1
-        and (found := session._state.node(path)).array is not None
+        and (found := session.workspace.state.node(path)).array is not None
     }
     wanted = list(arrays) if names is None else list(names)
     missing = [name for name in wanted if name not in arrays]

@@ -16,7 +16,7 @@ from icefloe.api.session import Session
 from icefloe.errors import AlreadyExistsError, ErrorKind, InvalidInputError
 from icefloe.spark.rows.columns import Spans, as_keys, key_type, new_array
 from icefloe.spark.rows.encoder import Encoder
-from icefloe.spark.rows.grid import Axis, TableGrid, checked_chunks, default_chunks, out_of_range
+from icefloe.spark.rows.grid import RowAxis, RowGrid, checked_chunks, default_chunks, out_of_range
 from icefloe.spark.writes.write_regions import common_grid, dimension_names
 
 MODES = ("error", "append", "overwrite")
@@ -26,7 +26,7 @@ Arrays = dict[str, zarr.Array[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class TableRequest:
+class RowsRequest:
     """What a caller asked for, checked as far as it can be without the repository."""
 
     group: str
@@ -45,7 +45,7 @@ class TableRequest:
 
 def table_request(
     schema: pa.Schema, group: Any, dims: Any, variables: Any, chunks: Any, mode: Any
-) -> TableRequest:
+) -> RowsRequest:
     """A request from what a caller gave.
 
     Raises:
@@ -78,7 +78,7 @@ def table_request(
         if values is not None
     }
     path = paths.validate("/" + group.strip("/"))
-    return TableRequest(path, names, known, wanted, checked_chunks(chunks, names), mode, types)
+    return RowsRequest(path, names, known, wanted, checked_chunks(chunks, names), mode, types)
 
 
 def _names(what: str, given: Any) -> tuple[str, ...]:
@@ -114,7 +114,7 @@ def check_present(name: str, keys: pa.Array) -> None:
         )
 
 
-def check_target(session: Session, request: TableRequest) -> TableRequest:
+def check_target(session: Session, request: RowsRequest) -> RowsRequest:
     """Refuse what the repository shows to be impossible; dimensions come in the arrays' order.
 
     Raises:
@@ -148,7 +148,7 @@ def check_target(session: Session, request: TableRequest) -> TableRequest:
 
 def stored_arrays(session: Session, group: str) -> Arrays:
     """The arrays directly in a group, which need not exist."""
-    node = session._state.find_node(group)
+    node = session.workspace.state.find_node(group)
     if node is None:
         return {}
     if node.array is not None:
@@ -159,8 +159,8 @@ def stored_arrays(session: Session, group: str) -> Arrays:
 
 
 def prepare(
-    session: Session, request: TableRequest, values: Mapping[str, pa.Array], spans: Spans
-) -> TableGrid:
+    session: Session, request: RowsRequest, values: Mapping[str, pa.Array], spans: Spans
+) -> RowGrid:
     """Make the arrays ready for rows with these coordinates, in the session.
 
     Args:
@@ -186,10 +186,10 @@ def prepare(
         for name in request.variables
     }
     encoders = tuple(Encoder.of(name, array) for name, array in targets.items())
-    return TableGrid(request.group, tuple(axes), common_grid(targets), encoders)
+    return RowGrid(request.group, tuple(axes), common_grid(targets), encoders)
 
 
-def _remove_replaced(folder: zarr.Group, arrays: Arrays, request: TableRequest) -> None:
+def _remove_replaced(folder: zarr.Group, arrays: Arrays, request: RowsRequest) -> None:
     """Take away the variables, and coordinates that no other array uses."""
     others = {name: array for name, array in arrays.items() if name not in request.variables}
     in_use = {
@@ -205,17 +205,17 @@ def _remove_replaced(folder: zarr.Group, arrays: Arrays, request: TableRequest) 
 
 
 def _axis(
-    folder: zarr.Group, arrays: Arrays, request: TableRequest, dim: str, values: pa.Array
-) -> Axis:
+    folder: zarr.Group, arrays: Arrays, request: RowsRequest, dim: str, values: pa.Array
+) -> RowAxis:
     stored = arrays.get(dim)
     if stored is None:
         arrays[dim] = _create_coordinate(folder, request, dim, values)
-        return Axis(dim, values)
+        return RowAxis(dim, values)
     keys, encoder = locate_axis(arrays, request, dim)
     wanted = encoder.rounded(as_keys(dim, values, keys.type))
     new = wanted.filter(pc.is_null(pc.index_in(wanted, value_set=keys)))
     if not len(new):
-        return Axis(dim, keys, encoder)
+        return RowAxis(dim, keys, encoder)
     if request.mode != "append":
         raise out_of_range(dim, new[0].as_py(), keys)
     new = _after_last(dim, keys, new)
@@ -229,10 +229,10 @@ def _axis(
             target.resize(tuple(longer))
             arrays[name] = target
     arrays[dim][len(keys) - len(new) :] = encoder.encode(new)
-    return Axis(dim, keys, encoder)
+    return RowAxis(dim, keys, encoder)
 
 
-def locate_axis(arrays: Arrays, request: TableRequest, dim: str) -> tuple[pa.Array, Encoder]:
+def locate_axis(arrays: Arrays, request: RowsRequest, dim: str) -> tuple[pa.Array, Encoder]:
     """The coordinates that a dimension has, as they are compared, and how they are stored.
 
     Raises:
@@ -265,7 +265,7 @@ def _after_last(dim: str, keys: pa.Array, new: pa.Array) -> pa.Array:
 
 
 def _create_coordinate(
-    folder: zarr.Group, request: TableRequest, dim: str, values: pa.Array
+    folder: zarr.Group, request: RowsRequest, dim: str, values: pa.Array
 ) -> zarr.Array[Any]:
     low, high = _COORDINATE_CHUNK
     chunk = max(low, min(len(values), high))
@@ -286,7 +286,7 @@ def _create_coordinate(
 
 def _create(
     folder: zarr.Group,
-    request: TableRequest,
+    request: RowsRequest,
     name: str,
     shape: tuple[int, ...],
     span: tuple[int, int] | None,

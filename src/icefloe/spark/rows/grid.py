@@ -24,7 +24,7 @@ CELL = "__cell"
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class RowAxis:
     """A dimension and its coordinates, in the type in which they are compared."""
 
     name: str
@@ -63,11 +63,11 @@ def out_of_range(name: str, value: Any, keys: pa.Array) -> InvalidInputError:
 
 
 @dataclass(frozen=True, slots=True)
-class TableGrid:
+class RowGrid:
     """The arrays that a table is written into; travels to the tasks."""
 
     group: str
-    axes: tuple[Axis, ...]
+    axes: tuple[RowAxis, ...]
     grid: Grid
     encoders: tuple[Encoder, ...]
 

@@ -16,12 +16,18 @@ from pyspark.sql import functions as sf
 from icefloe.api.repository import Repository
 from icefloe.api.session import ForkSession, Session
 from icefloe.errors import InvalidInputError
-from icefloe.spark.rows.arrays import TableRequest, locate_axis, stored_arrays
+from icefloe.spark.rows.arrays import RowsRequest, locate_axis, stored_arrays
 from icefloe.spark.rows.columns import as_keys
 from icefloe.spark.writes.engine import write_items
 from icefloe.spark.writes.write_regions import dimension_names
 from icefloe.virtual.ingest.existing import read_document
-from icefloe.virtual.ingest.room import ArrayRoom, AxisRoom, Move, moves_of_arrays, reserve_arrays
+from icefloe.virtual.ingest.room import (
+    ArrayRoom,
+    AxisRoom,
+    BlockMove,
+    moves_of_arrays,
+    reserve_arrays,
+)
 from icefloe.virtual.planning.ledger import LEDGER_GROUP
 
 LATE = ("fail", "insert", "quarantine")
@@ -38,7 +44,7 @@ def check_late(late: Any) -> None:
         raise InvalidInputError(f"late is {late!r:.80}, expected one of {', '.join(LATE)}")
 
 
-def find_late(session: Session, request: TableRequest, values: Values) -> dict[str, pa.Array]:
+def find_late(session: Session, request: RowsRequest, values: Values) -> dict[str, pa.Array]:
     """The values that are no coordinates and lie before the last one, by dimension."""
     arrays = stored_arrays(session, request.group)
     found = {}
@@ -62,7 +68,7 @@ def insert_late(
     spark: SparkSession,
     repository: Repository,
     session: Session,
-    request: TableRequest,
+    request: RowsRequest,
     late: Mapping[str, pa.Array],
 ) -> None:
     """Make room for late coordinates in all arrays of the group, and write the coordinates."""
@@ -85,11 +91,11 @@ def insert_late(
         zarr.open_array(session.store, path=path, mode="r+")[:] = axis.values
 
 
-def _move(base: Any, fork: ForkSession, move: Move) -> None:
+def _move(base: Any, fork: ForkSession, move: BlockMove) -> None:
     move.run(base, fork.store)
 
 
-def _room(arrays: Any, request: TableRequest, dim: str, late: pa.Array) -> AxisRoom:
+def _room(arrays: Any, request: RowsRequest, dim: str, late: pa.Array) -> AxisRoom:
     keys, encoder = locate_axis(arrays, request, dim)
     union = pa.concat_arrays([keys, late])
     order = "descending" if _is_falling(keys) else "ascending"

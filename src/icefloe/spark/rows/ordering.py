@@ -8,19 +8,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icefloe.spark.rows.arrays import TableRequest, check_present
+from icefloe.spark.rows.arrays import RowsRequest, check_present
 from icefloe.spark.rows.columns import Spans, as_keys, has_span, key_type
 from icefloe.spark.rows.grid import BLOCK
 
 
-def sorted_keys(dim: str, column: pa.Array, request: TableRequest) -> pa.Array:
+def sorted_keys(dim: str, column: pa.Array, request: RowsRequest) -> pa.Array:
     """Distinct values in the order in which new coordinates are stored."""
     keys = pc.unique(as_keys(dim, column, key_type(request.types[dim])))
     check_present(dim, keys)
     return keys.take(pc.sort_indices(keys))
 
 
-def spans_of(table: pa.Table, request: TableRequest) -> Spans:
+def spans_of(table: pa.Table, request: RowsRequest) -> Spans:
     """The smallest and the largest of each variable of integers; none where all are null."""
     found = {}
     for name in request.variables:

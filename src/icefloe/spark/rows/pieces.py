@@ -27,9 +27,9 @@ from icefloe.errors import ConflictError, InvalidInputError
 from icefloe.format.layout import chunk_key
 from icefloe.ids import ChunkId
 from icefloe.spark.batch_ids import BatchId
-from icefloe.spark.rows.arrays import TableRequest, check_present, prepare
+from icefloe.spark.rows.arrays import RowsRequest, check_present, prepare
 from icefloe.spark.rows.columns import Spans, as_keys, key_type
-from icefloe.spark.rows.grid import BLOCK, TableGrid, combined
+from icefloe.spark.rows.grid import BLOCK, RowGrid, combined
 from icefloe.spark.rows.ordering import joined_spans, sorted_keys, spans_of, whole_blocks
 from icefloe.storage.driver import Span
 from icefloe.storage.run import run_blocking
@@ -61,7 +61,7 @@ class Piece:
 
 def read_pieces(repository: Repository, pieces: Sequence[Piece]) -> Iterator[pa.Table]:
     """The rows of pieces, some of which are fetched at once."""
-    driver = repository._handles.blocking.driver
+    driver = repository.handle.driver
     for first in range(0, len(pieces), _PIECES_AT_ONCE):
         some = pieces[first : first + _PIECES_AT_ONCE]
         stored = [piece for piece in some if piece.data is None]
@@ -72,7 +72,7 @@ def read_pieces(repository: Repository, pieces: Sequence[Piece]) -> Iterator[pa.
 
 
 def stage(
-    repository: Repository, request: TableRequest, batches: Iterable[pa.RecordBatch]
+    repository: Repository, request: RowsRequest, batches: Iterable[pa.RecordBatch]
 ) -> list[Piece]:
     """Set rows aside; when this returns they are safe."""
     pieces: list[Piece] = []
@@ -87,19 +87,19 @@ def stage(
             held, size = [], 0
     if sum(batch.num_rows for batch in held):
         pieces += _pieces(repository, request, held)
-    run_blocking(repository._handles.blocking.driver.sync())
+    run_blocking(repository.handle.driver.sync())
     return pieces
 
 
 def _pieces(
-    repository: Repository, request: TableRequest, batches: Sequence[pa.RecordBatch]
+    repository: Repository, request: RowsRequest, batches: Sequence[pa.RecordBatch]
 ) -> list[Piece]:
     """Rows in the order of their coordinates, cut into pieces, all of them in one object."""
     table = _sorted(pa.Table.from_batches(batches), request)
     step = max(1, table.num_rows * PIECE_BYTES // max(table.nbytes, 1))
     parts = [table.slice(start, step) for start in range(0, table.num_rows, step)]
     packed = [_packed(part) for part in parts]
-    handle = repository._handles.blocking
+    handle = repository.handle
     is_small = sum(map(len, packed)) <= _IN_MESSAGE_BYTES
     key = "" if is_small else chunk_key(ChunkId(bytes(handle.new_id(ChunkId))))
     if not is_small:
@@ -117,7 +117,7 @@ def _pieces(
     ]
 
 
-def _sorted(table: pa.Table, request: TableRequest) -> pa.Table:
+def _sorted(table: pa.Table, request: RowsRequest) -> pa.Table:
     """Rows in the order of their coordinates; Arrow takes four times as long for several keys."""
     place = np.zeros(table.num_rows, np.int64)
     for dim in request.dims:
@@ -138,7 +138,7 @@ def _packed(table: pa.Table) -> bytes:
     return bytes(sink.getvalue())
 
 
-def _distinct(dim: str, table: pa.Table, request: TableRequest) -> pa.Array:
+def _distinct(dim: str, table: pa.Table, request: RowsRequest) -> pa.Array:
     found = as_keys(dim, pc.unique(table[dim]), key_type(request.types[dim]))
     check_present(dim, found)
     return found
@@ -147,7 +147,7 @@ def _distinct(dim: str, table: pa.Table, request: TableRequest) -> pa.Array:
 def commit_pieces(
     repository: Repository,
     branch: str,
-    request: TableRequest,
+    request: RowsRequest,
     pieces: Sequence[Piece],
     message: str,
     batch: BatchId | None = None,
@@ -179,7 +179,7 @@ def commit_pieces(
 def assemble(
     repository: Repository,
     session: Session,
-    request: TableRequest,
+    request: RowsRequest,
     pieces: Sequence[Piece],
     memory: int = ASSEMBLY_BYTES,
 ) -> None:
@@ -207,7 +207,7 @@ def assemble(
             grid.write_block(session, block, part)
 
 
-def _blocks_touched(grid: TableGrid, piece: Piece) -> NDArray[np.int64]:
+def _blocks_touched(grid: RowGrid, piece: Piece) -> NDArray[np.int64]:
     """The blocks that may have a row of a piece, sorted."""
     shape = (grid.axes, grid.grid.chunks)
     along = [
@@ -217,7 +217,7 @@ def _blocks_touched(grid: TableGrid, piece: Piece) -> NDArray[np.int64]:
     return np.ravel_multi_index(np.ix_(*along), grid.blocks).reshape(-1).astype(np.int64)
 
 
-def _groups(grid: TableGrid, blocks: NDArray[np.int64], memory: int) -> Iterator[NDArray[np.int64]]:
+def _groups(grid: RowGrid, blocks: NDArray[np.int64], memory: int) -> Iterator[NDArray[np.int64]]:
     size = math.prod(grid.grid.chunks) * (grid.grid.itemsize + 8)  # the number of the cell as well
     many = max(1, memory // max(size, 1))
     for start in range(0, len(blocks), many):

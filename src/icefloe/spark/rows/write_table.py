@@ -26,14 +26,14 @@ from icefloe.errors import InvalidInputError
 from icefloe.spark.batch_ids import BatchId
 from icefloe.spark.pinned import as_repository
 from icefloe.spark.rows.arrays import (
-    TableRequest,
+    RowsRequest,
     check_target,
     prepare,
     stored_arrays,
     table_request,
 )
 from icefloe.spark.rows.columns import Spans, has_span
-from icefloe.spark.rows.grid import BLOCK, CELL, TableGrid
+from icefloe.spark.rows.grid import BLOCK, CELL, RowGrid
 from icefloe.spark.rows.late import (
     LATE_ROWS,
     ROW,
@@ -157,7 +157,7 @@ def write_table(
 def _write_rows(
     df: DataFrame,
     session: Session,
-    request: TableRequest,
+    request: RowsRequest,
     values: Mapping[str, pa.Array],
     spans: Spans,
     num_tasks: int | None,
@@ -181,7 +181,7 @@ def _without(values: pa.Array, late: pa.Array | None) -> pa.Array:
 
 
 def _set_aside(
-    session: Session, request: TableRequest, late: DataFrame, num_tasks: int | None
+    session: Session, request: RowsRequest, late: DataFrame, num_tasks: int | None
 ) -> ref_blocks.Counts:
     """Write late rows, after those of earlier writes, into a table of their own."""
     group = f"{request.group}/{LATE_ROWS}".replace("//", "/")
@@ -221,7 +221,7 @@ def _column(df: DataFrame, name: str) -> Any:
     return df[f"`{quoted}`"]
 
 
-def _look_through(df: DataFrame, request: TableRequest) -> tuple[dict[str, pa.Array], Spans]:
+def _look_through(df: DataFrame, request: RowsRequest) -> tuple[dict[str, pa.Array], Spans]:
     """The sorted values of each dimension that were not given, and the spans of integers.
 
     One pass over the rows; none where all coordinates were given, so that nothing is known of the
@@ -258,7 +258,7 @@ def _look_through(df: DataFrame, request: TableRequest) -> tuple[dict[str, pa.Ar
     return values, ends
 
 
-def _located(df: DataFrame, request: TableRequest, grid: TableGrid) -> DataFrame:
+def _located(df: DataFrame, request: RowsRequest, grid: RowGrid) -> DataFrame:
     fields = [f"{BLOCK} bigint", f"{CELL} bigint"]
     for name in grid.variables:
         quoted = name.replace("`", "``")
@@ -267,13 +267,13 @@ def _located(df: DataFrame, request: TableRequest, grid: TableGrid) -> DataFrame
     return chosen.mapInArrow(partial(_locate_rows, grid), ", ".join(fields))
 
 
-def _locate_rows(grid: TableGrid, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _locate_rows(grid: RowGrid, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         yield from grid.locate(batch).to_batches()
 
 
 def _write_blocks(
-    tasks: TaskSide, grid: TableGrid, batches: Iterable[pa.RecordBatch]
+    tasks: TaskSide, grid: RowGrid, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     rows = 0
     for block, table in whole_blocks(batches):

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from icefloe.api.repository import Repository
 from icefloe.errors import InvalidInputError
 from icefloe.spark.metadata.changes import Commit, find_commits, read_commits
-from icefloe.spark.pinned import Source, as_repository, pin
+from icefloe.spark.pinned import PinnedSnapshot, as_repository, pin
 
 _KEY = "snapshot"
 _BEFORE_ALL = ""
@@ -35,7 +35,7 @@ class ChangeStreamReader(DataSourceStreamReader):
         self._start = options.get("start-snapshot", _BEFORE_ALL)
         self._limit = _commit_limit(options)
         # Tells at once if there is no such repository or branch, and carries what tasks need.
-        self._source: Source = pin(as_repository(self._url), branch=self._branch)
+        self._source: PinnedSnapshot = pin(as_repository(self._url), branch=self._branch)
         if self._start not in (_BEFORE_ALL, "latest"):
             find_commits(self._repository(), self._start, self._source.snapshot_id)
 

@@ -32,14 +32,14 @@ from pyspark.sql.types import StructField, StructType
 
 from icefloe.errors import InvalidInputError
 from icefloe.spark.metadata.tables import TABLES, check_ref, check_table, plan_table
-from icefloe.spark.pinned import REF_OPTIONS, Source, pin_options
+from icefloe.spark.pinned import REF_OPTIONS, PinnedSnapshot, pin_options
 from icefloe.spark.reads.options import KNOWN_OPTIONS, ReadOptions, options_from_text, truth
 from icefloe.spark.reads.reading import plan_read
 from icefloe.spark.reads.where import Condition
 from icefloe.spark.scan import Scan
 from icefloe.spark.source.change_stream import ChangeStreamReader
 from icefloe.spark.source.stream_sink import StreamSink
-from icefloe.spark.source.writer import TableWriter, target_of
+from icefloe.spark.source.writer import RowsWriter, target_of
 from icefloe.spark.spark_types import spark_schema
 
 # What Spark adds by itself when a table is created in SQL.
@@ -86,7 +86,7 @@ class IcefloeDataSource(DataSource):
         return ChangeStreamReader(self.options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        return TableWriter(target_of(self.options, schema, overwrite=overwrite))
+        return RowsWriter(target_of(self.options, schema, overwrite=overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         sink: DataSourceStreamWriter = StreamSink(self.options, schema, overwrite=overwrite)
@@ -98,7 +98,7 @@ class ScanReader(DataSourceReader):
 
     def __init__(
         self,
-        source: Source,
+        source: PinnedSnapshot,
         given: Mapping[str, str],
         options: ReadOptions,
         schema: StructType,
@@ -163,7 +163,7 @@ def is_table(options: Mapping[str, str]) -> bool:
     return "table" in options
 
 
-def plan_options(source: Source, given: Mapping[str, str], options: ReadOptions) -> Scan:
+def plan_options(source: PinnedSnapshot, given: Mapping[str, str], options: ReadOptions) -> Scan:
     """The scan that options ask for."""
     if not is_table(given):
         return plan_read(source, options)

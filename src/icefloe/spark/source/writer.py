@@ -18,8 +18,8 @@ from pyspark.sql.types import StructType
 
 from icefloe.errors import InvalidInputError
 from icefloe.spark.batch_ids import BatchId
-from icefloe.spark.pinned import Source, as_repository, pin
-from icefloe.spark.rows.arrays import TableRequest, check_target, table_request
+from icefloe.spark.pinned import PinnedSnapshot, as_repository, pin
+from icefloe.spark.rows.arrays import RowsRequest, check_target, table_request
 from icefloe.spark.rows.pieces import Piece, commit_pieces, stage
 from icefloe.spark.spark_types import arrow_schema
 
@@ -28,12 +28,12 @@ _SPARK_OPTIONS = ("path", "checkpointlocation")
 
 
 @dataclass(frozen=True, slots=True)
-class TableTarget:
+class RowsTarget:
     """Where a table goes, in the form that travels to tasks."""
 
-    source: Source
+    source: PinnedSnapshot
     branch: str
-    request: TableRequest
+    request: RowsRequest
     message: str
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> StagedRows:
@@ -65,7 +65,7 @@ def target_of(
     *,
     overwrite: bool,
     more_options: tuple[str, ...] = (),
-) -> TableTarget:
+) -> RowsTarget:
     """What options ask for, checked against the repository before any task runs.
 
     Raises:
@@ -102,7 +102,7 @@ def target_of(
     source = pin(repository, branch=branch)
     request = check_target(source.open(), request)
     message = options.get("message") or f"write {', '.join(request.variables)} to {request.group}"
-    return TableTarget(source, branch, request, message)
+    return RowsTarget(source, branch, request, message)
 
 
 def _listed(text: str) -> list[str]:
@@ -124,10 +124,10 @@ def _chunks(text: str | None) -> dict[str, int] | list[int] | None:
     raise InvalidInputError(f"option chunks is {text!r}, expected '24,100' or 'time=24,lat=100'")
 
 
-class TableWriter(DataSourceArrowWriter):
+class RowsWriter(DataSourceArrowWriter):
     """Writes one table, in one commit."""
 
-    def __init__(self, target: TableTarget) -> None:
+    def __init__(self, target: RowsTarget) -> None:
         self._target = target
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRows:

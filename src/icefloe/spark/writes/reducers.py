@@ -25,7 +25,7 @@ from icefloe.changes.build import num_refs_in
 from icefloe.changes.prepared import PreparedPiece, manifest_ids
 from icefloe.changes.split_grid import Box, ChunkSpan, Rows, Splits
 from icefloe.changes.split_sizes import Sizes, coarser_sizes, split_sizes
-from icefloe.changes.splits import ArrayPlan, SplitRewrite, plan_array
+from icefloe.changes.splits import SplitRewrite, SplitsPlan, plan_array
 from icefloe.errors import InternalError
 from icefloe.format.columns.chunk_index import sort_rows
 from icefloe.format.columns.packed_index import PackedIndex
@@ -91,8 +91,8 @@ def plan_reductions(
     """
     if sum(span.num_chunks for span in chunks.values()) < REDUCED_FROM:
         return {}
-    state = fork._state
-    sizes_of = split_sizes(fork._handle.settings.manifest)
+    state = fork.workspace.state
+    sizes_of = split_sizes(fork.handle.settings.manifest)
     found = {}
     for path, span in chunks.items():
         node, array = state.array(paths.validate("/" + path.strip("/")))
@@ -103,7 +103,7 @@ def plan_reductions(
         if (
             not cells
             or not span.num_chunks
-            or over != manifest_ids(session._state.node(node.path).array)
+            or over != manifest_ids(session.workspace.state.node(node.path).array)
         ):
             continue
         counts = num_refs_in(state.manifest_files, array)
@@ -152,13 +152,13 @@ def _reduction(path: str, array: ArrayData, split: Sizes, span: ChunkSpan) -> Re
 
 def cut_blocks(fork: ForkSession, plan: Reductions) -> Iterator[RefBlock]:
     """The chunk edits of a task, those of arrays in the plan cut at the borders of pieces."""
-    for node_id, edits in fork._state.changes.chunks.items():
+    for node_id, edits in fork.workspace.state.changes.chunks.items():
         refs, deleted = edits.columns()
         reduction = plan.get(node_id)
         if reduction is None:
             yield RefBlock(node_id, refs, deleted)
             continue
-        _, array = fork._state.array(reduction.path)
+        _, array = fork.workspace.state.array(reduction.path)
         pieces = _pieces(array, reduction)
         kept: dict[int, Rows] = dict(pieces.group(refs.index))
         gone: dict[int, Rows] = dict(pieces.group(deleted))
@@ -219,13 +219,15 @@ def _reduced(fork: ForkSession, plan: Reductions, blocks: list[RefBlock]) -> pa.
 
 def write_piece(fork: ForkSession, reduction: Reduction, edits: RefBlock) -> PreparedPiece:
     """Lay the edits of one piece over what is there, and write its manifests."""
-    state, handle = fork._state, fork._handle
+    handle, state = fork.workspace
     _, array = state.array(reduction.path)
     pieces = _pieces(array, reduction)
     if edits.piece <= _REST:
         ref = array.manifests[_REST - edits.piece]
         boxes = [_common(box, ref.extents) for box in pieces.beyond(reduction.hull)]
-        plan = ArrayPlan([], [SplitRewrite(box, sources=[ref]) for box in boxes if box is not None])
+        plan = SplitsPlan(
+            [], [SplitRewrite(box, sources=[ref]) for box in boxes if box is not None]
+        )
     else:
         plan = _plan_piece(state, reduction, array, pieces.box(edits.piece), edits)
     made = run_blocking(write_manifests(handle, {edits.node_id: plan}, state.manifest_files))
@@ -241,7 +243,7 @@ def write_piece(fork: ForkSession, reduction: Reduction, edits: RefBlock) -> Pre
 
 def _plan_piece(
     state: SessionState, reduction: Reduction, array: ArrayData, box: Box, edits: RefBlock
-) -> ArrayPlan:
+) -> SplitsPlan:
     if _common(box, reduction.hull) is None:
         raise InternalError(
             f"a task wrote chunks {box} of {reduction.path}, the job was to write {reduction.hull}"

@@ -26,6 +26,7 @@ from icefloe.format.snapshot.nodes import Node
 from icefloe.ids import NodeId
 from icefloe.repo.packing import store_packs
 from icefloe.repo.prepared import edits_of
+from icefloe.repo.workspace import Workspace
 from icefloe.spark.writes import ref_blocks
 from icefloe.spark.writes.reducers import Reductions, cut_blocks, plan_reductions, reduce_blocks
 from icefloe.spark.writes.ref_blocks import Counts, RefBlock
@@ -48,8 +49,8 @@ class TaskSide:
 
     def drain(self) -> pa.RecordBatch:
         """Take the chunk edits out of the fork, once their objects are safe."""
-        state, handle = self.fork._state, self.fork._handle
-        run_blocking(store_packs(handle, state))
+        handle, state = self.fork.workspace
+        run_blocking(store_packs(Workspace(handle, state)))
         run_blocking(handle.driver.sync())
         batch = ref_blocks.to_batch(cut_blocks(self.fork, self.reductions))
         state.discard()
@@ -83,7 +84,7 @@ class SharedWrite:
                 kind `merge-not-allowed`.
         """
         edits, made = _edits_in(rows), _pieces_in(rows)
-        state = self.session._state
+        state = self.session.workspace.state
         while True:
             with state.lock:
                 self._require_base()
@@ -109,7 +110,7 @@ class SharedWrite:
             for node_id in unfit:
                 pieces = made.pop(node_id)
                 ahead = prepare_array(None, None, pieces, pieces[0].touched.ndim)
-                found = edits_of(self.session._handle, node_id, ahead)
+                found = edits_of(self.session.handle, node_id, ahead)
                 edits[node_id] = run_blocking(found)
 
     def _require_base(self) -> None:
@@ -125,7 +126,7 @@ class SharedWrite:
         return manifest_ids(node.array) == self.tasks.reductions[node.id].over
 
     def _prepare(self, node: Node, pieces: Sequence[PreparedPiece]) -> None:
-        state = self.session._state
+        state = self.session.workspace.state
         assert node.array is not None
         found = state.snapshot.nodes.find(node.path)
         array = found.array if found is not None and found.id == node.id else None

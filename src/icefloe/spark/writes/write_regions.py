@@ -72,7 +72,7 @@ def _open_targets(
     session: Session, path: str, variables: Sequence[str] | None
 ) -> dict[str, zarr.Array[Any]]:
     """The arrays to be written, by their path relative to the group (an array: by its name)."""
-    node = session._state.node(paths.validate(_absolute(path)))
+    node = session.workspace.state.node(paths.validate(_absolute(path)))
     if node.array is not None:
         if variables is not None:
             raise InvalidInputError(
@@ -192,7 +192,7 @@ def write_dataset_region(
 
 
 def _group_of(session: Session, path: str) -> str:
-    node = session._state.node(paths.validate(_absolute(path)))
+    node = session.workspace.state.node(paths.validate(_absolute(path)))
     if node.array is None:
         return node.path
     return "/" + "/".join(paths.segments(node.path)[:-1])

@@ -52,7 +52,7 @@ class Got(NamedTuple):
     last_modified: datetime
 
 
-class Part(NamedTuple):
+class UploadPart(NamedTuple):
     """One of the requests that a read is made of."""
 
     key: str
@@ -90,16 +90,16 @@ class ObstoreDriver:
         )
         return [_joined([next(fetched) for _ in parts]) for parts in split]
 
-    def _parts(self, key: str, span: Span | None) -> list[Part]:
+    def _parts(self, key: str, span: Span | None) -> list[UploadPart]:
         limits = self.settings.concurrency
         if span is None or span.length <= limits.ideal_concurrent_request_size:
-            return [Part(key, span)]
+            return [UploadPart(key, span)]
         num_ideal = -(-span.length // limits.ideal_concurrent_request_size)
         num_parts = min(num_ideal, limits.max_concurrent_requests_for_object)
         edges = [span.start + span.length * part // num_parts for part in range(num_parts + 1)]
-        return [Part(key, Span(start, end - start)) for start, end in pairwise(edges)]
+        return [UploadPart(key, Span(start, end - start)) for start, end in pairwise(edges)]
 
-    async def _fetch(self, part: Part) -> memoryview:
+    async def _fetch(self, part: UploadPart) -> memoryview:
         key, span = part
         if span is None:
             return (await self._request(key, None)).data
@@ -123,7 +123,7 @@ class ObstoreDriver:
 
         async def fetch(request: SharedRequest) -> list[Readable | Exception]:
             try:
-                data = await self._fetch(Part(key, request.span))
+                data = await self._fetch(UploadPart(key, request.span))
             except StorageError as error:
                 if len(request.members) == 1:
                     return [error]
@@ -185,7 +185,7 @@ class ObstoreDriver:
         elif condition.last_modified is not None:
             given["if_unmodified_since"] = moment(condition.last_modified)
 
-        async def fetch(part: Part) -> memoryview:
+        async def fetch(part: UploadPart) -> memoryview:
             assert part.span is not None
             start, length = part.span
             options: Any = {**given, "range": (start, start + length)}

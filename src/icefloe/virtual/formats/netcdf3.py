@@ -52,7 +52,7 @@ _MOST_ITEMS = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Variable:
+class Netcdf3Variable:
     """One entry of the header. `record_stride` is the distance of records, None without them."""
 
     name: str
@@ -80,16 +80,16 @@ class Variable:
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class Netcdf3Header:
     """The whole header."""
 
     dimensions: dict[str, int]
     record_dimension: str | None
     attributes: dict[str, Any]
-    variables: dict[str, Variable]
+    variables: dict[str, Netcdf3Variable]
 
 
-def read_header(file: SourceFile) -> Header:
+def read_header(file: SourceFile) -> Netcdf3Header:
     """Parse the header of a classic file.
 
     Raises:
@@ -129,7 +129,7 @@ def scan_netcdf3(
     )
 
 
-def _describe(entry: Variable) -> VariableDescription:
+def _describe(entry: Netcdf3Variable) -> VariableDescription:
     said = zarr_attributes(entry.attributes, entry.dtype)
     chunks = entry.shape if entry.record_stride is None else (1, *entry.shape[1:])
     return VariableDescription(
@@ -147,7 +147,7 @@ def _describe(entry: Variable) -> VariableDescription:
     )
 
 
-def _fill_value(entry: Variable) -> Any:
+def _fill_value(entry: Netcdf3Variable) -> Any:
     """The `_FillValue` of a variable, if it is one of its type."""
     given = entry.attributes.get("_FillValue")
     if given is None:
@@ -164,7 +164,7 @@ def _fill_value(entry: Variable) -> Any:
     return found[0]
 
 
-def _references(entry: Variable, location: str) -> Any:
+def _references(entry: Netcdf3Variable, location: str) -> Any:
     count = 1 if entry.record_stride is None else entry.shape[0]
     if not entry.record_bytes or not count:
         count = 0
@@ -176,7 +176,7 @@ def _references(entry: Variable, location: str) -> Any:
 
 
 def read_region(
-    file: SourceFile, header: Header, name: str, region: tuple[slice, ...]
+    file: SourceFile, header: Netcdf3Header, name: str, region: tuple[slice, ...]
 ) -> NDArray[Any]:
     """Part of a variable as stored; only the bytes between its first and last row are read."""
     entry = header.variables[name]
@@ -224,7 +224,7 @@ class _Parser:
         self._count_format = ">Q" if magic[3] == 5 else ">I"
         self._offset_format = ">I" if magic[3] == 1 else ">Q"
 
-    def header(self) -> Header:
+    def header(self) -> Netcdf3Header:
         records = self._count()
         dimensions = self._dimension_list()
         attributes = self._attribute_list()
@@ -244,7 +244,7 @@ class _Parser:
                 records if number == 0 and has_records else dimensions[at][1]
                 for number, at in enumerate(ids)
             ]
-            variables[name] = Variable(
+            variables[name] = Netcdf3Variable(
                 name,
                 dtype,
                 tuple(sizes),
@@ -257,7 +257,7 @@ class _Parser:
         sizes_by_name = {
             name: size or (records if name == record else 0) for name, size in dimensions
         }
-        return Header(sizes_by_name, record, attributes, variables)
+        return Netcdf3Header(sizes_by_name, record, attributes, variables)
 
     def _record_stride(self, listed: Any, dimensions: Any, is_record: list[bool]) -> int:
         sizes = [
@@ -271,7 +271,7 @@ class _Parser:
     def _is_streaming(self, records: int) -> bool:
         return records in (_STREAMING, 2**64 - 1)
 
-    def _check_ends(self, variables: dict[str, Variable]) -> None:
+    def _check_ends(self, variables: dict[str, Netcdf3Variable]) -> None:
         size = self._file.version.size_bytes
         for entry in variables.values():
             if entry.end > size:

@@ -149,7 +149,7 @@ class _ZarrReader:
 
 
 class _Netcdf3Reader:
-    def __init__(self, file: SourceFile, header: netcdf3.Header) -> None:
+    def __init__(self, file: SourceFile, header: netcdf3.Netcdf3Header) -> None:
         self._file, self._header = file, header
 
     def read(self, path: str, region: tuple[slice, ...]) -> NDArray[Any]:

@@ -169,7 +169,7 @@ class _Storing:
             values = padded
         data = self._encode(np.ascontiguousarray(values, self._dtype))
         key = "/".join([self._array.target, "c", *map(str, index)])
-        run_blocking(set_key(self._store._blocking, self._store._state, key, data))
+        run_blocking(set_key(self._store.session.workspace, key, data))
 
     def _is_whole(self, box: Region) -> bool:
         """Whether a box is all that its chunk has inside of the array."""

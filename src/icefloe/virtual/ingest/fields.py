@@ -31,7 +31,7 @@ def _is_lengths(value: Any) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class IngestField:
     """One thing that can be said: how to tell a good value, and how to describe one."""
 
     is_good: Callable[[Any], bool]
@@ -41,47 +41,53 @@ class Field:
 
 
 FIELDS = {
-    "sources": Field(
+    "sources": IngestField(
         _is_name_or_names, "a path, a URL, a pattern, or a list of them", False, is_required=True
     ),
-    "repository": Field(
+    "repository": IngestField(
         lambda value: _is_text(value) and value != "",
         "the URL or the directory of a repository",
         False,
         is_required=True,
     ),
-    "group": Field(_is_text, "the path of a group", False),
-    "branch": Field(lambda value: _is_text(value) and value != "", "the name of a branch", False),
-    "concat_dim": Field(_is_name_or_names, "the name of a dimension, or a list of names"),
-    "variables": Field(_is_name_or_names, "a list of names of variables"),
-    "chunks": Field(_is_lengths, "lengths by name of dimension, such as {time: 24}"),
-    "mode": Field(lambda value: value in ("native", "virtual"), "'native' or 'virtual'", False),
-    "append": Field(lambda value: isinstance(value, bool), "true or false", False),
-    "order": Field(
+    "group": IngestField(_is_text, "the path of a group", False),
+    "branch": IngestField(
+        lambda value: _is_text(value) and value != "", "the name of a branch", False
+    ),
+    "concat_dim": IngestField(_is_name_or_names, "the name of a dimension, or a list of names"),
+    "variables": IngestField(_is_name_or_names, "a list of names of variables"),
+    "chunks": IngestField(_is_lengths, "lengths by name of dimension, such as {time: 24}"),
+    "mode": IngestField(
+        lambda value: value in ("native", "virtual"), "'native' or 'virtual'", False
+    ),
+    "append": IngestField(lambda value: isinstance(value, bool), "true or false", False),
+    "order": IngestField(
         lambda value: _is_text(value) and value != "",
         "'coordinates', 'listed', or a pattern of file names such as 'sst_{time}.nc'",
         False,
     ),
-    "late": Field(lambda value: value in ("fail", "insert"), "'fail' or 'insert'", False),
-    "changed": Field(
+    "late": IngestField(lambda value: value in ("fail", "insert"), "'fail' or 'insert'", False),
+    "changed": IngestField(
         lambda value: value in ("fail", "replace", "skip"), "'fail', 'replace' or 'skip'", False
     ),
-    "exclude": Field(
+    "exclude": IngestField(
         lambda value: _is_name_or_names(value) or value in ((), []),
         "a pattern of names, or a list of them",
         False,
     ),
-    "on_error": Field(
+    "on_error": IngestField(
         lambda value: value in ("fail", "skip", "quarantine"),
         "'fail', 'skip' or 'quarantine'",
         False,
     ),
-    "access": Field(
+    "access": IngestField(
         lambda value: isinstance(value, Mapping) and all(map(_is_text, value)),
         "options of the storage by name, such as {anonymous: true}",
     ),
-    "num_tasks": Field(lambda value: type(value) is int and value > 0, "a whole number from 1 on"),
-    "message": Field(_is_text, "the text of the commit message"),
+    "num_tasks": IngestField(
+        lambda value: type(value) is int and value > 0, "a whole number from 1 on"
+    ),
+    "message": IngestField(_is_text, "the text of the commit message"),
 }
 
 

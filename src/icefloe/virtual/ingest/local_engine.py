@@ -14,8 +14,8 @@ from icefloe.virtual.formats.opening import NativeReader
 from icefloe.virtual.ingest.chunk_copy import copy_region
 from icefloe.virtual.ingest.comparing import Digests, digest_file, files_to_read
 from icefloe.virtual.ingest.open_files import OpenFiles, collecting, reason_of
-from icefloe.virtual.ingest.room import Move
-from icefloe.virtual.ingest.run import Counts
+from icefloe.virtual.ingest.room import BlockMove
+from icefloe.virtual.ingest.run import FillCounts
 from icefloe.virtual.ingest.scanning import scan_for
 from icefloe.virtual.ingest.transfer import placement_of, write_references
 from icefloe.virtual.model.description import SourceDescription, SourceVersion
@@ -59,12 +59,12 @@ class LocalEngine:
                 damaged[source.location] = reason
         return digests, damaged
 
-    def move(self, session: Session, base: Store, moves: Sequence[Move]) -> None:
+    def move(self, session: Session, base: Store, moves: Sequence[BlockMove]) -> None:
         """Copy values of arrays from where they were to where they are going to be."""
         for move in moves:
             move.run(base, session.store)
 
-    def fill(self, session: Session, plan: IngestPlan) -> tuple[Counts, dict[str, str]]:
+    def fill(self, session: Session, plan: IngestPlan) -> tuple[FillCounts, dict[str, str]]:
         """Copy values and place references; also tells which files turn out to be damaged."""
         damaged: dict[str, str] = {}
         store = session.store
@@ -116,10 +116,10 @@ def _copy(
             copy_region(store, plan, array, region, reader_of)
 
 
-def _count(session: Session, targets: Sequence[str]) -> Counts:
+def _count(session: Session, targets: Sequence[str]) -> FillCounts:
     """What the session has set in these arrays."""
-    state = session._state
-    counts = Counts()
+    state = session.workspace.state
+    counts = FillCounts()
     for target in targets:
         edits = state.changes.chunks.get(state.node(f"/{target}").id)
         if edits is not None:
@@ -127,5 +127,5 @@ def _count(session: Session, targets: Sequence[str]) -> Counts:
             is_virtual = refs.kind == ChunkKind.VIRTUAL
             size = int(refs.length[~is_virtual].sum())
             virtual = int(is_virtual.sum())
-            counts = counts.plus(Counts(len(refs) - virtual, size, virtual))
+            counts = counts.plus(FillCounts(len(refs) - virtual, size, virtual))
     return counts

@@ -118,7 +118,7 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Move:
+class BlockMove:
     """A part of an array that is written anew, and where its values come from."""
 
     target: str
@@ -278,12 +278,12 @@ def _relabel(session: Session, array: ArrayRoom) -> None:
     session.reindex_array(f"/{array.target}", to_new, to_old)
 
 
-def moves_of_arrays(arrays: Iterable[ArrayRoom]) -> list[Move]:
+def moves_of_arrays(arrays: Iterable[ArrayRoom]) -> list[BlockMove]:
     """The parts of arrays that have to be written anew, because chunks do not stay whole."""
     return [move for array in arrays if not array.is_relabelled for move in _moves(array)]
 
 
-def _moves(array: ArrayRoom) -> Iterator[Move]:
+def _moves(array: ArrayRoom) -> Iterator[BlockMove]:
     itemsize = itemsize_of(array.document)
     lengths = block_lengths(array.chunks, array.shape, BLOCK_BYTES // itemsize)
     edges = [
@@ -301,4 +301,4 @@ def _moves(array: ArrayRoom) -> Iterator[Move]:
             positions = array.axes[at].positions
             first, last = np.searchsorted(positions, [span.start, span.stop]).tolist()
             sources.append((slice(first, last), positions[first:last] - span.start))
-        yield Move(array.target, region, tuple(sources))
+        yield BlockMove(array.target, region, tuple(sources))

@@ -22,7 +22,7 @@ from icefloe.virtual.ingest.existing import require_group
 from icefloe.virtual.ingest.keep_ledger import enter_in_ledger
 from icefloe.virtual.ingest.quarantine import record_problems
 from icefloe.virtual.ingest.report import IngestReport
-from icefloe.virtual.ingest.room import Move, Room, moves_of_arrays, plan_room, reserve_arrays
+from icefloe.virtual.ingest.room import BlockMove, Room, moves_of_arrays, plan_room, reserve_arrays
 from icefloe.virtual.ingest.transfer import write_metadata, write_values
 from icefloe.virtual.model.description import SourceDescription, SourceVersion
 from icefloe.virtual.planning.arrangement import Existing
@@ -33,16 +33,16 @@ from icefloe.virtual.planning.planning import plan_ingest
 OnError = Literal["fail", "skip", "quarantine"]
 
 
-class Counts(NamedTuple):
+class FillCounts(NamedTuple):
     """Chunks and bytes written, and references set."""
 
     chunks: int = 0
     bytes: int = 0
     references: int = 0
 
-    def plus(self, other: Counts, times: int = 1) -> Counts:
+    def plus(self, other: FillCounts, times: int = 1) -> FillCounts:
         """The sum, with the other counted some times."""
-        return Counts(*(a + times * b for a, b in zip(self, other, strict=True)))
+        return FillCounts(*(a + times * b for a, b in zip(self, other, strict=True)))
 
 
 class Engine(Protocol):
@@ -64,11 +64,11 @@ class Engine(Protocol):
         """The digests of `plan.uncompared`."""
         ...
 
-    def move(self, session: Session, base: Store, moves: Sequence[Move]) -> None:
+    def move(self, session: Session, base: Store, moves: Sequence[BlockMove]) -> None:
         """Copy values of arrays from where `base` has them to where they are going to be."""
         ...
 
-    def fill(self, session: Session, plan: IngestPlan) -> tuple[Counts, dict[str, str]]:
+    def fill(self, session: Session, plan: IngestPlan) -> tuple[FillCounts, dict[str, str]]:
         """Fill the native and virtual arrays of a plan, in a session that has their metadata."""
         ...
 
@@ -170,10 +170,10 @@ def _fill(
     plan: IngestPlan,
     room: Room | None,
     existing: Existing | None,
-) -> tuple[Counts, dict[str, str]]:
+) -> tuple[FillCounts, dict[str, str]]:
     """Everything but the commit; also tells which files turn out to be damaged, and why."""
     if not plan.arrays:
-        return Counts(), {}
+        return FillCounts(), {}
     if room is not None:
         reserve_arrays(session, room.arrays)
         base = repository.readonly_session(snapshot_id=session.snapshot_id).store

@@ -26,7 +26,12 @@ from icefloe.virtual.model.description import (
     StoredAttributes,
     VariableDescription,
 )
-from icefloe.virtual.model.shared_variables import DIGEST_BYTES, Field, Layout, SharedVariables
+from icefloe.virtual.model.shared_variables import (
+    DIGEST_BYTES,
+    Layout,
+    SharedField,
+    SharedVariables,
+)
 
 _INLINE_BYTES = 256
 """Values up to this size travel with their file: hashes would be as large."""
@@ -204,9 +209,9 @@ class Joiner:
             )
         return layout
 
-    def _field(self, column: _Column, start: int) -> Field:
+    def _field(self, column: _Column, start: int) -> SharedField:
         dtype, shape = (None, ()) if column.values is None else column.values
-        return Field(
+        return SharedField(
             self.parts[column.form],
             start,
             start + column.size,

@@ -21,7 +21,7 @@ _fields_of = attrgetter(*_FIELDS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Field:
+class SharedField:
     """Where the bytes of one variable are, and what they are.
 
     First comes the digest, then the values. `dtype` is None where values are not among the bytes.
@@ -50,7 +50,7 @@ class Field:
         return VariableDescription(*given)
 
 
-Layout = dict[str, Field | VariableDescription]
+Layout = dict[str, SharedField | VariableDescription]
 """By path: where to find a variable that is a file's own, or the one that files share."""
 
 
@@ -65,7 +65,7 @@ class SharedVariables(Mapping[str, VariableDescription]):
 
     def __getitem__(self, path: str) -> VariableDescription:
         found = self.layout[path]
-        return found.make(self.own) if isinstance(found, Field) else found
+        return found.make(self.own) if isinstance(found, SharedField) else found
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.layout)
@@ -81,7 +81,7 @@ def form_of(variables: Mapping[str, VariableDescription], path: str) -> Variable
     """An object that is the same for all files whose variable differs in values at most."""
     if isinstance(variables, SharedVariables):
         found = variables.layout[path]
-        return found.form if isinstance(found, Field) else found
+        return found.form if isinstance(found, SharedField) else found
     return variables[path]
 
 
@@ -89,7 +89,7 @@ def digest_in(variables: Mapping[str, VariableDescription], path: str) -> bytes 
     """The digest of a variable, without the variable being made; None also where it is not."""
     if isinstance(variables, SharedVariables):
         found = variables.layout.get(path)
-        if isinstance(found, Field):
+        if isinstance(found, SharedField):
             return found.digest(variables.own)
     else:
         found = variables.get(path)
@@ -100,7 +100,7 @@ def has_values(variables: Mapping[str, VariableDescription], path: str) -> bool:
     """Whether the values of a variable are known."""
     if isinstance(variables, SharedVariables):
         found = variables.layout[path]
-        if isinstance(found, Field):
+        if isinstance(found, SharedField):
             return found.dtype is not None
     else:
         found = variables[path]
@@ -111,7 +111,7 @@ def forms_of(variables: Mapping[str, VariableDescription]) -> Iterable[VariableD
     """The variables as `form_of` has them: those of files that are alike come without values."""
     if isinstance(variables, SharedVariables):
         found = variables.layout.values()
-        return [item.form if isinstance(item, Field) else item for item in found]
+        return [item.form if isinstance(item, SharedField) else item for item in found]
     return variables.values()
 
 
