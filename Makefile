@@ -25,7 +25,7 @@ NO_PYTHON = fi; done; \
 	     "(from your system's packages, pyenv or python.org), or name it with PYTHON=..." >&2; exit 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test oldest check format fuzz bench clean
+.PHONY: help setup demo test long oldest check format fuzz bench clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,8 +36,11 @@ setup: ## build the environment, unless it is there already
 demo: setup ## files become a versioned dataset with Spark, asked in SQL
 	@$(PY) examples/ingest.py
 
-test: setup ## every test
+test: setup ## every test but the longest
 	$(PY) -m pytest -n 2 --dist worksteal $(ARGS) tests
+
+long: setup ## the tests that take minutes and are left out of make test
+	$(PY) -m pytest -n 2 --dist worksteal -m long $(ARGS) tests
 
 oldest: ## part of the tests with the oldest Python and the lowest versions of dependencies
 	@$(SETUP_ENV) --oldest "$(OLDEST_VENV)"; $(NO_PYTHON)
