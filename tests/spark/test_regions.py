@@ -8,14 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icefloe import InvalidInputError
-from icefloe.spark.writes.regions import (
-    Grid,
-    Region,
-    check_given,
-    cut,
-    default_region_shape,
-    region_of,
-)
+from icefloe.geometry import Region, region_of
+from icefloe.spark.writes.regions import Grid, check_given, cut, default_region_shape
 
 
 @st.composite

@@ -9,8 +9,9 @@ import pyarrow as pa
 import pytest
 
 from icefloe import AlreadyExistsError, InvalidInputError, Repository
+from icefloe.geometry import shrink_chunks
 from icefloe.spark.rows.arrays import check_target, prepare, table_request
-from icefloe.spark.rows.grid import BLOCK, default_chunks
+from icefloe.spark.rows.grid import BLOCK
 from icefloe.spark.rows.ordering import sorted_keys, spans_of, whole_blocks
 
 xr: Any = pytest.importorskip("xarray", reason="xarray is an optional dependency")
@@ -238,5 +239,5 @@ def test_what_does_not_fit_the_stored_arrays_is_refused(repository: Repository) 
 
 
 def test_default_chunks_are_shortened_from_the_first_axis() -> None:
-    assert default_chunks((100, 1000, 1000), 8) == (1, 1000, 1000)
-    assert default_chunks((4, 5), 8) == (4, 5)
+    assert shrink_chunks((100, 1000, 1000), 8) == (1, 1000, 1000)
+    assert shrink_chunks((4, 5), 8) == (4, 5)

@@ -134,7 +134,7 @@ def test_tiles_of_two_dimensions_with_one_missing() -> None:
     data = array(made, "data")
     assert data.shape == (4, 6)
     assert data.starts.tolist() == [[2, 0], [0, 3], [0, 0]]
-    regions = list(data.blocks(most_bytes=1, itemsize=4))
+    regions = list(data.blocks(max_bytes=1))
     assert sum(len(data.parts(region)) for region in regions) == 3
 
 
@@ -361,7 +361,7 @@ def test_blocks_cover_everything_once_and_never_share_a_chunk() -> None:
     data = array(made, "data")
     count = np.zeros(data.shape, int)
     owners: dict[tuple[int, int], int] = {}
-    for number, region in enumerate(data.blocks(most_bytes=30, itemsize=4)):
+    for number, region in enumerate(data.blocks(max_bytes=30)):
         count[region] += 1
         for row in range(region[0].start // 2, -(-region[0].stop // 2)):
             for column in range(region[1].start // 3, -(-region[1].stop // 3)):

@@ -14,6 +14,7 @@ try:
 except ImportError as error:  # pragma: no cover - an environment without the extra
     raise ImportError('icefloe.spark needs pyspark: pip install "icefloe[spark]"') from error
 
+from icefloe.geometry import Region
 from icefloe.spark.ingests.ingest import ingest
 from icefloe.spark.ingests.recipe import load_recipe, run_recipe
 from icefloe.spark.metadata.attach import Attached, attach
@@ -22,7 +23,6 @@ from icefloe.spark.reads.reading import read
 from icefloe.spark.rows.write_stream import write_stream
 from icefloe.spark.rows.write_table import write_table
 from icefloe.spark.runtime.session import session
-from icefloe.spark.writes.regions import Region
 from icefloe.spark.writes.write_dataset import write_dataset
 from icefloe.spark.writes.write_regions import write_regions
 from icefloe.virtual.ingest.report import IngestReport

@@ -15,6 +15,7 @@ import numpy as np
 from pyspark.sql import SparkSession
 
 from icefloe.api.session import ForkSession, Session
+from icefloe.geometry import Slices, shape_of
 from icefloe.spark.runtime.session import parallelism
 from icefloe.spark.writes.engine import WriteReport, write_items
 from icefloe.spark.writes.items import tasks_for
@@ -23,7 +24,7 @@ from icefloe.virtual.ingest.chunk_copy import copy_region
 from icefloe.virtual.ingest.open_files import OpenFiles, collecting
 from icefloe.virtual.model.shared_variables import only
 from icefloe.virtual.places.access import SourceAccess
-from icefloe.virtual.planning.plan import BLOCK_BYTES, ArrayPlan, IngestPlan, Region
+from icefloe.virtual.planning.plan import BLOCK_BYTES, ArrayPlan, IngestPlan
 
 _PIECES_A_SLOT = 8
 _PIECES_A_TASK = 8  # of at most 64 MB each
@@ -36,7 +37,7 @@ class TargetBox:
 
     plan: IngestPlan
     array: ArrayPlan
-    region: Region
+    region: Slices
     nbytes: int
 
 
@@ -90,8 +91,7 @@ def cut_pieces(plan: IngestPlan, num_pieces: int) -> list[list[TargetBox]]:
 def _boxes(
     plan: IngestPlan, array: ArrayPlan, most_bytes: int, rank: dict[int, int]
 ) -> Iterator[tuple[int, TargetBox]]:
-    itemsize = array.itemsize
-    for region in array.blocks(most_bytes, itemsize):
+    for region in array.blocks(most_bytes):
         rows = array.rows_in(region)
         numbers = array.sources[rows].tolist()
         part = replace(
@@ -113,7 +113,7 @@ def _boxes(
         )
         sources = tuple(only(plan.sources[number], array.path) for number in numbers)
         small = replace(plan, sources=sources, groups={}, arrays=(), problems=(), unchanged=())
-        nbytes = prod(span.stop - span.start for span in region) * itemsize
+        nbytes = prod(shape_of(region)) * array.itemsize
         yield min(rank.get(number, 0) for number in numbers), TargetBox(small, part, region, nbytes)
 
 

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Region = tuple[slice, ...]
+from icefloe.geometry import Slices, grow_chunks
+
 Mask = NDArray[np.bool_]
 _MOST_PARTITIONS = 20_000  # Spark keeps a few kilobytes for each on the driver
 
@@ -36,7 +37,7 @@ class BlockGrid:
     def num_partitions(self) -> int:
         return -(-self.num_blocks // self.blocks_per_partition)
 
-    def regions(self, partition: int) -> Iterator[Region]:
+    def regions(self, partition: int) -> Iterator[Slices]:
         """The blocks of one partition."""
         first = partition * self.blocks_per_partition
         for number in range(first, min(first + self.blocks_per_partition, self.num_blocks)):
@@ -72,7 +73,7 @@ def plan_blocks(
         for count, chunk, length in zip(counts, chunk_shape, shape, strict=True)
     )
     goal = min(target_bytes // max(bytes_per_cell, 1), cells // max(min_blocks, 1))
-    steps = _block_shape(shape, chunk_shape, counts, goal)
+    steps = grow_chunks(shape, chunk_shape, goal, counts)
     grid = BlockGrid(
         tuple(
             _ranges(length, step, mask)
@@ -83,14 +84,7 @@ def plan_blocks(
     return BlockGrid(grid.ranges, max(together, 1))
 
 
-def chunk_box(region: Region, chunk_shape: Sequence[int]) -> tuple[list[int], list[int]]:
-    """The chunks a region of cells touches, as (start, stop) in chunk indices."""
-    start = [part.start // chunk for part, chunk in zip(region, chunk_shape, strict=True)]
-    stop = [-(-part.stop // chunk) for part, chunk in zip(region, chunk_shape, strict=True)]
-    return start, stop
-
-
-def slabs(shape: Sequence[int], most_cells: int) -> Iterator[Region]:
+def slabs(shape: Sequence[int], most_cells: int) -> Iterator[Slices]:
     """A box in pieces of at most `most_cells` that follow each other in C order."""
     axis = 0
     inner = math.prod(shape[1:])
@@ -114,25 +108,6 @@ def _num_chunks(length: int, chunk: int, mask: Mask | None) -> int:
     if mask is None:
         return -(-length // chunk)
     return len(np.unique(np.flatnonzero(mask) // chunk))
-
-
-def _block_shape(
-    shape: Sequence[int], chunk_shape: Sequence[int], counts: Sequence[int], goal: int
-) -> list[int]:
-    """Chunks joined along the last dimensions first, so that blocks follow the order of rows."""
-    steps = list(chunk_shape)
-    for axis in reversed(range(len(steps))):
-        others = math.prod(
-            min(step, length)
-            for at, (step, length) in enumerate(zip(steps, shape, strict=True))
-            if at != axis
-        )
-        if goal >= others * shape[axis]:
-            steps[axis] *= max(-(-shape[axis] // steps[axis]), 1)
-            continue
-        steps[axis] *= max(1, min(counts[axis], goal // max(others * steps[axis], 1)))
-        break
-    return steps
 
 
 def _ranges(length: int, step: int, mask: Mask | None) -> NDArray[Any]:

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from icefloe.api.session import Session
 from icefloe.errors import InvalidInputError
+from icefloe.geometry import Slices, shape_of
 from icefloe.spark.pinned import PinnedSnapshot
-from icefloe.spark.reads.blocks import BlockGrid, Region, plan_blocks, slabs
+from icefloe.spark.reads.blocks import BlockGrid, plan_blocks, slabs
 from icefloe.spark.reads.coding import Coding, Values
 from icefloe.spark.reads.dimension_sets import choose_variables
 from icefloe.spark.reads.options import ReadOptions
@@ -87,7 +88,7 @@ class Cells:
         for region in self.blocks.regions(partition):
             yield from self._read_block(session, region)
 
-    def _read_block(self, session: Session, region: Region) -> Iterator[pa.RecordBatch]:
+    def _read_block(self, session: Session, region: Slices) -> Iterator[pa.RecordBatch]:
         present = self._present(session, region) if self.skips_missing else None
         if present is not None and not present.any():
             return
@@ -119,7 +120,7 @@ class Cells:
         box: _Box,
         session: Session,
         variable: Variable,
-        region: Region,
+        region: Slices,
         keeps: Sequence[NDArray[np.bool_] | None],
     ) -> None:
         assert variable.coding is not None
@@ -143,10 +144,9 @@ class Cells:
         names = [axis.name for axis in self.axes]
         return [names.index(dimension) for dimension in variable.dimensions]
 
-    def _present(self, session: Session, region: Region) -> NDArray[np.bool_]:
+    def _present(self, session: Session, region: Slices) -> NDArray[np.bool_]:
         """Cells for which at least one variable of full rank has a stored chunk."""
-        shape = [part.stop - part.start for part in region]
-        found = np.zeros(shape, np.bool_)
+        found = np.zeros(shape_of(region), np.bool_)
         for variable in self.variables:
             if len(variable.dimensions) < len(self.axes):
                 continue
@@ -184,7 +184,7 @@ class _Box:
                 yield batch
 
     def _column(
-        self, coding: Coding, values: Values, axes: tuple[int, ...], slab: Region
+        self, coding: Coding, values: Values, axes: tuple[int, ...], slab: Slices
     ) -> pa.Array:
         shape = _slab_shape(self.shape, slab)
         part = tuple(slab[at] for at in axes)
@@ -203,7 +203,7 @@ class _Box:
         return once.take(pa.array(places))
 
 
-def _slab_shape(shape: Sequence[int], slab: Region) -> list[int]:
+def _slab_shape(shape: Sequence[int], slab: Slices) -> list[int]:
     return [len(range(*part.indices(n))) for part, n in zip(slab, shape, strict=True)]
 
 

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from icefloe.api.session import Session
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.geometry import Slices, cells_of, inside, shape_of
 from icefloe.spark.arrow_types import INDEX, required
 from icefloe.spark.pinned import PinnedSnapshot
-from icefloe.spark.reads.blocks import BlockGrid, Mask, Region, plan_blocks
+from icefloe.spark.reads.blocks import BlockGrid, Mask, plan_blocks
 from icefloe.spark.reads.cells import CellAxis
 from icefloe.spark.reads.options import ReadOptions
 from icefloe.spark.reads.variables import Variable, find_variables
@@ -71,15 +72,11 @@ class ChunkRows:
             partition -= array.blocks.num_partitions
 
     def _read_box(
-        self, session: Session, array: ArrayChunks, box: Region
+        self, session: Session, array: ArrayChunks, box: Slices
     ) -> Iterator[pa.RecordBatch]:
         variable = array.variable
-        sizes = list(zip(variable.chunk_shape, variable.shape, strict=True))
-        region = tuple(
-            slice(part.start * chunk, min(part.stop * chunk, length))
-            for part, (chunk, length) in zip(box, sizes, strict=True)
-        )
-        is_wanted = np.ones([part.stop - part.start for part in box], np.bool_)
+        region = cells_of(box, variable.chunk_shape, variable.shape)
+        is_wanted = np.ones(shape_of(box), np.bool_)
         if self.skips_missing:
             is_wanted &= variable.present_chunks(session, region)
         for axis, (part, mask) in enumerate(zip(box, array.wanted, strict=True)):
@@ -94,13 +91,10 @@ class ChunkRows:
         rows: list[tuple[Any, ...]] = []
         for place in np.argwhere(is_wanted):
             index = [at + part.start for at, part in zip(place.tolist(), box, strict=True)]
-            offset = [at * chunk for at, (chunk, _) in zip(index, sizes, strict=True)]
-            shape = [min(c, n - at) for at, (c, n) in zip(offset, sizes, strict=True)]
-            own = tuple(
-                slice(at - whole.start, at - whole.start + length)
-                for at, whole, length in zip(offset, region, shape, strict=True)
-            )
-            rows.append((index, offset, shape, values[own].tobytes()))
+            chunk = tuple(slice(at, at + 1) for at in index)
+            cells = cells_of(chunk, variable.chunk_shape, variable.shape)
+            offset = [span.start for span in cells]
+            rows.append((index, offset, shape_of(cells), values[inside(cells, region)].tobytes()))
         yield _batch(variable, rows)
 
 

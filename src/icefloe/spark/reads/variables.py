@@ -21,7 +21,7 @@ from icefloe.errors import (
     NodeNotFoundError,
 )
 from icefloe.format.snapshot.nodes import Node
-from icefloe.spark.reads.blocks import Region, chunk_box
+from icefloe.geometry import Slices, chunks_of, shape_of
 from icefloe.spark.reads.coding import Coding, Values, find_coding
 from icefloe.storage.run import run_blocking
 
@@ -45,27 +45,25 @@ class Variable:
         """Whether it gives the values along the dimension of its own name."""
         return self.dimensions == (self.name,)
 
-    def read(self, session: Session, region: Region) -> NDArray[Any]:
+    def read(self, session: Session, region: Slices) -> NDArray[Any]:
         """The stored values of a region."""
         array = zarr.open_array(session.store, path=paths.to_key(self.path), mode="r")
         return np.asarray(array[region])
 
-    def read_decoded(self, session: Session, region: Region) -> Values:
+    def read_decoded(self, session: Session, region: Slices) -> Values:
         assert self.coding is not None
         return self.coding.decode(self.read(session, region))
 
-    def present_chunks(self, session: Session, region: Region) -> NDArray[np.bool_]:
+    def present_chunks(self, session: Session, region: Slices) -> NDArray[np.bool_]:
         """Which of the chunks that a region touches were ever written."""
-        start, stop = chunk_box(region, self.chunk_shape)
-        found = np.zeros([b - a for a, b in zip(start, stop, strict=True)], np.bool_)
-        for index in chunk_indices(session, self.path, start, stop):
-            found[tuple((index - np.array(start, np.int64)).T)] = True
+        box = chunks_of(region, self.chunk_shape)
+        found = np.zeros(shape_of(box), np.bool_)
+        for index in chunk_indices(session, self.path, box):
+            found[tuple((index - np.array([span.start for span in box], np.int64)).T)] = True
         return found
 
 
-def chunk_indices(
-    session: Session, path: str, start: Sequence[int], stop: Sequence[int]
-) -> list[NDArray[np.int64]]:
+def chunk_indices(session: Session, path: str, box: Slices) -> list[NDArray[np.int64]]:
     """The indices of the chunks inside a box of chunks, a matrix from each manifest."""
     node, array = session.workspace.state.array(path)
     assets = session.handle.assets
@@ -74,10 +72,11 @@ def chunk_indices(
         (ref.id, files[ref.id].size_bytes)
         for ref in array.manifests
         if all(
-            low < last and first < high
-            for (low, high), first, last in zip(ref.extents, start, stop, strict=True)
+            low < span.stop and span.start < high
+            for (low, high), span in zip(ref.extents, box, strict=True)
         )
     ]
+    start, stop = [span.start for span in box], [span.stop for span in box]
     found = []
     for manifest in run_blocking(assets.manifests(wanted)):
         refs = manifest.find(node.id)

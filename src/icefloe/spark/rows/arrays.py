@@ -14,9 +14,10 @@ import zarr
 from icefloe import paths
 from icefloe.api.session import Session
 from icefloe.errors import AlreadyExistsError, ErrorKind, InvalidInputError
+from icefloe.geometry import shrink_chunks
 from icefloe.spark.rows.columns import Spans, as_keys, key_type, new_array
 from icefloe.spark.rows.encoder import Encoder
-from icefloe.spark.rows.grid import RowAxis, RowGrid, checked_chunks, default_chunks, out_of_range
+from icefloe.spark.rows.grid import RowAxis, RowGrid, checked_chunks, out_of_range
 from icefloe.spark.writes.write_regions import common_grid, dimension_names
 
 MODES = ("error", "append", "overwrite")
@@ -293,7 +294,7 @@ def _create(
 ) -> zarr.Array[Any]:
     made = new_array(name, request.types[name], is_coordinate=False, span=span)
     itemsize = 16 if made.dtype is str else made.dtype.itemsize
-    whole = default_chunks(
+    whole = shrink_chunks(
         [request.chunks.get(dim, length) for dim, length in zip(request.dims, shape, strict=True)],
         itemsize,
     )

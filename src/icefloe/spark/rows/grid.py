@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from icefloe.api.session import Session
 from icefloe.errors import InvalidInputError
+from icefloe.geometry import Region, cells_of
 from icefloe.spark.rows.columns import as_keys
 from icefloe.spark.rows.encoder import Encoder
-from icefloe.spark.writes.regions import Grid, Region
+from icefloe.spark.writes.regions import Grid
 
 BLOCK = "__block"
 CELL = "__cell"
@@ -103,12 +104,8 @@ class RowGrid:
     def region(self, block: int) -> Region:
         """The cells of a block."""
         at = np.unravel_index(block, self.blocks) if self.dims else ()
-        start = tuple(int(i) * step for i, step in zip(at, self.grid.chunks, strict=True))
-        stop = tuple(
-            min(low + step, length)
-            for low, step, length in zip(start, self.grid.chunks, self.grid.shape, strict=True)
-        )
-        return Region(self.dims, start, stop)
+        place = tuple(slice(int(i), int(i) + 1) for i in at)
+        return Region.of(self.dims, cells_of(place, self.grid.chunks, self.grid.shape))
 
     def write_block(self, session: Session, block: int, rows: pa.Table) -> None:
         """Write the rows of one block; cells without a row keep what they have.
@@ -150,17 +147,6 @@ class RowGrid:
 def combined(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """A column as one array."""
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-
-
-def default_chunks(shape: Sequence[int], itemsize: int, target: int = 8 << 20) -> tuple[int, ...]:
-    """Chunks of about `target` bytes, shortened from the first axis on."""
-    chunks = [max(length, 1) for length in shape]
-    for axis in range(len(chunks)):
-        size = math.prod(chunks) * itemsize
-        if size <= target:
-            break
-        chunks[axis] = max(1, chunks[axis] * target // size)
-    return tuple(chunks)
 
 
 def checked_chunks(chunks: Any, dims: Sequence[str]) -> dict[str, int]:

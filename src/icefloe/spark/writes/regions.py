@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
 
 import numpy as np
 
+from icefloe import geometry
 from icefloe.changes.split_grid import ChunkSpan
 from icefloe.errors import InvalidInputError
+from icefloe.geometry import Region
 
 TARGET_REGION_BYTES = 64 << 20
 
@@ -41,43 +42,9 @@ class Grid:
         return cls(dims, shape, steps, itemsize)
 
 
-@dataclass(frozen=True, slots=True)
-class Region:
-    """A box of an array, or of the arrays of a group that have the same axes."""
-
-    dims: tuple[str, ...]
-    start: tuple[int, ...]
-    stop: tuple[int, ...]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """How many elements the box has along each axis."""
-        return tuple(stop - start for start, stop in zip(self.start, self.stop, strict=True))
-
-    @property
-    def slices(self) -> tuple[slice, ...]:
-        """The box as an index for numpy and Zarr arrays, in the order of `dims`."""
-        return tuple(slice(start, stop) for start, stop in zip(self.start, self.stop, strict=True))
-
-    @property
-    def indexers(self) -> dict[str, slice]:
-        """The box by name, as xarray's `isel` takes it."""
-        return dict(zip(self.dims, self.slices, strict=True))
-
-    def __getitem__(self, dim: str) -> slice:
-        return self.indexers[dim]
-
-
 def default_region_shape(grid: Grid, target_bytes: int = TARGET_REGION_BYTES) -> tuple[int, ...]:
     """Whole chunks, grown from the last axis forward until a region is worth a task."""
-    size = [min(step, length) for step, length in zip(grid.chunks, grid.shape, strict=True)]
-    for axis in reversed(range(len(size))):
-        others = math.prod(size) // max(size[axis], 1) * grid.itemsize
-        room = max(1, target_bytes // max(others * max(grid.chunks[axis], 1), 1))
-        size[axis] = min(max(grid.chunks[axis] * room, 1), max(grid.shape[axis], 1))
-        if size[axis] < grid.shape[axis]:
-            break
-    return tuple(size)
+    return geometry.grow_chunks(grid.shape, grid.chunks, target_bytes // max(grid.itemsize, 1))
 
 
 def cut(
@@ -95,12 +62,8 @@ def cut(
     _check_steps(grid, step)
     low = tuple(start or (0,) * len(grid.shape))
     high = tuple(grid.shape if stop is None else stop)
-    axes = []
-    for first, last, size in zip(low, high, step, strict=True):
-        begin = first - first % size
-        axes.append([(max(at, first), min(at + size, last)) for at in range(begin, last, size)])
-    for box in product(*axes):
-        yield Region(grid.dims, tuple(a for a, _ in box), tuple(b for _, b in box))
+    for box in geometry.cut(tuple(map(slice, low, high)), step):
+        yield Region.of(grid.dims, box)
 
 
 def _check_steps(grid: Grid, step: Sequence[int]) -> None:
@@ -162,31 +125,3 @@ def _overlapping_pair(first: np.ndarray, last: np.ndarray) -> tuple[int, int] | 
             return int(active[is_hit][0]), int(at)
         active = np.append(active, at)
     return None
-
-
-def region_of(dims: Sequence[str], shape: Sequence[int], given: object) -> Region:
-    """A region from what a caller may write: a Region, slices in order, or slices by name."""
-    if isinstance(given, Region):
-        return given
-    if isinstance(given, Mapping):
-        unknown = set(given) - set(dims)
-        if unknown:
-            raise InvalidInputError(
-                f"region {dict(given)} names {sorted(unknown)}, the arrays have {tuple(dims)}"
-            )
-        slices = [given.get(dim, slice(None)) for dim in dims]
-    elif isinstance(given, Sequence) and len(given) == len(dims):
-        slices = list(given)
-    else:
-        raise InvalidInputError(
-            f"region {given!r} is not understood, expected a slice for each of {tuple(dims)}, or "
-            "a mapping from their names to slices"
-        )
-    bounds = []
-    for dim, part, length in zip(dims, slices, shape, strict=True):
-        if not isinstance(part, slice) or part.step not in (None, 1):
-            raise InvalidInputError(f"region: {part!r} along {dim!r}, expected slice(start, stop)")
-        start = 0 if part.start is None else part.start
-        stop = length if part.stop is None else part.stop
-        bounds.append((int(start), int(stop)))
-    return Region(tuple(dims), tuple(a for a, _ in bounds), tuple(b for _, b in bounds))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,15 +17,15 @@ from icefloe.api.session import ForkSession, Session
 from icefloe.changes.solvers import ConflictSolver
 from icefloe.changes.split_grid import ChunkSpan
 from icefloe.errors import InvalidInputError
+from icefloe.geometry import Region, moved, shrink_chunks
 from icefloe.spark.batch_ids import BatchId
 from icefloe.spark.pinned import as_repository
 from icefloe.spark.writes.engine import write_items
-from icefloe.spark.writes.regions import Region, chunks_in, cut
+from icefloe.spark.writes.regions import chunks_in, cut
 from icefloe.spark.writes.write_regions import common_grid, stored_chunks, write_dataset_region
 
 # Variables below this size go with the metadata, unless dask has cut them.
 _SMALL_BYTES = 1 << 20
-_CHUNK_BYTES = 8 << 20
 
 Mode = Literal["w-", "w", "a", "r+"]
 
@@ -197,13 +196,8 @@ def _absent(variable: Any) -> Any:
     """An array of the same shape that holds nothing: xarray writes no value of it."""
     import dask.array  # noqa: PLC0415 - as above
 
-    chunks = list(variable.shape)
-    for axis in range(len(chunks)):  # shorten from the first axis on: neighbours stay together
-        size = math.prod(chunks) * variable.dtype.itemsize
-        if size <= _CHUNK_BYTES:
-            break
-        chunks[axis] = max(1, chunks[axis] * _CHUNK_BYTES // size)
-    return dask.array.zeros(variable.shape, dtype=variable.dtype, chunks=tuple(chunks))
+    chunks = shrink_chunks(variable.shape, variable.dtype.itemsize)
+    return dask.array.zeros(variable.shape, dtype=variable.dtype, chunks=chunks)
 
 
 def _length_of(session: Session, group: str, dataset: Any, dim: str) -> int:
@@ -254,11 +248,8 @@ def _chunks(session: Session, group: str, parts: Sequence[_Part]) -> dict[str, C
 
 
 def _part(names: tuple[str, ...], region: Region, start: Sequence[int], pieces: Any) -> _Part:
-    local = {
-        dim: slice(part.start - low, part.stop - low)
-        for dim, part, low in zip(region.dims, region.slices, start, strict=True)
-    }
-    piece = pieces.isel(local)
+    local = moved(region.slices, start)
+    piece = pieces.isel(dict(zip(region.dims, local, strict=True)))
     if any(variable.chunks is not None for variable in piece.variables.values()):
         from dask.base import optimize  # noqa: PLC0415 - as above
 

@@ -13,8 +13,9 @@ from pyspark.sql import SparkSession
 from icefloe import paths
 from icefloe.api.session import ForkSession, Session
 from icefloe.errors import InvalidInputError
+from icefloe.geometry import Region, region_of
 from icefloe.spark.writes.engine import WriteReport, require_writable, write_items
-from icefloe.spark.writes.regions import Grid, Region, check_given, chunks_in, cut, region_of
+from icefloe.spark.writes.regions import Grid, check_given, chunks_in, cut
 
 Compute = Callable[[Region], Any]
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -20,11 +19,12 @@ from numcodecs import Blosc, Zstd
 from numpy.typing import NDArray
 from zarr.dtype import parse_dtype
 
+from icefloe.geometry import Slices, chunks_of, cut, inside
 from icefloe.storage.run import run_blocking
 from icefloe.store.operations import set_key
 from icefloe.store.zarr_store import IcechunkStore
 from icefloe.virtual.ingest.transfer import ReaderOf, check_missing, read_block
-from icefloe.virtual.planning.plan import ArrayPlan, IngestPlan, Region
+from icefloe.virtual.planning.plan import ArrayPlan, IngestPlan
 
 STORING_THREADS = 4
 _MOST_WAITING_BYTES = 64 << 20  # read, but not stored so far
@@ -34,7 +34,7 @@ Encode = Callable[[NDArray[Any]], Any]
 
 
 def copy_region(
-    store: IcechunkStore, plan: IngestPlan, array: ArrayPlan, region: Region, reader_of: ReaderOf
+    store: IcechunkStore, plan: IngestPlan, array: ArrayPlan, region: Slices, reader_of: ReaderOf
 ) -> None:
     """Fill a region of the target, which no other writer shares a chunk of."""
     encode = chunk_encoder(array)
@@ -75,14 +75,14 @@ def chunk_encoder(array: ArrayPlan) -> Encode | None:
     return None
 
 
-def _read_units(plan: IngestPlan, array: ArrayPlan, region: Region) -> Iterator[Region]:
+def _read_units(plan: IngestPlan, array: ArrayPlan, region: Slices) -> Iterator[Slices]:
     """The region in parts that are read at once: single chunks, where no file decodes twice then.
 
     What was read last is still in the processor's cache when it is compressed.
     """
     if _cuts_source_chunks(plan, array):
         return iter([region])
-    return _chunk_boxes(region, array.chunks)
+    return cut(region, array.chunks)
 
 
 def _cuts_source_chunks(plan: IngestPlan, array: ArrayPlan) -> bool:
@@ -98,17 +98,6 @@ def _cuts_source_chunks(plan: IngestPlan, array: ArrayPlan) -> bool:
     is_one = first_cut % own == 0
     are_others = (target % own == 0) | (first_cut + target >= lengths)
     return not bool(((first_cut >= lengths) | (is_one & are_others)).all())
-
-
-def _chunk_boxes(region: Region, chunks: tuple[int, ...]) -> Iterator[Region]:
-    edges = [
-        [
-            slice(max(span.start, at), min(span.stop, at + length))
-            for at in range(span.start // length * length, span.stop, length)
-        ]
-        for span, length in zip(region, chunks, strict=True)
-    ]
-    yield from product(*edges)
 
 
 class _Storing:
@@ -134,14 +123,10 @@ class _Storing:
         finally:
             self._pool.shutdown(cancel_futures=True)
 
-    def add(self, region: Region, block: NDArray[Any]) -> None:
+    def add(self, region: Slices, block: NDArray[Any]) -> None:
         """Store the chunks of a region."""
-        for box in _chunk_boxes(region, self._array.chunks):
-            inside = tuple(
-                slice(span.start - whole.start, span.stop - whole.start)
-                for span, whole in zip(box, region, strict=True)
-            )
-            values = block[inside]
+        for box in cut(region, self._array.chunks):
+            values = block[inside(box, region)]
             while self._waiting and self._waiting_bytes + values.nbytes > _MOST_WAITING_BYTES:
                 self._wait()
             done = self._pool.submit(self._store_chunk, box, values)
@@ -153,9 +138,9 @@ class _Storing:
         done.result()
         self._waiting_bytes -= nbytes
 
-    def _store_chunk(self, box: Region, values: NDArray[Any]) -> None:
+    def _store_chunk(self, box: Slices, values: NDArray[Any]) -> None:
         chunks = self._array.chunks
-        index = [span.start // length for span, length in zip(box, chunks, strict=True)]
+        index = [span.start for span in chunks_of(box, chunks)]
         if not self._is_whole(box):
             self._complete(box, values)
             return
@@ -171,7 +156,7 @@ class _Storing:
         key = "/".join([self._array.target, "c", *map(str, index)])
         run_blocking(set_key(self._store.session.workspace, key, data))
 
-    def _is_whole(self, box: Region) -> bool:
+    def _is_whole(self, box: Slices) -> bool:
         """Whether a box is all that its chunk has inside of the array."""
         return all(
             span.start % length == 0 and span.stop in (span.start + length, size)
@@ -186,6 +171,6 @@ class _Storing:
         stored = np.ascontiguousarray(values, self._dtype).reshape(-1, 1).view(bits)
         return bool((stored == self._fill.reshape(1, 1).view(bits)).all())
 
-    def _complete(self, box: Region, values: NDArray[Any]) -> None:
+    def _complete(self, box: Slices, values: NDArray[Any]) -> None:
         target = zarr.open_array(self._store, path=self._array.target, mode="r+", zarr_format=3)
         target[box] = values

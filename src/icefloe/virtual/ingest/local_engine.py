@@ -111,7 +111,7 @@ def _copy(
     def reader_of(number: int) -> NativeReader:
         return files.at(plan.sources[number].location)
 
-    for region in array.blocks(itemsize=array.itemsize):
+    for region in array.blocks():
         with collecting(damaged):
             copy_region(store, plan, array, region, reader_of)
 

@@ -14,10 +14,10 @@ from typing import Any
 from numpy.typing import NDArray
 
 from icefloe.errors import IcefloeError
+from icefloe.geometry import Slices
 from icefloe.virtual.formats.opening import NativeReader, open_native
 from icefloe.virtual.model.description import SourceError
 from icefloe.virtual.places.access import SourceAccess
-from icefloe.virtual.planning.plan import Region
 
 MOST_OPEN_FILES = 64
 
@@ -67,7 +67,7 @@ class _Reader:
     files: OpenFiles
     location: str
 
-    def read(self, path: str, region: Region) -> NDArray[Any]:
+    def read(self, path: str, region: Slices) -> NDArray[Any]:
         try:
             return self.files.open(self.location).read(path, region)
         except Exception as error:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from math import prod
 from typing import Any
 
@@ -19,6 +18,7 @@ from zarr.abc.store import Store
 
 from icefloe.api.session import Session
 from icefloe.cf.times import convert_times
+from icefloe.geometry import Slices, cut, grow_chunks, shape_of, whole
 from icefloe.virtual.ingest.transfer import write_document
 from icefloe.virtual.model.description import (
     Json,
@@ -39,9 +39,6 @@ from icefloe.virtual.planning.concat import find_dimensions, find_keys
 from icefloe.virtual.planning.plan import (
     BLOCK_BYTES,
     IngestOptions,
-    Region,
-    block_edges,
-    block_lengths,
     itemsize_of,
 )
 from icefloe.virtual.planning.selection import select_variables
@@ -122,7 +119,7 @@ class BlockMove:
     """A part of an array that is written anew, and where its values come from."""
 
     target: str
-    region: Region
+    region: Slices
     sources: tuple[tuple[slice, Positions], ...]
     """Along each axis: the old span, and its indices in the region."""
 
@@ -130,7 +127,7 @@ class BlockMove:
         """Copy the values from the array as `base` has it; the rest is the fill value."""
         old = zarr.open_array(base, path=self.target, mode="r", zarr_format=3)
         new = zarr.open_array(store, path=self.target, mode="r+", zarr_format=3)
-        shape = tuple(span.stop - span.start for span in self.region)
+        shape = shape_of(self.region)
         block = np.full(shape, new.fill_value, new.dtype)
         if all(len(at) for _, at in self.sources):
             values = np.asarray(old[tuple(span for span, _ in self.sources)])
@@ -285,11 +282,8 @@ def moves_of_arrays(arrays: Iterable[ArrayRoom]) -> list[BlockMove]:
 
 def _moves(array: ArrayRoom) -> Iterator[BlockMove]:
     itemsize = itemsize_of(array.document)
-    lengths = block_lengths(array.chunks, array.shape, BLOCK_BYTES // itemsize)
-    edges = [
-        block_edges(0, size, length) for size, length in zip(array.shape, lengths, strict=True)
-    ]
-    for region in product(*edges):
+    steps = grow_chunks(array.shape, array.chunks, BLOCK_BYTES // itemsize)
+    for region in cut(whole(array.shape), steps):
         if all(region[at].stop <= axis.first_moved for at, axis in array.axes.items()):
             continue  # nothing changes here
         sources = []

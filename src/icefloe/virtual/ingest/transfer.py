@@ -19,6 +19,7 @@ from zarr.dtype import parse_dtype
 
 from icefloe.cf.times import convert_times
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.geometry import Slices, inside, shape_of
 from icefloe.store.zarr_store import IcechunkStore
 from icefloe.virtual.formats.opening import NativeReader
 from icefloe.virtual.ingest.open_files import DamagedSourceError
@@ -27,7 +28,7 @@ from icefloe.virtual.model.description import Json, SourceDescription, SourceVer
 from icefloe.virtual.model.references import cut_leading, index_of, shift_references, with_checksums
 from icefloe.virtual.planning.layout import fill_of
 from icefloe.virtual.planning.packing import Packing
-from icefloe.virtual.planning.plan import ArrayPlan, IngestPlan, Region
+from icefloe.virtual.planning.plan import ArrayPlan, IngestPlan
 from icefloe.virtual.planning.targets import group_document
 
 ReaderOf = Callable[[int], NativeReader]
@@ -68,8 +69,8 @@ def write_values(store: Store, array: ArrayPlan) -> None:
     """Write a small coordinate, whose values are in the plan."""
     assert array.values is not None
     target = zarr.open_array(store, path=array.target, mode="r+", zarr_format=3)
-    box = zip(array.starts[0].tolist(), array.shapes[0].tolist(), strict=True)
-    region = tuple(slice(start, start + size) for start, size in box)
+    first, last = array.starts[0], array.starts[0] + array.shapes[0]
+    region = tuple(map(slice, first.tolist(), last.tolist()))
     if array.values.size:
         target[region or ...] = array.values
 
@@ -77,7 +78,7 @@ def write_values(store: Store, array: ArrayPlan) -> None:
 def read_block(
     plan: IngestPlan,
     array: ArrayPlan,
-    region: Region,
+    region: Slices,
     reader_of: ReaderOf,
     target: zarr.Array[Any] | None = None,
 ) -> NDArray[Any]:
@@ -90,7 +91,7 @@ def read_block(
     fill = kind.from_json_scalar(array.metadata["fill_value"], zarr_format=3)
     native = kind.to_native_dtype()
     dtype = np.dtype(object) if native.kind in "OT" else native
-    shape = tuple(span.stop - span.start for span in region)
+    shape = shape_of(region)
     block: NDArray[Any] | None = None
     for part in array.parts(region):
         values = reader_of(part.source).read(array.path, part.source_region)
@@ -111,11 +112,8 @@ def read_block(
             block = np.array(target[region], dtype)
         elif block is None:
             block = np.full(shape, fill, dtype)
-        inside = tuple(
-            slice(span.start - whole.start, span.stop - whole.start)
-            for span, whole in zip(part.target_region, region, strict=True)
-        )
-        block[inside] = values.reshape(block[inside].shape)
+        place = inside(part.target_region, region)
+        block[place] = values.reshape(shape_of(place))
     return np.full(shape, fill, dtype) if block is None else block
 
 
@@ -155,7 +153,7 @@ def _repacked(
 
 
 def check_missing(
-    plan: IngestPlan, array: ArrayPlan, region: Region, target: zarr.Array[Any]
+    plan: IngestPlan, array: ArrayPlan, region: Slices, target: zarr.Array[Any]
 ) -> None:
     """Refuse files of which a region of the target has values already.
 

@@ -6,10 +6,8 @@ for one process and for a cluster. Everything here is data and can be pickled.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import product
-from math import prod
 from typing import Any, Literal
 
 import numpy as np
@@ -19,12 +17,12 @@ from zarr.dtype import parse_dtype
 from icefloe.cf.times import TimeUnits
 from icefloe.changes.split_grid import ChunkSpan
 from icefloe.errors import InvalidInputError
+from icefloe.geometry import Slices, cut, grow_chunks, moved
 from icefloe.virtual.model.description import Json, SourceDescription
 from icefloe.virtual.planning.order import AS_LISTED, BY_COORDINATES, named_dims
 from icefloe.virtual.planning.packing import Packing
 
 Mode = Literal["native", "virtual"]
-Region = tuple[slice, ...]
 
 BLOCK_BYTES = 64 * 1024 * 1024
 
@@ -77,8 +75,8 @@ class Part:
     """A box of a source file and the box of the target array it fills."""
 
     source: int
-    source_region: Region
-    target_region: Region
+    source_region: Slices
+    target_region: Slices
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +101,7 @@ class BoxIndex:
         latest = np.maximum.accumulate(high[:, axis]) if ndim else np.zeros(0, np.int64)
         return cls(axis, order, low, high, latest)
 
-    def find(self, region: Region) -> NDArray[np.int64]:
+    def find(self, region: Slices) -> NDArray[np.int64]:
         """The boxes that overlap with a region, ascending."""
         if not region:
             return np.arange(len(self.order))
@@ -177,7 +175,7 @@ class ArrayPlan:
         first, last = self.starts // chunks, -(-(self.starts + self.shapes) // chunks)
         return ChunkSpan.of_boxes(first, last)
 
-    def parts(self, region: Region) -> list[Part]:
+    def parts(self, region: Slices) -> list[Part]:
         """What has to be read to fill a region of the target."""
         found = []
         for row in self.rows_in(region).tolist():
@@ -187,33 +185,23 @@ class ArrayPlan:
                 slice(max(start, span.start), min(stop, span.stop))
                 for start, stop, span in zip(offset, stops, region, strict=True)
             )
-            moved = tuple(
-                slice(span.start - start, span.stop - start)
-                for span, start in zip(target, offset, strict=True)
-            )
-            source = int(self.sources[row])
-            found.append(Part(source, moved[self.num_new_axes :], target))
+            own = moved(target, offset)[self.num_new_axes :]
+            found.append(Part(int(self.sources[row]), own, target))
         return found
 
-    def blocks(self, most_bytes: int = BLOCK_BYTES, itemsize: int = 8) -> Iterator[Region]:
+    def blocks(self, max_bytes: int = BLOCK_BYTES) -> Iterator[Slices]:
         """The regions to be filled, cut at chunk borders: no two blocks share a chunk.
 
         Blocks without any file are left out.
         """
         if not len(self.sources) or 0 in self.shape:
             return
-        if not self.shape:
-            yield ()
-            return
         low, high = self.starts.min(axis=0), (self.starts + self.shapes).max(axis=0)
-        lengths = block_lengths(self.chunks, self.shape, most_bytes // max(1, itemsize))
-        edges = [
-            block_edges(int(first), int(last), length)
-            for first, last, length in zip(low, high, lengths, strict=True)
-        ]
-        yield from (spans for spans in product(*edges) if len(self.rows_in(spans)))
+        steps = grow_chunks(self.shape, self.chunks, max_bytes // self.itemsize)
+        filled = tuple(map(slice, low.tolist(), high.tolist()))
+        yield from (block for block in cut(filled, steps) if len(self.rows_in(block)))
 
-    def rows_in(self, region: Region) -> NDArray[np.int64]:
+    def rows_in(self, region: Slices) -> NDArray[np.int64]:
         """The rows whose boxes overlap with a region."""
         if self._index is None:
             object.__setattr__(self, "_index", BoxIndex.of(self.starts, self.shapes))
@@ -260,24 +248,3 @@ def itemsize_of(document: Mapping[str, Json]) -> int:
     """Bytes that a value of an array takes in memory, at least one."""
     kind: Any = parse_dtype(document["data_type"], zarr_format=3)
     return max(1, int(kind.to_native_dtype().itemsize))
-
-
-def block_lengths(chunks: Sequence[int], shape: Sequence[int], most_items: int) -> list[int]:
-    """Whole chunks along each dimension, the last ones filled up first."""
-    lengths = [min(chunk, max(1, size)) for chunk, size in zip(chunks, shape, strict=True)]
-    for axis in reversed(range(len(shape))):
-        room = most_items // max(1, prod(lengths))
-        if room <= 1:
-            break
-        needed = -(-shape[axis] // chunks[axis])
-        lengths[axis] = chunks[axis] * min(room, needed)
-    return [
-        max(length, chunk) if length % chunk else length
-        for length, chunk in zip(lengths, chunks, strict=True)
-    ]
-
-
-def block_edges(first: int, last: int, length: int) -> list[slice]:
-    """A span, cut at multiples of a length."""
-    start = first // length * length
-    return [slice(max(first, at), min(last, at + length)) for at in range(start, last, length)]
