@@ -4,6 +4,7 @@ is given, and the session or repository goes on."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -71,6 +72,7 @@ def calls(repo: icefloe.Repository, half: str) -> dict[str, Callable[[], Any]]:
     tip = repo.lookup_branch("main")
     session = repo.writable_session("main")
     put(session, "g/new/zarr.json")
+    put(session, "g/a/zarr.json", document([4]))
     found: dict[str, Callable[[], Any]] = {
         "message": lambda: session.commit(half),
         "metadata key": lambda: session.commit("m", metadata={half: 1}),
@@ -78,6 +80,20 @@ def calls(repo: icefloe.Repository, half: str) -> dict[str, Callable[[], Any]]:
         "nested key": lambda: session.commit("m", metadata={"a": {half: 1}}),
         "branch": lambda: repo.create_branch(half, tip),
         "tag": lambda: repo.create_tag(half, tip),
+        "default metadata key": lambda: repo.set_default_commit_metadata({half: 1}),
+        "default metadata value": lambda: repo.set_default_commit_metadata({"a": [half]}),
+        "location": lambda: session.store.set_virtual_ref(
+            "g/a/c/0", f"s3://b/{half}", offset=0, length=4, validate_container=False
+        ),
+        "etag": lambda: session.store.set_virtual_ref(
+            "g/a/c/0", "s3://b/x", offset=0, length=4, checksum=half, validate_container=False
+        ),
+        "many locations": lambda: session.store.set_virtual_refs(
+            "g/a", [icefloe.VirtualChunkSpec([0], f"s3://b/{half}", 0, 4)]
+        ),
+        "many etags": lambda: session.store.set_virtual_refs(
+            "g/a", [icefloe.VirtualChunkSpec([0], "s3://b/x", 0, 4, half)]
+        ),
         "lookup": lambda: repo.lookup_branch(half),
         "node id": lambda: session.get_node_id(f"/{half}"),
     }
@@ -105,6 +121,13 @@ def test_other_text_of_half_a_surrogate_pair_is_refused(
     put(session, "g/good/zarr.json")
     session.commit("good")
     assert repo.list_branches() == {"main"}
+
+
+def test_a_directory_whose_name_no_file_system_has_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(icefloe.InvalidInputError, match="is not the path of a directory"):
+        icefloe.local_filesystem_storage(f"{tmp_path}/\ud800")
+    # Bytes that are no UTF-8 are such halves in Python, and are a name.
+    icefloe.Repository.create(icefloe.local_filesystem_storage(f"{tmp_path}/\udc80"))
 
 
 @pytest.mark.parametrize("level", [22, 23, 100, 255])

@@ -69,6 +69,7 @@ import icefloe, zarr
 from icefloe.storage.drivers import directory
 from icefloe.storage.drivers import memory
 from icefloe.storage import spec
+from icefloe.virtual.formats import grib
 
 folder = tempfile.mkdtemp()
 repository = icefloe.Repository.create(icefloe.local_filesystem_storage(folder))
@@ -80,6 +81,7 @@ locks = [
     spec._drivers._lock,
     directory._directories._lock,
     memory._registry._lock,
+    grib._ECCODES,
 ]
 are_held, may_end = threading.Event(), threading.Event()
 
@@ -98,11 +100,52 @@ child = os.fork()
 if child == 0:
     signal.alarm(30)
     icefloe.in_memory_storage()
+    with grib._ECCODES:
+        pass
     opened = icefloe.Repository.open(icefloe.local_filesystem_storage(folder))
     print("child found", opened.list_branches(), flush=True)
     keys = session.store.get_sync("a/zarr.json")
     session.commit("from the child")
     print("child committed", flush=True)
+    os._exit(0)
+print("child ended with", os.waitpid(child, 0)[1], flush=True)
+may_end.set()
+thread.join(60)
+"""
+
+
+COMMIT_PROGRAM = """
+import os, signal, sys, tempfile, threading
+import icefloe, zarr
+
+folder = tempfile.mkdtemp()
+config = icefloe.RepositoryConfig(packing=icefloe.PackingConfig(), inline_chunk_threshold_bytes=0)
+repository = icefloe.Repository.create(icefloe.local_filesystem_storage(folder), config)
+session = repository.writable_session("main")
+array = zarr.create_array(session.store, name="a", shape=(4,), chunks=(1,), dtype="i4")
+array[:] = 7
+state = session._state
+is_sealed, may_end = threading.Event(), threading.Event()
+
+def commit():
+    with state.sealed():
+        with state.lock:
+            state.packs.close(state.changes)
+            state.packs.take()
+        is_sealed.set()
+        may_end.wait(60)
+
+thread = threading.Thread(target=commit)
+thread.start()
+is_sealed.wait(60)
+child = os.fork()
+if child == 0:
+    signal.alarm(30)
+    assert state.packs.num_taken == 0
+    array[1] = 8
+    session.commit("from the child")
+    stored = zarr.open_array(repository.readonly_session("main").store, path="a", mode="r")
+    print("child committed", stored[:].tolist(), flush=True)
     os._exit(0)
 print("child ended with", os.waitpid(child, 0)[1], flush=True)
 may_end.set()
@@ -158,4 +201,10 @@ def test_a_child_does_not_wait_for_locks_that_threads_of_its_parent_held() -> No
     said = run(LOCKS_PROGRAM, None)
     assert "child found {'main'}" in said
     assert "child committed" in said
+    assert "child ended with 0" in said
+
+
+def test_a_child_goes_on_with_a_session_that_its_parent_was_committing() -> None:
+    said = run(COMMIT_PROGRAM, None)
+    assert "child committed [7, 8, 7, 7]" in said
     assert "child ended with 0" in said

@@ -258,6 +258,7 @@ class Repository(RepositoryAsync):
 
     def set_default_commit_metadata(self, metadata: dict[str, Any]) -> None:
         """Metadata that goes into every commit made through this object."""
+        settings.check_metadata(self.handle, metadata)
         self._handles.either.shared.default_commit_metadata = dict(metadata)
 
     def default_commit_metadata(self) -> dict[str, Any]:

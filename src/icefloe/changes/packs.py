@@ -111,6 +111,10 @@ class Packs:
         for pack in packs:
             pack.is_taken = False
 
+    def give_back_all(self) -> None:
+        """Whoever was storing packs will not come back."""
+        self.give_back(self._packs.values())
+
     def drop(self, packs: Iterable[Pack]) -> None:
         """They are stored."""
         for pack in packs:

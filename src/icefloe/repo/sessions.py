@@ -49,8 +49,11 @@ class SessionState:
         repair_after_fork(self)
 
     def after_fork_in_child(self) -> None:
-        # Another thread of the parent may have held it, and is not there to release it.
+        # A thread of the parent may have held the lock, committed or stored a pack. It is not
+        # here to end what it began.
         self.lock = self.view.lock = RLock()
+        self._is_sealed = False
+        self.packs.give_back_all()
 
     @property
     def snapshot(self) -> Snapshot:

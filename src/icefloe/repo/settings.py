@@ -52,6 +52,11 @@ async def _save_config_yaml(handle: RepoHandle) -> None:
         ) from None
 
 
+def check_metadata(handle: RepoHandle, metadata: Mapping[str, Any]) -> None:
+    """Refuse metadata that no file of the repository can hold."""
+    encode_metadata(metadata, handle.spec_version)
+
+
 async def get_metadata(handle: RepoHandle) -> dict[str, Any]:
     """The metadata of the repository itself."""
     handle.require_version_2("repository metadata")
@@ -61,7 +66,7 @@ async def get_metadata(handle: RepoHandle) -> dict[str, Any]:
 async def set_metadata(handle: RepoHandle, metadata: Mapping[str, Any]) -> None:
     """Replace all metadata of the repository."""
     handle.require_version_2("repository metadata")
-    encode_metadata(metadata, handle.spec_version)  # refused before anything is read
+    check_metadata(handle, metadata)
 
     def change(info: RepoInfo, _now: int) -> Changed:
         return replace(info, metadata=dict(metadata)), UpdateKind.METADATA_CHANGED, {}
@@ -72,7 +77,7 @@ async def set_metadata(handle: RepoHandle, metadata: Mapping[str, Any]) -> None:
 async def update_metadata(handle: RepoHandle, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Set some keys and keep the others; returns all of it."""
     handle.require_version_2("repository metadata")
-    encode_metadata(metadata, handle.spec_version)
+    check_metadata(handle, metadata)
 
     def change(info: RepoInfo, _now: int) -> Changed:
         merged = {**info.metadata, **metadata}

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from icefloe import paths
 from icefloe.config.container_set import ContainerSet
-from icefloe.errors import ErrorKind, InvalidInputError, SessionStateError
+from icefloe.errors import ErrorKind, InvalidInputError, SessionStateError, check_text
 from icefloe.format.columns.arrow_columns import numbers_from_arrow, numbers_to_arrow
 from icefloe.format.columns.blob_column import BlobColumn
 from icefloe.format.columns.chunk_index import Index
@@ -357,13 +357,20 @@ def _repeated(text: str, count: int) -> pa.Array:
 
 
 def _texts(values: Any) -> pa.Array:
-    return BlobColumn.from_values(values, is_text=True).to_arrow()
+    try:
+        return BlobColumn.from_values(values, is_text=True).to_arrow()
+    except UnicodeEncodeError:
+        for value in filter(None, values):
+            check_text(value, "virtual chunk reference", ErrorKind.INVALID_VIRTUAL_REF)
+        raise
 
 
 def checksum_parts(checksum: object) -> tuple[str | None, int | None]:
     """An ETag, or the second an object was last modified in."""
-    if checksum is None or isinstance(checksum, str):
-        return checksum, None
+    if checksum is None:
+        return None, None
+    if isinstance(checksum, str):
+        return check_text(checksum, "checksum", ErrorKind.INVALID_VIRTUAL_REF), None
     if isinstance(checksum, datetime):
         return None, _seconds(checksum)
     raise TypeError(f"checksum is {checksum!r}, expected an ETag (str) or a datetime")

@@ -44,7 +44,11 @@ def local_filesystem_storage(path: str | PathLike[str], *, durable: bool = True)
     commits, or leave a repository that cannot be opened.
     """
     text = os.fspath(path)
-    if not text or "\0" in text:
+    try:
+        is_path = b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        is_path = False
+    if not text or not is_path:
         raise InvalidInputError(f"{path!r} is not the path of a directory", ErrorKind.INVALID_PATH)
     return Storage(LocalLocation(os.path.abspath(text), durable))  # noqa: PTH100 - keeps symlinks
 

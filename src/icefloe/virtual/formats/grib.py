@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Lock
 from typing import Any
 
 import cfgrib
@@ -23,6 +22,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
+from icefloe.storage.forks import RenewedLock
 from icefloe.virtual.model.data_types import attribute_json, data_type_of, fill_value_json
 from icefloe.virtual.model.description import (
     GroupDescription,
@@ -39,7 +39,7 @@ _FOLLOWS_TIME = "valid_time"
 _OF_A_MESSAGE = frozenset({"latitude", "longitude", "y", "x", "values"})
 """Dimensions within a message; there is a message for every step along the others."""
 _COPY_BYTES = 8 << 20
-_ECCODES = Lock()
+_ECCODES = RenewedLock()
 """Held while messages are decoded: scans of remote files run in threads, eccodes need not."""
 _REASON = "GRIB messages are not in a form that Zarr reads"
 
