@@ -19,6 +19,9 @@ _VALUES = {letter: value for value, letter in enumerate(_ALPHABET)}
 _VALUES |= {"I": 1, "L": 1, "O": 0}
 _VALUES |= {letter.lower(): value for letter, value in _VALUES.items()}
 
+_DIGITS = np.full(256, 255, np.uint8)
+_DIGITS[np.frombuffer(_ALPHABET.encode(), np.uint8)] = np.arange(32)
+
 
 def encode_base32(data: bytes) -> str:
     """Crockford text of `data`: upper case, no padding, zero bits appended on the right."""
@@ -37,6 +40,23 @@ def encode_base32_rows(rows: NDArray[np.uint8]) -> list[str]:
     digits = bits.reshape(len(rows), length, 5) @ np.array([16, 8, 4, 2, 1], np.uint8)
     text = np.frombuffer(_ALPHABET.encode(), np.uint8)[digits].tobytes().decode()
     return [text[at : at + length] for at in range(0, len(text), length)]
+
+
+def decode_base32_rows(
+    texts: NDArray[np.bytes_], size: int
+) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+    """The ids that many texts stand for, as rows of bytes, and which texts are ids at all.
+
+    Only the canonical spelling counts: it is the one that names an object.
+    """
+    length = (size * 8 + 4) // 5
+    is_id = np.char.str_len(texts) == length
+    letters = texts[is_id].astype(f"S{length}").view(np.uint8).reshape(-1, length)
+    digits = _DIGITS[letters]
+    bits = np.unpackbits(digits[:, :, None], axis=2)[:, :, 3:].reshape(len(digits), length * 5)
+    are_known = (digits < 32).all(axis=1) & ~bits[:, size * 8 :].any(axis=1)
+    is_id[is_id] = are_known
+    return np.packbits(bits[are_known, : size * 8], axis=1), is_id
 
 
 def decode_base32(text: str, size: int) -> bytes:

@@ -210,6 +210,46 @@ def test_more_than_one_page_can_be_listed_and_deleted(place: Place) -> None:
     place.run(scenario())
 
 
+def test_a_long_folder_is_listed_as_columns(place: Place) -> None:
+    """In ranges where the service has them: more than a page, and in several of its ranges."""
+    count = 600 if place.storage.url.startswith("az:") else 1100
+    names = [f"{number % 32:X}{number:04}" for number in range(count)] + ["ä~b", "zz", "#"]
+    keys = [f"chunks/{name}" for name in names]
+
+    async def scenario() -> None:
+        assert sum(len(page.name) for page in await place.driver.list_pages("chunks/", 8)) == 0
+        await place.driver.put_many([(key, key.encode()) for key in [*keys, "chunksx/a", "repo"]])
+        by_hand = {
+            info.key.removeprefix("chunks/").encode(): (
+                info.size_bytes,
+                int(info.created_at.timestamp()),
+            )
+            for info in await place.driver.list("chunks/")
+        }
+        assert len(by_hand) == len(keys)
+        for at_once in (1, 8):
+            found = {}
+            for page in await place.driver.list_pages("chunks/", at_once):
+                times = (page.created_at // 1_000_000).tolist()
+                rows = zip(page.name.tolist(), page.size_bytes.tolist(), times, strict=True)
+                found.update({name: (size, time) for name, size, time in rows})
+            assert found == by_hand
+
+    place.run(scenario())
+
+
+def test_batches_are_deleted_and_each_tells_what_went_wrong(place: Place) -> None:
+    keys = [f"chunks/{number:02}" for number in range(12)]
+
+    async def scenario() -> None:
+        await place.driver.put_many([(key, b"") for key in keys])
+        batches = [keys[:4], [*keys[4:8], "chunks/was-never-there"], keys[8:11]]
+        assert await place.driver.delete_batches(batches) == [None, None, None]
+        assert [info.key for info in await place.driver.list("")] == keys[11:]
+
+    place.run(scenario())
+
+
 def test_deleting_what_is_missing_does_not_matter(place: Place) -> None:
     async def scenario() -> None:
         await place.driver.delete_many(["a"])

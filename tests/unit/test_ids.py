@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from icefloe.ids import (
     ObjectId,
     SnapshotId,
     decode_base32,
+    decode_base32_rows,
     encode_base32,
 )
 
@@ -120,3 +122,20 @@ def test_ids_are_bytes_that_survive_pickle(kind: type[ObjectId]) -> None:
     assert again == each == bytes(range(kind.size))
     assert type(again) is kind
     assert {each: 1}[kind(bytes(each))] == 1
+
+
+@given(st.lists(st.binary(min_size=12, max_size=12)), st.lists(st.text("0aAIz#é", max_size=22)))
+def test_many_texts_are_read_like_one(ids: list[bytes], others: list[str]) -> None:
+    texts = [encode_base32(one) for one in ids] + others + ["1CECHNKREP0F1RSTCMT1"]
+    column = np.array([text.encode() for text in texts], np.bytes_)
+    rows, is_id = decode_base32_rows(column, 12)
+    assert is_id.tolist() == [is_canonical(text) for text in texts]
+    found = [text for text, this in zip(texts, is_id.tolist(), strict=True) if this]
+    assert [row.tobytes() for row in rows] == [decode_base32(text, 12) for text in found]
+
+
+def is_canonical(text: str) -> bool:
+    try:
+        return encode_base32(decode_base32(text, 12)) == text
+    except ValueError:
+        return False

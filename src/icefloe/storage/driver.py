@@ -12,7 +12,11 @@ from concurrent.futures import Future
 from datetime import datetime
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from icefloe.config.resolved import ResolvedStorage
+from icefloe.errors import StorageError
 
 Describe = Callable[[Any], Mapping[str, str]]
 Readable = bytes | memoryview
@@ -34,6 +38,16 @@ class ObjectInfo(NamedTuple):
     created_at: datetime
 
 
+class ObjectPage(NamedTuple):
+    """Part of a listing as columns, in no order."""
+
+    name: NDArray[np.bytes_]
+    """Keys without the folder, in UTF-8."""
+    size_bytes: NDArray[np.int64]
+    created_at: NDArray[np.int64]
+    """By the storage's clock, in microseconds since the epoch, rounded down."""
+
+
 class Span(NamedTuple):
     """Part of an object: `length` bytes from `start`."""
 
@@ -43,6 +57,15 @@ class Span(NamedTuple):
 
 class ConditionFailed(Exception):  # noqa: N818 - an answer, not an error: callers always handle it
     """A conditional write did not happen: the object is not in the state it was said to be in."""
+
+
+def object_page(rows: Sequence[tuple[str, int, int]]) -> ObjectPage:
+    """Columns of (name, size, microseconds) rows."""
+    return ObjectPage(
+        np.array([name.encode("utf-8", "surrogatepass") for name, _, _ in rows], np.bytes_),
+        np.array([size for _, size, _ in rows], np.int64),
+        np.array([created for _, _, created in rows], np.int64),
+    )
 
 
 class Driver(Protocol):
@@ -116,12 +139,28 @@ class Driver(Protocol):
         """Every object whose key starts with `prefix`, sorted by key."""
         ...
 
+    async def list_pages(self, folder: str, at_once: int) -> Sequence[ObjectPage]:
+        """Every object below `folder` (which ends with a slash), for folders with very many.
+
+        A service that lists a range of keys is asked for `at_once` ranges at a time.
+        """
+        ...
+
     async def is_empty(self) -> bool:
         """Whether nothing at all is stored here."""
         ...
 
     async def delete_many(self, keys: Sequence[str]) -> None:
         """Delete objects; those that are missing already do not matter."""
+        ...
+
+    async def delete_batches(
+        self, batches: Sequence[Sequence[str]]
+    ) -> Sequence[StorageError | None]:
+        """Delete several batches at once; what went wrong with each, or None.
+
+        Of a batch that failed, some objects may be gone.
+        """
         ...
 
     async def head(self, key: str) -> ObjectInfo:

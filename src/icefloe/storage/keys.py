@@ -7,7 +7,7 @@ characters of each segment; on S3 it writes keys as they are. To find each other
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from urllib.parse import unquote
 
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
@@ -19,6 +19,7 @@ OWN_DIRECTORY = ".icefloe"
 PROBE_DIRECTORY = ".icefloe-probe"
 """Where conditional writes are tried out. Objects left here by a crash are not repository files."""
 
+_EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 _NEEDS_ENCODING = re.compile(r"[^ !$&'()+,\-./0-9:;=@A-Z_a-z]+")
 
 
@@ -75,6 +76,11 @@ def check_span(key: str, span: Span, size_bytes: int, location: str) -> None:
             f"{span.start + span.length} to read {span.length} from {span.start}",
             ErrorKind.INVALID_OBJECT_SIZE,
         )
+
+
+def microseconds(time: datetime) -> int:
+    """A datetime as microseconds since the epoch, exactly."""
+    return (time - _EPOCH) // _MICROSECOND
 
 
 def moment(timestamp_seconds: float) -> datetime:

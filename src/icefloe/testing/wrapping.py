@@ -7,7 +7,16 @@ from concurrent.futures import Future
 from typing import Any
 
 from icefloe.config.resolved import ResolvedStorage
-from icefloe.storage.driver import Describe, Driver, ObjectInfo, Readable, Span, Version
+from icefloe.errors import StorageError
+from icefloe.storage.driver import (
+    Describe,
+    Driver,
+    ObjectInfo,
+    ObjectPage,
+    Readable,
+    Span,
+    Version,
+)
 
 
 class WrappingDriver:
@@ -101,6 +110,18 @@ class WrappingDriver:
             await self.inner.delete_many([key])
             await self.after("delete", key)
 
+    async def delete_batches(
+        self, batches: Sequence[Sequence[str]]
+    ) -> Sequence[StorageError | None]:
+        return [await self._delete_batch(batch) for batch in batches]
+
+    async def _delete_batch(self, batch: Sequence[str]) -> StorageError | None:
+        try:
+            await self.delete_many(batch)
+        except StorageError as error:
+            return error
+        return None
+
     async def head(self, key: str) -> ObjectInfo:
         await self.before("head", key)
         found = await self.inner.head(key)
@@ -128,4 +149,10 @@ class WrappingDriver:
         await self.before("list", prefix)
         found = await self.inner.list(prefix)
         await self.after("list", prefix)
+        return found
+
+    async def list_pages(self, folder: str, at_once: int) -> Sequence[ObjectPage]:
+        await self.before("list", folder)
+        found = await self.inner.list_pages(folder, at_once)
+        await self.after("list", folder)
         return found

@@ -120,6 +120,17 @@ class SnapshotTable(Mapping[SnapshotId, SnapshotInfo]):
             rows.append(row)
         return np.array(rows, np.int64)
 
+    def lines(self, rows: Iterable[int]) -> Ints:
+        """These rows and those of all their ancestors, ascending."""
+        seen = [False] * len(self)
+        parent = self.parent.tolist()
+        for start in rows:
+            row = start
+            while row >= 0 and not seen[row]:
+                seen[row] = True
+                row = parent[row]
+        return np.flatnonzero(seen)
+
     def with_snapshot(self, info: SnapshotInfo) -> SnapshotTable:
         """A table with one more snapshot, whose parent must be listed already."""
         if info.id in self:

@@ -23,6 +23,8 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 MOST_THREADS = 64
+KEYS_OF_PAGE = 1000
+"""What services send at once."""
 SEVERAL_KEYS = 50
 """How many keys are listed at once when only the first are of interest."""
 
@@ -48,6 +50,16 @@ class Calls(Protocol):
 
     async def list_some(self, store: ObjectStore) -> list[ObjectMeta]:
         """The first keys, or all if there are few."""
+        ...
+
+    async def list_while(
+        self,
+        store: ObjectStore,
+        prefix: str | None,
+        offset: str | None,
+        take: Callable[[Sequence[ObjectMeta]], bool],
+    ) -> None:
+        """Hand pages of keys behind `offset` to `take`, until there are no more or it says no."""
         ...
 
     async def delete(self, store: ObjectStore, keys: list[str]) -> None: ...
@@ -110,6 +122,17 @@ class BlockingCalls:
 
     async def list_some(self, store: ObjectStore) -> list[ObjectMeta]:
         return list(next(iter(store.list(chunk_size=SEVERAL_KEYS)), ()))
+
+    async def list_while(
+        self,
+        store: ObjectStore,
+        prefix: str | None,
+        offset: str | None,
+        take: Callable[[Sequence[ObjectMeta]], bool],
+    ) -> None:
+        for page in store.list(prefix, offset=offset, chunk_size=KEYS_OF_PAGE):
+            if not take(page):
+                return
 
     async def delete(self, store: ObjectStore, keys: list[str]) -> None:
         store.delete(keys)

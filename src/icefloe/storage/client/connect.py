@@ -52,6 +52,8 @@ class Connection:
     """Whether Icechunk spells keys there as `keys.encode_key` does."""
     has_generations: bool
     """Whether versions are told apart by a number besides the ETag."""
+    lists_ranges: bool
+    """Whether the service starts a listing at any key. Others are read from their beginning."""
     _reader: ObjectStore
     _writer: ObjectStore
     _conditional_writer: ObjectStore
@@ -96,6 +98,7 @@ def connect(location: RemoteLocation, settings: ResolvedStorage) -> Connection:
         can_list=not is_http,
         encodes_keys=not isinstance(location, S3Location),
         has_generations=isinstance(location, GcsLocation),
+        lists_ranges=isinstance(location, S3Location | GcsLocation),
         _reader=reader,
         _writer=writer,
         _conditional_writer=conditional_writer,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from icefloe.storage.client.calls import MOST_THREADS, SEVERAL_KEYS
+from icefloe.storage.client.calls import KEYS_OF_PAGE, MOST_THREADS, SEVERAL_KEYS
 from icefloe.storage.forks import repair_after_fork
 
 if TYPE_CHECKING:
@@ -58,6 +58,17 @@ class EventLoopCalls:
         async for page in store.list(chunk_size=SEVERAL_KEYS):
             return list(page)
         return []
+
+    async def list_while(
+        self,
+        store: ObjectStore,
+        prefix: str | None,
+        offset: str | None,
+        take: Callable[[Sequence[ObjectMeta]], bool],
+    ) -> None:
+        async for page in store.list(prefix, offset=offset, chunk_size=KEYS_OF_PAGE):
+            if not take(page):
+                return
 
     async def delete(self, store: ObjectStore, keys: list[str]) -> None:
         await store.delete_async(keys)

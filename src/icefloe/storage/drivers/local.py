@@ -17,6 +17,7 @@ do not see each other. Tested on Linux with local file systems.
 # ruff: noqa: PTH108, PTH116 - no Path objects on the way of every read and write
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
@@ -29,7 +30,16 @@ from typing import Any, TypeVar
 
 from icefloe.config.resolved import ResolvedStorage
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError, UnknownOutcomeError
-from icefloe.storage.driver import ConditionFailed, Describe, ObjectInfo, Readable, Span, Version
+from icefloe.storage.driver import (
+    ConditionFailed,
+    Describe,
+    ObjectInfo,
+    ObjectPage,
+    Readable,
+    Span,
+    Version,
+    object_page,
+)
 from icefloe.storage.drivers.directory import directory_at
 from icefloe.storage.keys import (
     OWN_DIRECTORY,
@@ -44,6 +54,8 @@ from icefloe.storage.run import wait_blocking
 
 THREADS_FROM_BYTES = 256 * 1024
 """Per object. Below that the hand-over to a thread takes longer than reading from memory."""
+
+_ROWS_OF_PAGE = 1 << 16
 
 # Icechunk writes `name#1`, `name#2`, ... and renames; '#' is encoded in finished names.
 _UNFINISHED = re.compile(r"#\d+$")
@@ -154,6 +166,21 @@ class LocalDriver:
             raise self._reading_failed(prefix, error) from error
         return sorted(listed)
 
+    async def list_pages(self, folder: str, at_once: int) -> Sequence[ObjectPage]:
+        rows: list[tuple[str, int, int]] = []
+        start = encode_key(folder).removesuffix("/")
+        try:
+            for name, entry in _walk(self._root, start):
+                with contextlib.suppress(FileNotFoundError):  # deleted while we were looking
+                    found = entry.stat()
+                    key = decode_key(name)[len(folder) :]
+                    rows.append((key, found.st_size, found.st_mtime_ns // 1000))
+        except OSError as error:
+            raise self._reading_failed(folder, error) from error
+        return [
+            object_page(rows[at : at + _ROWS_OF_PAGE]) for at in range(0, len(rows), _ROWS_OF_PAGE)
+        ]
+
     async def is_empty(self) -> bool:
         try:
             return next(_walk(self._root, ""), None) is None
@@ -241,7 +268,22 @@ class LocalDriver:
                 return None
             raise
 
+    async def delete_batches(
+        self, batches: Sequence[Sequence[str]]
+    ) -> Sequence[StorageError | None]:
+        return self._directory.each(self._delete, batches)
+
+    def _delete(self, batch: Sequence[str]) -> StorageError | None:
+        try:
+            self._unlink(batch)
+        except StorageError as error:
+            return error
+        return None
+
     async def delete_many(self, keys: Sequence[str]) -> None:
+        self._unlink(keys)
+
+    def _unlink(self, keys: Sequence[str]) -> None:
         for key in keys:
             path = self._path(key)
             with self._named_write(key):

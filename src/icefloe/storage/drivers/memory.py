@@ -14,9 +14,19 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from icefloe.config.resolved import ResolvedStorage
-from icefloe.storage.driver import ConditionFailed, Describe, ObjectInfo, Readable, Span, Version
+from icefloe.errors import StorageError
+from icefloe.storage.driver import (
+    ConditionFailed,
+    Describe,
+    ObjectInfo,
+    ObjectPage,
+    Readable,
+    Span,
+    Version,
+    object_page,
+)
 from icefloe.storage.forks import Registry, repair_after_fork
-from icefloe.storage.keys import check_key, check_span, object_not_found
+from icefloe.storage.keys import check_key, check_span, microseconds, object_not_found
 from icefloe.storage.run import wait_blocking
 
 
@@ -148,6 +158,17 @@ class MemoryDriver:
             found = [item for item in self._held.objects.items() if item[0].startswith(prefix)]
         return sorted(ObjectInfo(key, len(it.data), it.created_at) for key, it in found)
 
+    async def list_pages(self, folder: str, at_once: int) -> Sequence[ObjectPage]:
+        listed = await self.list(folder)
+        return [
+            object_page(
+                [
+                    (row.key[len(folder) :], row.size_bytes, microseconds(row.created_at))
+                    for row in listed
+                ]
+            )
+        ]
+
     async def is_empty(self) -> bool:
         return not self._held.objects
 
@@ -155,6 +176,12 @@ class MemoryDriver:
         with self._held.lock:
             for key in keys:
                 self._held.objects.pop(key, None)
+
+    async def delete_batches(
+        self, batches: Sequence[Sequence[str]]
+    ) -> Sequence[StorageError | None]:
+        await self.delete_many([key for batch in batches for key in batch])
+        return [None] * len(batches)
 
     async def head(self, key: str) -> ObjectInfo:
         found = self._lookup(key)

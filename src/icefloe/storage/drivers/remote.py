@@ -15,8 +15,18 @@ from icefloe.storage.client.backoff import pauses
 from icefloe.storage.client.calls import Calls
 from icefloe.storage.client.connect import Connection
 from icefloe.storage.client.shared_requests import SharedRequest, can_share, share_requests
-from icefloe.storage.driver import ConditionFailed, Describe, ObjectInfo, Readable, Span, Version
+from icefloe.storage.driver import (
+    ConditionFailed,
+    Describe,
+    ObjectInfo,
+    ObjectPage,
+    Readable,
+    Span,
+    Version,
+    object_page,
+)
 from icefloe.storage.drivers import conditional
+from icefloe.storage.drivers.key_ranges import PagesOf, ranges_after
 from icefloe.storage.foreign.reads import ANY_ETAG, Unchanged, bare_etag
 from icefloe.storage.keys import (
     PROBE_DIRECTORY,
@@ -237,6 +247,35 @@ class ObstoreDriver:
         )
         return sorted(info for info in infos if info.key.startswith(prefix) and _is_ours(info.key))
 
+    async def list_pages(self, folder: str, at_once: int) -> Sequence[ObjectPage]:
+        """The first page tells whether there are many keys; the rest comes in ranges, at once."""
+        self._check_can_list()
+        has_ranges = self._connection.lists_ranges and at_once > 1
+        start = PagesOf(self._name(folder), None, None, most=1 if has_ranges else None)
+        try:
+            await self._read_pages(start)
+            if not start.is_cut:
+                return self._as_pages(start, folder)
+            ranges = ranges_after(self._name(folder), start.last)
+            for first in range(0, len(ranges), at_once):
+                await self._calls.each(self._read_pages, ranges[first : first + at_once])
+            if any(part.is_unordered for part in (start, *ranges)):  # S3 Express, for one
+                start, ranges = PagesOf(self._name(folder), None, None), []
+                await self._read_pages(start)
+        except failures.ClientError as error:
+            raise failures.translated(error, "list", folder, self.location) from error
+        return [page for part in (start, *ranges) for page in self._as_pages(part, folder)]
+
+    async def _read_pages(self, part: PagesOf) -> None:
+        prefix = part.folder.removesuffix("/") or None
+        await self._calls.list_while(self._connection.reader(), prefix, part.after, part.take)
+
+    def _as_pages(self, part: PagesOf, folder: str) -> Sequence[ObjectPage]:
+        return [
+            object_page([(self._key(name)[len(folder) :], size, time) for name, size, time in rows])
+            for rows in part.pages
+        ]
+
     async def is_empty(self) -> bool:
         self._check_can_list()
         try:
@@ -351,6 +390,20 @@ class ObstoreDriver:
         names = [self._name(key) for key in keys]
         batches = [names[at : at + DELETE_AT_ONCE] for at in range(0, len(names), DELETE_AT_ONCE)]
         await self._calls.each(self._delete, batches)
+
+    async def delete_batches(
+        self, batches: Sequence[Sequence[str]]
+    ) -> Sequence[StorageError | None]:
+        async def delete(batch: Sequence[str]) -> StorageError | None:
+            try:
+                await self._delete([self._name(key) for key in batch])
+            except StorageError as error:
+                return error
+            return None
+
+        for key in (key for batch in batches for key in batch):
+            self._check_can_write(key)
+        return await self._calls.each(delete, batches)
 
     async def _delete(self, names: Sequence[str]) -> None:
         try:

@@ -1,0 +1,1 @@
+"""Expiration, garbage collection, statistics, inspection, migration."""

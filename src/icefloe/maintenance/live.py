@@ -1,0 +1,222 @@
+"""What is in use: refs -> snapshots -> manifests -> chunks, as columns.
+
+Files are read past the caches, batch by batch: what a walk over a whole repository needs does not
+grow with the number of its snapshots and references, apart from the ids themselves. A file that
+cannot be decoded, or is missing, ends the walk with an error that names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from icefloe.errors import ErrorKind, FormatError, SnapshotNotFoundError, StorageError
+from icefloe.format import layout
+from icefloe.format.columns.blobs import Bytes
+from icefloe.format.columns.id_set import IdSet, id_keys
+from icefloe.format.manifest.chunk_refs import ChunkKind
+from icefloe.format.manifest.file import Manifest, decode_manifest
+from icefloe.format.snapshot.file import ManifestFiles, Snapshot, decode_snapshot
+from icefloe.ids import ManifestId, ObjectId, SnapshotId
+from icefloe.repo import refs
+from icefloe.repo.handle import RepoHandle
+from icefloe.storage.driver import Driver, Span
+
+SNAPSHOTS_AT_ONCE = 50
+MANIFEST_BYTES_AT_ONCE = 64 << 20
+MANIFESTS_AT_ONCE = 500
+_IDS_AT_ONCE = 1 << 20
+
+
+class Limits(NamedTuple):
+    """How much a walk may hold at a time."""
+
+    snapshots_at_once: int = SNAPSHOTS_AT_ONCE
+    manifest_bytes_at_once: int = MANIFEST_BYTES_AT_ONCE
+    """Of manifest files as they are stored. A larger one is read by itself."""
+    manifests_at_once: int = MANIFESTS_AT_ONCE
+
+
+DEFAULT_LIMITS = Limits()
+
+
+# -- refs and snapshots
+
+
+async def ref_tips(handle: RepoHandle) -> dict[str, SnapshotId]:
+    """The snapshots of all branches (`branch.NAME`) and tags (`tag.NAME`)."""
+    if handle.spec_version > 1:
+        info = (await handle.assets.repo_object()).info
+        tips = {f"branch.{name}": tip for name, tip in info.branches.items()}
+        return tips | {f"tag.{name}": tip for name, tip in info.tags.items()}
+    found = {}
+    for name in sorted(await refs.list_branches(handle)):
+        found[f"branch.{name}"] = await refs.lookup_branch(handle, name)
+    for name in sorted(await refs.list_tags(handle)):
+        found[f"tag.{name}"] = await refs.lookup_tag(handle, name)
+    return found
+
+
+async def reachable_snapshots(handle: RepoHandle, tips: Iterable[SnapshotId]) -> IdSet:
+    """These snapshots and all their ancestors."""
+    if handle.spec_version > 1:
+        table = (await handle.assets.repo_object()).info.snapshots
+        return IdSet.of(table.id[table.lines([table.row(tip) for tip in tips])])
+    seen: set[SnapshotId] = set()
+    frontier = set(tips)
+    while frontier:
+        seen |= frontier
+        found = await fetch_snapshots(handle.driver, sorted(frontier))
+        frontier = {one.parent_id for one in found if one.parent_id is not None} - seen
+    return IdSet.of_ids(seen)
+
+
+async def fetch_snapshots(driver: Driver, ids: Sequence[SnapshotId]) -> list[Snapshot]:
+    """Decoded snapshots, fetched at once and not kept."""
+    keys = [layout.snapshot_key(one) for one in ids]
+    try:
+        blobs = await driver.get_many([(key, None) for key in keys])
+    except StorageError as error:
+        if error.kind != ErrorKind.OBJECT_NOT_FOUND:
+            raise
+        raise SnapshotNotFoundError(
+            f"a snapshot that is in use is missing: {error.message}"
+        ) from error
+    found = [decode_snapshot(data, key) for data, key in zip(blobs, keys, strict=True)]
+    for one, wanted, key in zip(found, ids, keys, strict=True):
+        _check_id(one.id, wanted, key)
+    return found
+
+
+async def each_snapshot(
+    handle: RepoHandle, ids: IdSet, limits: Limits = DEFAULT_LIMITS
+) -> AsyncIterator[Snapshot]:
+    """Decoded snapshots, one after the other."""
+    step = limits.snapshots_at_once
+    for first in range(0, ids.size, step):
+        wanted = [SnapshotId(row.tobytes()) for row in ids.rows[first : first + step]]
+        for snapshot in await fetch_snapshots(handle.driver, wanted):
+            yield snapshot
+
+
+# -- manifests
+
+
+async def manifest_files(
+    handle: RepoHandle, snapshots: IdSet, limits: Limits = DEFAULT_LIMITS
+) -> ManifestFiles:
+    """The manifest files of many snapshots, each once, ascending by id.
+
+    Those that nodes refer to are among them, also where a snapshot fails to list one; the size
+    of such a file is 0, for not known.
+    """
+    listed: list[ManifestFiles] = []
+    nodes: list[ManifestFiles] = []
+    num_waiting = num_distinct = 0
+    async for snapshot in each_snapshot(handle, snapshots, limits):
+        listed.append(snapshot.manifest_files)
+        nodes.append(_files_of_nodes(snapshot))
+        num_waiting += len(listed[-1]) + len(nodes[-1])
+        if num_waiting > max(_IDS_AT_ONCE, num_distinct):
+            listed, nodes = [_distinct([*listed, *nodes])], []
+            num_waiting, num_distinct = 0, len(listed[0])
+    return _distinct([*listed, *nodes])
+
+
+def _files_of_nodes(snapshot: Snapshot) -> ManifestFiles:
+    rows = IdSet.of(snapshot.nodes.manifest_id).rows
+    none = np.zeros(len(rows), np.uint64)
+    return ManifestFiles(rows, none, none.astype(np.uint32))
+
+
+def _distinct(parts: Sequence[ManifestFiles]) -> ManifestFiles:
+    """Each file once, as the first part that has it tells of it."""
+    if not parts:
+        return ManifestFiles.from_infos(())
+    together = ManifestFiles(
+        np.concatenate([part.id for part in parts]),
+        np.concatenate([part.size_bytes for part in parts]),
+        np.concatenate([part.num_chunk_refs for part in parts]),
+    )
+    return together.take(np.unique(id_keys(together.id), return_index=True)[1])
+
+
+async def each_manifest(
+    handle: RepoHandle, files: ManifestFiles, limits: Limits = DEFAULT_LIMITS
+) -> AsyncIterator[Manifest]:
+    """Decoded manifests, one after the other; fetched several at once, within the limits."""
+    for first, last in _batches(files, limits):
+        ids = [ManifestId(row.tobytes()) for row in files.id[first:last]]
+        keys = [layout.manifest_key(one) for one in ids]
+        spans = [Span(0, size) if size else None for size in files.size_bytes[first:last].tolist()]
+        blobs = await handle.driver.get_many(list(zip(keys, spans, strict=True)))
+        for at, (key, wanted) in enumerate(zip(keys, ids, strict=True)):
+            manifest = decode_manifest(blobs[at], key)
+            blobs[at] = b""  # decoded, so that it can go
+            _check_id(manifest.id, wanted, key)
+            yield manifest
+
+
+def _batches(files: ManifestFiles, limits: Limits) -> list[tuple[int, int]]:
+    batches, first, total = [], 0, 0
+    for at, size in enumerate(files.size_bytes.tolist()):
+        is_full = total + size > limits.manifest_bytes_at_once
+        if at > first and (is_full or at - first >= limits.manifests_at_once):
+            batches.append((first, at))
+            first, total = at, 0
+        total += size
+    return [*batches, (first, len(files))] if len(files) else []
+
+
+# -- chunks
+
+
+def native_chunk_ids(manifest: Manifest) -> Bytes:
+    """The chunk objects that a manifest refers to, once for every reference."""
+    found = [np.empty((0, 12), np.uint8)]
+    for array in manifest.arrays:
+        table = array.refs
+        if table.chunk_id is not None:
+            is_native = table.kind == ChunkKind.NATIVE
+            found.append(table.chunk_id if is_native.all() else table.chunk_id[is_native])
+    return np.concatenate(found)
+
+
+class GrowingIdSet:
+    """A set that takes many ids and sorts them now and then: memory for distinct ids only."""
+
+    def __init__(self) -> None:
+        self._sorted = IdSet.of_ids(())
+        self._waiting: list[Bytes] = []
+        self._num_waiting = 0
+
+    def add(self, rows: Bytes) -> None:
+        self._waiting.append(rows)
+        self._num_waiting += len(rows)
+        if self._num_waiting > max(_IDS_AT_ONCE, self._sorted.size):
+            self.finish()
+
+    def finish(self) -> IdSet:
+        """All ids so far."""
+        if self._waiting:
+            new = IdSet.of(np.concatenate(self._waiting))
+            self._sorted = IdSet.union([self._sorted, new])
+            self._waiting, self._num_waiting = [], 0
+        return self._sorted
+
+
+async def chunk_ids(
+    handle: RepoHandle, files: ManifestFiles, limits: Limits = DEFAULT_LIMITS
+) -> IdSet:
+    """The chunk objects that these manifests refer to."""
+    found = GrowingIdSet()
+    async for manifest in each_manifest(handle, files, limits):
+        found.add(native_chunk_ids(manifest))
+    return found.finish()
+
+
+def _check_id(found: ObjectId, expected: ObjectId, key: str) -> None:
+    if found != expected:
+        raise FormatError(f"{key}: the file says it is {found}, expected {expected}")

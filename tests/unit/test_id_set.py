@@ -1,0 +1,27 @@
+"""Sets of ids as sorted columns do what sets of bytes do."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from icefloe.format.columns.id_set import IdSet
+
+# Few values, many zeros: trailing zeros are what fixed-width strings of numpy get wrong.
+ids = st.lists(st.lists(st.sampled_from([0, 1, 255]), min_size=12, max_size=12).map(bytes))
+
+
+def members(some: IdSet) -> set[bytes]:
+    return {row.tobytes() for row in some.rows}
+
+
+@given(ids, ids)
+def test_an_id_set_is_a_set(first: list[bytes], second: list[bytes]) -> None:
+    one, two = IdSet.of_ids(first), IdSet.of_ids(second)
+    assert members(one) == set(first)
+    assert one.size == len(set(first))
+    rows = np.frombuffer(b"".join(second), np.uint8).reshape(-1, 12)
+    assert one.contains(rows).tolist() == [each in first for each in second]
+    assert members(one.minus(two)) == set(first) - set(second)
+    assert members(IdSet.union([one, two])) == set(first) | set(second)
