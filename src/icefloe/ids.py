@@ -34,11 +34,8 @@ def encode_base32(data: bytes) -> str:
 
 def encode_base32_rows(rows: NDArray[np.uint8]) -> list[str]:
     """Crockford text of many ids, given as rows of bytes."""
-    length = (rows.shape[1] * 8 + 4) // 5
-    bits = np.zeros((len(rows), length * 5), np.uint8)
-    bits[:, : rows.shape[1] * 8] = np.unpackbits(np.ascontiguousarray(rows), axis=1)
-    digits = bits.reshape(len(rows), length, 5) @ np.array([16, 8, 4, 2, 1], np.uint8)
-    text = np.frombuffer(_ALPHABET.encode(), np.uint8)[digits].tobytes().decode()
+    letters = base32_letters(rows)
+    text, length = letters.tobytes().decode(), letters.shape[1]
     return [text[at : at + length] for at in range(0, len(text), length)]
 
 
@@ -52,11 +49,26 @@ def decode_base32_rows(
     length = (size * 8 + 4) // 5
     is_id = np.char.str_len(texts) == length
     letters = texts[is_id].astype(f"S{length}").view(np.uint8).reshape(-1, length)
-    digits = _DIGITS[letters]
-    bits = np.unpackbits(digits[:, :, None], axis=2)[:, :, 3:].reshape(len(digits), length * 5)
-    are_known = (digits < 32).all(axis=1) & ~bits[:, size * 8 :].any(axis=1)
+    found, are_known = decode_base32_letters(letters, size)
     is_id[is_id] = are_known
-    return np.packbits(bits[are_known, : size * 8], axis=1), is_id
+    return found[are_known], is_id
+
+
+def base32_letters(rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Crockford text of many ids as rows of letters. Five bytes are eight letters."""
+    count, size = rows.shape
+    alphabet = np.frombuffer(_ALPHABET.encode(), np.uint8)
+    length = (size * 8 + 4) // 5
+    letters = np.empty((count, length), np.uint8)
+    for group in range(-(-size // 5)):
+        word = np.zeros((count, 8), np.uint8)
+        part = rows[:, group * 5 : group * 5 + 5]
+        word[:, 3 : 3 + part.shape[1]] = part
+        number = word.view(">u8").reshape(count).astype(np.uint64)
+        for at in range(group * 8, min(group * 8 + 8, length)):
+            shift = np.uint64(35 - 5 * (at - group * 8))
+            letters[:, at] = alphabet[(number >> shift).astype(np.uint8) & 31]
+    return letters
 
 
 def decode_base32(text: str, size: int) -> bytes:
@@ -75,6 +87,28 @@ def decode_base32(text: str, size: int) -> bytes:
             raise ValueError(f"character {letter!r} is not in Crockford's base32 alphabet")
         number = number << 5 | value
     return (number >> (length * 5 - size * 8)).to_bytes(size, "big")
+
+
+def decode_base32_letters(
+    letters: NDArray[np.uint8], size: int
+) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+    """Ids of `size` bytes from rows of letters, and which rows are the canonical text of one."""
+    count, length = letters.shape
+    groups = -(-length // 8)
+    found = np.empty((count, 5 * groups), np.uint8)
+    is_text = np.ones(count, np.bool_)
+    for group in range(groups):
+        number = np.zeros(count, np.uint64)
+        for at in range(group * 8, group * 8 + 8):
+            number <<= np.uint64(5)
+            if at < length:
+                digit = _DIGITS[letters[:, at]]
+                is_text &= digit < 32
+                number |= digit & np.uint8(31)
+        word = number.astype(">u8").view(np.uint8).reshape(count, 8)
+        found[:, group * 5 : group * 5 + 5] = word[:, 3:]
+    is_text &= ~found[:, size:].any(axis=1)
+    return found[:, :size], is_text
 
 
 class ObjectId(bytes):

@@ -15,7 +15,11 @@ async def fetch_chunk(assets: Assets, ref: ChunkRef, span: Span | None) -> Reada
         return ref.inline if span is None else ref.inline[span.start : span.start + span.length]
     if ref.kind == ChunkKind.VIRTUAL:
         return await assets.virtual.fetch(ref, span)
-    if ref.chunk_id is None:
-        raise InternalError("a native chunk has no id")
+    if ref.location is not None:
+        key = ref.location
+    elif ref.chunk_id is not None:
+        key = layout.chunk_key(ref.chunk_id)
+    else:
+        raise InternalError("a native chunk has neither id nor key")
     start, length = (0, ref.length) if span is None else span
-    return await assets.driver.get(layout.chunk_key(ref.chunk_id), Span(ref.offset + start, length))
+    return await assets.driver.get(key, Span(ref.offset + start, length))

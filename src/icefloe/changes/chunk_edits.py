@@ -139,8 +139,13 @@ def _columns(single: dict[Coordinates, ChunkRef | None], ndim: int) -> tuple[Chu
     tables = []
     for kind in ChunkKind:
         rows = [(at, ref) for at, ref in single.items() if ref is not None and ref.kind == kind]
-        if rows:
-            tables.append(_table(kind, [at for at, _ in rows], [ref for _, ref in rows]))
+        keyed = [row for row in rows if kind == ChunkKind.NATIVE and row[1].location is not None]
+        by_id = [row for row in rows if row not in keyed] if keyed else rows
+        tables += [
+            _table(kind, [at for at, _ in part], [ref for _, ref in part])
+            for part in (by_id, keyed)
+            if part
+        ]
     refs, _ = ChunkRefs.overlay([(table, None) for table in tables], ndim)
     return refs, np.array(deleted, np.uint32).reshape(len(deleted), ndim)
 
@@ -151,6 +156,8 @@ def _table(kind: ChunkKind, at: Sequence[Coordinates], refs: Sequence[ChunkRef])
         return ChunkRefs.inline_chunks(index, [ref.inline for ref in refs])
     offset = np.array([ref.offset for ref in refs], np.uint64)
     length = np.array([ref.length for ref in refs], np.uint64)
+    if kind == ChunkKind.NATIVE and refs[0].location is not None:
+        return ChunkRefs.keyed(index, [ref.location for ref in refs], offset, length)
     if kind == ChunkKind.NATIVE:
         ids = b"".join(ref.chunk_id or bytes(ChunkId.size) for ref in refs)
         return ChunkRefs.native(index, np.frombuffer(ids, np.uint8), offset, length)

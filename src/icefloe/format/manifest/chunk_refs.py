@@ -58,7 +58,11 @@ _KINDS = {int(kind): kind for kind in ChunkKind}
 
 
 class ChunkRef(NamedTuple):
-    """One reference, taken out of the columns. For inline chunks `length` is that of `inline`."""
+    """One reference, taken out of the columns. For inline chunks `length` is that of `inline`.
+
+    A native chunk is in the object with its `chunk_id`. In repositories of older generations
+    objects may have any name: then `location` is its key.
+    """
 
     kind: ChunkKind
     offset: int
@@ -107,6 +111,12 @@ location='s3://b/f', etag=None, last_modified=None, inline=None)
         ids = np.ascontiguousarray(chunk_id, np.uint8)
         check_length("chunk ids", ids.size, len(refs) * ChunkId.size)
         return replace(refs, chunk_id=ids.reshape(len(refs), ChunkId.size))._sorted()
+
+    @classmethod
+    def keyed(cls, index: Any, key: Any, offset: Any, length: Any) -> ChunkRefs:
+        """Native chunks in objects that are not named by an id; keys as a list or Arrow array."""
+        refs = _plain(cls, index, ChunkKind.NATIVE, offset, length)
+        return replace(refs, location=coded_column("keys", key, len(refs)))._sorted()
 
     @classmethod
     def virtual(
@@ -178,6 +188,9 @@ location='s3://b/f', etag=None, last_modified=None, inline=None)
             return ChunkRef(kind, 0, len(data), None, None, None, None, data)
         offset, length = int(self.offset[row]), int(self.length[row])
         if kind is ChunkKind.NATIVE:
+            key = None if self.location is None else self.location.get(row)
+            if key is not None:
+                return ChunkRef(kind, offset, length, location=key)
             assert self.chunk_id is not None
             return ChunkRef(kind, offset, length, ChunkId(self.chunk_id[row].tobytes()))
         modified = 0 if self.last_modified is None else int(self.last_modified[row])
@@ -333,10 +346,13 @@ location='s3://b/f', etag=None, last_modified=None, inline=None)
         ids = self.chunk_id
         id_column = pa.nulls(n, pa.binary(ChunkId.size))
         if ids is not None and n:
+            has_id = self.kind == ChunkKind.NATIVE
+            if self.location is not None:
+                has_id &= self.location.codes < 0
             id_column = pa.FixedSizeBinaryArray.from_buffers(
                 pa.binary(ChunkId.size),
                 n,
-                [_validity(self.kind == ChunkKind.NATIVE), pa.py_buffer(np.ascontiguousarray(ids))],
+                [_validity(has_id), pa.py_buffer(np.ascontiguousarray(ids))],
             )
         columns = {
             "index": index_to_arrow(self.index),

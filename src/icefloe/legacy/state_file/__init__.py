@@ -1,0 +1,1 @@
+"""The first generation: a state file, and Parquet files for everything else."""

@@ -1,0 +1,216 @@
+"""Chunk manifest files: one row per chunk, of one array or of several.
+
+`coord` is each index of a chunk as eight bytes, the most significant first, one behind the other:
+texts of equal length that sort like the indices. The document leaves that encoding open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.format.columns.arrow_columns import (
+    mask_from_arrow,
+    numbers_from_arrow,
+    numbers_to_arrow,
+)
+from icefloe.format.columns.blob_column import BlobColumn
+from icefloe.format.columns.chunk_index import Index
+from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRefs
+from icefloe.ids import ChunkId, base32_letters, decode_base32_letters
+from icefloe.legacy.generation import Generation
+from icefloe.legacy.state_file import names
+from icefloe.legacy.state_file.parquet import check_fits, column, read_parquet, write_parquet
+from icefloe.legacy.state_file.schema import Profile, manifest_schema
+from icefloe.legacy.state_file.structure import Inventory
+from icefloe.on_demand import on_demand
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+else:
+    pa, pc = on_demand("pyarrow"), on_demand("pyarrow.compute")
+
+_COLUMNS = ("array_id", "coord", "inline_data", "chunk_file", "offset", "length")
+_INDEX_BYTES = 8
+_ID_LETTERS = 20
+
+
+def decode_manifest(
+    data: bytes | memoryview, name: str, inventories: Sequence[Inventory]
+) -> list[ChunkRefs]:
+    """The references of some inventories in one file. `name` is what errors call the file.
+
+    The rows of an inventory start where it says, and end where those of another array begin. Of
+    those, the ones inside its extent count.
+
+    Raises:
+        FormatError: they are not in the file.
+    """
+    table = read_parquet(data, _COLUMNS, name)
+    array_id = numbers_from_arrow(column(table, "array_id", pa.uint64(), name, nulls=False))
+    borders = np.concatenate([[0], np.flatnonzero(np.diff(array_id)) + 1, [len(array_id)]])
+    found = []
+    for inventory in inventories:
+        number = int.from_bytes(inventory.node_id, "big")
+        start = inventory.row
+        if start >= len(array_id) or int(array_id[start]) != number:
+            raise names.checked(name).fail(
+                f"row {start} is not one of array {number}; the file has {len(array_id)} rows"
+            )
+        stop = int(borders[np.searchsorted(borders, start, side="right")])
+        found.append(_refs(table.slice(start, stop - start), inventory, name))
+    return found
+
+
+def _refs(table: pa.Table, inventory: Inventory, name: str) -> ChunkRefs:
+    check = names.checked(name)
+    ndim = len(inventory.extent)
+    coords = _decode_coords(column(table, "coord", pa.binary(), name, nulls=False), ndim, name)
+    first, last = np.array(inventory.extent, np.uint64).reshape(ndim, 2).T
+    inside = ((coords >= first) & (coords < last)).all(axis=1)
+    if not inside.all():
+        table, coords = table.filter(pa.array(inside)), coords[inside]
+    index = coords.astype(np.uint32)
+    inline = column(table, "inline_data", pa.binary(), name, nulls=True)
+    file = column(table, "chunk_file", pa.string(), name, nulls=True)
+    length = numbers_from_arrow(column(table, "length", pa.uint64(), name, nulls=False))
+    offsets = column(table, "offset", pa.uint64(), name, nulls=True)
+    offset = numbers_from_arrow(offsets.fill_null(0) if offsets.null_count else offsets)
+    if bool((offset > np.uint64(2**64 - 1) - length).any()):
+        raise check.fail("a chunk ends beyond 2**64")
+    is_inline = mask_from_arrow(pc.is_valid(inline))
+    lacking = ~is_inline & ~mask_from_arrow(pc.is_valid(file))
+    if lacking.any():
+        raise check.fail(
+            f"chunk {index[lacking][0].tolist()} has neither inline_data nor a chunk_file"
+        )
+    is_url = ~is_inline & mask_from_arrow(pc.fill_null(pc.match_substring(file, "://"), False))
+    is_own = ~is_inline & ~is_url
+    parts = []
+    if is_inline.any():
+        parts.append(ChunkRefs.inline_chunks(index[is_inline], inline.filter(pa.array(is_inline))))
+    if is_url.any():
+        url = file.filter(pa.array(is_url))
+        parts.append(ChunkRefs.virtual(index[is_url], url, offset[is_url], length[is_url]))
+    if is_own.any():
+        own = file.filter(pa.array(is_own))
+        parts += _native(index[is_own], own, offset[is_own], length[is_own], name)
+    merged = ChunkRefs.overlay([(part, None) for part in parts], ndim)[0]
+    if len(merged) != len(index):
+        raise check.fail(
+            f"a chunk of array {int.from_bytes(inventory.node_id, 'big')} is there twice"
+        )
+    return merged
+
+
+def _decode_coords(coords: pa.Array, ndim: int, name: str) -> NDArray[np.uint64]:
+    blobs = BlobColumn.from_arrow(coords)
+    width = ndim * _INDEX_BYTES
+    if len(blobs) and not bool((blobs.length == width).all()):
+        found = sorted(set(blobs.length.tolist()))[:5]
+        raise names.checked(name).fail(
+            f"coord has {found} bytes, expected {width} for an array of {ndim} dimensions"
+        )
+    raw = blobs.data[int(blobs.offsets[0]) : int(blobs.offsets[-1])]
+    return np.ascontiguousarray(raw).view(">u8").reshape(len(blobs), ndim).astype(np.uint64)
+
+
+def _native(
+    index: Index, files: pa.Array, offset: NDArray[Any], length: NDArray[Any], name: str
+) -> list[ChunkRefs]:
+    """Chunks in files below `c/`, by id where the file is called like one."""
+    ids, by_id = _ids_of(BlobColumn.from_arrow(files))
+    parts = []
+    if by_id.any():
+        parts.append(ChunkRefs.native(index[by_id], ids, offset[by_id], length[by_id]))
+    if not by_id.all():
+        other = ~by_id
+        distinct = files.filter(pa.array(other)).dictionary_encode()
+        keys = [names.key(names.CHUNKS, text, name) for text in distinct.dictionary.to_pylist()]
+        located = pa.DictionaryArray.from_arrays(distinct.indices, pa.array(keys, pa.string()))
+        parts.append(ChunkRefs.keyed(index[other], located, offset[other], length[other]))
+    return parts
+
+
+def _ids_of(texts: BlobColumn) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+    """Chunk ids of the names that are the text of one, and which names these are."""
+    is_id = np.asarray(texts.length == _ID_LETTERS)
+    if is_id.all():
+        raw = texts.data[int(texts.offsets[0]) : int(texts.offsets[-1])]
+        letters = raw.reshape(len(texts), _ID_LETTERS)
+    else:
+        letters = texts.data[texts.offsets[:-1][is_id][:, None] + np.arange(_ID_LETTERS)]
+    ids, is_text = decode_base32_letters(letters, ChunkId.size)
+    is_id[is_id] = is_text
+    return ids[is_text], is_id
+
+
+# -- writing
+
+
+def encode_manifest(node_id: bytes, refs: ChunkRefs, profile: Profile, path: str) -> bytes:
+    """The file with the references of one array, in the order of their coordinates.
+
+    Raises:
+        InvalidInputError: a number is too large for its column, or there is no column for it.
+    """
+    if refs.etag is not None or refs.last_modified is not None:
+        raise InvalidInputError(
+            f"virtual chunks of {path!r} say which version of a file they are in, for which "
+            f"{Generation.STATE_FILE.noun} has no place; leave that out, or migrate the repository",
+            ErrorKind.INVALID_VIRTUAL_REF,
+        )
+    count = len(refs)
+    schema = manifest_schema(profile)
+    bits = 64 if profile.value == "wide" else 32
+    if count:
+        check_fits(f"the length of a chunk of {path!r}", int(refs.length.max()), bits, profile)
+    is_inline = refs.kind == ChunkKind.INLINE
+    number = int.from_bytes(node_id, "big")
+    wide: Any = np.uint64 if bits == 64 else np.uint32
+    columns = [
+        numbers_to_arrow(np.arange(count, dtype=wide)),
+        numbers_to_arrow(np.full(count, number, np.uint32)),
+        _encode_coords(refs.index),
+        pa.nulls(count, pa.binary())
+        if refs.inline is None
+        else refs.inline.to_arrow().cast(pa.binary()),
+        _file_column(refs),
+        numbers_to_arrow(refs.offset, is_inline),
+        numbers_to_arrow(refs.length.astype(wide)),
+    ]
+    return write_parquet(pa.Table.from_arrays(columns, schema=schema))
+
+
+def _encode_coords(index: Index) -> pa.Array:
+    count, ndim = index.shape
+    data = np.ascontiguousarray(index.astype(">u8")).view(np.uint8).reshape(-1)
+    offsets = np.arange(count + 1, dtype=np.int64) * (ndim * _INDEX_BYTES)
+    return BlobColumn(offsets, data).to_arrow().cast(pa.binary())
+
+
+def _file_column(refs: ChunkRefs) -> pa.Array:
+    """Names below `c/` for native chunks, URLs for virtual ones, nothing for inline ones."""
+    count = len(refs)
+    files = pa.nulls(count, pa.string())
+    if refs.location is not None:
+        files = refs.location.to_arrow().cast(pa.string())
+        own = pc.starts_with(files, names.CHUNKS)
+        files = pc.if_else(own, pc.utf8_slice_codeunits(files, len(names.CHUNKS)), files)
+    by_id = (refs.kind == ChunkKind.NATIVE) & mask_from_arrow(pc.is_null(files))
+    if refs.chunk_id is not None and by_id.any():
+        rows = np.flatnonzero(by_id)
+        place = np.full(count, -1, np.int64)
+        place[rows] = np.arange(len(rows))
+        letters = base32_letters(refs.chunk_id[rows])
+        offsets = np.arange(len(rows) + 1, dtype=np.int64) * letters.shape[1]
+        texts = BlobColumn(offsets, letters.reshape(-1), is_text=True)
+        if len(rows) == count:
+            return texts.to_arrow().cast(pa.string())
+        files = pc.coalesce(texts.take(place).to_arrow().cast(pa.string()), files)
+    return files

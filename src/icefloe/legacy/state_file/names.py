@@ -1,0 +1,78 @@
+"""Names of files in a state-file dataset, and the ids that stand for them in memory.
+
+The document says where files are and not how they are called. What is written here is called by
+the text of an id, with `.parquet` behind it where the file is a Parquet file. Any other name is
+read: the id of such a thing is a hash of its name, so that it is the same in every process.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import TypeVar
+
+from icefloe.errors import InvalidInputError
+from icefloe.ids import ChunkId, NodeId, ObjectId, SnapshotId
+from icefloe.legacy.checked import Checked
+from icefloe.legacy.generation import Generation
+
+STATE = "state.json"
+STRUCTURES = "s/"
+ATTRIBUTES = "a/"
+INVENTORIES = "i/"
+CHUNKS = "c/"
+PARQUET = ".parquet"
+
+_MAX_NODE_ID = 2**32 - 1
+Id = TypeVar("Id", bound=ObjectId)
+
+
+def checked(name: str) -> Checked:
+    """Checks for one file, or for a part of it, whose errors say which generation it belongs to."""
+    return Checked(f"{name} of {Generation.STATE_FILE.noun}")
+
+
+def id_of(kind: type[Id], text: str) -> Id:
+    """The id that a text stands for: its own, if it is the text of one, otherwise a hash."""
+    try:
+        found = kind.parse(text)
+    except InvalidInputError:
+        found = None
+    if found is not None and found.text == text:
+        return found
+    return kind(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=kind.size).digest())
+
+
+def snapshot_id(text: str) -> SnapshotId:
+    """The id of the snapshot that the state file calls `text`."""
+    return id_of(SnapshotId, text)
+
+
+def parquet_name(file_id: ObjectId) -> str:
+    """How a new Parquet file is called."""
+    return file_id.text + PARQUET
+
+
+def key(folder: str, name: str, where: str) -> str:
+    """The key of a file that is referred to by its name, or by its path from the root."""
+    path = name if name.startswith(folder) else folder + name
+    if "\0" in path or any(part in ("", ".", "..") for part in path.split("/")):
+        raise checked(where).fail(f"{name!r} is not the name of a file below {folder!r}")
+    return path
+
+
+def chunk_key(chunk_id: ChunkId) -> str:
+    """The file of one chunk, or of several packed together."""
+    return CHUNKS + chunk_id.text
+
+
+def node_id(number: int, where: str) -> NodeId:
+    """The id of a node in memory: its number, with zeros in front."""
+    return NodeId(
+        checked(where).whole(number, "node id", _MAX_NODE_ID).to_bytes(NodeId.size, "big")
+    )
+
+
+def node_number(found: NodeId) -> int | None:
+    """The number of a node, or None where it has not got one yet."""
+    number = int.from_bytes(found, "big")
+    return number if number <= _MAX_NODE_ID else None
