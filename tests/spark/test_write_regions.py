@@ -167,7 +167,7 @@ def test_what_does_not_fit_is_refused(
     spark: SparkSession, arrays: Repository, result: Any, message: str
 ) -> None:
     session = arrays.writable_session("main")
-    with pytest.raises(Exception, match=message):
+    with pytest.raises(InvalidInputError, match=message):
         write_regions(spark, session, "a", partial(wrong, result))
     assert not session.has_uncommitted_changes
 

@@ -20,7 +20,7 @@ from icefloe.errors import StorageError
 from icefloe.virtual import ingest_local, scan
 from icefloe.virtual.formats.opening import NativeReader, open_native
 from icefloe.virtual.ingest.chunk_copy import copy_region
-from icefloe.virtual.ingest.ingest_local import make_options
+from icefloe.virtual.ingest.request import make_options
 from icefloe.virtual.ingest.transfer import write_metadata
 from icefloe.virtual.planning.planning import plan_ingest
 
@@ -133,7 +133,7 @@ def test_no_chunk_of_a_file_is_read_twice(
 ) -> None:
     values = rows(24)
     write(tmp_path / "a.nc", values, 0, (12, 10))
-    plan = plan_ingest([scan(tmp_path / "a.nc")], make_options(chunks={"time": length}))
+    plan = plan_ingest([scan(tmp_path / "a.nc")], make_options({"chunks": {"time": length}}))
     array = next(array for array in plan.arrays if array.path == "v")
     session = repository.writable_session("main")
     write_metadata(session.store, plan)

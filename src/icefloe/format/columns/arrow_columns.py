@@ -1,4 +1,4 @@
-"""Numbers to Arrow and back by their buffers.
+"""Numbers to Arrow and back by their buffers; tables as bytes.
 
 Arrow's own conversions (`pa.array`, `to_numpy`) load pandas first wherever it is installed, which
 takes longer than most of what is done here.
@@ -46,3 +46,18 @@ def mask_from_arrow(array: pa.Array) -> NDArray[np.bool_]:
         return np.empty(0, np.bool_)
     bits = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
     return bits[array.offset : array.offset + len(array)].astype(np.bool_)
+
+
+def pack_table(table: pa.Table) -> bytes:
+    """A table as one compressed Arrow stream."""
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def unpack_table(data: bytes | pa.Buffer) -> pa.Table:
+    """The table of `pack_table`."""
+    with pa.ipc.open_stream(data) as reader:
+        return reader.read_all()

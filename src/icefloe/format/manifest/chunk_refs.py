@@ -15,7 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.format.columns.arrow_columns import numbers_from_arrow, numbers_to_arrow
+from icefloe.format.columns.arrow_columns import (
+    numbers_from_arrow,
+    numbers_to_arrow,
+    pack_table,
+    unpack_table,
+)
 from icefloe.format.columns.blob_column import BlobColumn
 from icefloe.format.columns.blobs import Bytes
 from icefloe.format.columns.chunk_index import (
@@ -375,14 +380,18 @@ location='s3://b/f', etag=None, last_modified=None, inline=None)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles as compressed columns."""
+        return ChunkRefs.unpack, (self.pack(),)
+
+    def pack(self) -> bytes:
+        """The columns as one compressed Arrow stream, without those that are all null."""
         table = self.to_arrow()
         empty = [name for name in table.column_names if table[name].null_count == len(self)]
-        table = table.drop_columns(empty) if len(self) else table
-        sink = pa.BufferOutputStream()
-        options = pa.ipc.IpcWriteOptions(compression="zstd")
-        with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
-            writer.write_table(table)
-        return _from_stream, (sink.getvalue(),)
+        return pack_table(table.drop_columns(empty) if len(self) else table)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> ChunkRefs:
+        """The references of `pack`."""
+        return cls.from_arrow(unpack_table(data))
 
     @classmethod
     def from_arrow(cls, table: pa.Table) -> ChunkRefs:
@@ -414,11 +423,6 @@ location='s3://b/f', etag=None, last_modified=None, inline=None)
             ._checked()
             ._sorted()
         )
-
-
-def _from_stream(data: pa.Buffer) -> ChunkRefs:
-    with pa.ipc.open_stream(data) as reader:
-        return ChunkRefs.from_arrow(reader.read_all())
 
 
 def _are_all(rows: NDArray[Any]) -> bool:

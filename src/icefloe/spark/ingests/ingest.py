@@ -19,11 +19,11 @@ from icefloe.spark.ingests.engine import SparkEngine
 from icefloe.spark.pinned import as_repository
 from icefloe.spark.reads.reading import check_session
 from icefloe.virtual.ingest.fields import check_fields
-from icefloe.virtual.ingest.ingest_local import make_access, make_options
 from icefloe.virtual.ingest.report import IngestReport
-from icefloe.virtual.ingest.run import IngestTask, OnError, run_ingest
+from icefloe.virtual.ingest.request import IngestArguments, OnError, make_request
+from icefloe.virtual.ingest.run import run_ingest
 from icefloe.virtual.places.access import SourceAccess
-from icefloe.virtual.places.globs import Sources, list_sources
+from icefloe.virtual.places.globs import Sources
 from icefloe.virtual.planning.order import BY_COORDINATES
 from icefloe.virtual.planning.plan import Mode
 
@@ -97,39 +97,27 @@ def ingest(
         RebaseFailedError: somebody else changed the same arrays meanwhile; nothing was committed,
             run it again.
     """
-    check_fields(
-        {
-            "group": group,
-            "branch": branch,
-            "concat_dim": concat_dim,
-            "variables": variables,
-            "chunks": chunks,
-            "mode": mode,
-            "append": append,
-            "order": order,
-            "late": late,
-            "changed": changed,
-            "exclude": exclude,
-            "on_error": on_error,
-            "message": message,
-            "num_tasks": num_tasks,
-        }
-    )
-    options = make_options(
-        group=group,
-        concat_dim=concat_dim,
-        variables=variables,
-        chunks=chunks,
-        mode=mode,
-        order=order,
-        late=late,
-        changed=changed,
-    )
-    reach = make_access(access, preprocess, mode)
-    task = IngestTask(as_repository(repository), branch, options, append, on_error, message)
-    locations = list_sources(_given(sources), reach, exclude)
+    arguments: IngestArguments = {
+        "group": group,
+        "branch": branch,
+        "concat_dim": concat_dim,
+        "variables": variables,
+        "chunks": chunks,
+        "mode": mode,
+        "append": append,
+        "order": order,
+        "late": late,
+        "changed": changed,
+        "exclude": exclude,
+        "preprocess": preprocess,
+        "on_error": on_error,
+        "message": message,
+        "access": access,
+    }
+    check_fields({"num_tasks": num_tasks})
     check_session(spark)
-    return run_ingest(SparkEngine(spark, reach, num_tasks), locations, task)
+    request = make_request(_given(sources), as_repository(repository), arguments)
+    return run_ingest(SparkEngine(spark, request.access, num_tasks), request)
 
 
 def _given(sources: Any) -> Sources:

@@ -12,13 +12,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from icefloe.api.session import Session
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.spark.ingests.scan import unpack_table
+from icefloe.format.columns.arrow_columns import unpack_table
 from icefloe.spark.writes import ref_blocks
 from icefloe.spark.writes.shared_write import TaskSide, share
 from icefloe.store.location_columns import match_containers
-from icefloe.virtual.ingest.open_files import collecting
 from icefloe.virtual.ingest.run import FillCounts
-from icefloe.virtual.ingest.transfer import Placement, placement_of, write_references
+from icefloe.virtual.ingest.transfer import place_references, placement_of
 from icefloe.virtual.planning.plan import IngestPlan
 
 
@@ -91,25 +90,13 @@ def _placements(plan: IngestPlan) -> pa.Table:
 
 def _place_task(tasks: TaskSide, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        tables: dict[str, list[pa.Table]] = {}
         damaged: dict[str, str] = {}
-        store = tasks.fork.store
         rows = zip(batch.column("data"), batch.column("placement"), strict=True)
-        for data, pickled in rows:
-            place: Placement = pickle.loads(pickled.as_py())
-            table = None
-            with collecting(damaged):
-                table = place.place(unpack_table(data.as_py()), store)
-            if table is None:
-                continue
-            if "inline" in table.column_names:
-                write_references(store, place.target, table)
-            else:
-                tables.setdefault(place.target, []).append(table)
-        for target, parts in tables.items():
-            # All at once: a session lays every table it is given over the ones before.
-            whole = pa.concat_tables(parts, promote_options="default")
-            write_references(store, target, whole)
+        found = (
+            (pickle.loads(placement.as_py()), unpack_table(data.as_py()))
+            for data, placement in rows
+        )
+        place_references(tasks.fork.store, found, damaged)
         yield tasks.drain()
         if damaged:
             yield ref_blocks.told_batch(damaged)

@@ -16,6 +16,7 @@ from functools import partial
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from icefloe.format.columns.arrow_columns import pack_table
 from icefloe.spark.writes.items import map_items, tasks_for
 from icefloe.virtual.ingest.comparing import Digests, digest_file, files_to_read
 from icefloe.virtual.ingest.open_files import reason_of
@@ -124,21 +125,6 @@ def _digest_task(
                 yield _rows([(source.location, None, None, reason)])
             else:
                 yield _rows([(*key, digest, None) for key, digest in found.items()])
-
-
-def pack_table(table: pa.Table) -> bytes:
-    """A table as compressed Arrow."""
-    sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="zstd")
-    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
-        writer.write_table(table)
-    return bytes(sink.getvalue())
-
-
-def unpack_table(data: bytes) -> pa.Table:
-    """The table of `pack_table`."""
-    with pa.ipc.open_stream(data) as reader:
-        return reader.read_all()
 
 
 def _scan_task(

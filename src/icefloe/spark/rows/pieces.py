@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from icefloe.api.repository import Repository
 from icefloe.api.session import Session
 from icefloe.errors import ConflictError, InvalidInputError
+from icefloe.format.columns.arrow_columns import pack_table, unpack_table
 from icefloe.format.layout import chunk_key
 from icefloe.ids import ChunkId
 from icefloe.spark.batch_ids import BatchId
@@ -55,8 +56,7 @@ class Piece:
 
     def table(self, data: Any) -> pa.Table:
         """The rows, from what was fetched of them."""
-        with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
-            return reader.read_all()
+        return unpack_table(pa.py_buffer(data))
 
 
 def read_pieces(repository: Repository, pieces: Sequence[Piece]) -> Iterator[pa.Table]:
@@ -98,7 +98,7 @@ def _pieces(
     table = _sorted(pa.Table.from_batches(batches), request)
     step = max(1, table.num_rows * PIECE_BYTES // max(table.nbytes, 1))
     parts = [table.slice(start, step) for start in range(0, table.num_rows, step)]
-    packed = [_packed(part) for part in parts]
+    packed = [pack_table(part) for part in parts]
     handle = repository.handle
     is_small = sum(map(len, packed)) <= _IN_MESSAGE_BYTES
     key = "" if is_small else chunk_key(ChunkId(bytes(handle.new_id(ChunkId))))
@@ -128,14 +128,6 @@ def _sorted(table: pa.Table, request: RowsRequest) -> pa.Table:
         rank[pc.sort_indices(coded.dictionary)] = np.arange(len(rank))
         place = place * len(rank) + rank[coded.indices]
     return table.take(pa.array(np.argsort(place, kind="stable")))
-
-
-def _packed(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="zstd")
-    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
-        writer.write_table(table)
-    return bytes(sink.getvalue())
 
 
 def _distinct(dim: str, table: pa.Table, request: RowsRequest) -> pa.Array:

@@ -6,7 +6,6 @@ is written by one task; a task holds one block at a time.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
@@ -135,20 +133,17 @@ def write_table(
         if before is not None:
             return TableReport(before, 0, 0, time.monotonic() - started)
     request = check_target(session, request)
-    with plain_errors():
-        values, spans = _look_through(df, request)
-        found = {} if late == "fail" else find_late(session, request, values)
-        set_aside = ref_blocks.Counts(0, 0, 0)
-        if found and late == "insert":
-            insert_late(df.sparkSession, opened, session, request, found)
-        elif found:
-            df, rows = split_rows(df, found)
-            values = {dim: _without(values[dim], found.get(dim)) for dim in values}
-            set_aside = _set_aside(session, request, rows, num_tasks)
-        counts = _write_rows(
-            df, session, request, {**values, **request.coordinates}, spans, num_tasks
-        )
-        counts = ref_blocks.Counts.total([counts, set_aside])
+    values, spans = _look_through(df, request)
+    found = {} if late == "fail" else find_late(session, request, values)
+    set_aside = ref_blocks.Counts(0, 0, 0)
+    if found and late == "insert":
+        insert_late(df.sparkSession, opened, session, request, found)
+    elif found:
+        df, rows = split_rows(df, found)
+        values = {dim: _without(values[dim], found.get(dim)) for dim in values}
+        set_aside = _set_aside(session, request, rows, num_tasks)
+    counts = _write_rows(df, session, request, {**values, **request.coordinates}, spans, num_tasks)
+    counts = ref_blocks.Counts.total([counts, set_aside])
     text = message or f"write {', '.join(request.variables)} to {request.group}"
     snapshot = session.commit(text, metadata, rebase_with=rebase_with, allow_empty=True)
     return TableReport(snapshot, counts.chunks, counts.bytes, time.monotonic() - started)
@@ -284,19 +279,3 @@ def _write_blocks(
             rows = 0
     if rows:
         yield tasks.drain()
-
-
-_OURS = re.compile(r"icefloe\.errors\.InvalidInputError: (.*)")
-
-
-class plain_errors:  # noqa: N801 - used like a function
-    """Turns what a task found wrong with the rows into the error that it raised there."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, PySparkException):
-            found = _OURS.search(str(error))
-            if found is not None:
-                raise InvalidInputError(found[1].strip()) from error

@@ -93,7 +93,7 @@ def to_batch(blocks: Iterable[RefBlock]) -> pa.RecordBatch:
                 "piece": block.piece,
                 "ndim": block.refs.ndim,
                 **Counts.of(block.refs)._asdict(),
-                "refs": pack_refs(block.refs),
+                "refs": block.refs.pack(),
                 "deleted": _pack_index(block.deleted),
                 "made": None,
             }
@@ -156,27 +156,11 @@ def from_batch(batch: pa.RecordBatch) -> Iterator[RefBlock]:
             continue
         deleted = np.frombuffer(row["deleted"], np.uint32).reshape(-1, max(row["ndim"], 1))
         deleted = deleted[:, : row["ndim"]]
-        refs = unpack_refs(row["refs"])
+        refs = ChunkRefs.unpack(row["refs"])
         yield RefBlock(NodeId(row["node_id"]), refs, deleted, row["piece"])
 
 
 _BLOCK_FIELDS: Sequence[str] = ("node_id", "piece", "ndim", "refs", "deleted")
-
-
-def pack_refs(refs: ChunkRefs) -> bytes:
-    """References as one compressed Arrow stream."""
-    table = refs.to_arrow()
-    sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="zstd")
-    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
-        writer.write_table(table)
-    return bytes(sink.getvalue())
-
-
-def unpack_refs(data: bytes) -> ChunkRefs:
-    """The references of `pack_refs`."""
-    with pa.ipc.open_stream(data) as reader:
-        return ChunkRefs.from_arrow(reader.read_all())
 
 
 def _pack_index(index: Index) -> bytes:

@@ -17,7 +17,7 @@ from icefloe.virtual.ingest.open_files import OpenFiles, collecting, reason_of
 from icefloe.virtual.ingest.room import BlockMove
 from icefloe.virtual.ingest.run import FillCounts
 from icefloe.virtual.ingest.scanning import scan_for
-from icefloe.virtual.ingest.transfer import placement_of, write_references
+from icefloe.virtual.ingest.transfer import place_references, placement_of
 from icefloe.virtual.model.description import SourceDescription, SourceVersion
 from icefloe.virtual.places.access import SourceAccess
 from icefloe.virtual.planning.plan import ArrayPlan, IngestOptions, IngestPlan, Problem
@@ -84,21 +84,11 @@ class LocalEngine:
     def _refer(
         self, store: IcechunkStore, plan: IngestPlan, array: ArrayPlan, damaged: dict[str, str]
     ) -> None:
-        tables = []
-        for row, number in enumerate(array.sources.tolist()):
-            table = self._references[plan.sources[number].location][array.path]
-            with collecting(damaged):
-                placed = placement_of(plan, array, row).place(table, store)
-                if placed is None:
-                    continue
-                if "inline" in placed.column_names:
-                    write_references(store, array.target, placed)
-                else:
-                    tables.append(placed)
-        if tables:
-            # All at once: a session lays every table it is given over the ones before.
-            placed = pa.concat_tables(tables, promote_options="default")
-            write_references(store, array.target, placed)
+        found = (
+            (placement_of(plan, array, row), self._references[source.location][array.path])
+            for row, source in enumerate(plan.sources[n] for n in array.sources.tolist())
+        )
+        place_references(store, found, damaged)
 
 
 def _copy(

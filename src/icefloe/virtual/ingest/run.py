@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from zarr.abc.store import Store
 
@@ -22,6 +21,7 @@ from icefloe.virtual.ingest.existing import require_group
 from icefloe.virtual.ingest.keep_ledger import enter_in_ledger
 from icefloe.virtual.ingest.quarantine import record_problems
 from icefloe.virtual.ingest.report import IngestReport
+from icefloe.virtual.ingest.request import IngestRequest
 from icefloe.virtual.ingest.room import BlockMove, Room, moves_of_arrays, plan_room, reserve_arrays
 from icefloe.virtual.ingest.transfer import write_metadata, write_values
 from icefloe.virtual.model.description import SourceDescription, SourceVersion
@@ -29,8 +29,6 @@ from icefloe.virtual.planning.arrangement import Existing
 from icefloe.virtual.planning.ledger import Ledger
 from icefloe.virtual.planning.plan import IngestOptions, IngestPlan, Problem
 from icefloe.virtual.planning.planning import plan_ingest
-
-OnError = Literal["fail", "skip", "quarantine"]
 
 
 class FillCounts(NamedTuple):
@@ -77,30 +75,18 @@ class Engine(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class IngestTask:
-    """One ingest: what is wanted, and of whom."""
-
-    repository: Repository
-    branch: str
-    options: IngestOptions
-    append: bool
-    on_error: OnError
-    message: str | None
-
-
-def run_ingest(engine: Engine, locations: Sequence[str], task: IngestTask) -> IngestReport:
+def run_ingest(engine: Engine, request: IngestRequest) -> IngestReport:
     """Do it; see `icefloe.spark.ingest` for what may be raised."""
     started = time.monotonic()
-    options = task.options
-    session = task.repository.writable_session(task.branch)
-    existing = require_group(session.store, options, append=task.append)
+    options = request.options
+    session = request.repository.writable_session(request.branch)
+    existing = require_group(session.store, options, append=request.append)
     known = {} if existing is None else existing.ledger.versions
-    found, problems = engine.scan(locations, options, known)
+    found, problems = engine.scan(request.locations, options, known)
     try:
         while True:
             room, plan = _plan(found, options, existing, problems)
-            if task.on_error == "fail":
+            if request.on_error == "fail":
                 plan.raise_problems()
             if plan.uncompared:
                 digests, damaged = engine.digest(plan)
@@ -108,7 +94,7 @@ def run_ingest(engine: Engine, locations: Sequence[str], task: IngestTask) -> In
                 wanted = list(plan.uncompared)
                 existing = digest_existing(session.store, options.group, existing, wanted)
             else:
-                counts, damaged = _fill(engine, task.repository, session, plan, room, existing)
+                counts, damaged = _fill(engine, request.repository, session, plan, room, existing)
                 if not damaged:
                     break
                 session.discard_changes()
@@ -116,11 +102,11 @@ def run_ingest(engine: Engine, locations: Sequence[str], task: IngestTask) -> In
             problems += [Problem(location, reason) for location, reason in damaged.items()]
     finally:
         engine.close()
-    if task.on_error == "quarantine":
-        record_problems(session.store, options.group, plan.problems, locations)
+    if request.on_error == "quarantine":
+        record_problems(session.store, options.group, plan.problems, request.locations)
     snapshot_id = None
     if session.has_uncommitted_changes:
-        message = task.message or f"ingested {len(plan.sources) if plan.arrays else 0} files"
+        message = request.message or f"ingested {len(plan.sources) if plan.arrays else 0} files"
         snapshot_id = session.commit(message, rebase_with=ConflictDetector())
     return IngestReport(
         snapshot_id,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.geometry import Slices, inside, shape_of
 from icefloe.store.zarr_store import IcechunkStore
 from icefloe.virtual.formats.opening import NativeReader
-from icefloe.virtual.ingest.open_files import DamagedSourceError
+from icefloe.virtual.ingest.open_files import DamagedSourceError, collecting
 from icefloe.virtual.model.data_types import little_endian
 from icefloe.virtual.model.description import Json, SourceDescription, SourceVersion
 from icefloe.virtual.model.references import cut_leading, index_of, shift_references, with_checksums
@@ -249,3 +249,26 @@ def placement_of(plan: IngestPlan, array: ArrayPlan, row: int) -> Placement:
         source.version,
         number in array.guarded,
     )
+
+
+def place_references(
+    store: IcechunkStore,
+    found: Iterable[tuple[Placement, pa.Table]],
+    damaged: dict[str, str],
+) -> None:
+    """Hand what scans found over to a session; files that do not fit are added to `damaged`."""
+    tables: dict[str, list[pa.Table]] = {}
+    for placement, table in found:
+        placed = None
+        with collecting(damaged):
+            placed = placement.place(table, store)
+        if placed is None:
+            continue
+        if "inline" in placed.column_names:
+            write_references(store, placement.target, placed)
+        else:
+            tables.setdefault(placement.target, []).append(placed)
+    for target, parts in tables.items():
+        # All at once: a session lays every table it is given over the ones before.
+        whole = pa.concat_tables(parts, promote_options="default")
+        write_references(store, target, whole)
