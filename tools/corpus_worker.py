@@ -187,7 +187,8 @@ def _difference(found: Any, wanted: Any, group: str, is_told: set[str]) -> str |
             mine = mine[0]  # an ingest of GRIB makes a dimension of a single time
         if _named(mine.dims) != _named(theirs.dims) or mine.shape != theirs.shape:
             return f"{path!r}: {mine.dims} {mine.shape}, xarray {theirs.dims} {theirs.shape}"
-        if trouble := _values(mine.values, theirs.values, path in is_told):
+        offset = theirs.encoding.get("add_offset", 0)
+        if trouble := _values(mine.values, theirs.values, path in is_told, offset):
             return f"{path!r}: {trouble}"
         if trouble := _attributes(mine.attrs, theirs.attrs):
             return f"{path!r}: {trouble}"
@@ -201,16 +202,17 @@ def _named(dimensions: Sequence[Any]) -> list[str]:
     return ["phony" if str(name).startswith("phony_dim_") else str(name) for name in dimensions]
 
 
-def _values(mine: Any, theirs: Any, is_told: bool = False) -> str | None:
+def _values(mine: Any, theirs: Any, is_told: bool = False, offset: float = 0) -> str | None:
     """What differs. Where a note tells of it, float32 may have become float64, and text that is a
-    fill value may not be missing.
+    fill value may not be missing. Then `offset` is what values near 0 are rounded by in float32.
     """
     if theirs.dtype.kind in "OTU" or mine.dtype.kind in "OTU":
         return _objects(mine, theirs, is_told)
     if mine.dtype != theirs.dtype.newbyteorder("="):
         if not (is_told and theirs.dtype == np.float32 and mine.dtype == np.float64):
             return f"type {mine.dtype}, expected {theirs.dtype}"
-        return None if np.allclose(mine, theirs, rtol=1e-6, equal_nan=True) else "other values"
+        is_close = np.allclose(mine, theirs, rtol=1e-6, atol=1e-6 * abs(offset), equal_nan=True)
+        return None if is_close else "other values"
     bits = mine.dtype.kind in "fc"
     same = np.array_equal(mine, theirs, equal_nan=bits)
     if not same and mine.dtype.kind in "mM":

@@ -379,6 +379,19 @@ def test_float32_packing_decodes_to_float64_and_says_so(
     assert result.notes[0].startswith("variable 'odd': its scale_factor is a float32")
 
 
+def test_attributes_of_long_floats_are_numbers(tmp_path: Path, repository: Repository) -> None:
+    path = tmp_path / "odd.nc"
+    with h5py.File(path, "w") as file:
+        file["odd"] = np.arange(3)
+        file["odd"].attrs["one"] = np.longdouble(1.5)
+        file["odd"].attrs["many"] = np.array([1.5, 2.5], np.longdouble)
+        file["odd"].attrs["complex"] = np.clongdouble(1.5 + 2j)
+    ingest_local(path, repository)
+    found = zarr.open_array(repository.readonly_session("main").store, path="odd", mode="r")
+    kept = {key: found.attrs[key] for key in ("one", "many", "complex")}
+    assert kept == {"one": 1.5, "many": [1.5, 2.5], "complex": [1.5, 2.0]}
+
+
 def test_a_description_of_an_odd_type_says_why(tmp_path: Path) -> None:
     path = tmp_path / "odd.nc"
     time_type(path)

@@ -11,6 +11,7 @@ of one calendar their times can be put in order, and written again in the units 
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,6 +19,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from icefloe.on_demand import on_demand
+
+pd = on_demand("pandas")
 
 _SECOND, _MINUTE, _HOUR, _DAY = 10**9, 60 * 10**9, 3600 * 10**9, 86400 * 10**9
 _PANDAS_UNITS = {
@@ -157,7 +162,7 @@ def _pandas_date(text: str) -> Date | None:
     """A date that pandas reads, and that nanoseconds can count."""
     found = _PANDAS_DATE.match(text)
     if found is None:
-        return None
+        return _asked_of_pandas(text)
     if (whole := found["whole"]) is not None:
         year, month, day = int(whole[:4]), int(whole[4:6]), int(whole[6:])
     elif found["us_year"] is not None:
@@ -169,7 +174,33 @@ def _pandas_date(text: str) -> Date | None:
     if year not in _PANDAS_YEARS:
         return None
     clock_us = _clock_us(found["hour"] or found["only_hour"], found["minute"], found["second"])
-    return None if clock_us is None else (year, month, day, clock_us - _zone_us(found["zone"]))
+    zone_us = _zone_us(found["zone"])
+    if clock_us is None or abs(zone_us) >= _DAY_US:
+        return None
+    return year, month, day, clock_us - zone_us
+
+
+def _asked_of_pandas(text: str) -> Date | None:
+    """A date in a form that few files have, such as `1-Jan-1900`, as the installed pandas reads it.
+
+    Where there is no pandas there is no xarray either.
+    """
+    if not re.search(r"\d{4}", text):  # then xarray takes the first number for the year
+        year = re.match(r"\d+", text)
+        if year is None:
+            return None
+        text = f"{int(year[0]):04d}{text[year.end() :]}"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of names of zones, which it does not know
+            moment = pd.Timestamp(text)
+            moment = moment if moment.tz is None else moment.tz_convert("UTC")
+    except (ValueError, OverflowError, ImportError):
+        return None
+    if moment.year not in _PANDAS_YEARS:
+        return None
+    clock_s = (moment.hour * 60 + moment.minute) * 60 + moment.second
+    return moment.year, moment.month, moment.day, clock_s * 10**6 + moment.microsecond
 
 
 def _cftime_date(text: str) -> Date | None:
@@ -185,10 +216,11 @@ def _cftime_date(text: str) -> Date | None:
 
 
 def _clock_us(hour: str | None, minute: str | None, second: str | None) -> int | None:
-    hours, minutes, seconds = int(hour or 0), int(minute or 0), float(second or 0)
-    if hours > 23 or minutes > 59 or seconds >= 60:
+    whole, _, fraction = (second or "0").partition(".")
+    hours, minutes, seconds = int(hour or 0), int(minute or 0), int(whole)
+    if hours > 23 or minutes > 59 or seconds > 59:
         return None
-    return (hours * 3600 + minutes * 60) * 10**6 + round(seconds * 10**6)
+    return (hours * 3600 + minutes * 60 + seconds) * 10**6 + int(f"{fraction:0<6.6}")
 
 
 def _zone_us(zone: str | None) -> int:

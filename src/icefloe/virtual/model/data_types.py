@@ -114,6 +114,9 @@ def attribute_json(value: Any) -> Json:
     """An attribute's value for JSON; arrays of one element become that element."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
+    if isinstance(value, np.longdouble | np.clongdouble):
+        # Their `item` gives them back, because Python has no such number.
+        value = complex(value) if isinstance(value, np.clongdouble) else float(value)
     if isinstance(value, np.ndarray):
         if value.dtype.kind == "S":
             value = np.char.decode(value, "utf-8", "replace")
