@@ -97,6 +97,20 @@ def decode_envelope(
 
     The array is zero padded to a multiple of eight bytes, so that it can be viewed as words.
     """
+    header, payload, size = decode_any_envelope(data, file_type, name)
+    if _is_messagepack(payload, size):
+        raise FormatError(
+            f"{name}: the payload is MessagePack, as files written before Icechunk 0.2 hold it, "
+            "expected a flatbuffer",
+            ErrorKind.INVALID_FILE_FORMAT,
+        )
+    return header, payload, size
+
+
+def decode_any_envelope(
+    data: bytes | memoryview, file_type: FileType, name: str
+) -> tuple[Header, Bytes, int]:
+    """Like `decode_envelope`, whatever the payload is."""
     header = decode_header(data, name)
     if header.file_type != file_type:
         raise _bad_header(name, f"is a {header.file_type.noun} file, expected a {file_type.noun}")
@@ -107,12 +121,6 @@ def decode_envelope(
         size = len(body)
         payload = _room(size)
         payload[:size] = np.frombuffer(body, np.uint8)
-    if _is_messagepack(payload, size):
-        raise FormatError(
-            f"{name}: the payload is MessagePack, as files written before Icechunk 0.2 hold it, "
-            "expected a flatbuffer",
-            ErrorKind.INVALID_FILE_FORMAT,
-        )
     return header, payload, size
 
 
@@ -129,10 +137,16 @@ def _is_messagepack(payload: Bytes, size: int) -> bool:
     return bool(is_array) and (root % 4 != 0 or root + 4 > size)
 
 
-def encode_header(spec_version: int, file_type: FileType, writer: str = WRITER_NAME) -> bytes:
-    """The header of a zstd-compressed file; official readers refuse any other compression."""
+def encode_header(
+    spec_version: int,
+    file_type: FileType,
+    writer: str = WRITER_NAME,
+    *,
+    is_compressed: bool = True,
+) -> bytes:
+    """The header of a file; official readers refuse one that is not compressed."""
     padded = writer.encode()[:24].ljust(24)
-    return MAGIC + padded + bytes((spec_version, file_type, 1))
+    return MAGIC + padded + bytes((spec_version, file_type, is_compressed))
 
 
 def encode_envelope(

@@ -1,0 +1,29 @@
+"""Attributes files as MessagePack: one item, a list of attribute sets.
+
+No release ever wrote one, and documents 000 and 004 leave their content open. A reference has a
+location, which is taken for a place in that list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from icefloe.legacy.checked import Checked
+from icefloe.legacy.numbered.messagepack import pack, pairs, plain, unpack
+
+
+def decode_attributes(data: bytes | memoryview, name: str) -> list[Mapping[str, Any]]:
+    """The attribute sets of a file, by location."""
+    checked = Checked(name)
+    (sets,) = checked.items(unpack(data, name), "the attributes file", 1)
+    what = "a set of attributes"
+    return [
+        plain(pairs(each, checked, what), checked, what)
+        for each in checked.items(sets, "the sets of attributes")
+    ]
+
+
+def encode_attributes(sets: Sequence[Mapping[str, Any]]) -> bytes:
+    """A file with these sets of attributes; their location is their place in it."""
+    return pack([[dict(each) for each in sets]])

@@ -1,0 +1,119 @@
+"""Old snapshots as the sessions of today know them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+from icefloe.errors import IcechunkError
+from icefloe.format.snapshot.file import ManifestFileInfo, ManifestFiles, Snapshot
+from icefloe.format.snapshot.nodes import ArrayData, Dimension, ManifestRef, Node, NodeTable
+from icefloe.ids import ManifestId
+from icefloe.legacy.checked import Checked
+from icefloe.legacy.numbered.model import (
+    ArrayMetadata,
+    AttributesRef,
+    OldManifestRef,
+    OldNode,
+    OldSnapshot,
+)
+from icefloe.legacy.numbered.wide_ids import IdMap
+from icefloe.legacy.numbered.zarr_documents import array_document, group_document
+
+AttributeFiles = Mapping[bytes, Sequence[Mapping[str, Any]]]
+"""The sets of attributes in each attributes file, by its id."""
+
+_MOST_CHUNKS = 2**32 - 1
+
+
+def attribute_files_of(snapshot: OldSnapshot) -> list[bytes]:
+    """The attributes files that nodes of a snapshot refer to."""
+    refs = (node.attributes for node in snapshot.nodes)
+    return sorted({ref.object_id for ref in refs if isinstance(ref, AttributesRef)})
+
+
+def to_snapshot(
+    old: OldSnapshot, attributes: AttributeFiles, ids: IdMap, name: str, *, counts_boxes: bool
+) -> Snapshot:
+    """The snapshot with a zarr.json for each node. `name` is what errors call its file.
+
+    Files before alpha.15 do not say how many references a manifest has. With `counts_boxes`, it is
+    taken to have as many as its boxes have room for, so that commits can plan; else 0.
+    """
+    checked = Checked(name)
+    try:
+        parent = old.parent
+        table = NodeTable.from_nodes(_node(node, attributes, ids, checked) for node in old.nodes)
+        return Snapshot(
+            ids.snapshot_id(old.id),
+            table,
+            old.written_at,
+            old.message,
+            old.properties,
+            _manifest_files(old, table, ids, counts_boxes=counts_boxes),
+            None if parent is None else ids.snapshot_id(parent),
+        )
+    except IcechunkError as error:
+        raise checked.fail(error.message.removeprefix(f"{name}: ")) from None
+
+
+def _node(old: OldNode, attributes: AttributeFiles, ids: IdMap, checked: Checked) -> Node:
+    if not old.path.startswith("/"):
+        raise checked.fail(f"node path {old.path!r} is not absolute")
+    found = old.attributes
+    if isinstance(found, AttributesRef):
+        sets = attributes[found.object_id]
+        if found.location >= len(sets):
+            raise checked.fail(
+                f"the attributes of node {old.path!r} are set {found.location} of a file that "
+                f"has {len(sets)}"
+            )
+        found = sets[found.location]
+    if old.metadata is None:
+        return Node(old.id, old.path, group_document(found))
+    shape = _shape(old.metadata, checked, old.path)
+    names = old.metadata.dimension_names
+    refs = tuple(_manifest_ref(ref, shape, ids) for ref in old.manifests)
+    array = ArrayData(shape, None if names is None else tuple(n or None for n in names), refs)
+    return Node(old.id, old.path, array_document(old.metadata, found), array)
+
+
+def _shape(metadata: ArrayMetadata, checked: Checked, path: str) -> tuple[Dimension, ...]:
+    dimensions = []
+    for length, chunk in zip(metadata.shape, metadata.chunk_shape, strict=True):
+        count = -(-length // chunk) if chunk else 0
+        if count > _MOST_CHUNKS or (length and not chunk):
+            raise checked.fail(
+                f"node {path!r} has {length:,} elements in chunks of {chunk} along a dimension: "
+                f"expected 1 to {_MOST_CHUNKS:,} chunks"
+            )
+        dimensions.append(Dimension(length, count))
+    return tuple(dimensions)
+
+
+def _manifest_ref(ref: OldManifestRef, shape: Sequence[Dimension], ids: IdMap) -> ManifestRef:
+    """Files before alpha.15 do not say where the chunks are: then they may be anywhere."""
+    extents = ref.extents
+    if extents is None:
+        extents = tuple((0, max(1, dimension.num_chunks)) for dimension in shape)
+    return ManifestRef(ManifestId(ids.short(ref.object_id)), extents)
+
+
+def _manifest_files(
+    old: OldSnapshot, nodes: NodeTable, ids: IdMap, *, counts_boxes: bool
+) -> ManifestFiles:
+    sizes: dict[ManifestId, int] = {}
+    counts: dict[ManifestId, int] = {}
+    for node in nodes:
+        for ref in () if node.array is None else node.array.manifests:
+            room = prod(last - first for first, last in ref.extents) if counts_boxes else 0
+            counts[ref.id] = min(counts.get(ref.id, 0) + max(room, 0), _MOST_CHUNKS)
+    for file in old.manifest_files:
+        manifest_id = ManifestId(ids.short(file.object_id))
+        if manifest_id in counts:
+            sizes[manifest_id] = file.size_bytes
+            counts[manifest_id] = min(file.num_refs, _MOST_CHUNKS)
+    return ManifestFiles.from_infos(
+        ManifestFileInfo(key, sizes.get(key, 0), count) for key, count in counts.items()
+    )
