@@ -240,7 +240,7 @@ class Encoder:
             attributes = {"Inline": node.attributes}
         elif node.attributes is not None:
             raw, location = node.attributes
-            flags = [[]] if self.release.manifest_ref == "three" else []
+            flags: list[Any] = [[]] if self.release.manifest_ref == "three" else []
             attributes = {"Ref": [self.object_id(raw), location, *flags]}
         data = packed("Group")
         if node.array is not None:
@@ -252,7 +252,7 @@ class Encoder:
         extents = [list(side) for side in zip(*box, strict=True)] if self.release.boxes else []
         if self.release.boxes and not box:
             extents = [[], []]
-        flags = [[]] if self.release.manifest_ref == "three" else []
+        flags: list[Any] = [[]] if self.release.manifest_ref == "three" else []
         return [self.object_id(raw), *flags, extents]
 
     # -- manifests
