@@ -14,7 +14,7 @@ from icefloe.ids import NodeId
 from icefloe.legacy.checked import Checked
 from icefloe.legacy.numbered.json_values import dump, load, read_id, variant
 from icefloe.legacy.numbered.model import node_id, node_number
-from icefloe.legacy.numbered.refs import DecodedManifest, RefColumns, RefRows
+from icefloe.legacy.numbered.refs import DecodedManifest, RefLists, RefRows
 from icefloe.legacy.numbered.wide_ids import IdMap
 
 _U32 = 2**32 - 1
@@ -64,14 +64,14 @@ def encode_manifest(arrays: Mapping[NodeId, ChunkRefs], ids: IdMap) -> bytes:
     """A manifest that is valid against the schema."""
     chunks: dict[str, Any] = {}
     for node, refs in sorted(arrays.items()):
-        columns = RefColumns.of(refs, ids)
+        columns = RefLists.of(refs, ids)
         number = str(node_number(node))
         keys = ("/".join((number, *map(str, index))) for index in columns.index)
         chunks.update(zip(keys, _payloads(columns), strict=True))
     return dump({"chunks": chunks})
 
 
-def _payloads(columns: RefColumns) -> Iterator[dict[str, Any]]:
+def _payloads(columns: RefLists) -> Iterator[dict[str, Any]]:
     for row, kind in enumerate(columns.kind):
         if kind == ChunkKind.INLINE:
             yield {"Inline": list(columns.inline[row] or b"")}

@@ -28,7 +28,7 @@ from icefloe.legacy.numbered.messagepack import (
 )
 from icefloe.legacy.numbered.model import node_number
 from icefloe.legacy.numbered.msgpack_ids import read_node_id, read_object_id, text_id
-from icefloe.legacy.numbered.refs import DecodedManifest, RefColumns, RefRows
+from icefloe.legacy.numbered.refs import DecodedManifest, RefLists, RefRows
 from icefloe.legacy.numbered.wide_ids import IdMap
 
 _MOST_SECONDS = 2**32 - 1
@@ -118,13 +118,13 @@ def encode_manifest(arrays: Mapping[NodeId, ChunkRefs], ids: IdMap) -> bytes:
     for node, refs in sorted(arrays.items()):
         number = node_number(node)
         assert number is not None, f"node {node} is not numbered"
-        columns = RefColumns.of(refs, ids)
+        columns = RefLists.of(refs, ids)
         keys = (pack([number, index]) for index in columns.index)
         entries.extend(zip(keys, _payloads(columns), strict=True))
     return pack_array([pack_map(entries, len(entries))], 1)
 
 
-def _payloads(columns: RefColumns) -> Iterator[bytes]:
+def _payloads(columns: RefLists) -> Iterator[bytes]:
     for row, kind in enumerate(columns.kind):
         if kind == ChunkKind.INLINE:
             yield pack({"Inline": columns.inline[row]})

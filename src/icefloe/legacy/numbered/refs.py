@@ -129,7 +129,7 @@ class DecodedManifest(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class RefColumns:
+class RefLists:
     """References as lists, on their way into a file."""
 
     index: list[list[int]]
@@ -143,7 +143,7 @@ class RefColumns:
     last_modified: list[int]
 
     @classmethod
-    def of(cls, refs: ChunkRefs, ids: IdMap) -> RefColumns:
+    def of(cls, refs: ChunkRefs, ids: IdMap) -> RefLists:
         """Ids of files, one row a reference; the id of a chunk that has none is empty."""
         count = len(refs)
         chunk_id = [b""] * count
