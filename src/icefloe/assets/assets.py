@@ -17,7 +17,7 @@ from icefloe.format.envelope import WRITER_NAME, FileType
 from icefloe.format.manifest.file import Manifest, decode_manifest
 from icefloe.format.repo_info.file import RepoInfo, decode_repo_info
 from icefloe.format.snapshot.file import Snapshot, decode_snapshot
-from icefloe.ids import ManifestId, SnapshotId
+from icefloe.ids import ChunkId, ManifestId, SnapshotId
 from icefloe.on_demand import on_demand
 from icefloe.records import record
 from icefloe.storage.driver import Driver, Readable, Span, Version
@@ -96,20 +96,25 @@ class Assets:
         cached = self.caches.snapshots.get(snapshot_id)
         if cached is not None:
             return cached
-        key = layout.snapshot_key(snapshot_id)
+        key = self.snapshot_key(snapshot_id)
 
         async def load(_: Sequence[str]) -> list[Snapshot]:
-            try:
-                data = await self.driver.get(key)
-            except StorageError as error:
-                if error.kind != ErrorKind.OBJECT_NOT_FOUND:
-                    raise
-                raise SnapshotNotFoundError(
-                    f"no snapshot {snapshot_id} in this repository ({key} does not exist)"
-                ) from None
-            return [self._arrived_snapshot(snapshot_id, key, data)]
+            return [await self.load_snapshot(snapshot_id)]
 
         return (await self._load_together([key], load))[key]
+
+    async def load_snapshot(self, snapshot_id: SnapshotId) -> Snapshot:
+        """Fetch and decode a snapshot that is not in the cache, and keep it there."""
+        key = self.snapshot_key(snapshot_id)
+        try:
+            data = await self.driver.get(key)
+        except StorageError as error:
+            if error.kind != ErrorKind.OBJECT_NOT_FOUND:
+                raise
+            raise SnapshotNotFoundError(
+                f"no snapshot {snapshot_id} in this repository ({key} does not exist)"
+            ) from None
+        return self._arrived_snapshot(snapshot_id, key, data)
 
     async def manifest(self, manifest_id: ManifestId, size_bytes: int) -> Manifest:
         """Decode a manifest file of known size (0 when it is not known)."""
@@ -120,27 +125,33 @@ class Assets:
         """Decode several manifest files, fetched at once."""
         found = {manifest_id: self.caches.manifests.get(manifest_id) for manifest_id, _ in wanted}
         missing = {
-            layout.manifest_key(manifest_id): (manifest_id, size)
+            self.manifest_key(manifest_id): (manifest_id, size)
             for manifest_id, size in wanted
             if found[manifest_id] is None
         }
 
         async def load(keys: Sequence[str]) -> list[Manifest]:
-            sizes = [missing[key][1] for key in keys]
-            spans = [Span(0, size) if size else None for size in sizes]
-            blobs = await self.driver.get_many(list(zip(keys, spans, strict=True)))
-            manifests = []
-            for key, data in zip(keys, blobs, strict=True):
-                manifest = decode_manifest(data, key)
-                _check_id(manifest.id, missing[key][0], key)
+            manifests = await self.load_manifests([missing[key] for key in keys])
+            for manifest in manifests:
                 self.caches.keep_manifest(manifest)
-                manifests.append(manifest)
             return manifests
 
         if missing:
             loaded = await self._load_together(list(missing), load)
             found.update((missing[key][0], manifest) for key, manifest in loaded.items())
         return [manifest for row, _ in wanted if (manifest := found[row]) is not None]
+
+    async def load_manifests(self, wanted: Sequence[tuple[ManifestId, int]]) -> list[Manifest]:
+        """Fetch and decode manifests that are not in the cache."""
+        keys = [self.manifest_key(manifest_id) for manifest_id, _ in wanted]
+        spans = [Span(0, size) if size else None for _, size in wanted]
+        blobs = await self.driver.get_many(list(zip(keys, spans, strict=True)))
+        manifests = []
+        for (manifest_id, _), key, data in zip(wanted, keys, blobs, strict=True):
+            manifest = decode_manifest(data, key)
+            _check_id(manifest.id, manifest_id, key)
+            manifests.append(manifest)
+        return manifests
 
     async def transaction_log(self, snapshot_id: SnapshotId) -> TransactionLog:
         """Decode the log of a commit; `object-not-found` when it has none."""
@@ -156,12 +167,12 @@ class Assets:
         """Decode several of both, fetched at once; `object-not-found` when any is missing."""
         snapshots = {key: self.caches.snapshots.get(key) for key in snapshot_ids}
         logs = {key: self.caches.logs.get(key) for key in log_ids}
-        wanted = [layout.snapshot_key(key) for key, found in snapshots.items() if found is None]
+        wanted = [self.snapshot_key(key) for key, found in snapshots.items() if found is None]
         wanted += [layout.transaction_log_key(key) for key, found in logs.items() if found is None]
         blobs = await self.driver.get_many([(key, None) for key in wanted]) if wanted else []
         arrived = dict(zip(wanted, blobs, strict=True))
         for at in snapshots:
-            if (data := arrived.get(key := layout.snapshot_key(at))) is not None:
+            if (data := arrived.get(key := self.snapshot_key(at))) is not None:
                 snapshots[at] = self._arrived_snapshot(at, key, data)
         for at in logs:
             if (data := arrived.get(key := layout.transaction_log_key(at))) is not None:
@@ -222,6 +233,20 @@ class Assets:
         fetched = RepoObject(decode_repo_info(data, layout.REPO), data, version)
         self.caches.repo = fetched
         return fetched
+
+    # -- naming
+
+    def snapshot_key(self, snapshot_id: SnapshotId) -> str:
+        """The file of a snapshot."""
+        return layout.snapshot_key(snapshot_id)
+
+    def manifest_key(self, manifest_id: ManifestId) -> str:
+        """The file of a manifest."""
+        return layout.manifest_key(manifest_id)
+
+    def chunk_key(self, chunk_id: ChunkId) -> str:
+        """The object of one native chunk, or of several packed together."""
+        return layout.chunk_key(chunk_id)
 
     # -- writing
 

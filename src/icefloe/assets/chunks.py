@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from icefloe.assets.assets import Assets
 from icefloe.errors import InternalError
-from icefloe.format import layout
 from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRef
 from icefloe.storage.driver import Readable, Span
 
@@ -18,7 +17,7 @@ async def fetch_chunk(assets: Assets, ref: ChunkRef, span: Span | None) -> Reada
     if ref.location is not None:
         key = ref.location
     elif ref.chunk_id is not None:
-        key = layout.chunk_key(ref.chunk_id)
+        key = assets.chunk_key(ref.chunk_id)
     else:
         raise InternalError("a native chunk has neither id nor key")
     start, length = (0, ref.length) if span is None else span

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, KeysView
+from collections.abc import Iterable, Iterator, KeysView, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -205,6 +205,17 @@ class ChangeSet:
         twin._written_ahead = dict(self._written_ahead)
         twin._path_of = dict(self._path_of)
         twin.moves = self.moves
+        return twin
+
+    def with_ids(self, ids: Mapping[NodeId, NodeId]) -> ChangeSet:
+        """The same changes, with other ids for some of the new nodes."""
+        twin = self.copy()
+        twin.new = {
+            path: replace(node, id=ids.get(node.id, node.id)) for path, node in self.new.items()
+        }
+        twin.chunks = {ids.get(key, key): edits for key, edits in self.chunks.items()}
+        twin.prepared = {ids.get(key, key): ahead for key, ahead in self.prepared.items()}
+        twin._path_of = {ids.get(key, key): path for key, path in self._path_of.items()}
         return twin
 
     def log(self, snapshot_id: SnapshotId, *, is_packed: bool = False) -> TransactionLog:

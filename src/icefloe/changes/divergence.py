@@ -4,14 +4,16 @@ them."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from icefloe import paths
 from icefloe.changes.change_set import ChangeSet
 from icefloe.format.columns.arrow_columns import mask_from_arrow
-from icefloe.format.columns.chunk_index import Index
+from icefloe.format.columns.chunk_index import Index, sort_rows
 from icefloe.format.manifest.chunk_refs import ChunkRefs
 from icefloe.format.snapshot.nodes import Node, NodeTable
 from icefloe.format.transaction_log import Move, NodeType, TransactionLog
@@ -36,6 +38,46 @@ def net_log(
     Of chunks it lists those that `changes` touched; `chunks` has both states of such arrays. An
     array of which other chunks differ is listed without any.
     """
+    touched = {key: changes.touched_chunks(key) for key in chunks}
+    return _log(snapshot_id, before, after, touched, chunks)
+
+
+def log_between(
+    snapshot_id: SnapshotId,
+    before: NodeTable,
+    after: NodeTable,
+    chunks: Mapping[NodeId, tuple[ChunkRefs, ChunkRefs]],
+) -> TransactionLog:
+    """The log that a commit would have, which leads from one table of nodes to the other.
+
+    `chunks` has both states of the arrays whose manifests differ, as far as they differ.
+    """
+    touched = {}
+    for key, (old, new) in chunks.items():
+        both = np.concatenate([old.index, new.index] if old.ndim == new.ndim else [new.index])
+        touched[key] = both[sort_rows(both)]
+    log = _log(snapshot_id, before, after, touched, chunks)
+    updated = {key: index for key, index in log.updated_chunks.items() if len(index)}
+    went = {move.source: move.destination for move in log.moved_nodes or ()}
+    moved = tuple(move for move in log.moved_nodes or () if not _goes_along(move, went))
+    return replace(log, updated_chunks=updated, moved_nodes=moved)
+
+
+def _goes_along(move: Move, went: Mapping[str, str]) -> bool:
+    """Whether a node is elsewhere only because the group around it is."""
+    group = paths.parent(move.source)
+    if group is None or group not in went:
+        return False
+    return paths.rebase(move.source, group, went[group]) == move.destination
+
+
+def _log(
+    snapshot_id: SnapshotId,
+    before: NodeTable,
+    after: NodeTable,
+    touched: Mapping[NodeId, Index],
+    chunks: Mapping[NodeId, tuple[ChunkRefs, ChunkRefs]],
+) -> TransactionLog:
     old, new = _by_id(before), _by_id(after)
     both = old.keys() & new.keys()
     updated = {key for key in both if old[key].user_data != new[key].user_data}
@@ -50,8 +92,8 @@ def net_log(
         if (array := new[key].array) is not None and array != old[key].array
     }
     for key, (theirs_before, theirs_after) in chunks.items():
-        touched = changes.touched_chunks(key)
-        updated_chunks[key] = touched[_differs(touched, theirs_before, theirs_after)]
+        index = touched[key]
+        updated_chunks[key] = index[_differs(index, theirs_before, theirs_after)]
     return TransactionLog(
         snapshot_id,
         new_groups=frozenset(key for key in new.keys() - old.keys() if new[key].array is None),

@@ -6,7 +6,6 @@ from functools import partial
 
 from icefloe.changes.chunk_edits import Coordinates
 from icefloe.changes.packs import Pack
-from icefloe.format import layout
 from icefloe.format.snapshot.nodes import Node
 from icefloe.ids import ChunkId
 from icefloe.repo.handle import RepoHandle
@@ -83,7 +82,7 @@ async def store_closed(workspace: Workspace, packs: list[Pack]) -> None:
     handle, state = workspace
     if not packs:
         return
-    objects = [(layout.chunk_key(pack.id), pack.data) for pack in packs]
+    objects = [(handle.assets.chunk_key(pack.id), pack.data) for pack in packs]
     storage_class = handle.settings.storage.chunks_storage_class
     try:
         await handle.driver.put_many(objects, storage_class=storage_class)

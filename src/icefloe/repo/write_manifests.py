@@ -14,7 +14,6 @@ from typing import NamedTuple
 from icefloe.changes.build import ManifestFile, build_manifests
 from icefloe.changes.prepared import NewManifest
 from icefloe.changes.splits import SplitRewrite, SplitsPlan
-from icefloe.format import layout
 from icefloe.format.manifest.file import Manifest
 from icefloe.format.snapshot.file import ManifestFiles, Snapshot
 from icefloe.ids import ManifestId, NodeId
@@ -56,7 +55,7 @@ async def write_manifests(
         held.update(zip(missing, await handle.assets.manifests(wanted), strict=True))
         built = [(task.node_id, file) for task in batch for file in _build(handle, task, held)]
         await handle.assets.put_metadata_files(
-            [(layout.manifest_key(file.new.ref.id), file.data) for _, file in built]
+            [(handle.assets.manifest_key(file.new.ref.id), file.data) for _, file in built]
         )
         for node_id, file in built:
             made.setdefault(node_id, []).append(file.new)

@@ -18,7 +18,6 @@ from icefloe.errors import (
     ReadOnlyError,
     SessionStateError,
 )
-from icefloe.format import layout
 from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRef
 from icefloe.format.snapshot.nodes import ArrayData, Node
 from icefloe.ids import ChunkId, NodeId
@@ -270,7 +269,9 @@ async def set_key(workspace: Workspace, key: str, value: Any) -> None:
     else:
         chunk_id = handle.new_id(ChunkId)
         storage_class = handle.settings.storage.chunks_storage_class
-        await handle.driver.put(layout.chunk_key(chunk_id), view, storage_class=storage_class)
+        await handle.driver.put(
+            handle.assets.chunk_key(chunk_id), view, storage_class=storage_class
+        )
         ref = ChunkRef(ChunkKind.NATIVE, 0, size, chunk_id)
     with state.writing():
         if (edits := state.edits(node)) is not None:
