@@ -12,7 +12,11 @@ import sys
 from pathlib import Path
 
 API = Path(__file__).parents[1] / "src" / "icefloe" / "api"
-TARGETS = [("repository.py", "Repository"), ("session.py", "Session")]
+TARGETS = [
+    ("repository.py", "Repository"),
+    ("health.py", "RepositoryHealth"),
+    ("session.py", "Session"),
+]
 
 
 _IMPORTS = """
@@ -119,7 +123,7 @@ def make_twins(source: str, class_name: str) -> str:
         _IMPORTS,
         *map(ast.unparse, on_demand),
         _HEAD.format(name=class_name),
-        _EXTRA[class_name],
+        _EXTRA.get(class_name, ""),
     ]
     for method in methods:
         ast.fix_missing_locations(method)

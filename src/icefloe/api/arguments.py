@@ -23,7 +23,9 @@ _HOMES = {
     "AnyCredential": "storage.identity.containers",
     "CommitMethod": "repo.rewrite",
     "ConflictSolver": "changes.solvers",
+    "RepairPlan": "maintenance.repair",
     "RepoStatus": "api.values",
+    "RescuePlan": "maintenance.rescue",
     "SpecVersion": "api.values",
 }
 """Where names are defined that arguments are annotated with and that are not imported at once."""

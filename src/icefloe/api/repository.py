@@ -14,6 +14,7 @@ from icefloe.api.arguments import check_arguments
 from icefloe.api.authorize import authorizations
 from icefloe.api.generated.repository_async import RepositoryAsync
 from icefloe.api.handles import Handles, driver_for, with_saved_settings
+from icefloe.api.health import RepositoryHealth
 from icefloe.api.session import Session
 from icefloe.config import RepositoryConfig, StorageSettings
 from icefloe.ids import SnapshotId
@@ -57,7 +58,7 @@ else:
 
 
 @check_arguments
-class Repository(RepositoryAsync):
+class Repository(RepositoryHealth, RepositoryAsync):
     """A versioned store of Zarr arrays.
 
     Make one with `Repository.create`, `open` or `open_or_create`.

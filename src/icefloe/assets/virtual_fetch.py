@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from icefloe.assets.cache import BoundedCache
 from icefloe.assets.virtual_access import VirtualAccess
-from icefloe.errors import ErrorKind, InvalidInputError, StorageError
+from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError, StorageError
 from icefloe.format.manifest.chunk_refs import ChunkRef
 from icefloe.on_demand import on_demand
 from icefloe.records import record
@@ -83,6 +84,17 @@ class VirtualReader:
                 f"cannot read a virtual chunk of {self._shown(ref.location)}: {error.message}",
                 kind if kind == ErrorKind.INVALID_OBJECT_SIZE else ErrorKind.VIRTUAL_CHUNK_FETCH,
             ) from error
+
+    async def fetch_all(self, refs: Sequence[ChunkRef]) -> list[Readable | IcechunkError]:
+        """The bytes of several virtual chunks, fetched at once, or why one could not be read."""
+
+        async def outcome(ref: ChunkRef) -> Readable | IcechunkError:
+            try:
+                return await self.fetch(ref, None)
+            except IcechunkError as error:
+                return error
+
+        return await self._calls.each(outcome, refs)
 
     def _shown(self, location: str) -> str:
         """For messages: the absolute URL, without a query, which may be a secret."""

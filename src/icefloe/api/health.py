@@ -1,0 +1,151 @@
+"""What `Repository` can say about its own health, and do about it.
+
+The `x_async` twin of every method that touches storage is generated from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from icefloe.api.arguments import check_arguments
+from icefloe.api.authorize import authorizations
+from icefloe.api.generated.health_async import RepositoryHealthAsync
+from icefloe.api.handles import driver_for
+from icefloe.config import RepositoryConfig
+from icefloe.on_demand import on_demand
+from icefloe.repo.handle import Clock
+from icefloe.storage.run import run_blocking
+from icefloe.storage.spec import Storage
+
+if TYPE_CHECKING:
+    from icefloe.maintenance import open_damaged, repair, rescue, verify
+    from icefloe.maintenance.findings import VerifyReport
+    from icefloe.maintenance.repair import RepairPlan
+    from icefloe.maintenance.rescue import RescuePlan
+    from icefloe.storage.identity.containers import AnyCredential
+else:
+    open_damaged = on_demand("icefloe.maintenance.open_damaged")
+    repair = on_demand("icefloe.maintenance.repair")
+    rescue = on_demand("icefloe.maintenance.rescue")
+    verify = on_demand("icefloe.maintenance.verify")
+
+
+@check_arguments
+class RepositoryHealth(RepositoryHealthAsync):
+    """What `Repository` inherits: verification and repair."""
+
+    def verify(
+        self,
+        *,
+        read_chunks: bool = False,
+        virtual_sources: bool = False,
+        orphans: bool = True,
+        max_findings: int = 1000,
+    ) -> VerifyReport:
+        """Look whether everything that refs lead to is there, whole and consistent.
+
+        Every ref, snapshot, log and manifest is read and decoded; chunk objects are compared with
+        a listing of the storage. Nothing is written. `report.is_healthy` is the short answer,
+        `print(report)` a longer one, `report.findings` and `report.to_arrow()` have all rows.
+
+        Do not verify while objects are being collected: what is deleted meanwhile looks missing.
+
+        Args:
+            read_chunks: read every chunk and decode it with the codecs of its array.
+            virtual_sources: ask every virtual source once whether it is there, long enough and
+                unchanged. Needs the containers to be authorised.
+            orphans: report objects that nothing refers to.
+            max_findings: how many findings of one kind are kept; all are counted.
+        """
+        options = verify.VerifyOptions(read_chunks, virtual_sources, orphans, max_findings)
+        return run_blocking(verify.verify(self.handle, options))
+
+    @staticmethod
+    def verify_storage(
+        storage: Storage,
+        config: RepositoryConfig | None = None,
+        authorize_virtual_chunk_access: Mapping[str, AnyCredential | None] | None = None,
+        *,
+        read_chunks: bool = False,
+        virtual_sources: bool = False,
+        orphans: bool = True,
+        max_findings: int = 1000,
+    ) -> VerifyReport:
+        """`verify` for a repository that may be too damaged to be opened.
+
+        Raises:
+            RepositoryNotFoundError: there is no trace of a repository.
+        """
+        handle = run_blocking(
+            open_damaged.open_damaged(
+                storage,
+                driver_for(storage, config, blocking=True),
+                config,
+                Clock(),
+                authorize=authorizations(authorize_virtual_chunk_access),
+            )
+        )
+        options = verify.VerifyOptions(read_chunks, virtual_sources, orphans, max_findings)
+        return run_blocking(verify.verify(handle, options))
+
+    def plan_repair(self, *, branch: str = "main", virtual_sources: bool = False) -> RepairPlan:
+        """Find the references of a branch that lead nowhere, for `run_repair` to drop.
+
+        Those are references to chunk objects that are missing or too short, chunks without bytes
+        and manifests that cannot be read; with `virtual_sources` also references to files that are
+        gone, too short or changed. Dropped chunks read as the fill value.
+        """
+        return run_blocking(
+            repair.plan_repair(self.handle, branch, virtual_sources=virtual_sources)
+        )
+
+    def plan_repoint(
+        self, old_prefix: str, new_prefix: str, *, branch: str = "main", check: bool = True
+    ) -> RepairPlan:
+        """Let virtual references of a branch follow files that moved, for `run_repair` to commit.
+
+        With `check` every file is asked for at its new place, which has to be authorised. Those
+        that are missing or too short there are left as they are, and the plan says so. References
+        keep their ETag where the file still has it; others demand that the file does not change
+        from now on.
+        """
+        return run_blocking(
+            repair.plan_repoint(self.handle, branch, old_prefix, new_prefix, check=check)
+        )
+
+    def run_repair(self, plan: RepairPlan, message: str | None = None) -> str:
+        """Commit what a plan says; returns the id of the new snapshot.
+
+        Raises:
+            ConflictError: the branch has moved since the plan was made; make another one.
+        """
+        return run_blocking(repair.run_repair(self.handle, plan, message)).text
+
+    @staticmethod
+    def plan_rescue(storage: Storage) -> RescuePlan:
+        """Find out how a lost `repo` object or branch can be made again, for `run_rescue`.
+
+        A repo object is made from its newest copy below `overwritten/` and the snapshots that
+        were stored later. Branches whose tip is gone go back to what is left of their history.
+        """
+        handle = run_blocking(
+            open_damaged.open_damaged(
+                storage, driver_for(storage, None, blocking=True), None, Clock()
+            )
+        )
+        return run_blocking(rescue.plan_rescue(handle))
+
+    @staticmethod
+    def run_rescue(storage: Storage, plan: RescuePlan) -> None:
+        """Write what a plan says.
+
+        Raises:
+            ConflictError: something has changed since the plan was made; make another one.
+        """
+        handle = run_blocking(
+            open_damaged.open_damaged(
+                storage, driver_for(storage, None, blocking=True), None, Clock()
+            )
+        )
+        return run_blocking(rescue.run_rescue(handle, plan))

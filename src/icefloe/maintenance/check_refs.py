@@ -1,0 +1,167 @@
+"""Where a verification starts: refs, the repo object, the operations log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from itertools import pairwise
+
+from icefloe.errors import ErrorKind, FormatError, IcechunkError, StorageError
+from icefloe.format import layout
+from icefloe.format.config.file import decode_config_flexbuffer, decode_config_yaml
+from icefloe.format.ref_files import decode_ref_file
+from icefloe.format.repo_info.file import RepoInfo, decode_repo_info
+from icefloe.format.repo_info.snapshots import SnapshotInfo, SnapshotTable
+from icefloe.format.snapshot.file import Snapshot
+from icefloe.ids import SnapshotId
+from icefloe.maintenance.findings import FindingKind, FindingLog
+from icefloe.records import record
+from icefloe.repo.handle import RepoHandle
+from icefloe.repo.refs import MAIN
+
+
+@record()
+class History:
+    """The snapshots to look at, and what is known of them beforehand."""
+
+    snapshots: list[SnapshotId]
+    table: SnapshotTable | None = None
+    """What the repo object lists; there is none in version 1."""
+    pruned: list[SnapshotId] = field(default_factory=list)
+    """Expired commits whose logs are still of use."""
+    names: dict[SnapshotId, list[str]] = field(default_factory=dict)
+    """The refs that point at a snapshot."""
+    is_lost: bool = False
+    """Whether the repo object cannot be read, so that every stored snapshot may be in use."""
+
+    @property
+    def follows_files(self) -> bool:
+        """Whether ancestors are found in snapshot files only."""
+        return self.table is None
+
+    def info(self, snapshot_id: SnapshotId) -> SnapshotInfo | None:
+        """What the repo object says of a snapshot."""
+        return None if self.table is None else self.table.get(snapshot_id)
+
+    def named_by(self, snapshot_id: SnapshotId) -> str:
+        """Who refers to a snapshot, for messages."""
+        names = self.names.get(snapshot_id)
+        if names:
+            return f"{' and '.join(names[:3])} point{'s' if len(names) == 1 else ''} at it"
+        return (
+            "the repo object lists it" if self.table is not None else "a snapshot has it as parent"
+        )
+
+    def needs_log(self, snapshot_id: SnapshotId, snapshot: Snapshot | None) -> bool:
+        """Every commit has a log; the first snapshot of a version-1 repository is no commit."""
+        info = self.info(snapshot_id)
+        if info is not None:
+            return info.parent_id is not None
+        return snapshot is not None and snapshot.parent_id is not None
+
+
+async def read_history(handle: RepoHandle, log: FindingLog) -> History:
+    """Refs and what they lead to; what cannot be read is noted."""
+    if handle.spec_version == 1:
+        return await _history_v1(handle, log)
+    info = await _repo_info(handle, log)
+    if info is None:
+        return History([], is_lost=True)
+    await _check_operations(handle, info, log)
+    if info.config is not None:
+        _check_config(lambda: decode_config_flexbuffer(info.config or b""), layout.REPO, log)
+    pruned = {SnapshotId(row.tobytes()) for row in info.snapshots.pruned_id}
+    names = _names({f"branch {name!r}": tip for name, tip in info.branches.items()})
+    names |= _names({f"tag {name!r}": tip for name, tip in info.tags.items()})
+    return History(
+        list(info.snapshots), info.snapshots, sorted(pruned - set(info.snapshots)), names
+    )
+
+
+def _names(tips: Mapping[str, SnapshotId]) -> dict[SnapshotId, list[str]]:
+    found: dict[SnapshotId, list[str]] = {}
+    for name, tip in tips.items():
+        found.setdefault(tip, []).append(name)
+    return found
+
+
+async def _repo_info(handle: RepoHandle, log: FindingLog) -> RepoInfo | None:
+    try:
+        data = await handle.driver.get(layout.REPO)
+        return decode_repo_info(bytes(data), layout.REPO)
+    except FormatError as error:
+        log.add(FindingKind.DAMAGED_REPO, layout.REPO, error.message)
+    except StorageError as error:
+        if error.kind != ErrorKind.OBJECT_NOT_FOUND:
+            raise
+        log.add(FindingKind.MISSING_REPO, layout.REPO, "there is no repo object")
+    return None
+
+
+async def _check_operations(handle: RepoHandle, info: RepoInfo, log: FindingLog) -> None:
+    """The log of operations goes back in time, over the backups that continue it."""
+    listed = {found.key for found in await handle.driver.list(layout.OVERWRITTEN)}
+    key, newest = layout.REPO, None
+    seen = set()
+    while True:
+        times = [entry.updated_at for entry in info.latest_updates]
+        if newest is not None:
+            times.insert(0, newest)
+        if any(first <= second for first, second in pairwise(times)):
+            log.add(FindingKind.OPERATIONS_DISORDER, key, "an operation is not newer than the next")
+        newest = times[-1]
+        for entry in info.latest_updates:
+            name = entry.backup_path
+            if name is not None and layout.OVERWRITTEN + name not in listed:
+                detail = "a former repo object that the operations log names is gone"
+                log.add(FindingKind.MISSING_BACKUP, layout.OVERWRITTEN + name, detail)
+        before = info.repo_before_updates
+        if before is None or before in seen:
+            return
+        seen.add(before)
+        key = layout.OVERWRITTEN + before
+        if key not in listed:
+            log.add(FindingKind.MISSING_BACKUP, key, "older operations are unknown without it")
+            return
+        try:
+            info = decode_repo_info(bytes(await handle.driver.get(key)), key)
+        except FormatError as error:
+            log.add(FindingKind.DAMAGED_BACKUP, key, error.message)
+            return
+
+
+def _check_config(decode: object, key: str, log: FindingLog) -> None:
+    try:
+        decode()  # type: ignore[operator]
+    except IcechunkError as error:
+        log.add(FindingKind.DAMAGED_CONFIG, key, error.message)
+
+
+# -- version 1
+
+
+async def _history_v1(handle: RepoHandle, log: FindingLog) -> History:
+    tips: dict[str, SnapshotId] = {}
+    listed = {found.key for found in await handle.driver.list(layout.REFS)}
+    for key in sorted(listed):
+        folder, _, file = key.removeprefix(layout.REFS).partition("/")
+        kind, _, name = folder.partition(".")
+        if kind not in ("branch", "tag") or file != "ref.json":
+            if not (kind in ("tag", "tags") and file == "ref.json.deleted"):
+                log.add(FindingKind.FOREIGN_OBJECT, key, "neither a branch nor a tag")
+            continue
+        if key + ".deleted" in listed:
+            continue
+        try:
+            tips[f"{kind} {name!r}"] = decode_ref_file(bytes(await handle.driver.get(key)), key)
+        except IcechunkError as error:
+            log.add(FindingKind.DAMAGED_REF, key, error.message)
+    if layout.branch_key(MAIN) not in listed:
+        log.add(FindingKind.MISSING_MAIN, layout.branch_key(MAIN), "every repository has `main`")
+    try:
+        data = await handle.driver.get(layout.CONFIG_YAML)
+        _check_config(lambda: decode_config_yaml(bytes(data)), layout.CONFIG_YAML, log)
+    except StorageError as error:
+        if error.kind != ErrorKind.OBJECT_NOT_FOUND:
+            raise
+    return History(sorted(set(tips.values())), names=_names(tips))

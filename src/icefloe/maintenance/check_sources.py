@@ -1,0 +1,118 @@
+"""Virtual sources: whether each is there, long enough, and in the state that was referred to.
+
+One byte is asked for, the last one that any reference needs, under the condition that references
+carry. So a source is asked once for every state that is expected of it, normally one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from icefloe.errors import ErrorKind, IcechunkError, StorageError
+from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRef
+from icefloe.maintenance.check_manifest import SOURCES
+from icefloe.maintenance.findings import Finding, FindingKind
+from icefloe.repo.handle import RepoHandle
+
+_AT_ONCE = 256
+_ROWS_AT_ONCE = 1 << 18
+_STATE = ["location", "etag", "last_modified"]
+
+_NOT_ALLOWED = {
+    ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER,
+    ErrorKind.NO_CONTAINER_FOR_VIRTUAL_CHUNK,
+}
+
+
+class SourceTable:
+    """Sources of many manifests, each once for every state expected of it."""
+
+    def __init__(self) -> None:
+        self._known = SOURCES.empty_table()
+        self._waiting: list[pa.RecordBatch] = []
+        self._num_waiting = 0
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Rows of `check_manifest.SOURCES`."""
+        self._waiting.append(rows)
+        self._num_waiting += rows.num_rows
+        if self._num_waiting > max(_ROWS_AT_ONCE, self._known.num_rows):
+            self.finish()
+
+    def finish(self) -> pa.Table:
+        """All sources so far, ascending."""
+        if self._waiting:
+            rows = pa.concat_tables([self._known, pa.Table.from_batches(self._waiting, SOURCES)])
+            grouped = rows.group_by(_STATE).aggregate(
+                [("end", "max"), ("manifest_id", "min"), ("path", "min")]
+            )
+            names = [*_STATE, "end_max", "manifest_id_min", "path_min"]
+            self._known = grouped.select(names).rename_columns(SOURCES.names).cast(SOURCES)
+            self._waiting, self._num_waiting = [], 0
+        return self._known.sort_by([(name, "ascending") for name in _STATE])
+
+
+async def check_sources(handle: RepoHandle, sources: pa.Table) -> list[Finding]:
+    """Ask for the last byte of every source that is needed."""
+    found: list[Finding] = []
+    for batch in sources.to_batches(max_chunksize=_AT_ONCE):
+        rows = batch.to_pylist()
+        refs = [_last_byte(row) for row in rows]
+        for row, outcome in zip(rows, await handle.assets.virtual.fetch_all(refs), strict=True):
+            if isinstance(outcome, IcechunkError):
+                found.append(_finding(row, outcome))
+    return found
+
+
+async def dead_sources(handle: RepoHandle, sources: pa.Table) -> set[tuple[Any, ...]]:
+    """Location, ETag and time of those that are missing, too short or changed.
+
+    Raises:
+        IcechunkError: a source could not be asked; whether it is dead is unknown then.
+    """
+    found: set[tuple[Any, ...]] = set()
+    for batch in sources.to_batches(max_chunksize=_AT_ONCE):
+        rows = batch.to_pylist()
+        refs = [_last_byte(row) for row in rows]
+        for row, outcome in zip(rows, await handle.assets.virtual.fetch_all(refs), strict=True):
+            if not isinstance(outcome, IcechunkError):
+                continue
+            if _kind(outcome) not in _DEAD:
+                raise outcome
+            found.add((row["location"], row["etag"], row["last_modified"] or None))
+    return found
+
+
+def _last_byte(row: dict[str, object]) -> ChunkRef:
+    end = int(row["end"])  # type: ignore[call-overload]
+    start = max(0, end - 1)
+    return ChunkRef(
+        ChunkKind.VIRTUAL,
+        start,
+        end - start,
+        location=str(row["location"]),
+        etag=row["etag"],  # type: ignore[arg-type]
+        last_modified=row["last_modified"] or None,  # type: ignore[arg-type]
+    )
+
+
+def _finding(row: dict[str, str], error: IcechunkError) -> Finding:
+    return Finding.of(_kind(error), row["location"], error.message, row["path"])
+
+
+_DEAD = {FindingKind.MISSING_SOURCE, FindingKind.SHORT_SOURCE, FindingKind.CHANGED_SOURCE}
+
+
+def _kind(error: IcechunkError) -> FindingKind:
+    cause = error.__cause__
+    if error.kind in _NOT_ALLOWED:
+        return FindingKind.UNCHECKED_SOURCES
+    if error.kind == ErrorKind.VIRTUAL_CHUNK_MODIFIED:
+        return FindingKind.CHANGED_SOURCE
+    if error.kind == ErrorKind.INVALID_OBJECT_SIZE:
+        return FindingKind.SHORT_SOURCE
+    if isinstance(cause, StorageError) and cause.kind == ErrorKind.OBJECT_NOT_FOUND:
+        return FindingKind.MISSING_SOURCE
+    return FindingKind.UNREADABLE_SOURCE

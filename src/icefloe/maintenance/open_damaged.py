@@ -1,0 +1,36 @@
+"""A handle for a repository that may be too damaged to be opened."""
+
+from __future__ import annotations
+
+from icefloe.assets.virtual_access import Authorizations
+from icefloe.config import RepositoryConfig
+from icefloe.errors import FormatError, RepositoryNotFoundError
+from icefloe.format import layout
+from icefloe.repo.handle import Clock, RepoHandle
+from icefloe.repo.lifecycle import make_handle, open_repository
+from icefloe.storage.driver import Driver
+from icefloe.storage.spec import Storage
+
+
+async def open_damaged(
+    storage: Storage,
+    driver: Driver,
+    config: RepositoryConfig | None,
+    clock: Clock,
+    *,
+    authorize: Authorizations | None = None,
+) -> RepoHandle:
+    """Open what is stored here, also where its `repo` object or its branch `main` is lost.
+
+    Raises:
+        RepositoryNotFoundError: there is no trace of a repository.
+    """
+    try:
+        return await open_repository(storage, driver, config, clock, authorize=authorize)
+    except (FormatError, RepositoryNotFoundError):
+        if not await driver.list(layout.SNAPSHOTS):
+            raise
+    backups = await driver.list(layout.OVERWRITTEN + layout.REPO + ".")
+    has_repo = any(found.key == layout.REPO for found in await driver.list(layout.REPO))
+    is_old = not backups and not has_repo and bool(await driver.list(layout.REFS))
+    return make_handle(storage, driver, 1 if is_old else 2, config or RepositoryConfig(), clock)

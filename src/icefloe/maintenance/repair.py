@@ -1,0 +1,451 @@
+"""`repair`: references that lead nowhere are dropped, those to files that moved follow them.
+
+A plan says what would change on one branch and holds it as columns. Running it makes one commit,
+if the branch is still where the plan found it. History stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import field, replace
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from icefloe.changes.prepared import PreparedPiece, prepare_array
+from icefloe.changes.splits import SplitRewrite, SplitsPlan
+from icefloe.errors import ConflictError, InvalidInputError, StorageError
+from icefloe.format import layout
+from icefloe.format.columns.chunk_index import Index
+from icefloe.format.columns.packed_index import PackedIndex
+from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRefs
+from icefloe.format.manifest.coded import Coded
+from icefloe.format.manifest.file import ArrayManifest, Manifest
+from icefloe.format.snapshot.file import Snapshot
+from icefloe.format.snapshot.nodes import Node
+from icefloe.ids import ManifestId, NodeId, SnapshotId
+from icefloe.maintenance.check_manifest import (
+    ListedFile,
+    Use,
+    check_manifest_file,
+    ends_of,
+    sources_of,
+)
+from icefloe.maintenance.check_sources import SourceTable, dead_sources
+from icefloe.maintenance.findings import FindingKind
+from icefloe.maintenance.listing import list_folder
+from icefloe.maintenance.object_table import ObjectTable
+from icefloe.maintenance.verify import get_all
+from icefloe.records import record
+from icefloe.repo.commit import commit
+from icefloe.repo.handle import RepoHandle
+from icefloe.repo.sessions import SessionState, open_writable
+from icefloe.repo.workspace import Workspace
+from icefloe.repo.write_manifests import write_manifests
+
+_MANIFESTS_AT_ONCE = 32
+_MOST_CELLS_LISTED = 1 << 24
+"""Of the box of a manifest that cannot be read; the log of the repair lists all of them."""
+
+
+class RepairAction(NamedTuple):
+    """One line of a plan."""
+
+    what: str
+    """`drop` references, `drop-manifest` with all of its references, `rewrite-manifest`,
+    `repoint` references, or `leave` them, because their new place does not fit."""
+    path: str
+    object: str
+    references: int
+    detail: str
+
+
+class _Broken(NamedTuple):
+    """A manifest that has to be replaced, and what is left of it."""
+
+    manifest_id: ManifestId
+    box: tuple[tuple[int, int], ...]
+    survivors: ChunkRefs
+    touched: Index
+
+
+@record(frozen=True)
+class RepairPlan:
+    """What a repair would do to a branch. `print` shows it, `run_repair` does it."""
+
+    branch: str
+    base: str
+    """The snapshot that the plan was made for."""
+    purpose: str
+    actions: tuple[RepairAction, ...]
+    deleted: Mapping[NodeId, Index] = field(default_factory=dict, repr=False)
+    changed: Mapping[NodeId, ChunkRefs] = field(default_factory=dict, repr=False)
+    broken: Mapping[NodeId, tuple[_Broken, ...]] = field(default_factory=dict, repr=False)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to do."""
+        return not (self.deleted or self.changed or self.broken)
+
+    def __str__(self) -> str:
+        lines = [f"{self.purpose}, on branch {self.branch!r} at {self.base}:"]
+        lines += [
+            f"{one.what} {one.references:,} references of {one.path} ({one.object}): {one.detail}"
+            for one in self.actions
+        ]
+        if self.is_empty:
+            lines.append("nothing to do")
+        return "\n".join(lines)
+
+
+# -- references that lead nowhere
+
+
+async def plan_repair(handle: RepoHandle, branch: str, *, virtual_sources: bool) -> RepairPlan:
+    """Find the references of a branch that lead nowhere.
+
+    Those are references to chunk objects that are missing or too short, references without bytes,
+    manifests that cannot be read, and with `virtual_sources` references to files that are gone,
+    too short or changed.
+    """
+    snapshot = (await open_writable(handle, branch)).snapshot
+    chunks = ObjectTable(await list_folder(handle.driver, layout.CHUNKS))
+    dead: set[tuple[Any, ...]] = set()
+    if virtual_sources:
+        dead = await _dead_states(handle, snapshot)
+    actions: list[RepairAction] = []
+    deleted: dict[NodeId, list[Index]] = {}
+    broken: dict[NodeId, list[_Broken]] = {}
+    async for node, use in _uses(handle, snapshot):
+        if use.refs is None or use.problem:
+            one = _replacement(use, chunks, dead)
+            broken.setdefault(node.id, []).append(one)
+            lost = use.num_refs - len(one.survivors)
+            what = "drop-manifest" if use.refs is None else "rewrite-manifest"
+            actions.append(RepairAction(what, node.path, use.key, lost, use.problem))
+            continue
+        for why, is_dead in _dead_rows(use.refs, chunks, dead):
+            index = use.refs.index[is_dead]
+            if len(index):
+                deleted.setdefault(node.id, []).append(index)
+                detail = f"{why}, such as {tuple(index[0].tolist())}"
+                actions.append(RepairAction("drop", node.path, use.key, len(index), detail))
+    return RepairPlan(
+        branch,
+        snapshot.id.text,
+        "drop references that lead nowhere",
+        tuple(actions),
+        deleted={key: np.concatenate(parts) for key, parts in deleted.items()},
+        broken={key: tuple(parts) for key, parts in broken.items()},
+    )
+
+
+class _ManifestUse(NamedTuple):
+    key: str
+    manifest_id: ManifestId
+    box: tuple[tuple[int, int], ...]
+    num_refs: int
+    refs: ChunkRefs | None
+    """None where the file cannot be read."""
+    problem: str
+    """Why the manifest has to be replaced, or empty."""
+
+
+async def _uses(handle: RepoHandle, snapshot: Snapshot) -> AsyncIterator[tuple[Node, _ManifestUse]]:
+    """Every manifest of every array; manifests are fetched some at a time."""
+    wanted = [
+        (node, ref)
+        for node in snapshot.nodes
+        if node.array is not None
+        for ref in node.array.manifests
+        if all(start < stop for start, stop in ref.extents)
+    ]
+    for first in range(0, len(wanted), _MANIFESTS_AT_ONCE):
+        some = wanted[first : first + _MANIFESTS_AT_ONCE]
+        keys = [layout.manifest_key(ref.id) for _, ref in some]
+        blobs = await get_all(handle, keys)
+        for (node, ref), key, data in zip(some, keys, blobs, strict=True):
+            listed = snapshot.manifest_files.get(ref.id)
+            num_refs = 0 if listed is None else listed.num_chunk_refs
+            if isinstance(data, StorageError):
+                yield node, _ManifestUse(key, ref.id, ref.extents, num_refs, None, data.message)
+                continue
+            extents = np.array(ref.extents, np.uint32).tobytes()
+            use = Use(node.id, node.path, extents, "")
+            entries = (
+                [] if listed is None else [ListedFile(listed.size_bytes, listed.num_chunk_refs)]
+            )
+            checked = check_manifest_file(data, ref.id, entries, [use])
+            wrong = [row.detail for row in checked.findings if row.kind in _REPLACED]
+            if entries and len(data) != entries[0].size_bytes:
+                wrong.append(f"it has {len(data):,} bytes, not {entries[0].size_bytes:,}")
+            refs = None if checked.manifest is None else checked.manifest.find(node.id)
+            if checked.manifest is not None and refs is None:
+                wrong.append("it has no references of the array")
+            yield node, _ManifestUse(key, ref.id, ref.extents, num_refs, refs, "; ".join(wrong))
+
+
+_REPLACED = {
+    FindingKind.DAMAGED_MANIFEST,
+    FindingKind.WRONG_MANIFEST_ID,
+    FindingKind.WRONG_REF_COUNT,
+    FindingKind.OUTSIDE_EXTENTS,
+}
+
+
+def _dead_rows(
+    refs: ChunkRefs, chunks: ObjectTable, dead: set[tuple[Any, ...]]
+) -> Iterable[tuple[str, Any]]:
+    """Masks of references that lead nowhere, each with a reason; none is in two of them."""
+    is_empty = refs.length == 0
+    yield "chunks without bytes", is_empty
+    is_native = (refs.kind == ChunkKind.NATIVE) & ~is_empty
+    if refs.chunk_id is not None and is_native.any():
+        gone = np.zeros(len(refs), np.bool_)
+        gone[is_native] = ~chunks.is_whole(refs.chunk_id[is_native], ends_of(refs)[is_native])
+        yield "chunk objects that are missing or too short", gone
+    if dead:
+        yield "virtual sources that are gone or changed", _has_state(refs, dead) & ~is_empty
+
+
+def _states(refs: ChunkRefs) -> list[tuple[Any, ...]]:
+    rows = refs.to_arrow(plain=True).select(["location", "etag", "last_modified"])
+    return list(zip(*(column.to_pylist() for column in rows.columns), strict=True))
+
+
+def _has_state(refs: ChunkRefs, dead: set[tuple[Any, ...]]) -> Any:
+    rows = np.flatnonzero(refs.kind == ChunkKind.VIRTUAL)
+    found = np.zeros(len(refs), np.bool_)
+    if len(rows):
+        found[rows] = [state in dead for state in _states(refs.take(rows))]
+    return found
+
+
+async def _dead_states(handle: RepoHandle, snapshot: Snapshot) -> set[tuple[Any, ...]]:
+    """Sources of a snapshot that are not as its references want them."""
+    table = SourceTable()
+    async for manifest in _manifests(handle, snapshot):
+        table.add(sources_of(manifest, {}))
+    return await dead_sources(handle, table.finish())
+
+
+async def _manifests(handle: RepoHandle, snapshot: Snapshot) -> AsyncIterator[Any]:
+    ids = list(snapshot.manifest_files)
+    for first in range(0, len(ids), _MANIFESTS_AT_ONCE):
+        some = ids[first : first + _MANIFESTS_AT_ONCE]
+        blobs = await get_all(handle, [layout.manifest_key(one) for one in some])
+        for one, data in zip(some, blobs, strict=True):
+            if not isinstance(data, StorageError):
+                checked = check_manifest_file(data, one, [], [])
+                if checked.manifest is not None:
+                    yield checked.manifest
+
+
+def _replacement(use: _ManifestUse, chunks: ObjectTable, dead: set[tuple[Any, ...]]) -> _Broken:
+    """What is left of a manifest, and the chunks that are not what they were."""
+    ndim = len(use.box)
+    if use.refs is None:
+        cells = prod(stop - start for start, stop in use.box)
+        if cells > _MOST_CELLS_LISTED:
+            raise InvalidInputError(
+                f"{use.key} cannot be read, and its box {use.box} has {cells:,} chunks, more than "
+                f"the {_MOST_CELLS_LISTED:,} that a repair lists; restore the file, or delete the "
+                "array"
+            )
+        shape = [stop - start for start, stop in use.box]
+        inside = np.indices(shape, np.uint32).reshape(ndim, -1).T
+        low = np.array([start for start, _ in use.box], np.uint32)
+        return _Broken(use.manifest_id, use.box, ChunkRefs.empty(ndim), inside + low)
+    gone = np.zeros(len(use.refs), np.bool_)
+    for _, is_dead in _dead_rows(use.refs, chunks, dead):
+        gone |= is_dead
+    for column, (start, stop) in zip(use.refs.index.T, use.box, strict=True):
+        gone |= (column < start) | (column >= stop)  # nobody ever found those
+    return _Broken(use.manifest_id, use.box, use.refs.take(~gone), use.refs.index[gone])
+
+
+# -- files that moved
+
+
+async def plan_repoint(
+    handle: RepoHandle, branch: str, old_prefix: str, new_prefix: str, *, check: bool
+) -> RepairPlan:
+    """Let virtual references below one prefix follow their files to another one.
+
+    With `check` every file is asked for at its new place. Its references keep their ETag if the
+    file still has it. Otherwise they demand that the file does not change from now on.
+    """
+    if not old_prefix or old_prefix == new_prefix:
+        raise InvalidInputError(
+            f"old prefix {old_prefix!r} and new prefix {new_prefix!r} have to differ"
+        )
+    snapshot = (await open_writable(handle, branch)).snapshot
+    moved = _Moves(old_prefix, new_prefix)
+    table = SourceTable()
+    async for _, use in _uses(handle, snapshot):
+        if use.refs is not None:
+            table.add(moved.sources(use))
+    sources = table.finish()
+    same: set[tuple[Any, ...]] | None = None
+    missing: dict[str, str] = {}
+    if check:
+        same, missing = await _check_moved(handle, sources)
+    now_s = -(-handle.clock.now_us() // 1_000_000)
+    changed: dict[NodeId, list[ChunkRefs]] = {}
+    actions = []
+    async for node, use in _uses(handle, snapshot):
+        if use.refs is None:
+            continue
+        refs = moved.repointed(use.refs, same, missing, now_s)
+        left = len(moved.rows(use.refs)) - len(refs)
+        detail = f"{old_prefix} becomes {new_prefix}"
+        if len(refs):
+            changed.setdefault(node.id, []).append(refs)
+            actions.append(RepairAction("repoint", node.path, use.key, len(refs), detail))
+        if left:
+            why = next(iter(missing.values()))
+            actions.append(RepairAction("leave", node.path, use.key, left, why))
+    return RepairPlan(
+        branch,
+        snapshot.id.text,
+        f"re-point references from {old_prefix} to {new_prefix}",
+        tuple(actions),
+        changed={key: ChunkRefs.concat(parts) for key, parts in changed.items()},
+    )
+
+
+class _Moves(NamedTuple):
+    old: str
+    new: str
+
+    def rows(self, refs: ChunkRefs) -> Any:
+        """Which references are below the old prefix."""
+        if refs.location is None:
+            return np.empty(0, np.int64)
+        texts = refs.location.values.strings().to_list()
+        is_below = np.array([text.startswith(self.old) for text in texts] + [False])
+        return np.flatnonzero((refs.kind == ChunkKind.VIRTUAL) & is_below[refs.location.codes])
+
+    def _moved(self, refs: ChunkRefs) -> ChunkRefs:
+        assert refs.location is not None
+        texts = refs.location.values.strings().to_list()
+        length = len(self.old)
+        moved = [self.new + t[length:] if t.startswith(self.old) else t for t in texts]
+        column = pa.DictionaryArray.from_arrays(pa.array(refs.location.codes), pa.array(moved))
+        return replace(refs, location=Coded.from_arrow(column), _lookup=[])
+
+    def sources(self, use: _ManifestUse) -> pa.RecordBatch:
+        """The files at their new place."""
+        assert use.refs is not None
+        rows = self.rows(use.refs)
+        return source_rows(self._moved(use.refs.take(rows)) if len(rows) else None)
+
+    def repointed(
+        self,
+        refs: ChunkRefs,
+        same: set[tuple[Any, ...]] | None,
+        missing: Mapping[str, str],
+        now_s: int,
+    ) -> ChunkRefs:
+        """The references that move, as they will be."""
+        rows = self.rows(refs)
+        if not len(rows):
+            return ChunkRefs.empty(refs.ndim)
+        moved = self._moved(refs.take(rows))
+        if same is None:
+            return moved
+        states = _states(moved)
+        is_there = np.array([state[0] not in missing for state in states])
+        is_same = np.array([state in same for state in states])
+        etags = [state[1] if keep else None for state, keep in zip(states, is_same, strict=True)]
+        times = np.array([state[2] or 0 for state in states], np.uint32)
+        times = np.where(is_same, times, np.uint32(now_s)).astype(np.uint32)
+        etag = Coded.from_arrow(pa.array(etags, pa.string()))
+        return replace(moved, etag=etag, last_modified=times, _lookup=[]).take(is_there)
+
+
+def source_rows(refs: ChunkRefs | None) -> pa.RecordBatch:
+    """References as rows of `check_manifest.SOURCES`, for a table that is asked about."""
+    arrays = () if refs is None else (ArrayManifest(NodeId(bytes(8)), refs),)
+    return sources_of(Manifest(ManifestId(bytes(12)), arrays), {})
+
+
+async def _check_moved(
+    handle: RepoHandle, sources: pa.Table
+) -> tuple[set[tuple[Any, ...]], dict[str, str]]:
+    """The states that still hold at the new place, and the files that are not there."""
+    rows = sources.to_pylist()
+    states = {(row["location"], row["etag"], row["last_modified"] or None) for row in rows}
+    dead = await dead_sources(handle, sources)
+    same = states - dead
+    bare = [{**row, "etag": None, "last_modified": 0} for row in rows]
+    again = pa.Table.from_pylist(
+        [row for row, old in zip(bare, rows, strict=True) if _state(old) in dead], sources.schema
+    )
+    missing = {
+        state[0]: "the file is not at its new place, or too short"
+        for state in await dead_sources(handle, again)
+    }
+    return same, missing
+
+
+def _state(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return row["location"], row["etag"], row["last_modified"] or None
+
+
+# -- doing it
+
+
+async def run_repair(handle: RepoHandle, plan: RepairPlan, message: str | None) -> SnapshotId:
+    """Commit what a plan says.
+
+    Raises:
+        ConflictError: the branch is not where the plan found it; make another plan.
+    """
+    state = await open_writable(handle, plan.branch)
+    if state.snapshot_id.text != plan.base:
+        raise ConflictError(
+            plan.base,
+            state.snapshot_id.text,
+            f"branch {plan.branch!r} has moved from {plan.base} to {state.snapshot_id} since the "
+            "plan was made; look at the repository again and make another plan",
+        )
+    if plan.is_empty:
+        return state.snapshot_id
+    for node in state.snapshot.nodes:
+        if node.array is None:
+            continue
+        if node.id in plan.broken:
+            await _replace_manifests(handle, state, node, plan.broken[node.id])
+        none = ChunkRefs.empty(len(node.array.shape))
+        if node.id in plan.deleted or node.id in plan.changed:
+            changed = plan.changed.get(node.id, none)
+            gone = plan.deleted.get(node.id, none.index)
+            state.changes.edits(node).set_table(changed.take(_order(changed.index)), gone)
+    state.forget_nodes()
+    metadata = {"icefloe": {"repair": plan.purpose}}
+    return await commit(Workspace(handle, state), message or plan.purpose, metadata)
+
+
+def _order(index: Index) -> Any:
+    return np.lexsort(index.T[::-1]) if index.shape[1] else np.arange(len(index))
+
+
+async def _replace_manifests(
+    handle: RepoHandle, state: SessionState, node: Node, broken: Sequence[_Broken]
+) -> None:
+    """Put what is left of manifests in their place, without reading them again."""
+    assert node.array is not None
+    ndim = len(node.array.shape)
+    none = np.empty((0, ndim), np.uint32)
+    pieces = []
+    for one in broken:
+        rewrite = SplitRewrite(one.box, edits=[(one.survivors, slice(None), none)])
+        plans = {node.id: SplitsPlan([], [rewrite] if len(one.survivors) else [])}
+        made = await write_manifests(handle, plans, state.manifest_files)
+        touched = PackedIndex.pack(one.touched[_order(one.touched)])
+        new = tuple(made.get(node.id, ()))
+        pieces.append(PreparedPiece((one.box,), (one.manifest_id,), new, touched))
+    state.changes.prepare(node, prepare_array(node.array, None, pieces, ndim))
