@@ -1,0 +1,130 @@
+"""A repository and one of its versions as a single text.
+
+==========================================  =====================================================
+`s3://bucket/prefix`                        a repository; see `storage_from_url` for all forms
+`s3://bucket/prefix@main`                   ... at a branch, a tag or a snapshot of that name
+`path/to/repository@tag.v1`                 ... at the tag `v1`; also `@branch.`, `@snapshot.`
+`icefloe+s3://bucket/prefix@main`           the same, marked as a repository
+`s3://bucket/prefix|icechunk:@branch.main`  the same as a Zarr URL pipeline
+==========================================  =====================================================
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from icefloe.errors import (
+    ErrorKind,
+    InvalidInputError,
+    NotFoundError,
+    RefNotFoundError,
+)
+from icefloe.storage.constructors.urls import storage_from_url
+from icefloe.storage.spec import Storage
+
+if TYPE_CHECKING:
+    from icefloe.api.repository import Repository
+
+_MARKS = ("icefloe+", "icechunk+")
+_PIPES = ("|icechunk:", "|icefloe:")
+_KINDS = {"branch.": "branch", "tag.": "tag", "snapshot.": "snapshot_id"}
+
+
+class Address(NamedTuple):
+    """Where a repository is, and which version of it is meant; None if the text names none."""
+
+    url: str
+    ref: str | None
+
+    def storage(self, **options: Any) -> Storage:
+        """Where the repository is; options are those of the storage, such as `region`."""
+        return storage_from_url(self.url, **options)
+
+
+def is_address(text: str) -> bool:
+    """Whether a text is marked as a repository, so that nothing else can be meant by it."""
+    return text.startswith(_MARKS) or any(pipe in text for pipe in _PIPES)
+
+
+def parse_address(text: str) -> Address:
+    """Take an address apart.
+
+    A local path that exists as it stands is a path, whatever signs are in it.
+
+    >>> parse_address("s3://bucket/weather@main")
+    Address(url='s3://bucket/weather', ref='main')
+    """
+    for mark in _MARKS:
+        text = text.removeprefix(mark)
+    for pipe in _PIPES:
+        url, found, rest = text.partition(pipe)
+        if found:
+            if rest and not rest.startswith("@"):
+                raise InvalidInputError(
+                    f"{text}: after {pipe!r} came {rest!r}, expected nothing or @REF",
+                    ErrorKind.CANNOT_PARSE_URL,
+                )
+            return Address(url, rest[1:].rstrip("/") or None)
+    scheme, separator, after = text.partition("://")
+    if not separator:
+        if "@" not in text or Path(text).exists():
+            return Address(text, None)
+        scheme, after = "", text
+    host, slash, path = after.partition("/") if separator else ("", "", after)
+    if not slash and separator:  # a bucket without a prefix; the @ of abfs is part of the host
+        name, at, version = host.rpartition("@")
+        if at and scheme not in ("abfs", "abfss"):
+            return Address(f"{scheme}://{name}", version or None)
+        return Address(text, None)
+    base, ref = _split_ref(path)
+    return Address(f"{scheme}{separator}{host}{slash}{base}", ref)
+
+
+def _split_ref(path: str) -> tuple[str, str | None]:
+    """The path without its ref, and the ref: what is behind the last `@`.
+
+    A query (`?region=...`) belongs to the path; the ref stands before or behind it.
+    """
+    base, mark, query = path.partition("?")
+    if "@" in query:
+        query, _, ref = query.rpartition("@")
+        return base + mark + query, ref or None
+    before, at, ref = base.rpartition("@")
+    return (before + mark + query, ref or None) if at else (path, None)
+
+
+def resolve_ref(repo: Repository, ref: str | None) -> dict[str, str]:
+    """The keyword argument by which `readonly_session` and `ancestry` find a ref.
+
+    A name is a branch, else a tag, else the id of a snapshot. Without a name it is `main`.
+
+    Raises:
+        RefNotFoundError: it is none of them.
+    """
+    if ref is None:
+        return {"branch": "main"}
+    if ref in repo.list_branches():
+        return {"branch": ref}
+    if ref in repo.list_tags():
+        return {"tag": ref}
+    for prefix, kind in _KINDS.items():
+        if ref.startswith(prefix):
+            return {kind: ref.removeprefix(prefix)}
+    try:
+        return {"snapshot_id": repo.lookup_snapshot(ref).id}
+    except (NotFoundError, InvalidInputError):
+        names = ", ".join(sorted(repo.list_branches() | repo.list_tags()))
+        raise RefNotFoundError(
+            f"{ref!r} is neither a branch, a tag nor the id of a snapshot; there are {names}"
+        ) from None
+
+
+def snapshot_of(repo: Repository, ref: str | None) -> str:
+    """The id of the snapshot that a ref points at."""
+    ((kind, name),) = resolve_ref(repo, ref).items()
+    if kind == "branch":
+        return repo.lookup_branch(name)
+    if kind == "tag":
+        return repo.lookup_tag(name)
+    return repo.lookup_snapshot(name).id

@@ -1,0 +1,95 @@
+"""`log`, `show`, `diff` and `ops`: what happened to a repository."""
+
+from __future__ import annotations
+
+import sys
+from itertools import islice
+
+import click
+
+from icefloe.api.addresses import snapshot_of
+from icefloe.cli.common import Output, Target, output_option, plain, repository_argument, time_text
+
+
+@click.command()
+@repository_argument
+@click.option("--graph", is_flag=True, help="Draw the history of all branches, or of @REF.")
+@click.option("--limit", "-n", type=click.IntRange(min=1), help="Show only the newest ones.")
+@output_option
+def log(target: Target, graph: bool, limit: int | None, output: Output) -> None:
+    """List snapshots, newest first."""
+    if graph and not output.as_json:
+        ref = {} if target.address.ref is None else target.ref
+        drawn = str(target.repo.ancestry_graph(**ref, plain=not sys.stdout.isatty()))
+        output.show(None, lambda: "\n".join(islice(drawn.splitlines(), limit)))
+        return
+    found = list(islice(target.repo.ancestry(**target.ref), limit))
+    output.show(
+        found,
+        lambda: "\n".join(
+            f"{entry.id}  {time_text(entry.written_at)}  {entry.message}" for entry in found
+        ),
+    )
+
+
+@click.command()
+@repository_argument
+@output_option
+def show(target: Target, output: Output) -> None:
+    """Show one snapshot: message, time, metadata, and what it changed."""
+    entry = target.repo.lookup_snapshot(target.snapshot_id)
+    changed = None
+    if entry.parent_id is not None:
+        changed = target.repo.diff(from_snapshot_id=entry.parent_id, to_snapshot_id=entry.id)
+    manifests = target.repo.list_manifest_files(entry.id)
+    value = {"snapshot": entry, "changes": changed, "manifests": manifests}
+
+    def text() -> str:
+        metadata = "".join(f"    {key}: {shown}\n" for key, shown in entry.metadata.items())
+        refs = sum(file.num_chunk_refs for file in manifests)
+        return (
+            f"snapshot {entry.id}\n"
+            f"parent   {entry.parent_id or 'none'}\n"
+            f"written  {time_text(entry.written_at)}\n"
+            f"stored   {len(manifests)} manifests with {refs} chunk references\n"
+            f"\n    {entry.message}\n"
+            + (f"\nMetadata:\n{metadata}" if metadata else "")
+            + ("" if changed is None else f"\n{changed!r}")
+        ).rstrip()
+
+    output.show(value, text)
+
+
+@click.command()
+@repository_argument
+@click.argument("start", metavar="FROM")
+@click.argument("end", metavar="TO", required=False)
+@output_option
+def diff(target: Target, start: str, end: str | None, output: Output) -> None:
+    """Show what changed from one version to a later one of the same line of history.
+
+    FROM and TO are branches, tags or snapshots. Without TO, it is the REPOSITORY's @REF, or main.
+    """
+    found = target.repo.diff(
+        from_snapshot_id=snapshot_of(target.repo, start),
+        to_snapshot_id=target.snapshot_id if end is None else snapshot_of(target.repo, end),
+    )
+    output.show(found, lambda: repr(found).rstrip())
+
+
+@click.command()
+@repository_argument
+@click.option("--limit", "-n", type=click.IntRange(min=1), help="Show only the newest ones.")
+@output_option
+def ops(target: Target, limit: int | None, output: Output) -> None:
+    """List the operations on a repository, newest first; needs spec version 2."""
+    found = list(islice(target.repo.ops_log(), limit))
+    value = [{"operation": plain(entry.kind), "at": entry.updated_at} for entry in found]
+    output.show(
+        value,
+        lambda: "\n".join(
+            f"{time_text(entry.updated_at)}  {type(entry.kind).__name__:<20}"
+            + ", ".join(f"{name} {shown}" for name, shown in vars(entry.kind).items())
+            for entry in found
+        ),
+    )

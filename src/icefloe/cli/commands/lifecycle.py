@@ -1,0 +1,67 @@
+"""`init` and `info`: making a repository, and what one is."""
+
+from __future__ import annotations
+
+import click
+
+from icefloe.api.addresses import parse_address
+from icefloe.api.repository import Repository
+from icefloe.cli.common import Output, Target, output_option, repository_argument, time_text
+
+
+@click.command()
+@click.argument("where", metavar="REPOSITORY")
+@click.option(
+    "--spec-version", type=click.IntRange(1, 2), default=2, help="Version of the format; 2."
+)
+@output_option
+def init(where: str, spec_version: int, output: Output) -> None:
+    """Create an empty repository in an empty place."""
+    address = parse_address(where)
+    if address.ref is not None:
+        raise click.UsageError(f"{where}: a repository that is created has no {address.ref!r} yet.")
+    repo = Repository.create(address.storage(), spec_version=spec_version)
+    output.say(
+        f"Created a repository at {address.url}.",
+        url=address.url,
+        spec_version=int(repo.spec_version),
+        snapshot=repo.lookup_branch("main"),
+    )
+
+
+@click.command()
+@repository_argument
+@output_option
+def info(target: Target, output: Output) -> None:
+    """Show what a repository is: version, branches, tags, newest snapshot, nodes."""
+    repo = target.repo
+    newest = repo.lookup_snapshot(target.snapshot_id)
+    with_log = repo.spec_version > 1
+    state = target.session().workspace.state
+    nodes = state.view.all_nodes()
+    arrays = sum(node.array is not None for node in nodes)
+    branches, tags = sorted(repo.list_branches()), sorted(repo.list_tags())
+    value = {
+        "storage": target.address.url,
+        "spec_version": int(repo.spec_version),
+        "status": repo.status.availability if with_log else "online",
+        "branches": branches,
+        "tags": tags,
+        "snapshot": newest,
+        "groups": len(nodes) - arrays,
+        "arrays": arrays,
+    }
+
+    def text() -> str:
+        rows = {
+            "repository": target.address.url,
+            "spec version": str(int(repo.spec_version)),
+            "branches": ", ".join(branches),
+            "tags": ", ".join(tags) or "none",
+            "snapshot": f"{newest.id}  {time_text(newest.written_at)}  {newest.message}",
+            "nodes": f"{len(nodes) - arrays} groups, {arrays} arrays",
+        }
+        width = max(map(len, rows))
+        return "\n".join(f"{name:<{width}}  {shown}" for name, shown in rows.items())
+
+    output.show(value, text)

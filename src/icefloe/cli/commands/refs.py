@@ -1,0 +1,112 @@
+"""`branch`, `tag` and `reset`: names for snapshots."""
+
+from __future__ import annotations
+
+import click
+
+from icefloe.api.addresses import snapshot_of
+from icefloe.cli.common import (
+    Output,
+    Target,
+    confirm,
+    output_option,
+    repository_argument,
+    yes_option,
+)
+
+
+@click.group()
+def branch() -> None:
+    """List, create and delete branches."""
+
+
+@branch.command("list")
+@repository_argument
+@output_option
+def list_branches(target: Target, output: Output) -> None:
+    """List branches and the snapshots they point at."""
+    found = {name: target.repo.lookup_branch(name) for name in sorted(target.repo.list_branches())}
+    output.show(found, lambda: _lines(found))
+
+
+@branch.command("create")
+@repository_argument
+@click.argument("name")
+@output_option
+def create_branch(target: Target, name: str, output: Output) -> None:
+    """Create a branch at the REPOSITORY's @REF, or at main."""
+    tip = target.snapshot_id
+    target.repo.create_branch(name, tip)
+    output.say(f"Created branch {name} at {tip}.", branch=name, snapshot=tip)
+
+
+@branch.command("delete")
+@repository_argument
+@click.argument("name")
+@yes_option
+@output_option
+def delete_branch(target: Target, name: str, yes: bool, output: Output) -> None:
+    """Delete a branch; snapshots that nothing else refers to can then be collected."""
+    tip = target.repo.lookup_branch(name)
+    confirm(f"Delete branch {name}, which points at {tip}?", yes)
+    target.repo.delete_branch(name)
+    output.say(f"Deleted branch {name}, which pointed at {tip}.", branch=name, snapshot=tip)
+
+
+@click.group()
+def tag() -> None:
+    """List, create and delete tags."""
+
+
+@tag.command("list")
+@repository_argument
+@output_option
+def list_tags(target: Target, output: Output) -> None:
+    """List tags and the snapshots they point at."""
+    found = {name: target.repo.lookup_tag(name) for name in sorted(target.repo.list_tags())}
+    output.show(found, lambda: _lines(found) or "no tags")
+
+
+@tag.command("create")
+@repository_argument
+@click.argument("name")
+@output_option
+def create_tag(target: Target, name: str, output: Output) -> None:
+    """Create a tag at the REPOSITORY's @REF, or at main."""
+    at = target.snapshot_id
+    target.repo.create_tag(name, at)
+    output.say(f"Created tag {name} at {at}.", tag=name, snapshot=at)
+
+
+@tag.command("delete")
+@repository_argument
+@click.argument("name")
+@yes_option
+@output_option
+def delete_tag(target: Target, name: str, yes: bool, output: Output) -> None:
+    """Delete a tag; its name can never be used again."""
+    at = target.repo.lookup_tag(name)
+    confirm(f"Delete tag {name}, whose name can never be used again?", yes)
+    target.repo.delete_tag(name)
+    output.say(f"Deleted tag {name}, which pointed at {at}.", tag=name, snapshot=at)
+
+
+@click.command()
+@repository_argument
+@click.argument("name", metavar="BRANCH")
+@click.argument("where", metavar="REF")
+@yes_option
+@output_option
+def reset(target: Target, name: str, where: str, yes: bool, output: Output) -> None:
+    """Point a branch at another snapshot; refused if the branch moves meanwhile."""
+    before, after = target.repo.lookup_branch(name), snapshot_of(target.repo, where)
+    confirm(f"Reset branch {name} from {before} to {after}?", yes)
+    target.repo.reset_branch(name, after, from_snapshot_id=before)
+    output.say(
+        f"Reset branch {name} from {before} to {after}.", branch=name, before=before, after=after
+    )
+
+
+def _lines(found: dict[str, str]) -> str:
+    width = max(map(len, found), default=0)
+    return "\n".join(f"{name:<{width}}  {snapshot}" for name, snapshot in found.items())

@@ -1,0 +1,132 @@
+"""What every command shares: the argument REPOSITORY, `--json`, and how results are shown."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, is_dataclass
+from datetime import datetime
+from enum import Enum
+from typing import Any, NamedTuple
+
+import click
+from rich.console import Console, RenderableType
+
+from icefloe.api.addresses import Address, parse_address, resolve_ref, snapshot_of
+from icefloe.api.repository import Repository
+from icefloe.api.session import Session
+
+
+class Target(NamedTuple):
+    """The repository that a command is about, and the version of it that was named."""
+
+    address: Address
+    repo: Repository
+
+    @property
+    def ref(self) -> dict[str, str]:
+        """The keyword argument that names the version, `main` if none was given."""
+        return resolve_ref(self.repo, self.address.ref)
+
+    @property
+    def snapshot_id(self) -> str:
+        return snapshot_of(self.repo, self.address.ref)
+
+    def session(self) -> Session:
+        """The named version, to be read."""
+        return self.repo.readonly_session(**self.ref)  # type: ignore[arg-type]
+
+
+class _RepositoryType(click.ParamType[Target]):
+    """An address of a repository that exists."""
+
+    name = "repository"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Target:
+        if isinstance(value, Target):
+            return value
+        address = parse_address(value)
+        return Target(address, Repository.open(address.storage()))
+
+
+def repository_argument(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the argument REPOSITORY, opened, as `target`."""
+    return click.argument("target", metavar="REPOSITORY", type=_RepositoryType())(command)
+
+
+class Output:
+    """Shows one result: as JSON on request, else as text."""
+
+    def __init__(self, as_json: bool) -> None:
+        self.as_json = as_json
+
+    def show(self, value: Any, text: Callable[[], RenderableType]) -> None:
+        """`value` is what JSON has; `text` makes what people see, and is called if they do."""
+        if self.as_json:
+            click.echo(json.dumps(value, default=plain, ensure_ascii=False, indent=2))
+        else:
+            shown = text()
+            if isinstance(shown, str):
+                # Not through rich: what comes from a repository may look like its markup.
+                click.echo(shown)
+            else:
+                Console(soft_wrap=True, highlight=False).print(shown)
+
+    def say(self, sentence: str, **value: Any) -> None:
+        """One thing that was done, told in a sentence or as the members of an object."""
+        self.show(value, lambda: sentence)
+
+
+def output_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds `--json`, as `output`."""
+    return click.option(
+        "--json",
+        "output",
+        is_flag=True,
+        callback=lambda ctx, param, value: Output(value),
+        help="Print the result as JSON.",
+    )(command)
+
+
+def yes_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds `--yes` to what deletes something; without it the command asks."""
+    return click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")(command)
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask on a terminal; elsewhere `--yes` is required."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"{question} Add --yes to do it without being asked.")
+    click.confirm(question, abort=True, err=True)
+
+
+def plain(value: Any) -> Any:
+    """Values of the API as JSON has them."""
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    if isinstance(value, Enum):
+        return value.name
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if hasattr(value, "__dict__"):
+        return {"type": type(value).__name__, **vars(value)}
+    return str(value)
+
+
+def time_text(instant: datetime) -> str:
+    """A time in the zone of this machine, to the second."""
+    return instant.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def size_text(size: float) -> str:
+    """A number of bytes for people."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if size < 1000 or unit == "TB":
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    raise AssertionError("the loop returns")

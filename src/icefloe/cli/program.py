@@ -1,0 +1,96 @@
+"""The program: which commands there are, and how failures end it."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+import click
+
+from icefloe.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    FormatError,
+    IcechunkError,
+    InvalidInputError,
+    NotFoundError,
+    ReadOnlyError,
+    SessionStateError,
+    StorageError,
+)
+
+_COMMANDS = {
+    "lifecycle": ("init", "info"),
+    "history": ("log", "show", "diff", "ops"),
+    "refs": ("branch", "tag", "reset"),
+    "nodes": ("tree", "chunks"),
+    "settings": ("config", "metadata", "status"),
+}
+"""By file of `commands`. A file is imported when one of its commands is called."""
+_FILE_OF = {name: file for file, names in _COMMANDS.items() for name in names}
+
+_EXIT_CODES: tuple[tuple[type[IcechunkError], int], ...] = (
+    (NotFoundError, 3),
+    (ConflictError, 4),
+    (AlreadyExistsError, 4),
+    (StorageError, 5),
+    (FormatError, 6),
+    (ReadOnlyError, 7),
+    (SessionStateError, 7),
+    (InvalidInputError, 2),
+)
+INTERRUPTED = 130
+
+
+class _Commands(click.Group):
+    """Commands that are imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_FILE_OF)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _FILE_OF:
+            return None
+        module = import_module(f"icefloe.cli.commands.{_FILE_OF[cmd_name]}")
+        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
+        return command
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="icefloe", prog_name="icefloe")
+def program() -> None:
+    """Versioned Zarr arrays: look at, change and keep Icechunk repositories.
+
+    REPOSITORY is a path or a URL, such as s3://bucket/prefix or file:///data/weather. Add @REF for
+    a branch, a tag or a snapshot: weather@main, s3://bucket/prefix@v1.
+
+    \b
+    Exit codes: 0 done, 1 another failure, 2 wrong usage, 3 not found, 4 conflict or exists already,
+    5 storage or credentials, 6 damaged file, 7 not allowed in this state, 130 interrupted.
+    """
+
+
+def exit_code(error: IcechunkError) -> int:
+    """The exit code that tells a script what kind of failure this is."""
+    return next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), 1)
+
+
+def run() -> int:
+    """Run the program with the arguments of this process."""
+    try:
+        program(standalone_mode=False)
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except IcechunkError as error:
+        click.echo(f"icefloe: {error}", err=True)
+        return exit_code(error)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("icefloe: interrupted", err=True)
+        return INTERRUPTED
+    except BrokenPipeError:  # such as `icefloe log ... | head`
+        sys.stderr.close()
+        return 1
+    return 0
