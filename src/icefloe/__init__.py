@@ -82,7 +82,7 @@ if TYPE_CHECKING:
         UnknownOutcomeError,
     )
     from icefloe.ids import FIRST_SNAPSHOT_ID, ChunkId, ManifestId, NodeId, ObjectId, SnapshotId
-    from icefloe.repo.feature_flags import FeatureFlag
+    from icefloe.repo.families.spec2.flags import FeatureFlag
     from icefloe.repo.rewrite import CommitMethod
     from icefloe.repo.sessions import SessionMode
     from icefloe.storage.constructors.cloud import azure_storage, gcs_storage
@@ -322,7 +322,7 @@ _NAMES_OF = {
         "UnknownOutcomeError",
     ),
     "ids": ("FIRST_SNAPSHOT_ID", "ChunkId", "ManifestId", "NodeId", "ObjectId", "SnapshotId"),
-    "repo.feature_flags": ("FeatureFlag",),
+    "repo.families.spec2.flags": ("FeatureFlag",),
     "repo.rewrite": ("CommitMethod",),
     "repo.sessions": ("SessionMode",),
     "storage.constructors.cloud": ("azure_storage", "gcs_storage"),

@@ -59,9 +59,13 @@ NOT_FOR_READING = {
     "icefloe.format.metadata.flexbuffers",
     "icefloe.format.columns.packed_index",
     "icefloe.format.transaction_log",
+    "icefloe.repo.families.creation",
+    "icefloe.repo.families.spec1",
+    "icefloe.repo.families.spec2.flags",
+    "icefloe.repo.families.spec2.publish",
+    "icefloe.repo.families.spec2.update",
     "icefloe.repo.feature_flags",
-    "icefloe.repo.refs_v1",
-    "icefloe.repo.update",
+    "icefloe.repo.refs",
     "icefloe.storage.drivers.memory",
 }
 """Modules of ours that a program pays for when it writes, looks back or has settings."""

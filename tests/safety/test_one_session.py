@@ -23,6 +23,7 @@ from icefloe.config import RepositoryConfig
 from icefloe.config.resolved import ResolvedPacking
 from icefloe.errors import IcechunkError, ReadOnlyError, SessionStateError
 from icefloe.repo import commit, forks, lifecycle, rebase, relabel, sessions
+from icefloe.repo.families.spec2.family import Spec2
 from icefloe.repo.handle import Clock, RepoHandle
 from icefloe.repo.sessions import SessionState
 from icefloe.repo.workspace import Workspace
@@ -60,9 +61,9 @@ class World:
         config = RepositoryConfig(inline_chunk_threshold_bytes=0)
         if is_packed:
             config.packing = icefloe.PackingConfig()
-        plain = lifecycle.make_handle(storage, driver_of(storage), 2, config, Clock())
+        plain = lifecycle.make_handle(storage, driver_of(storage), Spec2(), config, Clock())
         driver = StepDriver(driver_of(storage))
-        self.handle: RepoHandle = lifecycle.make_handle(storage, driver, 2, config, Clock())
+        self.handle: RepoHandle = lifecycle.make_handle(storage, driver, Spec2(), config, Clock())
         self.state: SessionState = run_blocking(sessions.open_writable(plain, "main"))
         for key, value in EDITED.items():
             run_blocking(operations.set_key(Workspace(plain, self.state), key, value))
@@ -307,7 +308,9 @@ def test_a_node_deleted_meanwhile_leaves_no_edits_behind(*, is_packed: bool) -> 
 
 def _plain(world: World) -> RepoHandle:
     handle = world.handle
-    return lifecycle.make_handle(world.storage, driver_of(world.storage), 2, handle.config, Clock())
+    return lifecycle.make_handle(
+        world.storage, driver_of(world.storage), handle.family, handle.config, Clock()
+    )
 
 
 def test_a_fork_that_is_written_to_while_it_is_sent_brings_only_what_can_be_read() -> None:

@@ -65,7 +65,7 @@ def race(
         # Opening is not part of the race, so the handle gets the stepping driver afterwards.
         opened = open_handle(storage)
         driver = driver_class(driver_of(storage))
-        handle = lifecycle.make_handle(storage, driver, spec, opened.config, Clock())
+        handle = lifecycle.make_handle(storage, driver, opened.family, opened.config, Clock())
         handle.assets.caches.repo = opened.assets.caches.repo
         return work(handle)
 

@@ -154,7 +154,7 @@ def _seen_at(repo: icefloe.Repository, handle: RepoHandle, tip: str) -> Any:
 
 
 def _retired_tags(storage: Storage, handle: RepoHandle) -> set[str]:
-    if handle.spec_version > 1:
+    if handle.family.spec_version > 1:
         return set(run_blocking(handle.assets.repo_object()).info.deleted_tags)
     keys = [key for key, _ in storage.list_objects(prefix=layout.REFS) if key.endswith(".deleted")]
     return {key.removeprefix(layout.REFS + "tag.").partition("/")[0] for key in keys}

@@ -58,14 +58,14 @@ class Handles:
 
     @property
     def spec_version(self) -> int:
-        return self.either.spec_version
+        return self.either.family.spec_version
 
     def __getstate__(self) -> dict[str, Any]:
         handle = self.either
         return {
             "storage": handle.storage,
             "config": handle.config,
-            "spec_version": handle.spec_version,
+            "family": handle.family,
             "default_commit_metadata": dict(handle.shared.default_commit_metadata),
             "config_version": handle.shared.config_version,
             "authorizations": dict(self.virtual_access.authorizations),
@@ -81,7 +81,7 @@ class Handles:
             state["authorizations"],
             are_own=state["containers_are_own"],
         )
-        handle = make_handle(storage, driver, state["spec_version"], config, Clock(), access)
+        handle = make_handle(storage, driver, state["family"], config, Clock(), access)
         handle.shared.default_commit_metadata.update(state["default_commit_metadata"])
         handle.shared.config_version = state["config_version"]
         self.__init__(handle, is_blocking=True)  # type: ignore[misc]

@@ -19,7 +19,7 @@ from icefloe.api.session import Session
 from icefloe.config import RepositoryConfig, StorageSettings
 from icefloe.ids import SnapshotId
 from icefloe.on_demand import on_demand
-from icefloe.repo import lifecycle, refs, sessions
+from icefloe.repo import lifecycle, sessions
 from icefloe.repo.handle import Clock, RepoHandle
 from icefloe.repo.workspace import Workspace
 from icefloe.storage.run import run_blocking
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     )
     from icefloe.changes.diff import Diff
     from icefloe.changes.solvers import ConflictSolver
-    from icefloe.repo import feature_flags, history, queries, rearrange, rewrite, settings
-    from icefloe.repo.feature_flags import FeatureFlag
+    from icefloe.repo import feature_flags, history, queries, rearrange, refs, rewrite, settings
+    from icefloe.repo.families.spec2.flags import FeatureFlag
     from icefloe.repo.rewrite import CommitMethod
     from icefloe.storage.identity.containers import AnyCredential
     from icefloe.store import required_access
@@ -52,6 +52,7 @@ else:
     history = on_demand("icefloe.repo.history")
     queries = on_demand("icefloe.repo.queries")
     rearrange = on_demand("icefloe.repo.rearrange")
+    refs = on_demand("icefloe.repo.refs")
     rewrite = on_demand("icefloe.repo.rewrite")
     settings = on_demand("icefloe.repo.settings")
     required_access = on_demand("icefloe.store.required_access")
@@ -259,7 +260,7 @@ class Repository(RepositoryHealth, RepositoryAsync):
 
     def set_default_commit_metadata(self, metadata: dict[str, Any]) -> None:
         """Metadata that goes into every commit made through this object."""
-        settings.check_metadata(self.handle, metadata)
+        self._handles.either.family.require_metadata(metadata)
         self._handles.either.shared.default_commit_metadata = dict(metadata)
 
     def default_commit_metadata(self) -> dict[str, Any]:

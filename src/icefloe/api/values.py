@@ -18,7 +18,7 @@ from icefloe.format.snapshot import file as snapshot
 from icefloe.ids import encode_base32_rows
 
 if TYPE_CHECKING:
-    from icefloe.repo.history import Line
+    from icefloe.repo.handle import Line
 
 _PAGE = 1024
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

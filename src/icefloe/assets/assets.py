@@ -24,9 +24,11 @@ from icefloe.storage.driver import Driver, Readable, Span, Version
 
 if TYPE_CHECKING:
     from icefloe.format import transaction_log
+    from icefloe.format.manifest import encode as manifest_encode
     from icefloe.format.snapshot import encode as snapshot_encode
     from icefloe.format.transaction_log import TransactionLog
 else:
+    manifest_encode = on_demand("icefloe.format.manifest.encode")
     snapshot_encode = on_demand("icefloe.format.snapshot.encode")
     transaction_log = on_demand("icefloe.format.transaction_log")
 
@@ -84,6 +86,9 @@ class Assets:
     virtual: VirtualReader = field(
         default_factory=lambda: VirtualReader(VirtualAccess(), blocking=True)
     )
+
+    spec_version: int = 2
+    """Of files that are written."""
 
     # -- reading
 
@@ -255,15 +260,25 @@ class Assets:
         storage_class = self.settings.storage.metadata_storage_class
         await self.driver.put_many(files, describe=object_metadata, storage_class=storage_class)
 
-    def encode_snapshot(self, snapshot: Snapshot, spec_version: int) -> tuple[str, bytes]:
-        level = self.settings.compression.level
-        data = snapshot_encode.encode_snapshot(snapshot, spec_version=spec_version, level=level)
+    def encode_snapshot(self, snapshot: Snapshot) -> tuple[str, bytes]:
+        """Key and bytes of a snapshot file."""
+        data = snapshot_encode.encode_snapshot(
+            snapshot, spec_version=self.spec_version, level=self.settings.compression.level
+        )
         return layout.snapshot_key(snapshot.id), data
 
-    def encode_log(self, log: TransactionLog, spec_version: int) -> tuple[str, bytes]:
-        level = self.settings.compression.level
-        data = transaction_log.encode_transaction_log(log, spec_version=spec_version, level=level)
+    def encode_log(self, log: TransactionLog) -> tuple[str, bytes]:
+        """Key and bytes of a transaction log."""
+        data = transaction_log.encode_transaction_log(
+            log, spec_version=self.spec_version, level=self.settings.compression.level
+        )
         return layout.transaction_log_key(log.id), data
+
+    def encode_manifest(self, manifest: Manifest) -> bytes:
+        """The bytes of a manifest file."""
+        return manifest_encode.encode_manifest(
+            manifest, spec_version=self.spec_version, level=self.settings.compression.level
+        )
 
 
 def object_metadata(data: bytes) -> dict[str, str]:

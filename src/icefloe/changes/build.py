@@ -19,7 +19,6 @@ from icefloe.changes.split_sizes import SplitSizes
 from icefloe.changes.splits import SplitRewrite, SplitsPlan, merge_split, plan_array
 from icefloe.errors import ErrorKind, InternalError
 from icefloe.format.manifest.chunk_refs import ChunkRefs
-from icefloe.format.manifest.encode import encode_manifest
 from icefloe.format.manifest.file import ArrayManifest, Manifest
 from icefloe.format.snapshot.file import ManifestFileInfo, ManifestFiles, Snapshot
 from icefloe.format.snapshot.nodes import ArrayData, ManifestRef, Node, NodeTable
@@ -90,25 +89,19 @@ def build_manifests(
     sources: Iterable[ChunkRefs],
     *,
     new_id: Callable[[], ManifestId],
-    spec_version: int,
-    level: int,
+    encode: Callable[[Manifest], bytes],
 ) -> list[ManifestFile]:
     """The manifest files of one split, or of those that share; none when no chunk is left."""
-    parts = [refs.compact() for refs in merge_split(rewrite, list(sources)) if len(refs)]
-    return [
-        _build_manifest(node_id, refs, new_id(), spec_version=spec_version, level=level)
-        for refs in parts
-    ]
-
-
-def _build_manifest(
-    node_id: NodeId, refs: ChunkRefs, new_id: ManifestId, *, spec_version: int, level: int
-) -> ManifestFile:
-    manifest = Manifest(new_id, (ArrayManifest(node_id, refs),))
-    data = encode_manifest(manifest, spec_version=spec_version, level=level)
-    info = ManifestFileInfo(new_id, len(data), len(refs))
-    new = NewManifest(ManifestRef(new_id, tuple(refs.extents())), info)
-    return ManifestFile(new, manifest, data)
+    files = []
+    for merged in merge_split(rewrite, list(sources)):
+        if len(merged):
+            refs = merged.compact()
+            manifest = Manifest(new_id(), (ArrayManifest(node_id, refs),))
+            data = encode(manifest)
+            info = ManifestFileInfo(manifest.id, len(data), len(refs))
+            new = NewManifest(ManifestRef(manifest.id, tuple(refs.extents())), info)
+            files.append(ManifestFile(new, manifest, data))
+    return files
 
 
 def build_snapshot(

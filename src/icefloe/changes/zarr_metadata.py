@@ -14,7 +14,9 @@ from icefloe.format.snapshot.nodes import ArrayData, Dimension
 _MAX_CHUNKS = 2**32 - 1
 
 
-def parse_zarr_json(data: bytes, path: str, *, spec_version: int) -> ArrayData | None:
+def parse_zarr_json(
+    data: bytes, path: str, *, has_rectilinear_grids: bool = True
+) -> ArrayData | None:
     """Shape and names of an array's zarr.json; None for a group's.
 
     Raises:
@@ -32,7 +34,7 @@ def parse_zarr_json(data: bytes, path: str, *, spec_version: int) -> ArrayData |
     if node_type != "array":
         raise _bad(path, f"node_type is {node_type!r}, expected 'array' or 'group'")
     lengths = _lengths(document.get("shape"), path)
-    chunks = _num_chunks(document.get("chunk_grid"), lengths, path, spec_version)
+    chunks = _num_chunks(document.get("chunk_grid"), lengths, path, has_rectilinear_grids)
     if max(chunks, default=0) > _MAX_CHUNKS:
         raise _bad(
             path,
@@ -49,7 +51,7 @@ def _lengths(shape: Any, path: str) -> list[int]:
     return shape
 
 
-def _num_chunks(grid: Any, lengths: list[int], path: str, spec_version: int) -> list[int]:
+def _num_chunks(grid: Any, lengths: list[int], path: str, has_rectilinear_grids: bool) -> list[int]:
     name = grid.get("name") if isinstance(grid, dict) else None
     configuration = grid.get("configuration") if isinstance(grid, dict) else None
     if not isinstance(configuration, dict):
@@ -63,7 +65,7 @@ def _num_chunks(grid: Any, lengths: list[int], path: str, spec_version: int) -> 
             -(-length // size) if size else 0 for length, size in zip(lengths, sizes, strict=True)
         ]
     if name == "rectilinear":
-        if spec_version < 2:
+        if not has_rectilinear_grids:
             raise _bad(path, "rectilinear chunk grids need spec version 2; migrate the repository")
         axes = configuration.get("chunk_shapes")
         if not isinstance(axes, list):

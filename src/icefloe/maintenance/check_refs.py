@@ -62,7 +62,7 @@ class History:
 
 async def read_history(handle: RepoHandle, log: FindingLog) -> History:
     """Refs and what they lead to; what cannot be read is noted."""
-    if handle.spec_version == 1:
+    if not handle.family.has_repo_object:
         return await _history_v1(handle, log)
     info = await _repo_info(handle, log)
     if info is None:

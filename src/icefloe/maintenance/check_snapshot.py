@@ -152,7 +152,7 @@ def _described(user_data: bytes) -> list[tuple[int, int]] | str | None:
     """Lengths and numbers of chunks by zarr.json, None for a group, or what is wrong with it."""
     try:
         # Rectilinear grids may be read whatever the version; only writers refuse them.
-        found = parse_zarr_json(user_data, "", spec_version=2)
+        found = parse_zarr_json(user_data, "")
     except InvalidInputError as error:
         return error.message
     return found if found is None else [(s.array_length, s.num_chunks) for s in found.shape]

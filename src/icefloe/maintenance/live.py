@@ -20,7 +20,6 @@ from icefloe.format.manifest.chunk_refs import ChunkKind
 from icefloe.format.manifest.file import Manifest, decode_manifest
 from icefloe.format.snapshot.file import ManifestFiles, Snapshot, decode_snapshot
 from icefloe.ids import ManifestId, ObjectId, SnapshotId
-from icefloe.repo import refs
 from icefloe.repo.handle import RepoHandle
 from icefloe.storage.driver import Driver, Span
 
@@ -47,21 +46,14 @@ DEFAULT_LIMITS = Limits()
 
 async def ref_tips(handle: RepoHandle) -> dict[str, SnapshotId]:
     """The snapshots of all branches (`branch.NAME`) and tags (`tag.NAME`)."""
-    if handle.spec_version > 1:
-        info = (await handle.assets.repo_object()).info
-        tips = {f"branch.{name}": tip for name, tip in info.branches.items()}
-        return tips | {f"tag.{name}": tip for name, tip in info.tags.items()}
-    found = {}
-    for name in sorted(await refs.list_branches(handle)):
-        found[f"branch.{name}"] = await refs.lookup_branch(handle, name)
-    for name in sorted(await refs.list_tags(handle)):
-        found[f"tag.{name}"] = await refs.lookup_tag(handle, name)
-    return found
+    branches, tags = await handle.family.branches(handle), await handle.family.tags(handle)
+    tips = {f"branch.{name}": tip for name, tip in sorted(branches.items())}
+    return tips | {f"tag.{name}": tip for name, tip in sorted(tags.items())}
 
 
 async def reachable_snapshots(handle: RepoHandle, tips: Iterable[SnapshotId]) -> IdSet:
     """These snapshots and all their ancestors."""
-    if handle.spec_version > 1:
+    if handle.family.has_repo_object:
         table = (await handle.assets.repo_object()).info.snapshots
         return IdSet.of(table.id[table.lines([table.row(tip) for tip in tips])])
     seen: set[SnapshotId] = set()

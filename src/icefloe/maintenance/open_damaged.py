@@ -6,6 +6,8 @@ from icefloe.assets.virtual_access import Authorizations
 from icefloe.config import RepositoryConfig
 from icefloe.errors import FormatError, RepositoryNotFoundError
 from icefloe.format import layout
+from icefloe.repo.families.spec1.family import Spec1
+from icefloe.repo.families.spec2.family import Spec2
 from icefloe.repo.handle import Clock, RepoHandle
 from icefloe.repo.lifecycle import make_handle, open_repository
 from icefloe.storage.driver import Driver
@@ -33,4 +35,5 @@ async def open_damaged(
     backups = await driver.list(layout.OVERWRITTEN + layout.REPO + ".")
     has_repo = any(found.key == layout.REPO for found in await driver.list(layout.REPO))
     is_old = not backups and not has_repo and bool(await driver.list(layout.REFS))
-    return make_handle(storage, driver, 1 if is_old else 2, config or RepositoryConfig(), clock)
+    family = Spec1() if is_old else Spec2()
+    return make_handle(storage, driver, family, config or RepositoryConfig(), clock)

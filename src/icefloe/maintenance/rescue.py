@@ -35,9 +35,8 @@ from icefloe.maintenance.listing import list_folder
 from icefloe.maintenance.verify import FILES_AT_ONCE, get_all
 from icefloe.records import record
 from icefloe.repo.handle import RepoHandle
-from icefloe.repo.lifecycle import find_object
 from icefloe.repo.refs import MAIN, reset_branch
-from icefloe.storage.driver import ConditionFailed, Version
+from icefloe.storage.driver import ConditionFailed, Version, find_object
 
 _FORK = "fork"
 """The message of snapshots that are stored for forks of a session; nothing ever lists them."""
@@ -73,7 +72,7 @@ class RescuePlan:
 
 async def plan_rescue(handle: RepoHandle) -> RescuePlan:
     """Find out what is lost of the refs, and what can be put in its place."""
-    if handle.spec_version == 1:
+    if not handle.family.has_repo_object:
         return await _plan_v1(handle)
     found = await find_object(handle.driver, layout.REPO)
     if found is not None:

@@ -12,8 +12,7 @@ from icefloe.changes.prepared import NewManifest
 from icefloe.changes.split_grid import Box
 from icefloe.changes.splits import SplitRewrite
 from icefloe.ids import ManifestId, NodeId
-from icefloe.repo.handle import RepoHandle
-from icefloe.repo.update import Seen
+from icefloe.repo.handle import RepoHandle, SeenTip
 from icefloe.repo.write_manifests import write_manifests
 
 _Key = tuple[NodeId, Box, tuple[ManifestId, ...]]
@@ -24,12 +23,11 @@ class CommitWork:
     """Work of earlier tries that a later one need not do again."""
 
     looks_first: bool = False
-    """Look at the branch before every upload. The copy of `repo` is then stored with the other
-    files: one round trip less, and on a disk one wait."""
+    """Look at the branch before every upload."""
     is_at_tip: bool = False
     """The session was found to be at the tip of its branch when this try started."""
-    seen: Seen | None = None
-    """The repo object that was current before the upload."""
+    seen: SeenTip | None = None
+    """What the last look at the branch found, for whoever publishes the commit."""
     # A split's manifests by what it was made of: the old manifests, and the session's edits, which
     # are the same as long as they are the same object.
     _made: dict[_Key, tuple[object, list[NewManifest]]] = field(default_factory=dict)

@@ -4,70 +4,30 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from icefloe.errors import ErrorKind, InvalidInputError, SessionStateError
+from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.repo_info.file import RepoInfo, UpdateKind
-from icefloe.records import record
+from icefloe.repo.families.spec2.flags import FLAG_IDS, FeatureFlag, flags_of
+from icefloe.repo.families.spec2.update import Changed, update_repo
 from icefloe.repo.handle import RepoHandle
-from icefloe.repo.update import Changed, update_repo
-
-# Ids 1 and 2 are reserved by the format for commit and amend.
-_IDS = {"move_node": 3, "create_tag": 4, "delete_tag": 5}
-
-
-@record(frozen=True)
-class FeatureFlag:
-    """A flag, what it is set to (None: the default), and what that comes to."""
-
-    id: int
-    name: str
-    default_enabled: bool
-    setting: bool | None
-
-    @property
-    def enabled(self) -> bool:
-        return self.default_enabled if self.setting is None else self.setting
-
-
-def flags_of(info: RepoInfo) -> list[FeatureFlag]:
-    """Every known flag; ids found on disk that are not known are carried along and ignored."""
-    flags = []
-    for name, number in _IDS.items():
-        setting = None
-        if number in (info.enabled_feature_flags or ()):
-            setting = True
-        elif number in (info.disabled_feature_flags or ()):
-            setting = False
-        flags.append(FeatureFlag(number, name, True, setting))
-    return flags
-
-
-def require_flag(info: RepoInfo, name: str) -> None:
-    """Refuse an operation whose flag is off."""
-    if not next(flag for flag in flags_of(info) if flag.name == name).enabled:
-        raise SessionStateError(
-            f"feature flag {name!r} is disabled in this repository; "
-            f"set_feature_flag({name!r}, None) brings it back",
-            ErrorKind.FEATURE_FLAG_DISABLED,
-        )
 
 
 async def feature_flags(handle: RepoHandle) -> list[FeatureFlag]:
     """Every flag of the repository."""
-    handle.require_version_2("feature flags")
+    handle.family.require_repo_object("feature flags")
     return flags_of((await handle.assets.repo_object()).info)
 
 
 async def set_feature_flag(handle: RepoHandle, name: str, setting: bool | None) -> None:
     """Switch a flag on or off, or back to its default with None."""
-    handle.require_version_2("feature flags")
-    if name not in _IDS:
+    handle.family.require_repo_object("feature flags")
+    if name not in FLAG_IDS:
         raise InvalidInputError(
-            f"no feature flag {name!r}; flags are {', '.join(map(repr, _IDS))}",
+            f"no feature flag {name!r}; flags are {', '.join(map(repr, FLAG_IDS))}",
             ErrorKind.INVALID_FEATURE_FLAG,
         )
-    number = _IDS[name]
+    number = FLAG_IDS[name]
 
-    def change(info: RepoInfo, _now: int) -> Changed:
+    def change(info: RepoInfo) -> Changed:
         enabled = set(info.enabled_feature_flags or ()) - {number}
         disabled = set(info.disabled_feature_flags or ()) - {number}
         if setting is not None:

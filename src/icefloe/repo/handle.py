@@ -1,21 +1,42 @@
-"""What an operation needs to know about a repository: its files, version, settings and clock."""
+"""A repository as operations see it: a handle, and the family that it belongs to.
+
+Operations are the same for all families. They ask the family of their handle for what is stored
+differently: refs, history, the write that publishes a commit, the configuration. The two classes
+are in one file because each names the other.
+"""
 
 from __future__ import annotations
 
 import os
 import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from icefloe.assets.assets import Assets
 from icefloe.config import RepositoryConfig
 from icefloe.config.resolved import ResolvedConfig
-from icefloe.errors import ErrorKind, FormatError, ReadOnlyError
-from icefloe.ids import ObjectId
+from icefloe.errors import ErrorKind, FormatError, InvalidInputError, ReadOnlyError
+from icefloe.format.repo_info.snapshots import SnapshotInfo, SnapshotTable
+from icefloe.format.snapshot.file import Snapshot
+from icefloe.format.snapshot.nodes import ArrayData
+from icefloe.ids import ObjectId, SnapshotId
+from icefloe.on_demand import on_demand
 from icefloe.records import record
 from icefloe.repo.contention import Contention
 from icefloe.storage.driver import Driver, Version
 from icefloe.storage.spec import Storage
+
+if TYPE_CHECKING:
+    from icefloe.changes import zarr_metadata
+    from icefloe.format.columns.blobs import Ints
+
+    Line = list[SnapshotInfo] | tuple[SnapshotTable, Ints]
+    """A snapshot and its ancestors: values, or rows of a table."""
+
+else:
+    zarr_metadata = on_demand("icefloe.changes.zarr_metadata")
 
 Id = TypeVar("Id", bound=ObjectId)
 
@@ -36,7 +57,7 @@ class Shared:
 
     default_commit_metadata: dict[str, Any] = field(default_factory=dict)
     config_version: Version | None = None
-    """Of config.yaml, in a version-1 repository."""
+    """Of config.yaml, in a repository that has one."""
     clock_checked_at: int | None = None
     """When this machine's clock was last compared with the storage's, in microseconds."""
     contention: Contention = field(default_factory=Contention)
@@ -48,7 +69,7 @@ class RepoHandle:
 
     storage: Storage
     assets: Assets
-    spec_version: int
+    family: Family
     config: RepositoryConfig
     shared: Shared
     clock: Clock
@@ -64,15 +85,283 @@ class RepoHandle:
     def new_id(self, kind: type[Id]) -> Id:
         return kind(self.clock.random_bytes(kind.size))
 
-    def require_version_2(self, what: str) -> None:
-        """Refuse an operation that version-1 repositories have no place for."""
-        if self.spec_version < 2:
-            raise FormatError(
-                f"{what} needs a repository of spec version 2, this one has version "
-                f"{self.spec_version}; migrate it first",
-                ErrorKind.UNSUPPORTED_SPEC_VERSION,
-            )
-
     def require_writable(self) -> None:
+        """Refuse to write where the driver or the family can only read."""
+        self.family.require_writable()
         if not self.driver.can_write:
             raise ReadOnlyError(f"{self.storage!r} can only be read", ErrorKind.READ_ONLY_STORAGE)
+
+
+# -- what a family is asked with, and what it answers
+
+
+@record(frozen=True)
+class NewCommit:
+    """A snapshot whose files are stored, to be published."""
+
+    snapshot: Snapshot
+    base: SnapshotId
+    """The snapshot that the session started from."""
+    moves_nodes: bool
+
+
+@record(frozen=True)
+class LineCommit:
+    """A commit between the base of a session and the tip of its branch."""
+
+    id: SnapshotId
+    pruned: Sequence[SnapshotId] = ()
+    """Ancestors right before it that have expired, oldest first; only their logs are left."""
+
+
+class SeenTip:
+    """A branch that was at the base of a session a moment ago."""
+
+    @property
+    def files(self) -> Sequence[tuple[str, bytes]]:
+        """Keys and bytes to be stored together with the files of the commit."""
+        return ()
+
+
+class FoundRepository(ABC):
+    """A repository that was recognised, and what was read of it meanwhile."""
+
+    family: Family
+
+    @abstractmethod
+    async def saved_config(self) -> RepositoryConfig | None:
+        """The configuration that is saved with the repository."""
+
+    def remember(self, handle: RepoHandle) -> None:
+        """Give the new handle what was read already, so that it is not read again."""
+        return
+
+
+class Family(ABC):
+    """How one kind of repository stores refs, history, commits and configuration.
+
+    An object of it has nothing that changes, and pickles. A family that is only read implements
+    the abstract methods; all others refuse, and say what the family is.
+    """
+
+    name: str
+    """The name of the generation of the format, such as "spec-2"."""
+    noun: str
+    """What messages call a repository of this family."""
+    spec_version: int
+    """What `Repository.spec_version` says."""
+    is_writable = True
+    stores_parents = True
+    """A snapshot file has the id of its parent."""
+    has_repo_object = False
+    """There is a `repo` object, with an operations log, a status and metadata of its own."""
+    can_amend = False
+    looks_before_upload = False
+    """A commit calls `require_tip` before it uploads; one that rebases always does."""
+
+    # -- recognising and creating
+
+    @abstractmethod
+    async def find(self, driver: Driver) -> FoundRepository | None:
+        """Recognise a repository of this family, or None."""
+
+    @abstractmethod
+    def missing(self) -> str:
+        """The key whose absence says that there is no repository of this family."""
+
+    def make_assets(self, driver: Driver, settings: ResolvedConfig) -> Assets:
+        """Files of this family, with empty caches."""
+        self._refuse("this operation")
+
+    async def is_unfinished(self, driver: Driver) -> bool:
+        """Whether all that is there was left by a creation that was not published."""
+        return False
+
+    async def create(self, handle: RepoHandle, config: RepositoryConfig | None) -> None:
+        """Write the first snapshot and publish it as `main`.
+
+        Raises:
+            ConditionFailed: somebody else created a repository at the same time.
+        """
+        self._refuse("creating a repository")
+
+    # -- refs
+
+    @abstractmethod
+    async def list_branches(self, handle: RepoHandle) -> set[str]:
+        """Names of all branches."""
+
+    @abstractmethod
+    async def list_tags(self, handle: RepoHandle) -> set[str]:
+        """Names of all tags that were not deleted."""
+
+    @abstractmethod
+    async def lookup_branch(self, handle: RepoHandle, name: str) -> SnapshotId:
+        """The tip of a branch; `RefNotFoundError` when there is no such branch."""
+
+    @abstractmethod
+    async def lookup_tag(self, handle: RepoHandle, name: str) -> SnapshotId:
+        """The snapshot of a tag; `RefNotFoundError` when there is no such tag."""
+
+    async def branches(self, handle: RepoHandle) -> dict[str, SnapshotId]:
+        """All branches with their tips."""
+        names = await self.list_branches(handle)
+        return {name: await self.lookup_branch(handle, name) for name in names}
+
+    async def tags(self, handle: RepoHandle) -> dict[str, SnapshotId]:
+        """All tags with their snapshots."""
+        return {name: await self.lookup_tag(handle, name) for name in await self.list_tags(handle)}
+
+    def require_ref_name(self, name: str) -> None:
+        """Refuse a name that no ref of this family can have."""
+        if not name:
+            raise InvalidInputError(
+                f"ref name {name!r}: it must not be empty", ErrorKind.INVALID_REF_NAME
+            )
+
+    async def create_branch(self, handle: RepoHandle, name: str, at: SnapshotId) -> None:
+        self._refuse("creating a branch")
+
+    async def reset_branch(
+        self, handle: RepoHandle, name: str, to: SnapshotId, expected: SnapshotId | None
+    ) -> None:
+        """Point a branch at a snapshot that exists, if it is still at `expected` (None: always)."""
+        self._refuse("resetting a branch")
+
+    async def delete_branch(self, handle: RepoHandle, name: str) -> None:
+        self._refuse("deleting a branch")
+
+    async def create_tag(self, handle: RepoHandle, name: str, at: SnapshotId) -> None:
+        self._refuse("creating a tag")
+
+    async def delete_tag(self, handle: RepoHandle, name: str) -> None:
+        self._refuse("deleting a tag")
+
+    # -- history
+
+    @abstractmethod
+    async def lookup_snapshot(self, handle: RepoHandle, snapshot_id: SnapshotId) -> SnapshotInfo:
+        """What is known of one snapshot that may be opened; `SnapshotNotFoundError` otherwise."""
+
+    @abstractmethod
+    async def ancestry(self, handle: RepoHandle, tip: SnapshotId) -> list[SnapshotInfo]:
+        """A snapshot and all its ancestors, newest first."""
+
+    async def line(self, handle: RepoHandle, tip: SnapshotId) -> Line:
+        """The same, as rows of a table where there is one: a value for each costs more to make."""
+        return await self.ancestry(handle, tip)
+
+    async def branch_ancestry(self, handle: RepoHandle, branch: str) -> Iterable[SnapshotInfo]:
+        """The tip of a branch and all its ancestors, newest first."""
+        return await self.ancestry(handle, await self.lookup_branch(handle, branch))
+
+    async def all_snapshots(self, handle: RepoHandle) -> list[SnapshotInfo]:
+        """Every snapshot that is listed or, where there is no list, that a ref leads to."""
+        found: dict[SnapshotId, SnapshotInfo] = {}
+        refs = [*(await self.branches(handle)).values(), *(await self.tags(handle)).values()]
+        for tip in refs:
+            if tip not in found:
+                found |= {info.id: info for info in await self.ancestry(handle, tip)}
+        return list(found.values())
+
+    # -- sessions and commits
+
+    def require_writable(self) -> None:
+        """Refuse to write to a family that is only read."""
+        if not self.is_writable:
+            raise ReadOnlyError(
+                f"{self.noun} can only be read; migrate it first",
+                ErrorKind.READ_ONLY_REPOSITORY,
+            )
+
+    def require_metadata(self, values: Mapping[str, Any]) -> None:
+        """Refuse metadata that the files of this family cannot hold."""
+        self._refuse("writing metadata")
+
+    def parse_array(self, document: bytes, path: str) -> ArrayData | None:
+        """What a snapshot says of the array with this zarr.json; None for a group.
+
+        Raises:
+            InvalidInputError: it is not valid, or the files of this family cannot hold it.
+        """
+        return zarr_metadata.parse_zarr_json(document, path)
+
+    async def writable_tip(self, handle: RepoHandle, branch: str) -> SnapshotId:
+        """The tip of a branch that may be committed to."""
+        return await self.lookup_branch(handle, branch)
+
+    def require_moves(self) -> None:
+        """Refuse to move nodes where commits cannot tell of that."""
+        self.require_repo_object("moving nodes")
+
+    async def movable_tip(self, handle: RepoHandle, branch: str) -> SnapshotId:
+        """The tip of a branch on which nodes may be moved."""
+        return await self.writable_tip(handle, branch)
+
+    async def line_since(
+        self, handle: RepoHandle, branch: str, base: SnapshotId
+    ) -> tuple[SnapshotId | None, list[LineCommit] | None]:
+        """The tip of a branch, None when it is gone, and the commits after `base` up to it.
+
+        Oldest first; None when `base` is not in its history.
+        """
+        self._refuse("rebasing a session")
+
+    def seen_tip(self, handle: RepoHandle) -> SeenTip | None:
+        """What `require_tip` would return, from memory, right after `line_since` found the tip."""
+        return None
+
+    async def require_tip(
+        self, handle: RepoHandle, branch: str, base: SnapshotId
+    ) -> SeenTip | None:
+        """Refuse to commit to a branch that is not at `base`; `publish` takes the result.
+
+        Raises:
+            ConflictError: the branch has moved.
+        """
+        self._refuse("committing")
+
+    async def publish(
+        self, handle: RepoHandle, commit: NewCommit, branch: str, seen: SeenTip | None
+    ) -> None:
+        """Make a commit the tip of its branch by one conditional write.
+
+        Raises:
+            ConflictError: the branch is not at the base of the commit, kind `commit-conflict`.
+        """
+        self._refuse("committing")
+
+    async def require_listed(self, handle: RepoHandle, base: SnapshotId) -> None:
+        """Refuse a base that has expired, where that can be known."""
+        return
+
+    async def publish_detached(self, handle: RepoHandle, commit: NewCommit) -> None:
+        """Make a snapshot known that no branch points at, where snapshots are listed."""
+        return
+
+    async def require_amendable(self, handle: RepoHandle, base: SnapshotId) -> SnapshotId:
+        """Refuse to amend a snapshot; returns the parent of one that can be amended."""
+        self._refuse("amending a commit")
+
+    async def publish_amended(self, handle: RepoHandle, commit: NewCommit, branch: str) -> None:
+        """Replace the tip of a branch, which is the base of the commit."""
+        self._refuse("amending a commit")
+
+    # -- settings
+
+    async def save_config(self, handle: RepoHandle) -> None:
+        """Keep the configuration in force with the repository."""
+        self._refuse("saving the configuration")
+
+    def require_repo_object(self, what: str) -> None:
+        """Refuse an operation that only repositories with a `repo` object have a place for."""
+        raise FormatError(
+            f"{what} needs a repository of spec version 2, this is {self.noun}; migrate it first",
+            ErrorKind.UNSUPPORTED_SPEC_VERSION,
+        )
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise FormatError(
+            f"{what} is not possible in {self.noun}; migrate it first",
+            ErrorKind.UNSUPPORTED_OPERATION_FOR_VERSION,
+        )

@@ -9,18 +9,14 @@ from typing import TYPE_CHECKING
 from icefloe.errors import (
     ErrorKind,
     InvalidInputError,
-    RefNotFoundError,
     SnapshotNotFoundError,
     StorageError,
 )
 from icefloe.format import layout
-from icefloe.format.columns.blobs import Ints
 from icefloe.format.repo_info.file import Update, decode_repo_info
-from icefloe.format.repo_info.snapshots import SnapshotInfo, SnapshotTable
-from icefloe.format.snapshot.file import Snapshot
+from icefloe.format.repo_info.snapshots import SnapshotInfo
 from icefloe.ids import SnapshotId
 from icefloe.on_demand import on_demand
-from icefloe.repo import refs
 from icefloe.repo.handle import RepoHandle
 
 if TYPE_CHECKING:
@@ -29,9 +25,6 @@ if TYPE_CHECKING:
     from icefloe.format.transaction_log import TransactionLog
 else:
     diffs = on_demand("icefloe.changes.diff")
-
-Line = list[SnapshotInfo] | tuple[SnapshotTable, Ints]
-"""A snapshot and its ancestors: values, or rows of a table."""
 
 
 async def resolve(
@@ -50,60 +43,25 @@ async def resolve(
             ErrorKind.INVALID_REF_TYPE,
         )
     if branch is not None:
-        return await refs.lookup_branch(handle, branch)
+        return await handle.family.lookup_branch(handle, branch)
     if tag is not None:
-        return await refs.lookup_tag(handle, tag)
+        return await handle.family.lookup_tag(handle, tag)
     return SnapshotId.parse(snapshot_id or "")
 
 
 async def lookup_snapshot(handle: RepoHandle, snapshot_id: SnapshotId) -> SnapshotInfo:
     """What is known of one snapshot."""
-    if handle.spec_version == 1:
-        return _info(await handle.assets.snapshot(snapshot_id))
-    info = (await handle.assets.repo_object()).info
-    refs.require_snapshot(info, snapshot_id)
-    return info.snapshots[snapshot_id]
+    return await handle.family.lookup_snapshot(handle, snapshot_id)
 
 
 async def ancestry(handle: RepoHandle, tip: SnapshotId) -> list[SnapshotInfo]:
-    """A snapshot and all its ancestors, newest first.
-
-    Version 2 needs the repo object only; version 1 one request for each snapshot.
-    """
-    if handle.spec_version > 1:
-        info = (await handle.assets.repo_object()).info
-        refs.require_snapshot(info, tip)
-        rows = info.snapshots.line(tip)
-        return [info.snapshots.info(row) for row in rows.tolist()]
-    found = []
-    current: SnapshotId | None = tip
-    seen: set[SnapshotId] = set()
-    while current is not None and current not in seen:
-        seen.add(current)
-        snapshot = await handle.assets.snapshot(current)
-        found.append(_info(snapshot))
-        current = snapshot.parent_id
-    return found
-
-
-async def line_of(handle: RepoHandle, tip: SnapshotId) -> Line:
-    """The same, as rows of the table that version 2 has: a value for each costs more to make."""
-    if handle.spec_version == 1:
-        return await ancestry(handle, tip)
-    info = (await handle.assets.repo_object()).info
-    refs.require_snapshot(info, tip)
-    return info.snapshots, info.snapshots.line(tip)
+    """A snapshot and all its ancestors, newest first."""
+    return await handle.family.ancestry(handle, tip)
 
 
 async def snapshot_as_of(handle: RepoHandle, branch: str, instant_us: int) -> SnapshotId:
     """The newest snapshot of a branch that was there at that time."""
-    try:
-        tip = await refs.lookup_branch(handle, branch)
-    except RefNotFoundError as error:
-        if handle.spec_version == 1:
-            raise
-        raise RefNotFoundError(error.message, ErrorKind.BRANCH_NOT_FOUND) from None
-    for entry in await ancestry(handle, tip):
+    for entry in await handle.family.branch_ancestry(handle, branch):
         if entry.flushed_at <= instant_us:
             return entry.id
     raise SnapshotNotFoundError(
@@ -143,7 +101,7 @@ async def find_log(handle: RepoHandle, snapshot_id: SnapshotId) -> TransactionLo
 
 async def ops_log(handle: RepoHandle) -> AsyncIterator[Update]:
     """Every operation, newest first, over the backups that continue the log."""
-    handle.require_version_2("the operations log")
+    handle.family.require_repo_object("the operations log")
     info = (await handle.assets.repo_object()).info
     for entry in info.latest_updates:
         yield entry
@@ -159,9 +117,3 @@ async def ops_log(handle: RepoHandle) -> AsyncIterator[Update]:
             raise
         for row, entry in enumerate(info.latest_updates):
             yield entry if row else replace(entry, backup_path=name)
-
-
-def _info(snapshot: Snapshot) -> SnapshotInfo:
-    return SnapshotInfo(
-        snapshot.id, snapshot.parent_id, snapshot.flushed_at, snapshot.message, snapshot.metadata
-    )

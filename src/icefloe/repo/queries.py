@@ -10,12 +10,13 @@ from icefloe.format.repo_info.file import Update
 from icefloe.format.repo_info.snapshots import SnapshotInfo
 from icefloe.format.snapshot.file import ManifestFileInfo
 from icefloe.ids import SnapshotId
-from icefloe.repo import history, refs
+from icefloe.repo import history
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.sessions import SessionState, open_readonly
 
 if TYPE_CHECKING:
     from icefloe.changes.diff import Diff
+    from icefloe.repo.handle import Line
 
 
 async def ancestry_of(
@@ -28,10 +29,10 @@ async def ancestry_of(
 
 async def line_of(
     handle: RepoHandle, *, branch: str | None, tag: str | None, snapshot_id: str | None
-) -> history.Line:
+) -> Line:
     """The same, as rows of a table where there is one."""
     tip = await history.resolve(handle, branch=branch, tag=tag, snapshot_id=snapshot_id)
-    return await history.line_of(handle, tip)
+    return await handle.family.line(handle, tip)
 
 
 async def diff_of(
@@ -79,12 +80,12 @@ async def graph_lines(
 ) -> list[tuple[SnapshotInfo, list[str]]]:
     """Snapshots of one ref's history, or of all branches, newest first, with their ref names."""
     names: dict[SnapshotId, list[str]] = {}
-    tips = []
-    for name in sorted(await refs.list_branches(handle)):
-        tips.append(await refs.lookup_branch(handle, name))
-        names.setdefault(tips[-1], []).append(name)
-    for name in sorted(await refs.list_tags(handle)):
-        names.setdefault(await refs.lookup_tag(handle, name), []).append(f"tag: {name}")
+    branches, tags = await handle.family.branches(handle), await handle.family.tags(handle)
+    tips = [branches[name] for name in sorted(branches)]
+    for name in sorted(branches):
+        names.setdefault(branches[name], []).append(name)
+    for name in sorted(tags):
+        names.setdefault(tags[name], []).append(f"tag: {name}")
     if branch is not None or tag is not None or snapshot_id is not None:
         tips = [await history.resolve(handle, branch=branch, tag=tag, snapshot_id=snapshot_id)]
     found: dict[SnapshotId, SnapshotInfo] = {}

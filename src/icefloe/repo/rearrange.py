@@ -4,27 +4,23 @@ from __future__ import annotations
 
 from icefloe import paths
 from icefloe.errors import ErrorKind, SessionStateError
-from icefloe.repo import refs
-from icefloe.repo.feature_flags import require_flag
 from icefloe.repo.handle import RepoHandle
-from icefloe.repo.sessions import SessionMode, SessionState, online_info
+from icefloe.repo.sessions import SessionMode, SessionState
 from icefloe.repo.workspace import Workspace
 
 
 async def open_rearrange(handle: RepoHandle, branch: str) -> SessionState:
     """A session that moves nodes and can commit that to `branch`."""
-    handle.require_version_2("moving nodes")
+    handle.family.require_moves()
     handle.require_writable()
-    info = await online_info(handle)
-    tip = refs.find_branch(info, branch)
-    require_flag(info, "move_node")
+    tip = await handle.family.movable_tip(handle, branch)
     return SessionState(await handle.assets.snapshot(tip), branch, SessionMode.rearrange)
 
 
 async def move_node(workspace: Workspace, source: str, destination: str) -> None:
     """Move a node and everything below it."""
     handle, state = workspace
-    handle.require_version_2("moving nodes")
+    handle.family.require_moves()
     if state.mode == SessionMode.readonly:
         state.require_writable()
     if state.mode != SessionMode.rearrange:

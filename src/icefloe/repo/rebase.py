@@ -22,18 +22,14 @@ from icefloe.changes.solvers import (
 from icefloe.errors import (
     ErrorKind,
     RebaseFailedError,
-    RefNotFoundError,
     SessionStateError,
-    SnapshotNotFoundError,
     StorageError,
 )
 from icefloe.format.manifest.chunk_refs import ChunkRefs
-from icefloe.format.repo_info.file import RepoInfo
 from icefloe.format.snapshot.file import Snapshot
 from icefloe.format.snapshot.nodes import Node
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import NodeId, SnapshotId
-from icefloe.repo import refs_v1
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.prepared import edit_again
 from icefloe.repo.session_view import committed_chunks
@@ -178,61 +174,15 @@ def _replay(
 
 async def _line_to_tip(handle: RepoHandle, branch: str, base: Snapshot) -> _Line | None:
     """The commits after the session's base; None when there are none, or the branch is gone."""
-    tip, commits = await _commits_since(handle, branch, base.id)
+    tip, since = await handle.family.line_since(handle, branch, base.id)
     if tip is None or tip == base.id:
         return None
-    if commits is None:
+    if since is None:
         snapshot = await handle.assets.snapshot(tip)
         return _Line([_Commit(tip)], snapshot, {tip: snapshot}, is_diverged=True)
+    commits = [_Commit(commit.id, commit.pruned) for commit in since]
     snapshot = await _fetch_logs(handle, commits)
     return _Line(commits, snapshot, {tip: snapshot})
-
-
-async def _commits_since(
-    handle: RepoHandle, branch: str, base: SnapshotId
-) -> tuple[SnapshotId | None, list[_Commit] | None]:
-    """The tip of the branch, None when it is gone, and the commits after `base` up to it, oldest
-    first; None when the base is not in its history."""
-    if handle.spec_version > 1:
-        info = (await handle.assets.repo_object()).info
-        tip = info.branches.get(branch)
-        return tip, None if tip is None else _line_v2(info, tip, base)
-    try:
-        tip = await refs_v1.lookup_branch(handle, branch)
-    except RefNotFoundError:
-        return None, None
-    return tip, await _line_v1(handle, tip, base)
-
-
-def _line_v2(info: RepoInfo, tip: SnapshotId, base: SnapshotId) -> list[_Commit] | None:
-    line: list[_Commit] = []
-    for key in info.snapshots.ancestry(tip):
-        if key == base:
-            return line[::-1]
-        pruned = info.snapshots[key].pruned_ancestor_tx_logs
-        if base in pruned:  # it expired, but what came after it is still listed
-            line.append(_Commit(key, pruned[pruned.index(base) + 1 :]))
-            return line[::-1]
-        line.append(_Commit(key, pruned))
-    return None
-
-
-async def _line_v1(handle: RepoHandle, tip: SnapshotId, base: SnapshotId) -> list[_Commit] | None:
-    line: list[_Commit] = []
-    seen: set[SnapshotId] = set()
-    current: SnapshotId | None = tip
-    while current is not None and current not in seen:
-        if current == base:
-            return line[::-1]
-        seen.add(current)
-        line.append(_Commit(current))
-        try:
-            current = (await handle.assets.snapshot(current)).parent_id
-        except SnapshotNotFoundError:
-            if current == tip:
-                raise
-            return None  # history was cut off by expiration
-    return None
 
 
 # -- fetching

@@ -29,9 +29,9 @@ async def rewrite_manifests(
         raise InvalidInputError(
             f"commit_method is {commit_method!r}, expected 'new_commit' or 'amend'"
         )
-    if commit_method == "amend" and handle.spec_version < 2:
+    if commit_method == "amend" and not handle.family.can_amend:
         raise FormatError(
-            "commits cannot be amended in a repository of spec version 1; use 'new_commit'",
+            f"commits cannot be amended in {handle.family.noun}; use 'new_commit'",
             ErrorKind.UNSUPPORTED_OPERATION_FOR_VERSION,
         )
     rules = handle.settings.manifest.splitting.split_sizes or ONE_MANIFEST_PER_ARRAY

@@ -12,11 +12,9 @@ from icefloe.changes.change_set import ChangeSet
 from icefloe.changes.chunk_edits import ChunkEdits
 from icefloe.changes.packs import Packs
 from icefloe.errors import ErrorKind, ReadOnlyError, SessionStateError
-from icefloe.format.repo_info.file import RepoAvailability, RepoInfo
 from icefloe.format.snapshot.file import ManifestFiles, Snapshot
 from icefloe.format.snapshot.nodes import ArrayData, Node
 from icefloe.ids import SnapshotId
-from icefloe.repo import refs
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.session_view import SessionView
 from icefloe.storage.forks import repair_after_fork
@@ -183,21 +181,5 @@ async def open_readonly(handle: RepoHandle, snapshot_id: SnapshotId) -> SessionS
 async def open_writable(handle: RepoHandle, branch: str) -> SessionState:
     """A session that can commit to `branch`; refused where nothing can be written."""
     handle.require_writable()
-    if handle.spec_version > 1:
-        info = await online_info(handle)
-        tip = refs.find_branch(info, branch)
-    else:
-        tip = await refs.lookup_branch(handle, branch)
+    tip = await handle.family.writable_tip(handle, branch)
     return SessionState(await handle.assets.snapshot(tip), branch, SessionMode.writable)
-
-
-async def online_info(handle: RepoHandle) -> RepoInfo:
-    """The repo object of a version-2 repository that takes writes."""
-    info = (await handle.assets.repo_object()).info
-    if info.status.availability != RepoAvailability.ONLINE:
-        reason = info.status.limited_availability_reason
-        raise ReadOnlyError(
-            "the repository is read-only" + (f": {reason}" if reason else ""),
-            ErrorKind.READ_ONLY_REPOSITORY,
-        )
-    return info

@@ -92,6 +92,5 @@ def _build(handle: RepoHandle, task: _Task, held: dict[ManifestId, Manifest]) ->
         task.rewrite,
         (refs for refs in found if refs is not None),
         new_id=partial(handle.new_id, ManifestId),
-        spec_version=handle.spec_version,
-        level=handle.settings.compression.level,
+        encode=handle.assets.encode_manifest,
     )

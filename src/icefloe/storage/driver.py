@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.config.resolved import ResolvedStorage
-from icefloe.errors import StorageError
+from icefloe.errors import ErrorKind, StorageError
 
 Describe = Callable[[Any], Mapping[str, str]]
 Readable = bytes | memoryview
@@ -178,3 +178,17 @@ class Driver(Protocol):
     async def wait_for(self, work: Future[Any], seconds: float) -> bool:
         """Whether another task or thread got its work done in time, waiting likewise."""
         ...
+
+
+async def find_object(
+    driver: Driver, key: str, *, needs_bucket: bool = True
+) -> tuple[bytes, Version] | None:
+    """An object, or None if it is missing. Without `needs_bucket`, so may its bucket be."""
+    try:
+        return await driver.get_versioned(key)
+    except StorageError as error:
+        if error.kind == ErrorKind.OBJECT_NOT_FOUND:
+            return None
+        if error.is_bucket_missing and not needs_bucket:
+            return None
+        raise

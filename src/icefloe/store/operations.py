@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from icefloe import paths
 from icefloe.assets.chunks import fetch_chunk
 from icefloe.changes.chunk_edits import Coordinates
-from icefloe.changes.zarr_metadata import parse_zarr_json
 from icefloe.errors import (
     ErrorKind,
     InvalidInputError,
@@ -21,8 +20,8 @@ from icefloe.errors import (
 from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRef
 from icefloe.format.snapshot.nodes import ArrayData, Node
 from icefloe.ids import ChunkId, NodeId
+from icefloe.on_demand import on_demand
 from icefloe.repo.handle import RepoHandle
-from icefloe.repo.packing import add_chunk, is_packed
 from icefloe.repo.session_view import SessionView, all_chunks, find_chunk, load_manifests
 from icefloe.repo.sessions import SessionMode, SessionState
 from icefloe.repo.workspace import Workspace
@@ -35,6 +34,11 @@ from icefloe.store.keys import (
     metadata_key,
     parse_key,
 )
+
+if TYPE_CHECKING:
+    from icefloe.repo import packing
+else:
+    packing = on_demand("icefloe.repo.packing")
 
 ByteRange = tuple[int | None, int | None]
 """(start, end) from the front, (start, None) to the end, or (None, n) for the last n bytes."""
@@ -251,7 +255,7 @@ async def set_key(workspace: Workspace, key: str, value: Any) -> None:
         )
     if isinstance(parsed, MetadataKey):
         document = bytes(value)
-        array = parse_zarr_json(document, parsed.path, spec_version=handle.spec_version)
+        array = handle.family.parse_array(document, parsed.path)
         with state.writing():
             base, new_id = state.snapshot.nodes, handle.new_id(NodeId)
             state.changes.put_node(base, parsed.path, document, array, new_id)
@@ -263,8 +267,8 @@ async def set_key(workspace: Workspace, key: str, value: Any) -> None:
     check_chunk(key, array, parsed.coordinates, size)
     if size <= handle.settings.inline_chunk_threshold_bytes:
         ref = ChunkRef(ChunkKind.INLINE, 0, size, inline=bytes(view))
-    elif is_packed(handle, size):
-        await add_chunk(workspace, node, parsed.coordinates, bytes(view))
+    elif packing.is_packed(handle, size):
+        await packing.add_chunk(workspace, node, parsed.coordinates, bytes(view))
         return
     else:
         chunk_id = handle.new_id(ChunkId)

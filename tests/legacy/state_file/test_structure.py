@@ -78,7 +78,7 @@ def document(shape: list[int], chunks: list[int], **changes: Any) -> bytes:
 
 
 def node(number: int, path: str, user_data: bytes, *manifests: ManifestRef) -> Node:
-    array = parse_zarr_json(user_data, path, spec_version=2)
+    array = parse_zarr_json(user_data, path)
     if array is not None:
         array = type(array)(array.shape, array.dimension_names, manifests)
     return Node(NodeId(number.to_bytes(8, "big")), path, user_data, array)

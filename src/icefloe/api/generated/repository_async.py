@@ -13,7 +13,7 @@ from icefloe.api.session import Session
 from icefloe.config import RepositoryConfig, StorageSettings
 from icefloe.ids import SnapshotId
 from icefloe.on_demand import on_demand
-from icefloe.repo import lifecycle, refs, sessions
+from icefloe.repo import lifecycle, sessions
 from icefloe.repo.handle import Clock, RepoHandle
 from icefloe.repo.workspace import Workspace
 from icefloe.storage.spec import Storage
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from icefloe.api.ancestry_graph import AncestryGraph
     from icefloe.api.values import ManifestFileInfo, RepoStatus, SnapshotInfo, SpecVersion
     from icefloe.changes.diff import Diff
-    from icefloe.repo import feature_flags, history, queries, rearrange, rewrite, settings
-    from icefloe.repo.feature_flags import FeatureFlag
+    from icefloe.repo import feature_flags, history, queries, rearrange, refs, rewrite, settings
+    from icefloe.repo.families.spec2.flags import FeatureFlag
     from icefloe.repo.rewrite import CommitMethod
     from icefloe.storage.identity.containers import AnyCredential
     from icefloe.store import required_access
@@ -37,6 +37,7 @@ else:
     history = on_demand("icefloe.repo.history")
     queries = on_demand("icefloe.repo.queries")
     rearrange = on_demand("icefloe.repo.rearrange")
+    refs = on_demand("icefloe.repo.refs")
     rewrite = on_demand("icefloe.repo.rewrite")
     settings = on_demand("icefloe.repo.settings")
     required_access = on_demand("icefloe.store.required_access")

@@ -189,7 +189,7 @@ def _known_keys(repository: Repository) -> list[str]:
     handle = repository.handle
     keys = [layout.REPO, layout.CONFIG_YAML]
     ids = [SnapshotId.parse(info.id) for info in all_snapshots(repository)]
-    if handle.spec_version > 1:
+    if handle.family.has_repo_object:
         info = run_blocking(handle.assets.repo_object()).info
         ids += [SnapshotId(row.tobytes()) for row in info.snapshots.pruned_id]
         names = [entry.backup_path for entry in run_blocking(queries.all_operations(handle))]

@@ -7,7 +7,6 @@ Iceberg's metadata tables where these have the same thing.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -15,8 +14,8 @@ import pyarrow as pa
 from icefloe.api.repository import Repository
 from icefloe.api.values import SnapshotInfo, to_datetime
 from icefloe.format.repo_info.file import UpdateKind
-from icefloe.ids import ObjectId, SnapshotId
-from icefloe.repo import history, queries
+from icefloe.ids import ObjectId
+from icefloe.repo import queries
 from icefloe.spark.arrow_types import INSTANT, TEXT_MAP, TEXTS, required, table_of
 from icefloe.storage.run import run_blocking
 
@@ -97,7 +96,7 @@ def history_of(repository: Repository, tip: str, branch: str | None) -> pa.Table
     """
     chain = list(repository.ancestry(snapshot_id=tip))
     rows = [(info.written_at, info.id, info.parent_id, True, info.message) for info in chain]
-    if branch is not None and int(repository.spec_version) > 1:
+    if branch is not None and repository.handle.family.has_repo_object:
         known = {info.id: info for info in all_snapshots(repository)}
         current = {info.id for info in chain}
         for entry in run_blocking(queries.all_operations(repository.handle)):
@@ -145,27 +144,15 @@ def _kind_name(kind: int) -> str:
 
 def named_snapshots(repository: Repository, kind: str) -> dict[str, str]:
     """Branches or tags, and the snapshots they point at."""
-    if int(repository.spec_version) > 1:
-        info = run_blocking(repository.handle.assets.repo_object()).info
-        found = info.branches if kind == "branch" else info.tags
-        return {name: tip.text for name, tip in found.items()}
-    if kind == "branch":
-        return {name: repository.lookup_branch(name) for name in repository.list_branches()}
-    return {name: repository.lookup_tag(name) for name in repository.list_tags()}
+    family = repository.handle.family
+    found = family.branches if kind == "branch" else family.tags
+    return {name: tip.text for name, tip in run_blocking(found(repository.handle)).items()}
 
 
-def all_snapshots(repository: Repository) -> Iterable[SnapshotInfo]:
-    """Every snapshot that is listed or, in version 1, that a ref leads to."""
-    if int(repository.spec_version) > 1:
-        table = run_blocking(repository.handle.assets.repo_object()).info.snapshots
-        return [SnapshotInfo.of(table.info(row)) for row in range(len(table))]
-    found: dict[str, SnapshotInfo] = {}
-    for kind in ("branch", "tag"):
-        for tip in named_snapshots(repository, kind).values():
-            if tip not in found:
-                chain = run_blocking(history.ancestry(repository.handle, SnapshotId.parse(tip)))
-                found |= {info.id.text: SnapshotInfo.of(info) for info in chain}
-    return list(found.values())
+def all_snapshots(repository: Repository) -> list[SnapshotInfo]:
+    """Every snapshot that is listed or, where there is no list, that a ref leads to."""
+    handle = repository.handle
+    return [SnapshotInfo.of(info) for info in run_blocking(handle.family.all_snapshots(handle))]
 
 
 def _text_items(values: dict[str, Any]) -> list[tuple[str, str]]:

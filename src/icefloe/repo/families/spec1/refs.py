@@ -8,13 +8,12 @@ from icefloe.errors import (
     ErrorKind,
     FormatError,
     RefNotFoundError,
-    StorageError,
 )
 from icefloe.format import layout
 from icefloe.format.ref_files import TOMBSTONE, decode_ref_file, encode_ref_file
 from icefloe.ids import SnapshotId
 from icefloe.repo.handle import RepoHandle
-from icefloe.storage.driver import ConditionFailed, Version
+from icefloe.storage.driver import ConditionFailed, Version, find_object
 
 _JSON = "application/json"
 
@@ -59,7 +58,7 @@ async def lookup_branch(handle: RepoHandle, name: str) -> SnapshotId:
 
 async def _branch(handle: RepoHandle, name: str) -> tuple[SnapshotId, Version]:
     key = layout.branch_key(name)
-    found = await _find(handle, key)
+    found = await find_object(handle.driver, key)
     if found is None:
         raise RefNotFoundError(f"no branch {name!r} in this repository ({key} does not exist)")
     return decode_ref_file(found[0], key), found[1]
@@ -68,20 +67,11 @@ async def _branch(handle: RepoHandle, name: str) -> tuple[SnapshotId, Version]:
 async def lookup_tag(handle: RepoHandle, name: str) -> SnapshotId:
     """The snapshot of a tag without tombstone."""
     key = layout.tag_key(name)
-    found = await _find(handle, key)
-    if found is None or await _find(handle, layout.tag_tombstone_key(name)) is not None:
+    found = await find_object(handle.driver, key)
+    if found is None or await find_object(handle.driver, layout.tag_tombstone_key(name)):
         state = "does not exist" if found is None else "was deleted"
         raise RefNotFoundError(f"no tag {name!r} in this repository ({key} {state})")
     return decode_ref_file(found[0], key)
-
-
-async def _find(handle: RepoHandle, key: str) -> tuple[bytes, Version] | None:
-    try:
-        return await handle.driver.get_versioned(key)
-    except StorageError as error:
-        if error.kind == ErrorKind.OBJECT_NOT_FOUND:
-            return None
-        raise
 
 
 async def create_branch(handle: RepoHandle, name: str, snapshot_id: SnapshotId) -> None:
@@ -89,7 +79,7 @@ async def create_branch(handle: RepoHandle, name: str, snapshot_id: SnapshotId) 
     handle.require_writable()
     await handle.assets.snapshot(snapshot_id)
     try:
-        await _put(handle, layout.branch_key(name), encode_ref_file(snapshot_id), None)
+        await put_ref(handle, layout.branch_key(name), encode_ref_file(snapshot_id), None)
     except ConditionFailed:
         tip = await lookup_branch(handle, name)
         raise ConflictError(
@@ -100,14 +90,6 @@ async def create_branch(handle: RepoHandle, name: str, snapshot_id: SnapshotId) 
         ) from None
 
 
-async def reset_branch(
-    handle: RepoHandle, name: str, snapshot_id: SnapshotId, expected: SnapshotId | None
-) -> None:
-    """Point a branch at a snapshot that exists."""
-    await handle.assets.snapshot(snapshot_id)
-    await move_branch(handle, name, snapshot_id, expected)
-
-
 async def move_branch(
     handle: RepoHandle, name: str, snapshot_id: SnapshotId, expected: SnapshotId | None
 ) -> None:
@@ -116,7 +98,7 @@ async def move_branch(
     tip, version = await _branch(handle, name)
     if expected is None or tip == expected:
         try:
-            await _put(handle, layout.branch_key(name), encode_ref_file(snapshot_id), version)
+            await put_ref(handle, layout.branch_key(name), encode_ref_file(snapshot_id), version)
             return
         except ConditionFailed:
             tip, _ = await _branch(handle, name)
@@ -138,7 +120,7 @@ async def create_tag(handle: RepoHandle, name: str, snapshot_id: SnapshotId) -> 
     handle.require_writable()
     await handle.assets.snapshot(snapshot_id)
     try:
-        await _put(handle, layout.tag_key(name), encode_ref_file(snapshot_id), None)
+        await put_ref(handle, layout.tag_key(name), encode_ref_file(snapshot_id), None)
     except ConditionFailed:
         raise AlreadyExistsError(
             f"tag {name!r} exists, or existed and was deleted; tags never move and their names "
@@ -157,5 +139,6 @@ async def delete_tag(handle: RepoHandle, name: str) -> None:
         raise RefNotFoundError(f"no tag {name!r} in this repository: it was deleted") from None
 
 
-async def _put(handle: RepoHandle, key: str, data: bytes, previous: Version | None) -> None:
+async def put_ref(handle: RepoHandle, key: str, data: bytes, previous: Version | None) -> None:
+    """Write a ref file, if it is still in its previous version (None: if it does not exist)."""
     await handle.driver.put_if(key, data, previous=previous, content_type=_JSON)

@@ -6,42 +6,46 @@ This one conditional write is what makes commits, refs and settings atomic.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from icefloe.assets.assets import RepoObject, object_metadata
 from icefloe.changes.ops_log import with_entry
-from icefloe.errors import ConflictError, ErrorKind, FormatError, ReadOnlyError
+from icefloe.errors import ConflictError, ErrorKind
 from icefloe.format import layout
-from icefloe.format.repo_info.file import RepoAvailability, RepoInfo, UpdateKind, encode_repo_info
+from icefloe.format.repo_info.file import RepoInfo, UpdateKind, encode_repo_info
 from icefloe.ids import ChunkId
-from icefloe.repo.handle import RepoHandle
+from icefloe.records import record
+from icefloe.repo.clock_checks import later_than
+from icefloe.repo.families.spec2.checks import require_online
+from icefloe.repo.handle import RepoHandle, SeenTip
 from icefloe.storage.driver import ConditionFailed
 
 Changed = tuple[RepoInfo, UpdateKind, Mapping[str, Any]]
-Change = Callable[[RepoInfo, int], Changed]
-"""Given the current object and the time, the new one and its entry for the operations log."""
+Change = Callable[[RepoInfo], Changed]
+"""Given the current object, the new one and its entry for the operations log."""
 
 _IMMEDIATE_RETRIES = 5
-_MAX_CLOCK_STEP_US = 1_000_000
 
 
-class Seen(NamedTuple):
+@record(frozen=True)
+class SeenRepo(SeenTip):
     """A repo object that was the current one a moment ago, and the name for a copy of it."""
 
     current: RepoObject
     backup: str
 
     @property
-    def copy(self) -> tuple[str, bytes]:
-        """Key and bytes of the copy, which has to be stored before the object is replaced."""
-        return layout.OVERWRITTEN + self.backup, self.current.data
+    def files(self) -> Sequence[tuple[str, bytes]]:
+        """The copy, which has to be stored before the object is replaced."""
+        return ((layout.OVERWRITTEN + self.backup, self.current.data),)
 
 
-def seen_now(handle: RepoHandle, current: RepoObject) -> Seen:
-    """To be replaced next; a caller who writes other files anyway can store the copy with them."""
+def seen_now(handle: RepoHandle, current: RepoObject) -> SeenRepo:
+    """An object to be replaced next. A caller who writes other files stores the copy with them."""
     milliseconds = handle.clock.now_us() // 1000
-    return Seen(current, layout.backup_name(layout.REPO, milliseconds, handle.new_id(ChunkId)))
+    return SeenRepo(current, layout.backup_name(layout.REPO, milliseconds, handle.new_id(ChunkId)))
 
 
 async def update_repo(
@@ -49,7 +53,7 @@ async def update_repo(
     change: Change,
     *,
     is_status_change: bool = False,
-    seen: Seen | None = None,
+    seen: SeenRepo | None = None,
 ) -> RepoInfo:
     """Apply `change` to the newest repo object, again and again until nobody interferes.
 
@@ -65,18 +69,16 @@ async def update_repo(
     attempts = max(_IMMEDIATE_RETRIES, retries.max_tries) + 1
     for attempt in range(attempts):
         current = seen.current if seen is not None else await handle.assets.repo_object()
-        status = current.info.status
-        if status.availability != RepoAvailability.ONLINE and not is_status_change:
-            reason = status.limited_availability_reason
-            raise ReadOnlyError(
-                "the repository is read-only" + (f": {reason}" if reason else ""),
-                ErrorKind.READ_ONLY_REPOSITORY,
-            )
-        now = _time_of_update(handle, current.info)
-        changed, kind, values = change(current.info, now)
+        if not is_status_change:
+            require_online(current.info)
+        # The log is ordered by time.
+        newest = current.info.latest_updates[0].updated_at
+        now = later_than(newest, handle.clock.now_us(), "the newest operation of the repository")
+        changed, kind, values = change(current.info)
         if seen is None:
             seen = seen_now(handle, current)
-            await handle.driver.put(*seen.copy)
+            for key, data in seen.files:
+                await handle.driver.put(key, data)
             await handle.driver.sync()  # the new object refers to it
         replaced = await _replace(handle, seen, changed, kind, values, now)
         if replaced is not None:
@@ -93,23 +95,18 @@ async def update_repo(
     )
 
 
-def _time_of_update(handle: RepoHandle, info: RepoInfo) -> int:
-    """Now, but later than the newest entry: the log is ordered by time."""
-    now, newest = handle.clock.now_us(), info.latest_updates[0].updated_at
-    if now > newest:
-        return now
-    if newest - now < _MAX_CLOCK_STEP_US:
-        return newest + 1  # another writer's clock is a little ahead
-    raise FormatError(
-        f"the newest operation of the repository is {(newest - now) / 1e6:.0f} s in the future "
-        "of this machine's clock; set the clock right",
-        ErrorKind.SNAPSHOT_TIMESTAMP,
-    )
+async def save_config(handle: RepoHandle, data: bytes) -> None:
+    """Put an encoded configuration into the object."""
+
+    def change(info: RepoInfo) -> Changed:
+        return replace(info, config=data), UpdateKind.CONFIG_CHANGED, {}
+
+    await update_repo(handle, change)
 
 
 async def _replace(
     handle: RepoHandle,
-    seen: Seen,
+    seen: SeenRepo,
     changed: RepoInfo,
     kind: UpdateKind,
     values: Mapping[str, Any],

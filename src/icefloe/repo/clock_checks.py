@@ -1,0 +1,48 @@
+"""Times of commits: later than what they follow, and close to the clock of the storage."""
+
+from __future__ import annotations
+
+from icefloe.errors import ErrorKind, FormatError
+from icefloe.repo.handle import RepoHandle
+
+_MAX_STEP_US = 1_000_000
+_MAX_SKEW_S = 600
+_CHECK_LASTS_US = 60_000_000
+
+
+def later_than(previous: int, now: int, what: str) -> int:
+    """A time after `previous`, the time of `what`: `now`, unless another clock is a little ahead.
+
+    Times are in microseconds.
+
+    Raises:
+        FormatError: the other clock is ahead by a second or more.
+    """
+    if now > previous:
+        return now
+    if previous - now < _MAX_STEP_US:
+        return previous + 1
+    raise FormatError(
+        f"{what} was written {(previous - now) / 1e6:.0f} s in the future of this machine's clock; "
+        "set the clock right",
+        ErrorKind.SNAPSHOT_TIMESTAMP,
+    )
+
+
+async def require_clock_of_storage(handle: RepoHandle, key: str, written_at: int) -> None:
+    """Refuse to publish a time that the storage contradicts by its time of a file just stored.
+
+    One answer of the storage is good for a minute.
+    """
+    checked_at = handle.shared.clock_checked_at
+    if checked_at is not None and 0 <= written_at - checked_at < _CHECK_LASTS_US:
+        return
+    stored = await handle.driver.head(key)
+    skew = written_at / 1e6 - stored.created_at.timestamp()
+    if abs(skew) > _MAX_SKEW_S:
+        raise FormatError(
+            f"this machine's clock is {skew:+.0f} s off the storage's; at most {_MAX_SKEW_S} s are "
+            "allowed, set the clock right",
+            ErrorKind.SNAPSHOT_TIMESTAMP,
+        )
+    handle.shared.clock_checked_at = written_at

@@ -1,0 +1,55 @@
+"""The configuration of a version-1 repository: a file of its own, replaced under a condition."""
+
+from __future__ import annotations
+
+from icefloe.config import RepositoryConfig
+from icefloe.errors import AlreadyExistsError, ConflictError, ErrorKind
+from icefloe.format import layout
+from icefloe.format.config.file import encode_config_yaml
+from icefloe.ids import ChunkId
+from icefloe.repo.handle import RepoHandle
+from icefloe.storage.driver import ConditionFailed, Version, find_object
+
+
+async def create(handle: RepoHandle, config: RepositoryConfig) -> None:
+    """Write the configuration of a repository that is being created."""
+    data = encode_config_yaml(config)
+    found = await find_object(handle.driver, layout.CONFIG_YAML)
+    if found is None:
+        handle.shared.config_version = await _put(handle, data, None)
+    elif found[0] == data:
+        handle.shared.config_version = found[1]
+    else:
+        raise AlreadyExistsError(
+            f"{handle.storage!r} has a {layout.CONFIG_YAML} with other settings: another "
+            "process is creating a repository here, or broke off while it did; open the "
+            "repository when it is there, or delete that file",
+            ErrorKind.REPO_INFO_UPDATED,
+        )
+
+
+async def save(handle: RepoHandle) -> None:
+    """Replace the configuration, with a copy of the old one set aside."""
+    handle.require_writable()
+    driver, previous = handle.driver, handle.shared.config_version
+    if previous is not None and (old := await find_object(driver, layout.CONFIG_YAML)) is not None:
+        now_ms = handle.clock.now_us() // 1000
+        backup = layout.backup_name(layout.CONFIG_YAML, now_ms, handle.new_id(ChunkId))
+        await driver.put(layout.OVERWRITTEN + backup, old[0])
+        await driver.sync()
+    try:
+        handle.shared.config_version = await _put(
+            handle, encode_config_yaml(handle.config), previous
+        )
+    except ConditionFailed:
+        raise ConflictError(
+            message="the configuration was saved by somebody else since this repository was "
+            "opened; reopen it, make the change again and save",
+            kind=ErrorKind.CONFIG_UPDATED,
+        ) from None
+
+
+async def _put(handle: RepoHandle, data: bytes, previous: Version | None) -> Version:
+    return await handle.driver.put_if(
+        layout.CONFIG_YAML, data, previous=previous, content_type="application/yaml"
+    )

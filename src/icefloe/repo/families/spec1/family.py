@@ -1,0 +1,199 @@
+"""The family of spec version 1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from icefloe.assets.assets import Assets, Caches
+from icefloe.changes.zarr_metadata import parse_zarr_json
+from icefloe.config import RepositoryConfig
+from icefloe.config.resolved import ResolvedConfig
+from icefloe.errors import (
+    ConflictError,
+    ErrorKind,
+    InvalidInputError,
+    RefNotFoundError,
+    SnapshotNotFoundError,
+)
+from icefloe.format import layout
+from icefloe.format.config.file import decode_config_yaml
+from icefloe.format.metadata.items import encode_metadata
+from icefloe.format.ref_files import encode_ref_file
+from icefloe.format.repo_info.snapshots import SnapshotInfo
+from icefloe.format.snapshot.file import Snapshot
+from icefloe.format.snapshot.nodes import ArrayData
+from icefloe.ids import FIRST_SNAPSHOT_ID, SnapshotId
+from icefloe.repo.families import creation
+from icefloe.repo.families.spec1 import config_yaml, refs
+from icefloe.repo.handle import Family, FoundRepository, LineCommit, NewCommit, RepoHandle, SeenTip
+from icefloe.repo.refs import MAIN
+from icefloe.storage.driver import Driver, Version, find_object
+
+
+class _FoundBranch(FoundRepository):
+    """A file of branch `main`; the configuration is in another file."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.family = Spec1()
+        self._driver = driver
+        self._config_version: Version | None = None
+
+    async def saved_config(self) -> RepositoryConfig | None:
+        found = await find_object(self._driver, layout.CONFIG_YAML)
+        if found is None:
+            return None
+        data, self._config_version = found
+        return decode_config_yaml(data)
+
+    def remember(self, handle: RepoHandle) -> None:
+        handle.shared.config_version = self._config_version
+
+
+class Spec1(Family):
+    """Repositories with one small file per ref, which is replaced under a condition."""
+
+    name = "spec-1"
+    noun = "a repository of spec version 1"
+    spec_version = 1
+
+    # -- recognising and creating
+
+    async def find(self, driver: Driver) -> FoundRepository | None:
+        found = await find_object(driver, layout.branch_key(MAIN), needs_bucket=False)
+        return None if found is None else _FoundBranch(driver)
+
+    def missing(self) -> str:
+        return layout.branch_key(MAIN)
+
+    def make_assets(self, driver: Driver, settings: ResolvedConfig) -> Assets:
+        return Assets(driver, settings, Caches(settings), spec_version=1)
+
+    async def is_unfinished(self, driver: Driver) -> bool:
+        return await creation.is_unfinished(driver)
+
+    async def create(self, handle: RepoHandle, config: RepositoryConfig | None) -> None:
+        """The branch comes last: it makes the repository, and then the configuration is there."""
+        await creation.put_first_snapshot(handle, has_log=False)
+        if config is not None:
+            await config_yaml.create(handle, config)
+        await refs.put_ref(
+            handle, layout.branch_key(MAIN), encode_ref_file(FIRST_SNAPSHOT_ID), None
+        )
+
+    # -- refs
+
+    async def list_branches(self, handle: RepoHandle) -> set[str]:
+        return await refs.list_branches(handle)
+
+    async def list_tags(self, handle: RepoHandle) -> set[str]:
+        return await refs.list_tags(handle)
+
+    async def lookup_branch(self, handle: RepoHandle, name: str) -> SnapshotId:
+        return await refs.lookup_branch(handle, name)
+
+    async def lookup_tag(self, handle: RepoHandle, name: str) -> SnapshotId:
+        return await refs.lookup_tag(handle, name)
+
+    def require_ref_name(self, name: str) -> None:
+        super().require_ref_name(name)
+        if "/" in name:
+            raise InvalidInputError(
+                f"ref name {name!r}: repositories of spec version 1 allow no '/'",
+                ErrorKind.INVALID_REF_NAME,
+            )
+
+    async def create_branch(self, handle: RepoHandle, name: str, at: SnapshotId) -> None:
+        await refs.create_branch(handle, name, at)
+
+    async def reset_branch(
+        self, handle: RepoHandle, name: str, to: SnapshotId, expected: SnapshotId | None
+    ) -> None:
+        await handle.assets.snapshot(to)
+        await refs.move_branch(handle, name, to, expected)
+
+    async def delete_branch(self, handle: RepoHandle, name: str) -> None:
+        await refs.delete_branch(handle, name)
+
+    async def create_tag(self, handle: RepoHandle, name: str, at: SnapshotId) -> None:
+        await refs.create_tag(handle, name, at)
+
+    async def delete_tag(self, handle: RepoHandle, name: str) -> None:
+        await refs.delete_tag(handle, name)
+
+    # -- history: one request for each snapshot
+
+    async def lookup_snapshot(self, handle: RepoHandle, snapshot_id: SnapshotId) -> SnapshotInfo:
+        return _info(await handle.assets.snapshot(snapshot_id))
+
+    async def ancestry(self, handle: RepoHandle, tip: SnapshotId) -> list[SnapshotInfo]:
+        found: dict[SnapshotId, SnapshotInfo] = {}
+        current: SnapshotId | None = tip
+        while current is not None and current not in found:
+            found[current] = info = _info(await handle.assets.snapshot(current))
+            current = info.parent_id
+        return list(found.values())
+
+    # -- sessions and commits
+
+    def require_metadata(self, values: Mapping[str, Any]) -> None:
+        encode_metadata(values, self.spec_version)
+
+    def parse_array(self, document: bytes, path: str) -> ArrayData | None:
+        return parse_zarr_json(document, path, has_rectilinear_grids=False)
+
+    async def line_since(
+        self, handle: RepoHandle, branch: str, base: SnapshotId
+    ) -> tuple[SnapshotId | None, list[LineCommit] | None]:
+        try:
+            tip = await refs.lookup_branch(handle, branch)
+        except RefNotFoundError:
+            return None, None
+        return tip, await _line_since(handle, tip, base)
+
+    async def require_tip(
+        self, handle: RepoHandle, branch: str, base: SnapshotId
+    ) -> SeenTip | None:
+        tip = await refs.lookup_branch(handle, branch)
+        if tip != base:
+            raise ConflictError(base.text, tip.text)
+        return None
+
+    async def publish(
+        self, handle: RepoHandle, commit: NewCommit, branch: str, seen: SeenTip | None
+    ) -> None:
+        try:
+            await refs.move_branch(handle, branch, commit.snapshot.id, commit.base)
+        except ConflictError as conflict:
+            raise ConflictError(
+                conflict.expected_parent, conflict.actual_parent, kind=ErrorKind.COMMIT_CONFLICT
+            ) from None
+
+    # -- settings
+
+    async def save_config(self, handle: RepoHandle) -> None:
+        await config_yaml.save(handle)
+
+
+def _info(snapshot: Snapshot) -> SnapshotInfo:
+    return SnapshotInfo(
+        snapshot.id, snapshot.parent_id, snapshot.flushed_at, snapshot.message, snapshot.metadata
+    )
+
+
+async def _line_since(
+    handle: RepoHandle, tip: SnapshotId, base: SnapshotId
+) -> list[LineCommit] | None:
+    line: dict[SnapshotId, LineCommit] = {}
+    current: SnapshotId | None = tip
+    while current is not None and current not in line:
+        if current == base:
+            return list(line.values())[::-1]
+        line[current] = LineCommit(current)
+        try:
+            current = (await handle.assets.snapshot(current)).parent_id
+        except SnapshotNotFoundError:
+            if current == tip:
+                raise
+            return None  # history was cut off by expiration
+    return None

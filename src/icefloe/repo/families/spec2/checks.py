@@ -1,0 +1,46 @@
+"""What a `repo` object has to say before an operation goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from icefloe.errors import ErrorKind, ReadOnlyError, RefNotFoundError, SnapshotNotFoundError
+from icefloe.format.repo_info.file import RepoAvailability, RepoInfo
+from icefloe.ids import SnapshotId
+
+
+def require_online(info: RepoInfo) -> None:
+    """Refuse a repository that takes no writes now."""
+    if info.status.availability != RepoAvailability.ONLINE:
+        reason = info.status.limited_availability_reason
+        raise ReadOnlyError(
+            "the repository is read-only" + (f": {reason}" if reason else ""),
+            ErrorKind.READ_ONLY_REPOSITORY,
+        )
+
+
+def require_branch(info: RepoInfo, name: str) -> SnapshotId:
+    """The tip of a branch, which has to be there."""
+    if name not in info.branches:
+        raise RefNotFoundError(f"no branch {name!r}; {_known('branches', info.branches)}")
+    return info.branches[name]
+
+
+def require_tag(info: RepoInfo, name: str) -> SnapshotId:
+    """The snapshot of a tag, which has to be there."""
+    if name not in info.tags:
+        raise RefNotFoundError(f"no tag {name!r}; {_known('tags', info.tags)}")
+    return info.tags[name]
+
+
+def require_snapshot(info: RepoInfo, snapshot_id: SnapshotId) -> None:
+    """Refuse a snapshot that the repository does not list."""
+    if snapshot_id not in info.snapshots:
+        raise SnapshotNotFoundError(f"no snapshot {snapshot_id} in this repository")
+
+
+def _known(noun: str, names: Iterable[str]) -> str:
+    listed = sorted(names)
+    shown = ", ".join(repr(name) for name in listed[:10])
+    more = f" and {len(listed) - 10} more" if len(listed) > 10 else ""
+    return f"{noun} are {shown}{more}" if listed else f"there are no {noun}"

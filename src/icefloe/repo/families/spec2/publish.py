@@ -1,0 +1,132 @@
+"""Publishing commits: each is one replacement of the `repo` object."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from icefloe.errors import ConflictError, ErrorKind, SessionStateError, SnapshotNotFoundError
+from icefloe.format.repo_info.file import (
+    RepoInfo,
+    UpdateKind,
+)
+from icefloe.format.repo_info.snapshots import SnapshotInfo
+from icefloe.format.snapshot.file import Snapshot
+from icefloe.ids import SnapshotId
+from icefloe.repo.families.spec2.checks import require_branch
+from icefloe.repo.families.spec2.flags import require_flag
+from icefloe.repo.families.spec2.update import Change, Changed, SeenRepo, update_repo
+from icefloe.repo.handle import NewCommit, RepoHandle, SeenTip
+
+
+async def publish(handle: RepoHandle, commit: NewCommit, branch: str, seen: SeenTip | None) -> None:
+    """List the snapshot and make it the tip of its branch."""
+
+    def change(info: RepoInfo) -> Changed:
+        require_tip(info, branch, commit.base)
+        changed = replace(
+            _with_snapshot(info, commit.snapshot, commit.base),
+            branches={**info.branches, branch: commit.snapshot.id},
+        )
+        values = {"branch": branch, "new_snap_id": commit.snapshot.id}
+        return changed, UpdateKind.NEW_COMMIT, values
+
+    await _update(handle, commit, change, seen if isinstance(seen, SeenRepo) else None)
+
+
+async def publish_amended(handle: RepoHandle, commit: NewCommit, branch: str) -> None:
+    """List the snapshot with the parent of its base, and make it the tip instead of its base."""
+
+    def change(info: RepoInfo) -> Changed:
+        require_tip(info, branch, commit.base)
+        require_base(info, commit.base)
+        amended = info.snapshots[commit.base]
+        pruned = amended.pruned_ancestor_tx_logs
+        changed = replace(
+            _with_snapshot(info, commit.snapshot, amended.parent_id, pruned),
+            branches={**info.branches, branch: commit.snapshot.id},
+        )
+        values = {
+            "branch": branch,
+            "previous_snap_id": commit.base,
+            "new_snap_id": commit.snapshot.id,
+        }
+        return changed, UpdateKind.COMMIT_AMENDED, values
+
+    await _update(handle, commit, change)
+
+
+async def publish_detached(handle: RepoHandle, commit: NewCommit) -> None:
+    """List the snapshot."""
+
+    def change(info: RepoInfo) -> Changed:
+        require_base(info, commit.base)
+        changed = _with_snapshot(info, commit.snapshot, commit.base)
+        return changed, UpdateKind.NEW_DETACHED_SNAPSHOT, {"new_snap_id": commit.snapshot.id}
+
+    await _update(handle, commit, change)
+
+
+class _AlreadyListed(Exception):  # noqa: N818 - good news, not an error
+    """An earlier try of this very update has succeeded."""
+
+
+async def _update(
+    handle: RepoHandle, commit: NewCommit, change: Change, seen: SeenRepo | None = None
+) -> None:
+    """Publish a commit once.
+
+    A request that had succeeded may be repeated on the way to the storage. The repetition fails,
+    which looks as if another writer had been first. So a snapshot that is listed ends the update.
+    """
+
+    def checked(info: RepoInfo) -> Changed:
+        if commit.snapshot.id in info.snapshots:
+            raise _AlreadyListed
+        if commit.moves_nodes:
+            require_flag(info, "move_node")
+        return change(info)
+
+    try:
+        await update_repo(handle, checked, seen=seen)
+    except _AlreadyListed:
+        return
+
+
+def require_tip(info: RepoInfo, branch: str, expected: SnapshotId) -> None:
+    """Refuse to commit to a branch that has moved."""
+    tip = require_branch(info, branch)
+    if tip != expected:
+        raise ConflictError(expected.text, tip.text)
+
+
+def require_base(info: RepoInfo, base: SnapshotId) -> None:
+    """Refuse the base of a session that is not listed any more."""
+    if base not in info.snapshots:
+        raise SnapshotNotFoundError(
+            f"snapshot {base}, from which the session started, has expired or was deleted since; "
+            "the session keeps its changes: rebase it, or make them again in a new session"
+        )
+
+
+def require_amendable(info: RepoInfo, base: SnapshotId) -> SnapshotId:
+    """The parent of a snapshot that can be amended."""
+    require_base(info, base)
+    parent = info.snapshots[base].parent_id
+    if parent is None:
+        raise SessionStateError(
+            "the first snapshot of a repository cannot be amended; commit on top of it",
+            ErrorKind.NO_AMEND_FOR_INITIAL_COMMIT,
+        )
+    return parent
+
+
+def _with_snapshot(
+    info: RepoInfo,
+    snapshot: Snapshot,
+    parent_id: SnapshotId | None,
+    pruned: tuple[SnapshotId, ...] = (),
+) -> RepoInfo:
+    listed = SnapshotInfo(
+        snapshot.id, parent_id, snapshot.flushed_at, snapshot.message, snapshot.metadata, pruned
+    )
+    return replace(info, snapshots=info.snapshots.with_snapshot(listed))
