@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable
 from threading import Lock
 from typing import Generic, NamedTuple, TypeVar
 
-from icefloe.storage.forks import repair_after_fork
+from icefloe.storage.process_forks import repair_after_fork
 
 Value = TypeVar("Value")
 
