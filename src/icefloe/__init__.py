@@ -82,6 +82,10 @@ if TYPE_CHECKING:
         UnknownOutcomeError,
     )
     from icefloe.ids import FIRST_SNAPSHOT_ID, ChunkId, ManifestId, NodeId, ObjectId, SnapshotId
+    from icefloe.maintenance.garbage import GarbagePlan
+    from icefloe.maintenance.progress import Progress
+    from icefloe.maintenance.retention import Keep
+    from icefloe.maintenance.summary import ChunkStorageStats, GCSummary
     from icefloe.repo.families.spec2.flags import FeatureFlag
     from icefloe.repo.rewrite import CommitMethod
     from icefloe.repo.sessions import SessionMode
@@ -155,6 +159,12 @@ __all__ = [
     "FeatureFlag",
     "SessionMode",
     "CommitMethod",
+    # keeping them healthy
+    "ChunkStorageStats",
+    "GCSummary",
+    "GarbagePlan",
+    "Keep",
+    "Progress",
     # storage
     "Storage",
     "http_storage",
@@ -322,6 +332,10 @@ _NAMES_OF = {
         "UnknownOutcomeError",
     ),
     "ids": ("FIRST_SNAPSHOT_ID", "ChunkId", "ManifestId", "NodeId", "ObjectId", "SnapshotId"),
+    "maintenance.garbage": ("GarbagePlan",),
+    "maintenance.progress": ("Progress",),
+    "maintenance.retention": ("Keep",),
+    "maintenance.summary": ("ChunkStorageStats", "GCSummary"),
     "repo.families.spec2.flags": ("FeatureFlag",),
     "repo.rewrite": ("CommitMethod",),
     "repo.sessions": ("SessionMode",),

@@ -23,8 +23,11 @@ _HOMES = {
     "AnyCredential": "storage.identity.containers",
     "CommitMethod": "repo.rewrite",
     "ConflictSolver": "changes.solvers",
+    "GarbagePlan": "maintenance.garbage",
+    "Keep": "maintenance.retention",
     "RepairPlan": "maintenance.repair",
     "RepoStatus": "api.values",
+    "Report": "maintenance.progress",
     "RescuePlan": "maintenance.rescue",
     "SpecVersion": "api.values",
 }

@@ -74,6 +74,12 @@ class BoundedCache(Generic[Value]):
             for key in keys:
                 self._remove(key)
 
+    def clear(self) -> None:
+        """Let go of everything."""
+        with self._lock:
+            self._entries.clear()
+            self._weight = self._nbytes = 0
+
     def _is_over(self, weight: int, nbytes: int) -> bool:
         return weight > self._capacity or (self._max_bytes is not None and nbytes > self._max_bytes)
 
