@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from icefloe import credentials
     from icefloe.api.ancestry_graph import AncestryGraph
+    from icefloe.api.generations import NumberedRefs
     from icefloe.api.repository import Repository
     from icefloe.api.session import ForkSession, Session
     from icefloe.api.values import (
@@ -82,10 +83,7 @@ if TYPE_CHECKING:
         UnknownOutcomeError,
     )
     from icefloe.ids import FIRST_SNAPSHOT_ID, ChunkId, ManifestId, NodeId, ObjectId, SnapshotId
-    from icefloe.maintenance.garbage import GarbagePlan
-    from icefloe.maintenance.progress import Progress
-    from icefloe.maintenance.retention import Keep
-    from icefloe.maintenance.summary import ChunkStorageStats, GCSummary
+    from icefloe.legacy.generation import Generation
     from icefloe.repo.families.spec2.flags import FeatureFlag
     from icefloe.repo.rewrite import CommitMethod
     from icefloe.repo.sessions import SessionMode
@@ -152,6 +150,8 @@ __all__ = [
     "RepoStatus",
     "SnapshotInfo",
     "SpecVersion",
+    "Generation",
+    "NumberedRefs",
     "Update",
     "UpdateType",
     "AncestryGraph",
@@ -159,12 +159,6 @@ __all__ = [
     "FeatureFlag",
     "SessionMode",
     "CommitMethod",
-    # keeping them healthy
-    "ChunkStorageStats",
-    "GCSummary",
-    "GarbagePlan",
-    "Keep",
-    "Progress",
     # storage
     "Storage",
     "http_storage",
@@ -263,6 +257,7 @@ __all__ = [
 
 _NAMES_OF = {
     "api.ancestry_graph": ("AncestryGraph",),
+    "api.generations": ("NumberedRefs",),
     "api.repository": ("Repository",),
     "api.session": ("ForkSession", "Session"),
     "api.values": (
@@ -332,10 +327,7 @@ _NAMES_OF = {
         "UnknownOutcomeError",
     ),
     "ids": ("FIRST_SNAPSHOT_ID", "ChunkId", "ManifestId", "NodeId", "ObjectId", "SnapshotId"),
-    "maintenance.garbage": ("GarbagePlan",),
-    "maintenance.progress": ("Progress",),
-    "maintenance.retention": ("Keep",),
-    "maintenance.summary": ("ChunkStorageStats", "GCSummary"),
+    "legacy.generation": ("Generation",),
     "repo.families.spec2.flags": ("FeatureFlag",),
     "repo.rewrite": ("CommitMethod",),
     "repo.sessions": ("SessionMode",),

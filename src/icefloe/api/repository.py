@@ -15,10 +15,8 @@ from icefloe.api.authorize import authorizations
 from icefloe.api.generated.repository_async import RepositoryAsync
 from icefloe.api.handles import Handles, driver_for, with_saved_settings
 from icefloe.api.health import RepositoryHealth
-from icefloe.api.maintenance import RepositoryMaintenance
 from icefloe.api.session import Session
 from icefloe.config import RepositoryConfig, StorageSettings
-from icefloe.ids import SnapshotId
 from icefloe.on_demand import on_demand
 from icefloe.repo import lifecycle, sessions
 from icefloe.repo.handle import Clock, RepoHandle
@@ -30,6 +28,7 @@ if TYPE_CHECKING:
     from icefloe.api import ancestry_graph as graphs
     from icefloe.api import values
     from icefloe.api.ancestry_graph import AncestryGraph
+    from icefloe.api.generations import NewGeneration
     from icefloe.api.values import (
         ManifestFileInfo,
         RepoStatus,
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     )
     from icefloe.changes.diff import Diff
     from icefloe.changes.solvers import ConflictSolver
+    from icefloe.legacy.generation import Generation
     from icefloe.repo import feature_flags, history, queries, rearrange, refs, rewrite, settings
     from icefloe.repo.families.spec2.flags import FeatureFlag
     from icefloe.repo.rewrite import CommitMethod
@@ -60,7 +60,7 @@ else:
 
 
 @check_arguments
-class Repository(RepositoryMaintenance, RepositoryHealth, RepositoryAsync):
+class Repository(RepositoryHealth, RepositoryAsync):
     """A versioned store of Zarr arrays.
 
     Make one with `Repository.create`, `open` or `open_or_create`.
@@ -71,7 +71,8 @@ class Repository(RepositoryMaintenance, RepositoryHealth, RepositoryAsync):
 
     def __repr__(self) -> str:
         version = int(self._handles.spec_version)
-        return f"<icefloe.Repository spec_version={version} {self._handles.storage!r}>"
+        kind = f"spec_version={version}" if version else f"generation={self.generation.value}"
+        return f"<icefloe.Repository {kind} {self._handles.storage!r}>"
 
     def __getstate__(self) -> dict[str, Any]:
         return {"handles": self._handles}
@@ -89,11 +90,13 @@ class Repository(RepositoryMaintenance, RepositoryHealth, RepositoryAsync):
         authorize_virtual_chunk_access: Mapping[str, AnyCredential | None] | None = None,
         spec_version: SpecVersion | int | None = None,
         check_clean_root: bool = True,
+        generation: NewGeneration | None = None,
     ) -> Self:
         """Start a new repository in an empty place.
 
         A configuration given here is saved with the repository. `check_clean_root=False` allows
-        a place where other objects lie.
+        a place where other objects lie. `generation` makes a repository of an older generation,
+        such as `NumberedRefs()`.
 
         Raises:
             AlreadyExistsError: another process created one at the same moment.
@@ -110,6 +113,7 @@ class Repository(RepositoryMaintenance, RepositoryHealth, RepositoryAsync):
                     spec_version=values.version_number(spec_version),
                     check_clean_root=check_clean_root,
                     authorize=authorizations(authorize_virtual_chunk_access),
+                    family=None if generation is None else generation.family(),
                 )
             ),
             is_blocking=True,
@@ -251,8 +255,13 @@ class Repository(RepositoryMaintenance, RepositoryHealth, RepositoryAsync):
         return set(self._handles.virtual_access.authorizations)
 
     @property
+    def generation(self) -> Generation:
+        """The generation of the format: that of a spec version, or an older one."""
+        return self._handles.either.family.generation
+
+    @property
     def spec_version(self) -> SpecVersion:
-        """The version of the format."""
+        """The version of the format; 0 for generations before version 1."""
         return values.SpecVersion(self._handles.spec_version)
 
     def save_config(self) -> None:
@@ -320,7 +329,9 @@ class Repository(RepositoryMaintenance, RepositoryHealth, RepositoryAsync):
 
     def create_branch(self, branch: str, snapshot_id: str) -> None:
         """Create a branch that points at a snapshot."""
-        return run_blocking(refs.create_branch(self.handle, branch, SnapshotId.parse(snapshot_id)))
+        return run_blocking(
+            refs.create_branch(self.handle, branch, self.handle.snapshot_id(snapshot_id))
+        )
 
     def list_branches(self) -> set[str]:
         """Names of all branches."""
@@ -337,9 +348,9 @@ class Repository(RepositoryMaintenance, RepositoryHealth, RepositoryAsync):
 
         With `from_snapshot_id` only if the branch still points there.
         """
-        expected = None if from_snapshot_id is None else SnapshotId.parse(from_snapshot_id)
+        expected = None if from_snapshot_id is None else self.handle.snapshot_id(from_snapshot_id)
         return run_blocking(
-            refs.reset_branch(self.handle, branch, SnapshotId.parse(snapshot_id), expected)
+            refs.reset_branch(self.handle, branch, self.handle.snapshot_id(snapshot_id), expected)
         )
 
     def delete_branch(self, branch: str) -> None:
@@ -348,7 +359,7 @@ class Repository(RepositoryMaintenance, RepositoryHealth, RepositoryAsync):
 
     def create_tag(self, tag: str, snapshot_id: str) -> None:
         """Create a tag, which points at its snapshot for good."""
-        return run_blocking(refs.create_tag(self.handle, tag, SnapshotId.parse(snapshot_id)))
+        return run_blocking(refs.create_tag(self.handle, tag, self.handle.snapshot_id(snapshot_id)))
 
     def list_tags(self) -> set[str]:
         """Names of all tags."""
@@ -366,12 +377,12 @@ class Repository(RepositoryMaintenance, RepositoryHealth, RepositoryAsync):
 
     def lookup_snapshot(self, snapshot_id: str) -> SnapshotInfo:
         """Message, time, metadata and parent of a snapshot."""
-        key = SnapshotId.parse(snapshot_id)
+        key = self.handle.snapshot_id(snapshot_id)
         return values.SnapshotInfo.of(run_blocking(history.lookup_snapshot(self.handle, key)))
 
     def list_manifest_files(self, snapshot_id: str) -> list[ManifestFileInfo]:
         """The manifest files a snapshot uses."""
-        key = SnapshotId.parse(snapshot_id)
+        key = self.handle.snapshot_id(snapshot_id)
         files = run_blocking(queries.manifest_files(self.handle, key))
         return [values.ManifestFileInfo.of(info) for info in files]
 

@@ -35,8 +35,9 @@ def to_microseconds(instant: datetime) -> int:
 
 
 class SpecVersion(IntEnum):
-    """Versions of the format that can be written."""
+    """Versions of the format. Generations before version 1 count as 0."""
 
+    v0 = 0
     v1 = 1
     v2 = 2
 

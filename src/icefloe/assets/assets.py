@@ -70,11 +70,6 @@ class Caches:
         self.chunks: BoundedCache[bytes] = BoundedCache(caching.num_bytes_chunks)
         self.repo: RepoObject | None = None
 
-    def clear(self) -> None:
-        """Forget all but the repo object, which is asked about every time anyway."""
-        for cache in (self.snapshots, self.manifests, self.logs, self.chunks):
-            cache.clear()
-
     def keep_manifest(self, manifest: Manifest) -> None:
         self.manifests.put(manifest.id, manifest, max(1, manifest.num_chunk_refs), manifest.nbytes)
 
@@ -168,7 +163,7 @@ class Assets:
         cached = self.caches.logs.get(snapshot_id)
         if cached is not None:
             return cached
-        key = layout.transaction_log_key(snapshot_id)
+        key = self.transaction_log_key(snapshot_id)
         return self._arrived_log(snapshot_id, key, await self.driver.get(key))
 
     async def snapshots_and_logs(
@@ -178,14 +173,14 @@ class Assets:
         snapshots = {key: self.caches.snapshots.get(key) for key in snapshot_ids}
         logs = {key: self.caches.logs.get(key) for key in log_ids}
         wanted = [self.snapshot_key(key) for key, found in snapshots.items() if found is None]
-        wanted += [layout.transaction_log_key(key) for key, found in logs.items() if found is None]
+        wanted += [self.transaction_log_key(key) for key, found in logs.items() if found is None]
         blobs = await self.driver.get_many([(key, None) for key in wanted]) if wanted else []
         arrived = dict(zip(wanted, blobs, strict=True))
         for at in snapshots:
             if (data := arrived.get(key := self.snapshot_key(at))) is not None:
                 snapshots[at] = self._arrived_snapshot(at, key, data)
         for at in logs:
-            if (data := arrived.get(key := layout.transaction_log_key(at))) is not None:
+            if (data := arrived.get(key := self.transaction_log_key(at))) is not None:
                 logs[at] = self._arrived_log(at, key, data)
         return (
             [found for at in snapshot_ids if (found := snapshots[at]) is not None],
@@ -254,30 +249,44 @@ class Assets:
         """The file of a manifest."""
         return layout.manifest_key(manifest_id)
 
+    def transaction_log_key(self, snapshot_id: SnapshotId) -> str:
+        """The file of the log of a commit."""
+        return layout.transaction_log_key(snapshot_id)
+
     def chunk_key(self, chunk_id: ChunkId) -> str:
         """The object of one native chunk, or of several packed together."""
         return layout.chunk_key(chunk_id)
 
     # -- writing
 
+    async def encode_commit(
+        self, snapshot: Snapshot, log: TransactionLog
+    ) -> tuple[Snapshot, list[tuple[str, bytes]]]:
+        """The snapshot as readers will find it, and its files, that of the snapshot first."""
+        return snapshot, [self.encode_snapshot(snapshot), self.encode_log(log)]
+
     async def put_metadata_files(self, files: Sequence[tuple[str, bytes]]) -> None:
         """Write snapshots, manifests and logs, at once; their ids are new, so nothing is lost."""
         storage_class = self.settings.storage.metadata_storage_class
-        await self.driver.put_many(files, describe=object_metadata, storage_class=storage_class)
+        await self.driver.put_many(files, describe=self.describe, storage_class=storage_class)
+
+    def describe(self, data: bytes) -> dict[str, str]:
+        """The user metadata that goes with a metadata file; no reader relies on it."""
+        return object_metadata(data)
 
     def encode_snapshot(self, snapshot: Snapshot) -> tuple[str, bytes]:
         """Key and bytes of a snapshot file."""
         data = snapshot_encode.encode_snapshot(
             snapshot, spec_version=self.spec_version, level=self.settings.compression.level
         )
-        return layout.snapshot_key(snapshot.id), data
+        return self.snapshot_key(snapshot.id), data
 
     def encode_log(self, log: TransactionLog) -> tuple[str, bytes]:
         """Key and bytes of a transaction log."""
         data = transaction_log.encode_transaction_log(
             log, spec_version=self.spec_version, level=self.settings.compression.level
         )
-        return layout.transaction_log_key(log.id), data
+        return self.transaction_log_key(log.id), data
 
     def encode_manifest(self, manifest: Manifest) -> bytes:
         """The bytes of a manifest file."""

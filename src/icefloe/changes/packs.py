@@ -44,7 +44,8 @@ class Packs:
 
     def __init__(self) -> None:
         self._packs: dict[ChunkId, Pack] = {}
-        self._open: Pack | None = None
+        self._open: dict[NodeId | None, Pack] = {}
+        """The packs that take chunks: one for all arrays (None), or one for each array."""
 
     @property
     def num_bytes(self) -> int:
@@ -63,11 +64,17 @@ class Packs:
         coordinates: Coordinates,
         data: bytes,
         new_id: Callable[[], ChunkId],
+        *,
+        is_shared: bool = True,
     ) -> int:
-        """Put a chunk into the open pack and into `edits`; returns how full the pack is now."""
-        pack = self._open
+        """Put a chunk into the open pack and into `edits`; returns how full the pack is now.
+
+        Only a pack that `is_shared` has chunks of several arrays.
+        """
+        owner = None if is_shared else node_id
+        pack = self._open.get(owner)
         if pack is None:
-            pack = self._open = Pack(new_id())
+            pack = self._open[owner] = Pack(new_id())
             self._packs[pack.id] = pack
         key = (node_id, coordinates)
         pack.num_bytes += len(data) - len(pack.chunks.get(key, b""))
@@ -76,8 +83,13 @@ class Packs:
         return pack.num_bytes
 
     def close(self, changes: ChangeSet) -> None:
-        """Give every chunk of the open pack its place; chunks to come go into a new pack."""
-        pack, self._open = self._open, None
+        """Give every chunk of open packs its place; chunks to come go into new packs."""
+        for owner in list(self._open):
+            self.close_pack(changes, owner)
+
+    def close_pack(self, changes: ChangeSet, owner: NodeId | None) -> None:
+        """The same for the pack of one array, or for the one that they share (None)."""
+        pack = self._open.pop(owner, None)
         if pack is None:
             return
         parts: list[bytes] = []
@@ -100,7 +112,7 @@ class Packs:
         packs = [
             pack
             for pack in self._packs.values()
-            if pack is not self._open and (all_closed or not pack.is_taken)
+            if pack not in self._open.values() and (all_closed or not pack.is_taken)
         ]
         for pack in packs:
             pack.is_taken = True

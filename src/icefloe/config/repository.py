@@ -73,10 +73,14 @@ class PackingConfig(Section):
     switches packing off again. They wait in memory until there are `target_size_bytes` of them, or
     the session is committed; one session keeps at most about ten objects' worth. Official Icechunk
     reads packed chunks, but drops this section when it saves a configuration.
+
+    An object has chunks of all arrays that are written meanwhile, or with `is_one_array_each` of
+    one array only. Then what waits in memory grows with the number of arrays.
     """
 
     target_size_bytes: OptionalU64 = None
     max_chunk_size_bytes: OptionalU64 = None
+    is_one_array_each: bool | None = None
 
 
 @record()

@@ -184,6 +184,7 @@ class ResolvedPacking:
 
     target_size_bytes: int = 8 * 1024 * 1024
     max_chunk_size_bytes: int = 256 * 1024
+    is_one_array_each: bool = False
 
 
 NO_PACKING = ResolvedPacking(max_chunk_size_bytes=0)

@@ -268,7 +268,7 @@ async def _write(
     )
     if before is not None:
         log = union_of_logs(before, log)
-    files = [handle.assets.encode_snapshot(snapshot), handle.assets.encode_log(log)]
+    snapshot, files = await handle.assets.encode_commit(snapshot, log)
     seen = () if work.seen is None else work.seen.files
     await handle.assets.put_metadata_files([*files, *seen])
     await require_clock_of_storage(handle, files[0][0], snapshot.flushed_at)

@@ -22,6 +22,7 @@ from icefloe.format.repo_info.snapshots import SnapshotInfo, SnapshotTable
 from icefloe.format.snapshot.file import Snapshot
 from icefloe.format.snapshot.nodes import ArrayData
 from icefloe.ids import ObjectId, SnapshotId
+from icefloe.legacy.generation import Generation
 from icefloe.on_demand import on_demand
 from icefloe.records import record
 from icefloe.repo.contention import Contention
@@ -83,7 +84,11 @@ class RepoHandle:
         return self.assets.settings
 
     def new_id(self, kind: type[Id]) -> Id:
-        return kind(self.clock.random_bytes(kind.size))
+        return self.family.new_id(kind, self.clock.random_bytes(kind.size))
+
+    def snapshot_id(self, text: str) -> SnapshotId:
+        """The id behind the text that people see and pass."""
+        return self.family.parse_snapshot_id(text)
 
     def require_writable(self) -> None:
         """Refuse to write where the driver or the family can only read."""
@@ -148,14 +153,17 @@ class Family(ABC):
     """The name of the generation of the format, such as "spec-2"."""
     noun: str
     """What messages call a repository of this family."""
+    generation: Generation
     spec_version: int
-    """What `Repository.spec_version` says."""
+    """What `Repository.spec_version` says; 0 before spec version 1."""
     is_writable = True
     stores_parents = True
     """A snapshot file has the id of its parent."""
     has_repo_object = False
     """There is a `repo` object, with an operations log, a status and metadata of its own."""
     can_amend = False
+    numbers_nodes = False
+    """Nodes have numbers of 32 bits, of which two might be the same."""
     looks_before_upload = False
     """A commit calls `require_tip` before it uploads; one that rebases always does."""
 
@@ -168,6 +176,14 @@ class Family(ABC):
     @abstractmethod
     def missing(self) -> str:
         """The key whose absence says that there is no repository of this family."""
+
+    def new_id(self, kind: type[Id], random: bytes) -> Id:
+        """A new id from random bytes."""
+        return kind(random)
+
+    def parse_snapshot_id(self, text: str) -> SnapshotId:
+        """The id behind the text of it in this family."""
+        return SnapshotId.parse(text)
 
     def make_assets(self, driver: Driver, settings: ResolvedConfig) -> Assets:
         """Files of this family, with empty caches."""
@@ -277,6 +293,14 @@ class Family(ABC):
     def require_metadata(self, values: Mapping[str, Any]) -> None:
         """Refuse metadata that the files of this family cannot hold."""
         self._refuse("writing metadata")
+
+    def stored_document(self, document: bytes, path: str) -> bytes:
+        """A zarr.json as it will be found in a snapshot: not all families keep every byte.
+
+        Raises:
+            InvalidInputError: the files of this family have no place for a part of it.
+        """
+        return document
 
     def parse_array(self, document: bytes, path: str) -> ArrayData | None:
         """What a snapshot says of the array with this zarr.json; None for a group.

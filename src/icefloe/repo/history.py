@@ -46,7 +46,7 @@ async def resolve(
         return await handle.family.lookup_branch(handle, branch)
     if tag is not None:
         return await handle.family.lookup_tag(handle, tag)
-    return SnapshotId.parse(snapshot_id or "")
+    return handle.snapshot_id(snapshot_id or "")
 
 
 async def lookup_snapshot(handle: RepoHandle, snapshot_id: SnapshotId) -> SnapshotInfo:

@@ -22,9 +22,11 @@ from icefloe.storage.driver import ConditionFailed, Driver
 from icefloe.storage.spec import Storage
 
 if TYPE_CHECKING:
+    from icefloe.repo.families import older
     from icefloe.repo.families.spec1 import family as spec1
     from icefloe.storage.drivers import probe
 else:
+    older = on_demand("icefloe.repo.families.older")
     spec1 = on_demand("icefloe.repo.families.spec1.family")
     probe = on_demand("icefloe.storage.drivers.probe")
 
@@ -32,7 +34,10 @@ _PAUSES_S = (0.05, 0.1, 0.2, 0.4)
 
 
 def _families() -> Iterator[Family]:
-    """Every family, in the order in which a repository is asked for its own."""
+    """The families of the spec versions, in the order in which a repository is asked for its own.
+
+    Older generations come after them: a migration in place leaves their files where they are.
+    """
     yield Spec2()
     yield spec1.Spec1()
 
@@ -51,7 +56,7 @@ async def find_repository(driver: Driver) -> FoundRepository | None:
         found = await family.find(driver)
         if found is not None:
             return found
-    return None
+    return await older.find_older(driver)
 
 
 async def _require_repository(storage: Storage, driver: Driver) -> FoundRepository:
@@ -59,7 +64,8 @@ async def _require_repository(storage: Storage, driver: Driver) -> FoundReposito
     if found is None:
         missing = " nor ".join(repr(family.missing()) for family in _families())
         raise RepositoryNotFoundError(
-            f"no repository in {storage!r}: neither {missing} exists; create one, or check the path"
+            f"no repository in {storage!r}: neither {missing} exists, nor a file of an older "
+            "generation; create one, or check the path"
         )
     return found
 
@@ -113,14 +119,17 @@ async def create_repository(
     spec_version: int,
     check_clean_root: bool,
     authorize: Authorizations | None = None,
+    family: Family | None = None,
 ) -> RepoHandle:
     """Start a repository: an empty first snapshot and the branch `main`.
+
+    A `family` given is that of an older generation, instead of a spec version.
 
     Raises:
         AlreadyExistsError: somebody else created one at the same moment.
         InvalidInputError: the place is not empty, kind `parent-directory-not-clean`.
     """
-    family = _new_family(spec_version)
+    family = family or _new_family(spec_version)
     if config is not None:
         config.validate()
     access = _access(None, config, authorize)

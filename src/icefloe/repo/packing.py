@@ -37,10 +37,11 @@ async def add_chunk(
         edits, new_id = state.edits(node), partial(handle.new_id, ChunkId)
         if edits is None:
             return
-        num_bytes = state.packs.add(edits, node.id, coordinates, data, new_id)
+        is_shared = not handle.settings.packing.is_one_array_each
+        num_bytes = state.packs.add(edits, node.id, coordinates, data, new_id, is_shared=is_shared)
         if num_bytes < handle.settings.packing.target_size_bytes:
             return
-        state.packs.close(state.changes)
+        state.packs.close_pack(state.changes, None if is_shared else node.id)
         packs = state.packs.take()
     await store_closed(workspace, packs)
 

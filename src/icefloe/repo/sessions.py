@@ -14,10 +14,10 @@ from icefloe.changes.packs import Packs
 from icefloe.errors import ErrorKind, ReadOnlyError, SessionStateError
 from icefloe.format.snapshot.file import ManifestFiles, Snapshot
 from icefloe.format.snapshot.nodes import ArrayData, Node
-from icefloe.ids import SnapshotId
+from icefloe.ids import NodeId, SnapshotId
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.session_view import SessionView
-from icefloe.storage.process_forks import repair_after_fork
+from icefloe.storage.forks import repair_after_fork
 
 
 class SessionMode(Enum):
@@ -170,6 +170,16 @@ class SessionState:
         """Forget all changes."""
         with self.writing():
             self.show(self.snapshot, ChangeSet(), Packs())
+
+
+def new_node_id(handle: RepoHandle, state: SessionState) -> NodeId:
+    """An id for a new node; for callers who hold the lock of the session."""
+    new_id = handle.new_id(NodeId)
+    if handle.family.numbers_nodes:
+        taken = {node.id for node in state.changes.new.values()}
+        while new_id in taken or state.snapshot.nodes.has_id(new_id):
+            new_id = handle.new_id(NodeId)
+    return new_id
 
 
 async def open_readonly(handle: RepoHandle, snapshot_id: SnapshotId) -> SessionState:

@@ -19,14 +19,14 @@ from icefloe.errors import (
 )
 from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRef
 from icefloe.format.snapshot.nodes import ArrayData, Node
-from icefloe.ids import ChunkId, NodeId
+from icefloe.ids import ChunkId
 from icefloe.on_demand import on_demand
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.session_view import SessionView, all_chunks, find_chunk, load_manifests
-from icefloe.repo.sessions import SessionMode, SessionState
+from icefloe.repo.sessions import SessionMode, SessionState, new_node_id
 from icefloe.repo.workspace import Workspace
 from icefloe.storage.driver import Readable, Span
-from icefloe.store.zarr_keys import (
+from icefloe.store.keys import (
     METADATA,
     MetadataKey,
     V2Key,
@@ -254,10 +254,11 @@ async def set_key(workspace: Workspace, key: str, value: Any) -> None:
             ErrorKind.UNIMPLEMENTED,
         )
     if isinstance(parsed, MetadataKey):
-        document = bytes(value)
-        array = handle.family.parse_array(document, parsed.path)
+        given = bytes(value)
+        array = handle.family.parse_array(given, parsed.path)
+        document = handle.family.stored_document(given, parsed.path)
         with state.writing():
-            base, new_id = state.snapshot.nodes, handle.new_id(NodeId)
+            base, new_id = state.snapshot.nodes, new_node_id(handle, state)
             state.changes.put_node(base, parsed.path, document, array, new_id)
             state.forget_nodes()
         return

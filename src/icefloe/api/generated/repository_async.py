@@ -11,7 +11,6 @@ from icefloe.api.authorize import authorizations
 from icefloe.api.handles import Handles, driver_for
 from icefloe.api.session import Session
 from icefloe.config import RepositoryConfig, StorageSettings
-from icefloe.ids import SnapshotId
 from icefloe.on_demand import on_demand
 from icefloe.repo import lifecycle, sessions
 from icefloe.repo.handle import Clock, RepoHandle
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from icefloe.api import ancestry_graph as graphs
     from icefloe.api import values
     from icefloe.api.ancestry_graph import AncestryGraph
+    from icefloe.api.generations import NewGeneration
     from icefloe.api.values import ManifestFileInfo, RepoStatus, SnapshotInfo, SpecVersion
     from icefloe.changes.diff import Diff
     from icefloe.repo import feature_flags, history, queries, rearrange, refs, rewrite, settings
@@ -70,6 +70,7 @@ class RepositoryAsync:
         authorize_virtual_chunk_access: Mapping[str, AnyCredential | None] | None = None,
         spec_version: SpecVersion | int | None = None,
         check_clean_root: bool = True,
+        generation: NewGeneration | None = None,
     ) -> Self:
         """Like `create`, inside an event loop: Start a new repository in an empty place."""
         return cls._from_handle(
@@ -81,6 +82,7 @@ class RepositoryAsync:
                 spec_version=values.version_number(spec_version),
                 check_clean_root=check_clean_root,
                 authorize=authorizations(authorize_virtual_chunk_access),
+                family=None if generation is None else generation.family(),
             ),
             is_blocking=False,
         )
@@ -246,7 +248,9 @@ class RepositoryAsync:
 
     async def create_branch_async(self, branch: str, snapshot_id: str) -> None:
         """Like `create_branch`, inside an event loop: Create a branch that points at a snapshot."""
-        return await refs.create_branch(self._aio_handle, branch, SnapshotId.parse(snapshot_id))
+        return await refs.create_branch(
+            self._aio_handle, branch, self._aio_handle.snapshot_id(snapshot_id)
+        )
 
     async def list_branches_async(self) -> set[str]:
         """Like `list_branches`, inside an event loop: Names of all branches."""
@@ -263,9 +267,11 @@ class RepositoryAsync:
 
         Point a branch at another snapshot; what it pointed at stays until it is collected.
         """
-        expected = None if from_snapshot_id is None else SnapshotId.parse(from_snapshot_id)
+        expected = (
+            None if from_snapshot_id is None else self._aio_handle.snapshot_id(from_snapshot_id)
+        )
         return await refs.reset_branch(
-            self._aio_handle, branch, SnapshotId.parse(snapshot_id), expected
+            self._aio_handle, branch, self._aio_handle.snapshot_id(snapshot_id), expected
         )
 
     async def delete_branch_async(self, branch: str) -> None:
@@ -277,7 +283,9 @@ class RepositoryAsync:
 
         Create a tag, which points at its snapshot for good.
         """
-        return await refs.create_tag(self._aio_handle, tag, SnapshotId.parse(snapshot_id))
+        return await refs.create_tag(
+            self._aio_handle, tag, self._aio_handle.snapshot_id(snapshot_id)
+        )
 
     async def list_tags_async(self) -> set[str]:
         """Like `list_tags`, inside an event loop: Names of all tags."""
@@ -299,12 +307,12 @@ class RepositoryAsync:
 
         Message, time, metadata and parent of a snapshot.
         """
-        key = SnapshotId.parse(snapshot_id)
+        key = self._aio_handle.snapshot_id(snapshot_id)
         return values.SnapshotInfo.of(await history.lookup_snapshot(self._aio_handle, key))
 
     async def list_manifest_files_async(self, snapshot_id: str) -> list[ManifestFileInfo]:
         """Like `list_manifest_files`, inside an event loop: The manifest files a snapshot uses."""
-        key = SnapshotId.parse(snapshot_id)
+        key = self._aio_handle.snapshot_id(snapshot_id)
         files = await queries.manifest_files(self._aio_handle, key)
         return [values.ManifestFileInfo.of(info) for info in files]
 

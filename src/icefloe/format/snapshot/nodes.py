@@ -105,6 +105,10 @@ class NodeTable(Sequence[Node]):
         row = bisect_left(self.path, path)
         return self.node(row) if row < len(self) and self.path[row] == path else None
 
+    def has_id(self, node_id: NodeId) -> bool:
+        """Whether a node has this id."""
+        return bool((self.id == np.frombuffer(node_id, np.uint8)).all(axis=1).any())
+
     def find_user_data(self, path: str) -> bytes | None:
         """The zarr.json of the node at `path`, or None."""
         row = bisect_left(self.path, path)

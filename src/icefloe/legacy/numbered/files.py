@@ -29,11 +29,12 @@ from icefloe.legacy.numbered.wide_ids import IdMap
 from icefloe.on_demand import on_demand
 
 if TYPE_CHECKING:
-    from icefloe.legacy.numbered import json_manifest, json_refs, json_snapshot
+    from icefloe.legacy.numbered import json_manifest, json_refs, json_snapshot, json_values
 else:
     json_manifest = on_demand("icefloe.legacy.numbered.json_manifest")
     json_refs = on_demand("icefloe.legacy.numbered.json_refs")
     json_snapshot = on_demand("icefloe.legacy.numbered.json_snapshot")
+    json_values = on_demand("icefloe.legacy.numbered.json_values")
 
 SPEC_VERSION = 1
 """What document 004 has in byte 36."""
@@ -146,9 +147,18 @@ def encode_attributes(sets: Sequence[Mapping[str, Any]], form: Form, level: int)
     return _enclosed(data, FileType.ATTRIBUTES, form, level)
 
 
+def attributes_json(attributes: Mapping[str, Any]) -> bytes:
+    """A set of attributes as JSON: what is counted, and what equal sets have in common."""
+    return json_values.dump(attributes)
+
+
 def encode_log(log: TransactionLog, form: Form, level: int) -> bytes | None:
-    """A transaction log; None in forms whose document knows none."""
-    if form in (Form.JSON, Form.MSGPACK):
+    """A transaction log; None where there is no place for it.
+
+    Document 000 knows no logs, and those of document 004 cannot say that a node was moved. What
+    such a commit did is found by comparing snapshots.
+    """
+    if form in (Form.JSON, Form.MSGPACK) or log.moved_nodes:
         return None
     return _enclosed(msgpack_log.encode_log(log), FileType.TRANSACTION_LOG, form, level)
 

@@ -24,17 +24,14 @@ MOST_ANCESTORS = 100
 
 
 class Lineage(NamedTuple):
-    """What a snapshot file says of those before it."""
+    """What a snapshot file says of those before it, newest first."""
 
     history: tuple[Ancestor, ...]
     total_parents: int
 
-    @classmethod
-    def after(cls, parent: OldSnapshot) -> Lineage:
-        """Of a snapshot on top of `parent`."""
-        before = Ancestor(parent.id, parent.written_at, parent.message)
-        history = (before, *parent.history)[:MOST_ANCESTORS]
-        return cls(history, parent.total_parents + 1)
+    def shortened(self) -> Lineage:
+        """What is written of it."""
+        return Lineage(self.history[:MOST_ANCESTORS], self.total_parents)
 
 
 FIRST = Lineage((), 0)

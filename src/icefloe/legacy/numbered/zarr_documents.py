@@ -145,3 +145,17 @@ def _named(value: Any, path: str) -> NamedConfiguration:
 
 def _refused(path: str, problem: str) -> InvalidInputError:
     return InvalidInputError(f"zarr.json of {path!r}: {problem}", ErrorKind.BAD_METADATA)
+
+
+def stored_document(data: bytes, path: str) -> bytes:
+    """A zarr.json as it will be read again, which has the same meaning.
+
+    Raises:
+        InvalidInputError: document 000 has no place for a part of it; kind `bad-metadata`.
+    """
+    attributes, metadata = parse_document(data, path)
+    if metadata is None:
+        return group_document(attributes)
+    if metadata.chunk_key_encoding == "Dot":
+        raise _refused(path, "its chunk keys have dots, the keys of this store have slashes")
+    return array_document(metadata, attributes)

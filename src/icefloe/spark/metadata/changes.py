@@ -93,9 +93,9 @@ def find_commits(repository: Repository, start: str | None, end: str) -> list[Co
     Raises:
         InvalidInputError: `start` is not an ancestor of `end`, so nothing lies between them.
     """
-    chain = run_blocking(history.ancestry(repository.handle, SnapshotId.parse(end)))
+    chain = run_blocking(history.ancestry(repository.handle, repository.handle.snapshot_id(end)))
     if start is not None:
-        stop = SnapshotId.parse(start)
+        stop = repository.handle.snapshot_id(start)
         ids = [info.id for info in chain]
         if stop not in ids:
             raise InvalidInputError(

@@ -167,7 +167,7 @@ def _prefixes(handle: RepoHandle) -> list[str]:
 
 def _manifest_keys(handle: RepoHandle, snapshot_ids: Sequence[str]) -> Iterator[pa.Array]:
     for text in snapshot_ids:
-        snapshot = run_blocking(handle.assets.snapshot(SnapshotId.parse(text)))
+        snapshot = run_blocking(handle.assets.snapshot(handle.snapshot_id(text)))
         if len(snapshot.manifest_files):
             yield id_texts(snapshot.manifest_files.id, layout.MANIFESTS)
 
@@ -188,7 +188,7 @@ def _known_keys(repository: Repository) -> list[str]:
     """What is referred to by name: refs, snapshots with their logs, backups of the log."""
     handle = repository.handle
     keys = [layout.REPO, layout.CONFIG_YAML]
-    ids = [SnapshotId.parse(info.id) for info in all_snapshots(repository)]
+    ids = [handle.snapshot_id(info.id) for info in all_snapshots(repository)]
     if handle.family.has_repo_object:
         info = run_blocking(handle.assets.repo_object()).info
         ids += [SnapshotId(row.tobytes()) for row in info.snapshots.pruned_id]

@@ -25,7 +25,6 @@ from icefloe.api.repository import Repository
 from icefloe.api.session import Session
 from icefloe.errors import ConflictError, InvalidInputError
 from icefloe.format.columns.arrow_columns import pack_table, unpack_table
-from icefloe.format.layout import chunk_key
 from icefloe.ids import ChunkId
 from icefloe.spark.batch_ids import BatchId
 from icefloe.spark.rows.arrays import RowsRequest, check_present, prepare
@@ -101,7 +100,7 @@ def _pieces(
     packed = [pack_table(part) for part in parts]
     handle = repository.handle
     is_small = sum(map(len, packed)) <= _IN_MESSAGE_BYTES
-    key = "" if is_small else chunk_key(ChunkId(bytes(handle.new_id(ChunkId))))
+    key = "" if is_small else handle.assets.chunk_key(handle.new_id(ChunkId))
     if not is_small:
         run_blocking(handle.driver.put(key, b"".join(packed)))
     starts = accumulate(map(len, packed), initial=0)

@@ -42,7 +42,7 @@ from icefloe.spark.rows.late import (
     split_rows,
 )
 from icefloe.spark.rows.ordering import sorted_keys, whole_blocks
-from icefloe.spark.runtime.spark_session import parallelism
+from icefloe.spark.runtime.session import parallelism
 from icefloe.spark.spark_types import arrow_schema
 from icefloe.spark.writes import ref_blocks
 from icefloe.spark.writes.shared_write import TaskSide, share

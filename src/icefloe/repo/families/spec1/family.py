@@ -24,6 +24,7 @@ from icefloe.format.repo_info.snapshots import SnapshotInfo
 from icefloe.format.snapshot.file import Snapshot
 from icefloe.format.snapshot.nodes import ArrayData
 from icefloe.ids import FIRST_SNAPSHOT_ID, SnapshotId
+from icefloe.legacy.generation import Generation
 from icefloe.repo.families import creation
 from icefloe.repo.families.spec1 import config_yaml, refs
 from icefloe.repo.handle import Family, FoundRepository, LineCommit, NewCommit, RepoHandle, SeenTip
@@ -55,6 +56,7 @@ class Spec1(Family):
 
     name = "spec-1"
     noun = "a repository of spec version 1"
+    generation = Generation.SPEC_1
     spec_version = 1
 
     # -- recognising and creating

@@ -1,0 +1,50 @@
+"""Older generations of the format, as something new can be created in them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Literal
+
+from icefloe.errors import InvalidInputError
+from icefloe.legacy.numbered.files import Form
+from icefloe.repo.families.numbered.family import Numbered
+from icefloe.repo.handle import Family
+
+Encoding = Literal["json", "msgpack", "binary", "binary-uncompressed"]
+
+
+class NewGeneration(ABC):
+    """An older generation that has a writer."""
+
+    @abstractmethod
+    def family(self) -> Family:
+        """What makes and keeps its files."""
+
+
+@dataclass(frozen=True)
+class NumberedRefs(NewGeneration):
+    """A repository whose branches are numbered files below `r/`, as documented in October 2024.
+
+    That document leaves open how metadata files are encoded: as JSON that is valid against its
+    schemas, as MessagePack, or as MessagePack behind the binary header that followed it, with or
+    without compression. A repository keeps the encoding it was created with. It has no place for a
+    saved configuration.
+
+    Attributes of a node that take more than `inline_attributes_bytes` as JSON go into an attributes
+    file; without a number none do. The number counts for this object only.
+    """
+
+    encoding: Encoding = "json"
+    inline_attributes_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        known = [str(form) for form in Form]
+        if self.encoding not in known:
+            raise InvalidInputError(f"encoding is {self.encoding!r}, expected one of {known}")
+
+    def family(self) -> Numbered:
+        """What makes and keeps its files."""
+        return Numbered(
+            form=Form(self.encoding), inline_attributes_bytes=self.inline_attributes_bytes
+        )

@@ -1,0 +1,182 @@
+"""The family of repositories with numbered branches: document 000, and Icechunk to 0.1.3."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from icefloe.assets.assets import Assets
+from icefloe.assets.numbered_assets import NumberedAssets, NumberedCaches
+from icefloe.changes.zarr_metadata import parse_zarr_json
+from icefloe.config import RepositoryConfig
+from icefloe.config.resolved import ResolvedConfig
+from icefloe.errors import ConflictError, ErrorKind, RefNotFoundError
+from icefloe.format.metadata.items import encode_metadata
+from icefloe.format.repo_info.snapshots import SnapshotInfo
+from icefloe.format.snapshot.nodes import ArrayData
+from icefloe.ids import NodeId, SnapshotId
+from icefloe.legacy.generation import Generation
+from icefloe.legacy.numbered.files import Form
+from icefloe.legacy.numbered.model import node_id
+from icefloe.legacy.numbered.names import DOCUMENT, Names, ref_name
+from icefloe.legacy.numbered.wide_ids import SHORT, IdMap, new_id
+from icefloe.legacy.numbered.zarr_documents import stored_document
+from icefloe.repo.families.numbered import creation, history, refs
+from icefloe.repo.handle import (
+    Family,
+    FoundRepository,
+    Id,
+    LineCommit,
+    NewCommit,
+    RepoHandle,
+    SeenTip,
+)
+from icefloe.storage.driver import Driver
+
+
+class Numbered(Family):
+    """Repositories with a file for each commit of a branch; those of document 000 are written."""
+
+    spec_version = 0
+
+    def __init__(
+        self,
+        names: Names = DOCUMENT,
+        generation: Generation = Generation.NUMBERED,
+        form: Form = Form.JSON,
+        id_size: int = 16,
+        inline_attributes_bytes: int | None = None,
+    ) -> None:
+        self.names = names
+        self.generation = generation
+        self.form = form
+        self.id_size = id_size
+        self.inline_attributes_bytes = inline_attributes_bytes
+        self.name = generation.value
+        self.noun = generation.noun
+        # The program of those weeks named refs otherwise, and had no schema for what it wrote.
+        self.is_writable = generation is Generation.NUMBERED and names == DOCUMENT
+        self.numbers_nodes = generation is Generation.NUMBERED
+
+    # -- recognising and creating
+
+    async def find(self, driver: Driver) -> FoundRepository | None:
+        """Only `older` can tell: the names of all older generations are looked at together."""
+        self._refuse("recognising it by itself")
+
+    def missing(self) -> str:
+        return self.names.branch_key("main", 0)
+
+    def make_assets(self, driver: Driver, settings: ResolvedConfig) -> Assets:
+        caches = NumberedCaches(
+            settings,
+            self.names,
+            self.generation,
+            self.form,
+            self.id_size,
+            self.inline_attributes_bytes,
+        )
+        return NumberedAssets(driver, settings, caches, spec_version=1)
+
+    def new_id(self, kind: type[Id], random: bytes) -> Id:
+        if issubclass(kind, NodeId):
+            return cast(Id, node_id(int.from_bytes(random[:4], "big")))
+        if self.id_size == SHORT:
+            return kind(random)
+        return cast(Id, new_id(kind, random, IdMap(self.id_size)))
+
+    def parse_snapshot_id(self, text: str) -> SnapshotId:
+        return IdMap(self.id_size).parse_snapshot_id(text)
+
+    async def is_unfinished(self, driver: Driver) -> bool:
+        return await creation.is_unfinished(driver, self.names)
+
+    async def create(self, handle: RepoHandle, config: RepositoryConfig | None) -> None:
+        await creation.create(handle)
+
+    # -- refs
+
+    async def list_branches(self, handle: RepoHandle) -> set[str]:
+        return await refs.list_branches(handle)
+
+    async def list_tags(self, handle: RepoHandle) -> set[str]:
+        return await refs.list_tags(handle)
+
+    async def lookup_branch(self, handle: RepoHandle, name: str) -> SnapshotId:
+        return (await refs.find_tip(handle, name)).snapshot_id
+
+    async def lookup_tag(self, handle: RepoHandle, name: str) -> SnapshotId:
+        return await refs.lookup_tag(handle, name)
+
+    def require_ref_name(self, name: str) -> None:
+        ref_name(name)
+
+    async def create_branch(self, handle: RepoHandle, name: str, at: SnapshotId) -> None:
+        handle.require_writable()
+        await refs.create_branch(handle, name, at)
+
+    async def reset_branch(
+        self, handle: RepoHandle, name: str, to: SnapshotId, expected: SnapshotId | None
+    ) -> None:
+        handle.require_writable()
+        await handle.assets.snapshot(to)
+        await refs.move_branch(handle, name, to, expected, ErrorKind.BRANCH_UPDATE_CONFLICT)
+
+    async def create_tag(self, handle: RepoHandle, name: str, at: SnapshotId) -> None:
+        handle.require_writable()
+        await refs.create_tag(handle, name, at)
+
+    async def delete_branch(self, handle: RepoHandle, name: str) -> None:
+        """A number that was used once must not be free again: a session may still count on it."""
+        self._refuse("deleting a branch")
+
+    async def delete_tag(self, handle: RepoHandle, name: str) -> None:
+        """000, Tags: "Tags cannot be deleted once created"."""
+        self._refuse("deleting a tag")
+
+    # -- history
+
+    async def lookup_snapshot(self, handle: RepoHandle, snapshot_id: SnapshotId) -> SnapshotInfo:
+        return history.info_of(await handle.assets.snapshot(snapshot_id))
+
+    async def ancestry(self, handle: RepoHandle, tip: SnapshotId) -> list[SnapshotInfo]:
+        return await history.ancestry(handle, tip)
+
+    # -- sessions and commits
+
+    def require_metadata(self, values: Mapping[str, Any]) -> None:
+        encode_metadata(values, 1)
+
+    def stored_document(self, document: bytes, path: str) -> bytes:
+        return stored_document(document, path)
+
+    def parse_array(self, document: bytes, path: str) -> ArrayData | None:
+        return parse_zarr_json(document, path, has_rectilinear_grids=False)
+
+    def require_moves(self) -> None:
+        """000, Goals: nodes can be renamed; their numbers stay."""
+        self.require_writable()
+
+    async def line_since(
+        self, handle: RepoHandle, branch: str, base: SnapshotId
+    ) -> tuple[SnapshotId | None, list[LineCommit] | None]:
+        try:
+            tip = await self.lookup_branch(handle, branch)
+        except RefNotFoundError:
+            return None, None
+        return tip, await history.line_since(handle, tip, base)
+
+    async def require_tip(
+        self, handle: RepoHandle, branch: str, base: SnapshotId
+    ) -> SeenTip | None:
+        tip = await self.lookup_branch(handle, branch)
+        if tip != base:
+            raise ConflictError(base.text, tip.text)
+        return None
+
+    async def publish(
+        self, handle: RepoHandle, commit: NewCommit, branch: str, seen: SeenTip | None
+    ) -> None:
+        await refs.move_branch(
+            handle, branch, commit.snapshot.id, commit.base, ErrorKind.COMMIT_CONFLICT
+        )

@@ -1,0 +1,82 @@
+"""Looking back where a snapshot remembers some of those before it."""
+
+from __future__ import annotations
+
+from icefloe.errors import SnapshotNotFoundError
+from icefloe.format.repo_info.snapshots import SnapshotInfo
+from icefloe.format.snapshot.file import Snapshot
+from icefloe.ids import SnapshotId
+from icefloe.legacy.numbered.model import Ancestor
+from icefloe.repo.families.numbered.refs import assets_of
+from icefloe.repo.handle import LineCommit, RepoHandle
+
+
+def info_of(snapshot: Snapshot) -> SnapshotInfo:
+    """What is known of a snapshot whose file is there."""
+    return SnapshotInfo(
+        snapshot.id, snapshot.parent_id, snapshot.flushed_at, snapshot.message, snapshot.metadata
+    )
+
+
+async def ancestry(handle: RepoHandle, tip: SnapshotId) -> list[SnapshotInfo]:
+    """A snapshot and all its ancestors, newest first.
+
+    A snapshot whose file is gone is there with what a newer one remembers of it, without
+    properties. The line ends where nobody remembers anything.
+    """
+    found: dict[SnapshotId, SnapshotInfo] = {}
+    remembered: list[Ancestor] = []
+    current: SnapshotId | None = tip
+    while current is not None and current not in found:
+        info = await _info(handle, current, remembered, must_exist=current == tip)
+        if info is None:
+            break
+        found[current] = info
+        current = info.parent_id
+    return list(found.values())
+
+
+async def _info(
+    handle: RepoHandle, current: SnapshotId, remembered: list[Ancestor], *, must_exist: bool
+) -> SnapshotInfo | None:
+    """What is known of one snapshot; `remembered` is what its file says of those before it, or
+    what is left of what a newer file says."""
+    assets = assets_of(handle)
+    try:
+        snapshot = await assets.snapshot(current)
+    except SnapshotNotFoundError:
+        if must_exist or not remembered or not remembered[0].message:
+            if must_exist:
+                raise
+            return None
+        itself = remembered.pop(0)
+        parent = assets.ids.snapshot_id(remembered[0].id) if remembered else None
+        return SnapshotInfo(current, parent, itself.written_at, itself.message)
+    remembered[:] = (await assets.history_after(current)).history[1:]
+    return info_of(snapshot)
+
+
+async def line_since(
+    handle: RepoHandle, tip: SnapshotId, base: SnapshotId
+) -> list[LineCommit] | None:
+    """The commits after `base` up to `tip`, oldest first; None if `base` is not before it."""
+    assets = assets_of(handle)
+    line: dict[SnapshotId, LineCommit] = {}
+    current: SnapshotId | None = tip
+    while current is not None and current not in line:
+        try:
+            history = (await assets.history_after(current)).history
+        except SnapshotNotFoundError:
+            return None
+        for ancestor in history:
+            found = assets.ids.snapshot_id(ancestor.id)
+            if found == base:
+                return list(line.values())[::-1]
+            current = found if found not in line else None
+            line.setdefault(found, LineCommit(found))
+        # The last one may remember more.
+        if current is not None and len(history) > 1:
+            del line[current]
+        else:
+            current = None
+    return None

@@ -1,0 +1,153 @@
+"""Branches and tags of repositories with numbered branch files.
+
+A branch is a directory of files, one for each commit; the newest sorts first. It moves when the
+file of the next number is created. Files are never replaced.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from icefloe.assets.numbered_assets import NumberedAssets
+from icefloe.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    ErrorKind,
+    FormatError,
+    RefNotFoundError,
+)
+from icefloe.ids import SnapshotId
+from icefloe.legacy.numbered.json_refs import decode_ref, encode_ref
+from icefloe.legacy.numbered.sequence import next_number
+from icefloe.repo.handle import RepoHandle
+from icefloe.storage.driver import ConditionFailed, find_object
+
+_JSON = "application/json"
+
+
+class Tip(NamedTuple):
+    """The newest file of a branch."""
+
+    number: int
+    snapshot_id: SnapshotId
+
+
+def assets_of(handle: RepoHandle) -> NumberedAssets:
+    """The files of a repository of this family."""
+    assert isinstance(handle.assets, NumberedAssets)
+    return handle.assets
+
+
+async def list_branches(handle: RepoHandle) -> set[str]:
+    """Names of all branches."""
+    names = assets_of(handle).names
+    listed = await handle.driver.list(names.refs)
+    return {name for entry in listed if (name := names.branch_of(entry.key)) is not None}
+
+
+async def list_tags(handle: RepoHandle) -> set[str]:
+    """Names of all tags that were not deleted."""
+    names = assets_of(handle).names
+    keys = {entry.key for entry in await handle.driver.list(names.refs)}
+    tags = {name for key in keys if (name := names.tag_of(key)) is not None}
+    return {name for name in tags if names.tag_tombstone_key(name) not in keys}
+
+
+async def find_tip(handle: RepoHandle, name: str) -> Tip:
+    """The newest file of a branch; `RefNotFoundError` when there is none."""
+    names = assets_of(handle).names
+    directory = names.branch_directory(name)
+    numbers = [names.number_of(entry.key, name) for entry in await handle.driver.list(directory)]
+    newest = max((number for number in numbers if number is not None), default=None)
+    if newest is None:
+        raise RefNotFoundError(
+            f"no branch {name!r} in this repository (there are no files {directory}*.json)"
+        )
+    found = await _read(handle, names.branch_key(name, newest))
+    if found is None:
+        raise FormatError(f"{names.branch_key(name, newest)} was listed and is gone; try again")
+    return Tip(newest, found)
+
+
+async def lookup_tag(handle: RepoHandle, name: str) -> SnapshotId:
+    """The snapshot of a tag without tombstone."""
+    names = assets_of(handle).names
+    key = names.tag_key(name)
+    found = await _read(handle, key)
+    if found is None or await find_object(handle.driver, names.tag_tombstone_key(name)):
+        state = "does not exist" if found is None else "was deleted"
+        raise RefNotFoundError(f"no tag {name!r} in this repository ({key} {state})")
+    return found
+
+
+async def _read(handle: RepoHandle, key: str) -> SnapshotId | None:
+    found = await find_object(handle.driver, key)
+    if found is None:
+        return None
+    assets = assets_of(handle)
+    raw = decode_ref(found[0], assets.label(key))
+    if len(raw) != assets.ids.size:
+        raise FormatError(
+            f"{assets.label(key)}: the snapshot id has {len(raw)} bytes, those of this repository "
+            f"have {assets.ids.size}"
+        )
+    return assets.ids.snapshot_id(raw)
+
+
+# -- writing
+
+
+async def create_file(handle: RepoHandle, key: str, snapshot_id: SnapshotId) -> bool:
+    """Create a ref file; False when another writer has put one there before."""
+    handle.require_writable()
+    data = encode_ref(assets_of(handle).ids.wide(snapshot_id), handle.clock.now_us(), None)
+    try:
+        await handle.driver.put_if(key, data, previous=None, content_type=_JSON)
+    except ConditionFailed:
+        return False
+    return True
+
+
+async def move_branch(
+    handle: RepoHandle, name: str, to: SnapshotId, expected: SnapshotId | None, kind: ErrorKind
+) -> None:
+    """Create the next file of a branch, if its newest still points at `expected`.
+
+    Raises:
+        ConflictError: it does not, or another writer has taken the number.
+    """
+    names = assets_of(handle).names
+    tip = await find_tip(handle, name)
+    actual: SnapshotId | None = tip.snapshot_id
+    if expected is None or actual == expected:
+        key = names.branch_key(name, next_number(tip.number, name, names.characters))
+        if await create_file(handle, key, to):
+            return
+        actual = await _read(handle, key)
+        if actual == to:
+            return  # a repeated request of ours had succeeded before
+    was, now = (None if each is None else each.text for each in (expected, actual))
+    raise ConflictError(was, now, kind=kind)
+
+
+async def create_branch(handle: RepoHandle, name: str, at: SnapshotId) -> None:
+    """Create the first file of a branch."""
+    names = assets_of(handle).names
+    await handle.assets.snapshot(at)
+    # Once a branch has moved on, its first file is still there, so this cannot succeed twice.
+    if await create_file(handle, names.branch_key(name, 0), at):
+        return
+    tip = await find_tip(handle, name)
+    raise AlreadyExistsError(
+        f"branch {name!r} exists and points at {tip.snapshot_id}", ErrorKind.BRANCH_ALREADY_EXISTS
+    )
+
+
+async def create_tag(handle: RepoHandle, name: str, at: SnapshotId) -> None:
+    """Create the file of a tag."""
+    await handle.assets.snapshot(at)
+    if not await create_file(handle, assets_of(handle).names.tag_key(name), at):
+        raise AlreadyExistsError(
+            f"tag {name!r} exists; tags never move and cannot be deleted",
+            ErrorKind.TAG_ALREADY_EXISTS,
+        )
