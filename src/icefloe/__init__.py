@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from icefloe import credentials
     from icefloe.api.ancestry_graph import AncestryGraph
-    from icefloe.api.generations import NumberedRefs
+    from icefloe.api.generations import NumberedRefs, StateFileDataset
     from icefloe.api.repository import Repository
     from icefloe.api.session import ForkSession, Session
     from icefloe.api.values import (
@@ -159,6 +159,7 @@ __all__ = [
     "FeatureFlag",
     "SessionMode",
     "CommitMethod",
+    "StateFileDataset",
     # storage
     "Storage",
     "http_storage",
@@ -257,7 +258,7 @@ __all__ = [
 
 _NAMES_OF = {
     "api.ancestry_graph": ("AncestryGraph",),
-    "api.generations": ("NumberedRefs",),
+    "api.generations": ("NumberedRefs", "StateFileDataset"),
     "api.repository": ("Repository",),
     "api.session": ("ForkSession", "Session"),
     "api.values": (
