@@ -29,7 +29,7 @@ import pyarrow as pa
 
 import icefloe.spark
 from benchmarks.measure import run_in_process
-from icefloe.spark.ingests.scan import (
+from icefloe.spark.ingests.scan_sources import (
     FILES_A_TASK,
     SCHEMA,
     descriptions_of,

@@ -1,20 +1,23 @@
-"""Checks what no linter knows: who touches private attributes, and names that mean two things.
+"""Checks what no linter knows: private attributes, names that mean two things, stale mentions.
 
     python tools/check_house.py
 
 A private attribute (`thing._name`) may be used by the package that defines it, and by nobody else.
-A class name may stand for one class only, except for those listed below with the reason.
+The name of a class or of a module stands for one thing, except for those listed below with the
+reason. A file that a comment or a document mentions by its name exists.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-SOURCE = Path(__file__).parents[1] / "src" / "icefloe"
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "icefloe"
 
 FOREIGN = {
     "_asdict", "_fields", "_make", "_replace",  # named tuples: private by their spelling only
@@ -34,6 +37,21 @@ SAME_NAME = {
     "Update": _FACE,
 }
 """Class names that stand for several classes, and why. Those of private classes do not count."""
+
+_HALVES = "changes decides, repo reads and writes"
+SAME_MODULE = {
+    "preload": _HALVES,
+    "prepared": _HALVES,
+    "relabel": _HALVES,
+    "credentials": "icefloe.credentials is the name that users of Icechunk import",
+}
+"""Names that several modules have, and why."""
+
+NOUN_FOLDERS = ("cli", "config", "format", "legacy", "repo/families", "spark/metadata")
+"""Folders that say of what their modules are: `manifest/encode.py`, `snapshot/encode.py`."""
+
+MENTION = re.compile(r"`([\w/]+)\.py`")
+"""A file of Python, as text mentions it: by its name or its last folders."""
 
 Place = tuple[Path, int]
 
@@ -99,11 +117,45 @@ def find_namesakes(trees: dict[Path, ast.Module]) -> list[str]:
     return found
 
 
+def find_same_modules(paths: Iterable[Path]) -> list[str]:
+    """Names that several modules have."""
+    places: defaultdict[str, list[str]] = defaultdict(list)
+    for path in paths:
+        name = path.relative_to(SOURCE).as_posix()
+        if path.stem != "__init__" and not name.startswith(NOUN_FOLDERS):
+            places[path.stem].append(name)
+    return [
+        f"module {name} stands for {', '.join(where)}"
+        for name, where in sorted(places.items())
+        if len(where) > 1 and name not in SAME_MODULE
+    ]
+
+
+def find_stale_mentions() -> list[str]:
+    """Mentions of files that do not exist, in sources and documents."""
+    folders = ("src", "tests", "tools", "benchmarks", "examples")
+    sources = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+    known = ["/" + path.relative_to(ROOT).with_suffix("").as_posix() for path in sources]
+    documents = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+    return [
+        f"{path.relative_to(ROOT)}:{number}: there is no {name}.py"
+        for path in [*sources, *documents]
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        for name in MENTION.findall(line)
+        if not any(file.endswith(f"/{name}") for file in known)
+    ]
+
+
 def main() -> int:
     """Print what was found."""
     trees = {path: ast.parse(path.read_text()) for path in sorted(SOURCE.rglob("*.py"))}
-    problems = find_intruders(trees) + find_namesakes(trees)
-    print("\n".join(problems) or "private attributes and class names: as they should be")
+    problems = [
+        *find_intruders(trees),
+        *find_namesakes(trees),
+        *find_same_modules(trees),
+        *find_stale_mentions(),
+    ]
+    print("\n".join(problems) or "private attributes, names and mentions: as they should be")
     return 1 if problems else 0
 
 

@@ -15,6 +15,7 @@ API = Path(__file__).parents[1] / "src" / "icefloe" / "api"
 TARGETS = [
     ("repository.py", "Repository"),
     ("health.py", "RepositoryHealth"),
+    ("maintenance.py", "RepositoryMaintenance"),
     ("session.py", "Session"),
 ]
 

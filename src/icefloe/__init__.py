@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from icefloe import credentials
     from icefloe.api.ancestry_graph import AncestryGraph
-    from icefloe.api.generations import NumberedRefs, StateFileDataset
+    from icefloe.api.generations import NumberedRefs
     from icefloe.api.repository import Repository
     from icefloe.api.session import ForkSession, Session
     from icefloe.api.values import (
@@ -84,6 +84,10 @@ if TYPE_CHECKING:
     )
     from icefloe.ids import FIRST_SNAPSHOT_ID, ChunkId, ManifestId, NodeId, ObjectId, SnapshotId
     from icefloe.legacy.generation import Generation
+    from icefloe.maintenance.garbage import GarbagePlan
+    from icefloe.maintenance.progress import Progress
+    from icefloe.maintenance.retention import Keep
+    from icefloe.maintenance.summary import ChunkStorageStats, GCSummary
     from icefloe.repo.families.spec2.flags import FeatureFlag
     from icefloe.repo.rewrite import CommitMethod
     from icefloe.repo.sessions import SessionMode
@@ -159,7 +163,12 @@ __all__ = [
     "FeatureFlag",
     "SessionMode",
     "CommitMethod",
-    "StateFileDataset",
+    # keeping them healthy
+    "ChunkStorageStats",
+    "GCSummary",
+    "GarbagePlan",
+    "Keep",
+    "Progress",
     # storage
     "Storage",
     "http_storage",
@@ -258,7 +267,7 @@ __all__ = [
 
 _NAMES_OF = {
     "api.ancestry_graph": ("AncestryGraph",),
-    "api.generations": ("NumberedRefs", "StateFileDataset"),
+    "api.generations": ("NumberedRefs",),
     "api.repository": ("Repository",),
     "api.session": ("ForkSession", "Session"),
     "api.values": (
@@ -329,6 +338,10 @@ _NAMES_OF = {
     ),
     "ids": ("FIRST_SNAPSHOT_ID", "ChunkId", "ManifestId", "NodeId", "ObjectId", "SnapshotId"),
     "legacy.generation": ("Generation",),
+    "maintenance.garbage": ("GarbagePlan",),
+    "maintenance.progress": ("Progress",),
+    "maintenance.retention": ("Keep",),
+    "maintenance.summary": ("ChunkStorageStats", "GCSummary"),
     "repo.families.spec2.flags": ("FeatureFlag",),
     "repo.rewrite": ("CommitMethod",),
     "repo.sessions": ("SessionMode",),

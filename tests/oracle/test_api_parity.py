@@ -18,21 +18,13 @@ CLASSES = ("Repository", "Session", "IcechunkStore")
 VALUES = (
     *("SnapshotInfo", "Diff", "FeatureFlag", "RepoStatus", "RepoAvailability", "Update"),
     *("UpdateType", "ManifestFileInfo", "ChunkType", "SessionMode", "SpecVersion"),
-    *("Conflict", "ConflictType", "VersionSelection"),
+    *("Conflict", "ConflictType", "VersionSelection", "GCSummary"),
 )
 
 # Names that come later, with the issue they belong to; None: with maintenance and tools.
 LATER_MEMBERS: dict[str, dict[str, int | None]] = {
     "Repository": {
         "attribution": None,
-        "chunk_storage_stats": None,
-        "total_chunks_storage": None,
-        "expire_snapshots": None,
-        "garbage_collect": None,
-        "inspect_manifest": None,
-        "inspect_repo_info": None,
-        "inspect_snapshot": None,
-        "inspect_transaction_log": None,
     },
     "Session": {},
     "IcechunkStore": {},
@@ -41,7 +33,6 @@ LATER_PARAMETERS: dict[str, int | None] = {
     "attribution": None,
 }
 LATER_NAMES: dict[str, int | None] = {
-    "GCSummary": None,
     "Attribution": None,
     "hf_storage": None,
 }

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from icefloe.spark.writes import items as module
-from icefloe.spark.writes.items import map_items
+from icefloe.spark.writes import map_items as module
+from icefloe.spark.writes.map_items import map_items
 
 
 def numbers_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -13,7 +13,7 @@ import pytest
 import icefloe.spark
 from icefloe import InvalidInputError, SessionStateError
 from icefloe.spark.runtime import java
-from icefloe.spark.runtime import session as runtime
+from icefloe.spark.runtime import spark_session as runtime
 
 
 def fake_java(folder: Path, version: str) -> Path:

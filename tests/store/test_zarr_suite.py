@@ -36,7 +36,7 @@ from icefloe import (
 from icefloe.repo.workspace import Workspace
 from icefloe.storage.run import run_blocking
 from icefloe.store import operations
-from icefloe.store.keys import ChunkKey, MetadataKey, metadata_key, parse_key
+from icefloe.store.zarr_keys import ChunkKey, MetadataKey, metadata_key, parse_key
 from tests.store.scripts import GROUP, array
 
 ZARR_KEYS = ["c/0", "foo/c/0/0", "foo/bar/c"]

@@ -23,9 +23,12 @@ _HOMES = {
     "AnyCredential": "storage.identity.containers",
     "CommitMethod": "repo.rewrite",
     "ConflictSolver": "changes.solvers",
+    "GarbagePlan": "maintenance.garbage",
+    "Keep": "maintenance.retention",
     "NewGeneration": "api.generations",
     "RepairPlan": "maintenance.repair",
     "RepoStatus": "api.values",
+    "Report": "maintenance.progress",
     "RescuePlan": "maintenance.rescue",
     "SpecVersion": "api.values",
 }

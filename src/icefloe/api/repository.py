@@ -15,6 +15,7 @@ from icefloe.api.authorize import authorizations
 from icefloe.api.generated.repository_async import RepositoryAsync
 from icefloe.api.handles import Handles, driver_for, with_saved_settings
 from icefloe.api.health import RepositoryHealth
+from icefloe.api.maintenance import RepositoryMaintenance
 from icefloe.api.session import Session
 from icefloe.config import RepositoryConfig, StorageSettings
 from icefloe.on_demand import on_demand
@@ -60,7 +61,7 @@ else:
 
 
 @check_arguments
-class Repository(RepositoryHealth, RepositoryAsync):
+class Repository(RepositoryMaintenance, RepositoryHealth, RepositoryAsync):
     """A versioned store of Zarr arrays.
 
     Make one with `Repository.create`, `open` or `open_or_create`.

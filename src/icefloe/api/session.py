@@ -18,7 +18,7 @@ from icefloe.repo.handle import RepoHandle
 from icefloe.repo.session_view import all_chunks
 from icefloe.repo.sessions import SessionMode, SessionState
 from icefloe.repo.workspace import Workspace
-from icefloe.storage.forks import RenewedLock
+from icefloe.storage.process_forks import RenewedLock
 from icefloe.storage.run import run_blocking
 
 if TYPE_CHECKING:

@@ -70,6 +70,11 @@ class Caches:
         self.chunks: BoundedCache[bytes] = BoundedCache(caching.num_bytes_chunks)
         self.repo: RepoObject | None = None
 
+    def clear(self) -> None:
+        """Forget all but the repo object, which is asked about every time anyway."""
+        for cache in (self.snapshots, self.manifests, self.logs, self.chunks):
+            cache.clear()
+
     def keep_manifest(self, manifest: Manifest) -> None:
         self.manifests.put(manifest.id, manifest, max(1, manifest.num_chunk_refs), manifest.nbytes)
 

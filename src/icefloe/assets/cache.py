@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable
 from threading import Lock
 from typing import Generic, NamedTuple, TypeVar
 
-from icefloe.storage.forks import repair_after_fork
+from icefloe.storage.process_forks import repair_after_fork
 
 Value = TypeVar("Value")
 
@@ -73,6 +73,12 @@ class BoundedCache(Generic[Value]):
         with self._lock:
             for key in keys:
                 self._remove(key)
+
+    def clear(self) -> None:
+        """Let go of everything."""
+        with self._lock:
+            self._entries.clear()
+            self._weight = self._nbytes = 0
 
     def _is_over(self, weight: int, nbytes: int) -> bool:
         return weight > self._capacity or (self._max_bytes is not None and nbytes > self._max_bytes)

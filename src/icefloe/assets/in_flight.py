@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from threading import Lock
 from typing import Any
 
-from icefloe.storage.forks import repair_after_fork
+from icefloe.storage.process_forks import repair_after_fork
 
 
 class InFlight:

@@ -12,6 +12,8 @@ MANIFESTS = "manifests/"
 TRANSACTIONS = "transactions/"
 CHUNKS = "chunks/"
 REFS = "refs/"
+COLLECTED = "icefloe/collected.json"
+"""Up to when objects may have been collected; see `icefloe.repo.fence`."""
 OVERWRITTEN = "overwritten/"
 
 # Backups count down from 3000-01-01, so that a listing shows the newest first.

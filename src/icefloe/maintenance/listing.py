@@ -38,7 +38,7 @@ class StoredObjects(NamedTuple):
     def __len__(self) -> int:
         return len(self.id)
 
-    def take(self, rows: NDArray[np.bool_] | NDArray[np.int64]) -> StoredObjects:
+    def take(self, rows: NDArray[np.bool_] | NDArray[np.int64] | slice) -> StoredObjects:
         """Some of the rows."""
         return StoredObjects(
             self.folder, self.id[rows], self.size_bytes[rows], self.created_at[rows]

@@ -18,6 +18,7 @@ from icefloe.format.columns.blobs import Bytes
 from icefloe.format.columns.id_set import IdSet, id_keys
 from icefloe.format.manifest.chunk_refs import ChunkKind
 from icefloe.format.manifest.file import Manifest, decode_manifest
+from icefloe.format.repo_info.snapshots import SnapshotInfo
 from icefloe.format.snapshot.file import ManifestFiles, Snapshot, decode_snapshot
 from icefloe.ids import ManifestId, ObjectId, SnapshotId
 from icefloe.repo.handle import RepoHandle
@@ -56,13 +57,22 @@ async def reachable_snapshots(handle: RepoHandle, tips: Iterable[SnapshotId]) ->
     if handle.family.has_repo_object:
         table = (await handle.assets.repo_object()).info.snapshots
         return IdSet.of(table.id[table.lines([table.row(tip) for tip in tips])])
-    seen: set[SnapshotId] = set()
+    return IdSet.of_ids([one.id for one in await reachable_infos(handle.driver, tips)])
+
+
+async def reachable_infos(driver: Driver, tips: Iterable[SnapshotId]) -> list[SnapshotInfo]:
+    """These snapshots and all their ancestors, in version 1: a file names its parent.
+
+    All lines are followed at once, a snapshot of each at a time.
+    """
+    seen: dict[SnapshotId, SnapshotInfo] = {}
     frontier = set(tips)
     while frontier:
-        seen |= frontier
-        found = await fetch_snapshots(handle.driver, sorted(frontier))
-        frontier = {one.parent_id for one in found if one.parent_id is not None} - seen
-    return IdSet.of_ids(seen)
+        for one in await fetch_snapshots(driver, sorted(frontier)):
+            seen[one.id] = SnapshotInfo(one.id, one.parent_id, one.flushed_at, one.message)
+        parents = {seen[one].parent_id for one in frontier} - {None}
+        frontier = {one for one in parents if one is not None and one not in seen}
+    return list(seen.values())
 
 
 async def fetch_snapshots(driver: Driver, ids: Sequence[SnapshotId]) -> list[Snapshot]:

@@ -250,14 +250,13 @@ async def _write(
     with state.lock:  # every chunk in the plan has its place in a pack, and is stored below
         packs = close_packs(state)
         check_placed(state.changes)
-        changes = handle.family.with_node_ids(handle, base, state.changes)
-        plan = plan_commit(base, changes, sizes, rewrite_all=rewrite_all)
+        plan = plan_commit(base, state.changes, sizes, rewrite_all=rewrite_all)
         # Now, so that it tells of what the plan has.
-        log = changes.log(snapshot_id, is_packed=before is None)
+        log = state.changes.log(snapshot_id, is_packed=before is None)
     await store_closed(workspace, packs)
     if work.looks_first:
         await _look_before_upload(workspace, plan, work)
-    manifests = await work.write_manifests(handle, plan, changes)
+    manifests = await work.write_manifests(handle, plan, state.changes)
     snapshot = build_snapshot(
         plan,
         manifests,

@@ -17,7 +17,7 @@ from icefloe.format.snapshot.nodes import ArrayData, Node
 from icefloe.ids import NodeId, SnapshotId
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.session_view import SessionView
-from icefloe.storage.forks import repair_after_fork
+from icefloe.storage.process_forks import repair_after_fork
 
 
 class SessionMode(Enum):

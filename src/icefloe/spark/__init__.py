@@ -22,7 +22,7 @@ from icefloe.spark.metadata.tables import table
 from icefloe.spark.reads.reading import read
 from icefloe.spark.rows.write_stream import write_stream
 from icefloe.spark.rows.write_table import write_table
-from icefloe.spark.runtime.session import session
+from icefloe.spark.runtime.spark_session import session
 from icefloe.spark.writes.write_dataset import write_dataset
 from icefloe.spark.writes.write_regions import write_regions
 from icefloe.virtual.ingest.report import IngestReport

@@ -22,8 +22,8 @@ from icefloe.api.repository import Repository
 from icefloe.api.session import Session
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.storage.constructors.urls import storage_from_url
-from icefloe.storage.forks import RenewedLock
 from icefloe.storage.places.locations import MemoryLocation
+from icefloe.storage.process_forks import RenewedLock
 
 _KEPT = 8  # repositories a worker keeps open
 

@@ -1,7 +1,7 @@
 """`Storage`: where a repository is, in a form that can be compared, printed and pickled.
 
 It holds no connection. Drivers are made when they are asked for, once per process, flavour and
-settings; the functions that make a `Storage` are in `constructors.py`.
+settings; the functions that make a `Storage` are in `constructors/common.py`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from icefloe.on_demand import on_demand
 from icefloe.storage.client.calls import BlockingCalls, Calls
 from icefloe.storage.driver import Driver, ObjectInfo
 from icefloe.storage.drivers.local import LocalDriver
-from icefloe.storage.forks import Registry
 from icefloe.storage.places.locations import (
     LocalLocation,
     Location,
     MemoryLocation,
     RedirectLocation,
 )
+from icefloe.storage.process_forks import Registry
 from icefloe.storage.run import run_blocking
 
 if TYPE_CHECKING:

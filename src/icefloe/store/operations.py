@@ -26,7 +26,7 @@ from icefloe.repo.session_view import SessionView, all_chunks, find_chunk, load_
 from icefloe.repo.sessions import SessionMode, SessionState, new_node_id
 from icefloe.repo.workspace import Workspace
 from icefloe.storage.driver import Readable, Span
-from icefloe.store.keys import (
+from icefloe.store.zarr_keys import (
     METADATA,
     MetadataKey,
     V2Key,

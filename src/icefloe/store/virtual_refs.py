@@ -24,9 +24,9 @@ from icefloe.format.manifest.coded import Coded
 from icefloe.format.manifest.locations import Locations
 from icefloe.on_demand import on_demand
 from icefloe.repo.workspace import Workspace
-from icefloe.store.keys import ChunkKey, parse_key
 from icefloe.store.location_columns import Matched, check_keys, distinct, match_containers
 from icefloe.store.operations import check_chunk, require_writable
+from icefloe.store.zarr_keys import ChunkKey, parse_key
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,4 +1,4 @@
-"""A `RepositoryConfig` from the document that `config_write.py` describes.
+"""A `RepositoryConfig` from the document that `write.py` describes.
 
 Each value is checked against its option; whatever does not fit is refused with the path of
 keys that leads to it. Null and absent are the same, keys nobody knows are skipped.

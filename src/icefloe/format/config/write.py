@@ -1,7 +1,7 @@
 """A `RepositoryConfig` as the document both encodings of it hold, and the names used there.
 
 The order of keys is that of Icechunk's files. Options that only icefloe has come behind them and
-are left out when not set; Icechunk skips what it does not know. Reading is in `config_read.py`.
+are left out when not set; Icechunk skips what it does not know. Reading is in `read.py`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Only the YAML that serialised settings need: mappings with text keys, sequences, scalars, and
 local tags such as `!Axis 0`. No other tag makes an object, aliases are refused, and unquoted
 scalars stay text until somebody knows what to expect: `region: 123` is text to YAML 1.2
-readers of a text field, and `no` is not a boolean. What the settings mean is in `config_file.py`.
+readers of a text field, and `no` is not a boolean. What the settings mean is in `config/file.py`.
 """
 
 from __future__ import annotations

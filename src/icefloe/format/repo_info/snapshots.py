@@ -6,7 +6,7 @@ flexbuffers, also for snapshots whose own file is of version 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -183,6 +183,28 @@ class SnapshotTable(Mapping[SnapshotId, SnapshotInfo]):
             self.num_pruned[rows],
             self.pruned_id[_rows_of(self.num_pruned, rows)],
         )
+
+    def with_parents(
+        self, parents: Mapping[int, int], pruned: Mapping[int, Sequence[bytes]]
+    ) -> SnapshotTable:
+        """Some rows with other parents (row numbers) and other lists of pruned logs."""
+        parent, counts = self.parent.copy(), self.num_pruned.copy()
+        parent[list(parents)] = list(parents.values())
+        counts[list(pruned)] = [len(ids) for ids in pruned.values()]
+        kept = np.ones(len(self), np.bool_)
+        kept[list(pruned)] = False
+        pruned_id = np.zeros((int(counts.sum()), SnapshotId.size), np.uint8)
+        unchanged = np.flatnonzero(kept)
+        pruned_id[_rows_of(counts, unchanged)] = self.pruned_id[
+            _rows_of(self.num_pruned, unchanged)
+        ]
+        for row, ids in pruned.items():
+            pruned_id[_rows_of(counts, np.array([row]))] = _ids(ids)
+        return replace(self, parent=parent, num_pruned=counts, pruned_id=pruned_id)
+
+    def pruned_of(self, row: int) -> Bytes:
+        """The pruned logs of one row, oldest first."""
+        return self.pruned_id[_rows_of(self.num_pruned, np.array([row]))]
 
     @classmethod
     def from_infos(cls, infos: Iterable[SnapshotInfo]) -> SnapshotTable:

@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 
 from icefloe.api.session import ForkSession, Session
 from icefloe.geometry import Slices, shape_of
-from icefloe.spark.runtime.session import parallelism
-from icefloe.spark.writes.engine import WriteReport, write_items
-from icefloe.spark.writes.items import tasks_for
+from icefloe.spark.runtime.spark_session import parallelism
+from icefloe.spark.writes.map_items import tasks_for
+from icefloe.spark.writes.write_items import WriteReport, write_items
 from icefloe.virtual.formats.opening import NativeReader
 from icefloe.virtual.ingest.chunk_copy import copy_region
 from icefloe.virtual.ingest.open_files import OpenFiles, collecting

@@ -15,13 +15,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from icefloe.api.repository import Repository
 from icefloe.errors import InvalidInputError
-from icefloe.spark.ingests.engine import SparkEngine
+from icefloe.spark.ingests.spark_engine import SparkEngine
 from icefloe.spark.pinned import as_repository
 from icefloe.spark.reads.reading import check_session
 from icefloe.virtual.ingest.fields import check_fields
 from icefloe.virtual.ingest.report import IngestReport
 from icefloe.virtual.ingest.request import IngestArguments, OnError, make_request
-from icefloe.virtual.ingest.run import run_ingest
+from icefloe.virtual.ingest.run_ingest import run_ingest
 from icefloe.virtual.places.access import SourceAccess
 from icefloe.virtual.places.globs import Sources
 from icefloe.virtual.planning.order import BY_COORDINATES

@@ -16,7 +16,7 @@ from icefloe.format.columns.arrow_columns import unpack_table
 from icefloe.spark.writes import ref_blocks
 from icefloe.spark.writes.shared_write import TaskSide, share
 from icefloe.store.location_columns import match_containers
-from icefloe.virtual.ingest.run import FillCounts
+from icefloe.virtual.ingest.run_ingest import FillCounts
 from icefloe.virtual.ingest.transfer import place_references, placement_of
 from icefloe.virtual.planning.plan import IngestPlan
 

@@ -26,7 +26,7 @@ from icefloe.spark.reads.dimension_sets import Dimensions, dimension_sets
 from icefloe.spark.reads.options import read_options
 from icefloe.spark.reads.reading import check_session, to_dataframe
 from icefloe.spark.reads.variables import find_variables
-from icefloe.spark.runtime.session import parallelism
+from icefloe.spark.runtime.spark_session import parallelism
 from icefloe.spark.scan import Scan
 
 

@@ -19,7 +19,7 @@ from icefloe.spark.metadata.snapshot import SnapshotRows, plan_chunk_refs
 from icefloe.spark.pinned import PinnedSnapshot, as_repository, pin
 from icefloe.spark.reads.options import DEFAULT_MIN_PARTITIONS
 from icefloe.spark.reads.reading import check_session, to_dataframe
-from icefloe.spark.runtime.session import parallelism
+from icefloe.spark.runtime.spark_session import parallelism
 from icefloe.spark.scan import FixedRows, Scan
 
 OF_REPOSITORY = {

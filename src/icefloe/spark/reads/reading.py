@@ -15,7 +15,7 @@ from icefloe.spark.reads.cells import plan_cells
 from icefloe.spark.reads.chunk_rows import plan_chunk_rows
 from icefloe.spark.reads.options import DEFAULT_SPLIT_BYTES, ReadOptions, read_options
 from icefloe.spark.reads.where import Where
-from icefloe.spark.runtime.session import parallelism
+from icefloe.spark.runtime.spark_session import parallelism
 from icefloe.spark.scan import Scan, read_numbered
 from icefloe.spark.spark_types import spark_schema
 

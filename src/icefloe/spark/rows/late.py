@@ -18,7 +18,7 @@ from icefloe.api.session import ForkSession, Session
 from icefloe.errors import InvalidInputError
 from icefloe.spark.rows.arrays import RowsRequest, locate_axis, stored_arrays
 from icefloe.spark.rows.columns import as_keys
-from icefloe.spark.writes.engine import write_items
+from icefloe.spark.writes.write_items import write_items
 from icefloe.spark.writes.write_regions import dimension_names
 from icefloe.virtual.ingest.existing import read_document
 from icefloe.virtual.ingest.room import (

@@ -8,7 +8,7 @@ Options: the URL is given to `load`; `branch`, `tag`, `snapshot` or `as-of`; `gr
 `icefloe.spark.read`; `table` for a table of metadata, with `start-snapshot` for `changes`, and
 `max-commits-per-trigger` in a stream; `pushdown=true` to use the filters of a query
 (Spark 4.1 or newer with spark.sql.python.filterPushdown.enabled, which `icefloe.spark.session`
-sets). Options for writing are in `table_writer.py` and `stream_sink.py`. Credentials come from the
+sets). Options for writing are in `source/writer.py` and `stream_sink.py`. Credentials come from the
 environment; options are shown in plans.
 """
 

@@ -34,7 +34,7 @@ from icefloe.format.snapshot.nodes import ArrayData
 from icefloe.ids import ManifestId, NodeId
 from icefloe.repo.sessions import SessionState
 from icefloe.repo.write_manifests import write_manifests
-from icefloe.spark.runtime.session import parallelism
+from icefloe.spark.runtime.spark_session import parallelism
 from icefloe.spark.writes import ref_blocks
 from icefloe.spark.writes.ref_blocks import Counts, RefBlock
 from icefloe.storage.run import run_blocking

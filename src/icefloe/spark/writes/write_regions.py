@@ -14,8 +14,8 @@ from icefloe import paths
 from icefloe.api.session import ForkSession, Session
 from icefloe.errors import InvalidInputError
 from icefloe.geometry import Region, region_of
-from icefloe.spark.writes.engine import WriteReport, require_writable, write_items
 from icefloe.spark.writes.regions import Grid, check_given, chunks_in, cut
+from icefloe.spark.writes.write_items import WriteReport, require_writable, write_items
 
 Compute = Callable[[Region], Any]
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from icefloe.storage.forks import check_obstore_is_ours
+from icefloe.storage.process_forks import check_obstore_is_ours
 from icefloe.storage.run import run_blocking, wait_blocking
 
 if TYPE_CHECKING:

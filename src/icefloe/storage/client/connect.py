@@ -1,6 +1,6 @@
 """Locations -> obstore clients. The only module that makes them.
 
-Clients are made when a driver is, never at import time; forks are noticed (`forks.py`).
+Clients are made when a driver is, never at import time; forks are noticed (`process_forks.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from icefloe.errors import ErrorKind, StorageError
 from icefloe.storage.client.backoff import MOST_SECONDS
 from icefloe.storage.client.failures import ClientError, summary
 from icefloe.storage.client.sign_in import azure_sign_in, gcs_sign_in, s3_sign_in
-from icefloe.storage.forks import check_obstore_is_ours, note_obstore_use
 from icefloe.storage.identity.aws_profile import aws_profile_region
 from icefloe.storage.places.locations import (
     AzureLocation,
@@ -31,6 +30,7 @@ from icefloe.storage.places.locations import (
     RemoteLocation,
     S3Location,
 )
+from icefloe.storage.process_forks import check_obstore_is_ours, note_obstore_use
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore, RetryConfig

@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from icefloe.storage.client.calls import KEYS_OF_PAGE, MOST_THREADS, SEVERAL_KEYS
-from icefloe.storage.forks import repair_after_fork
+from icefloe.storage.process_forks import repair_after_fork
 
 if TYPE_CHECKING:
     from obstore import Bytes, GetOptions, GetResult, ObjectMeta, PutResult

@@ -1,4 +1,4 @@
-"""Repositories on Google Cloud Storage and Azure; see `constructors.py`."""
+"""Repositories on Google Cloud Storage and Azure; others are in `common.py`."""
 
 from __future__ import annotations
 

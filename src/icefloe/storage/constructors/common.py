@@ -1,7 +1,7 @@
 """The functions people call to say where a repository is. Names and arguments are Icechunk's.
 
 None of them makes a request. Here are memory, directories and the web; buckets of S3 services are
-in `s3_constructors.py`, Google and Azure in `cloud_constructors.py`, URLs in `urls.py`.
+in `s3.py`, Google and Azure in `cloud.py`, URLs in `urls.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Repositories in buckets of services that speak S3; see `constructors.py`."""
+"""Repositories in buckets of services that speak S3; others are in `common.py`."""
 
 from __future__ import annotations
 

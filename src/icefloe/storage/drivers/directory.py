@@ -26,8 +26,8 @@ from typing import Any, TypeVar
 from zlib import crc32
 
 from icefloe.errors import ErrorKind, StorageError
-from icefloe.storage.forks import Registry, repair_after_fork
 from icefloe.storage.keys import OWN_DIRECTORY
+from icefloe.storage.process_forks import Registry, repair_after_fork
 
 NUM_LOCKS = 64
 LOCK_TIMEOUT_SECONDS = 120.0

@@ -25,8 +25,8 @@ from icefloe.storage.driver import (
     Version,
     object_page,
 )
-from icefloe.storage.forks import Registry, repair_after_fork
 from icefloe.storage.keys import check_key, check_span, microseconds, object_not_found
+from icefloe.storage.process_forks import Registry, repair_after_fork
 from icefloe.storage.run import wait_blocking
 
 

@@ -1,7 +1,7 @@
 """Reading parts of objects that are not ours and may change under us.
 
-Each kind of source has a reader: object stores (`remote.py`), web servers (`web_reads.py`) and
-files (`foreign_files.py`). A server may ignore the condition it is sent, so what came back is
+Each kind of source has a reader: object stores (`remote.py`), web servers (`web.py`) and
+files (`files.py`). A server may ignore the condition it is sent, so what came back is
 compared as well.
 """
 

@@ -24,8 +24,8 @@ from icefloe.storage.client.backoff import pauses
 from icefloe.storage.client.calls import Calls
 from icefloe.storage.driver import ConditionFailed, Readable, Span
 from icefloe.storage.foreign.reads import ANY_ETAG, Unchanged, bare_etag
-from icefloe.storage.forks import repair_after_fork
 from icefloe.storage.keys import object_not_found
+from icefloe.storage.process_forks import repair_after_fork
 
 MOST_REDIRECTS = 5
 _MOST_IDLE = 32

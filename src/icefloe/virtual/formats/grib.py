@@ -22,7 +22,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from icefloe.storage.forks import RenewedLock
+from icefloe.storage.process_forks import RenewedLock
 from icefloe.virtual.model.data_types import attribute_json, data_type_of, fill_value_json
 from icefloe.virtual.model.description import (
     GroupDescription,

@@ -44,7 +44,7 @@ from icefloe.virtual.formats.kerchunk_entries import (
     Entry,
     ReferenceSet,
 )
-from icefloe.virtual.formats.zarr_store import describe_array, name_dimensions, read_region
+from icefloe.virtual.formats.zarr_source import describe_array, name_dimensions, read_region
 from icefloe.virtual.model.description import (
     GroupDescription,
     Json,
@@ -58,7 +58,7 @@ from icefloe.virtual.model.description import (
 )
 from icefloe.virtual.model.references import make_references
 from icefloe.virtual.places.access import SourceAccess, hadoop_free, local_path, location_of_key
-from icefloe.virtual.places.listing import READS_AT_ONCE
+from icefloe.virtual.places.list_objects import READS_AT_ONCE
 
 _LOCAL = ("file", "local")
 _PLAIN_CODECS = ("bytes", "transpose")

@@ -27,7 +27,7 @@ from icefloe.virtual.formats.kerchunk_entries import (
     texts_to_arrow,
 )
 from icefloe.virtual.model.description import Json, SourceError, VariableDescription
-from icefloe.virtual.places.listing import Place
+from icefloe.virtual.places.list_objects import Place
 
 _METADATA = ".zmetadata"
 _RECORD = re.compile(r"(.+)/refs\.([0-9]+)\.parq")

@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
 from icefloe.virtual.formats import kerchunk as kerchunk_source
-from icefloe.virtual.formats import netcdf3
-from icefloe.virtual.formats import zarr_store as zarr_source
+from icefloe.virtual.formats import netcdf3, zarr_source
 from icefloe.virtual.formats.kerchunk_json import JsonReferences, may_be_json
 from icefloe.virtual.formats.kerchunk_parquet import ParquetReferences, is_parquet_set
 from icefloe.virtual.model.description import SourceDescription, SourceError
 from icefloe.virtual.places.access import SourceAccess, SourceFile, absolute_location, local_path
-from icefloe.virtual.places.listing import Place
+from icefloe.virtual.places.list_objects import Place
 
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _HDF5_STARTS = (0, 512, 1024, 2048, 4096, 8192)

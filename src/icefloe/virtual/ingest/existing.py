@@ -15,7 +15,7 @@ from icefloe.api.session import Session
 from icefloe.api.values import ChunkType
 from icefloe.errors import AlreadyExistsError, ErrorKind, InvalidInputError
 from icefloe.store.zarr_store import IcechunkStore
-from icefloe.virtual.formats.zarr_store import describe_v3, name_dimensions
+from icefloe.virtual.formats.zarr_source import describe_v3, name_dimensions
 from icefloe.virtual.ingest.keep_ledger import read_ledger
 from icefloe.virtual.model.description import (
     GroupDescription,

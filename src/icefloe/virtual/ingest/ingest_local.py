@@ -1,4 +1,4 @@
-"""`ingest_local`: an ingest in one process. The same loop runs on a cluster, see `run.py`."""
+"""`ingest_local`: an ingest in one process, by the loop of `run_ingest.py`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from icefloe.api.repository import Repository
 from icefloe.virtual.ingest.local_engine import LocalEngine
 from icefloe.virtual.ingest.report import IngestReport
 from icefloe.virtual.ingest.request import IngestArguments, make_request
-from icefloe.virtual.ingest.run import run_ingest
+from icefloe.virtual.ingest.run_ingest import run_ingest
 from icefloe.virtual.places.globs import Sources
 
 

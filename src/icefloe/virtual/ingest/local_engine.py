@@ -15,7 +15,7 @@ from icefloe.virtual.ingest.chunk_copy import copy_region
 from icefloe.virtual.ingest.comparing import Digests, digest_file, files_to_read
 from icefloe.virtual.ingest.open_files import OpenFiles, collecting, reason_of
 from icefloe.virtual.ingest.room import BlockMove
-from icefloe.virtual.ingest.run import FillCounts
+from icefloe.virtual.ingest.run_ingest import FillCounts
 from icefloe.virtual.ingest.scanning import scan_for
 from icefloe.virtual.ingest.transfer import place_references, placement_of
 from icefloe.virtual.model.description import SourceDescription, SourceVersion

@@ -26,8 +26,8 @@ from icefloe.virtual.ingest.open_files import DamagedSourceError, collecting
 from icefloe.virtual.model.data_types import little_endian
 from icefloe.virtual.model.description import Json, SourceDescription, SourceVersion
 from icefloe.virtual.model.references import cut_leading, index_of, shift_references, with_checksums
-from icefloe.virtual.planning.layout import fill_of
-from icefloe.virtual.planning.packing import Packing
+from icefloe.virtual.planning.agreement import fill_of
+from icefloe.virtual.planning.cf_packing import Packing
 from icefloe.virtual.planning.plan import ArrayPlan, IngestPlan
 from icefloe.virtual.planning.targets import group_document
 

@@ -17,7 +17,7 @@ from icefloe.virtual.places.access import (
     location_of_key,
     split_location,
 )
-from icefloe.virtual.places.listing import Place
+from icefloe.virtual.places.list_objects import Place
 
 _MAGIC = re.compile(r"[*?\[]")
 Sources = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]

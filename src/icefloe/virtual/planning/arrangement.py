@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from icefloe.virtual.model.description import Json, SourceDescription
 from icefloe.virtual.planning.axes import Axis, AxisKey
-from icefloe.virtual.planning.boxes import Box, Boxes, BoxMaker
 from icefloe.virtual.planning.concat import find_static
+from icefloe.virtual.planning.file_boxes import BoxMaker, FileBox, FileBoxes
 from icefloe.virtual.planning.ledger import Ledger
 from icefloe.virtual.planning.plan import IngestOptions
 
@@ -41,7 +41,7 @@ class Arrangement:
     """Sources that take the place of an earlier version of themselves."""
     concat_dims: tuple[str, ...] = ()
     axes: dict[AxisKey, Axis] = field(default_factory=dict)
-    boxes: dict[str, Boxes] = field(default_factory=dict)
+    boxes: dict[str, FileBoxes] = field(default_factory=dict)
     unpacked: dict[str, np.dtype[Any]] = field(default_factory=dict)
     """Arrays whose files pack them differently, and the type they are stored in."""
     _ranks: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -74,7 +74,7 @@ class Arrangement:
         maker = BoxMaker(self.axes, self.concat_dims, find_static(self.live))
         self.boxes = maker.boxes(self.live)
 
-    def first(self, boxes: Boxes) -> int:
+    def first(self, boxes: FileBoxes) -> int:
         """The source that speaks for a variable: what is there, else the first along the axes."""
         return int(boxes.numbers[np.argmin(self._ranks[boxes.numbers])])
 
@@ -82,7 +82,7 @@ class Arrangement:
         """Sorts sources by their places along the axes."""
         return (*(axis.starts.get(number, -1) for axis in self.axes.values()), number)
 
-    def new(self, boxes: Boxes) -> Boxes:
+    def new(self, boxes: FileBoxes) -> FileBoxes:
         """The boxes of what is not in the repository."""
         return boxes.since(self.num_old)
 
@@ -96,7 +96,7 @@ class Arrangement:
         assert document is not None
         return tuple(document["shape"])
 
-    def lengths(self, path: str, box: Box) -> tuple[int, ...]:
+    def lengths(self, path: str, box: FileBox) -> tuple[int, ...]:
         """The shape of the whole array."""
         shape = list(box.shape)
         boxes = self.boxes[path]
@@ -107,7 +107,7 @@ class Arrangement:
             shape[at] = max([stops[at], *(whole if len(whole) == 1 else [])])
         return tuple(shape)
 
-    def has_holes(self, path: str, box: Box) -> bool:
+    def has_holes(self, path: str, box: FileBox) -> bool:
         """Whether there will be places that no file fills, and nobody filled before."""
         if not box.concat_axes or is_coordinate(box):
             return False
@@ -118,12 +118,12 @@ class Arrangement:
             return before + self.new(boxes).without(self.replaced).num_cells() < whole
         return boxes.num_cells() < whole
 
-    def comes_with_values(self, box: Box, new: Boxes) -> bool:
+    def comes_with_values(self, box: FileBox, new: FileBoxes) -> bool:
         """Whether the values of a small coordinate came with the descriptions."""
         is_known = all(item.variable.values is not None for item in new.kinds().values())
         return bool(new) and is_known and (is_coordinate(box) or not box.dimensions)
 
 
-def is_coordinate(box: Box) -> bool:
+def is_coordinate(box: FileBox) -> bool:
     """Whether a box gives the positions along the dimension of its own name."""
     return box.dimensions == (box.variable.name,)

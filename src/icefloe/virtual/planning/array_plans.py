@@ -12,11 +12,11 @@ from icefloe.cf.times import convert_times
 from icefloe.virtual.model.data_types import little_endian
 from icefloe.virtual.model.description import Json, VariableDescription
 from icefloe.virtual.model.missing import prepare_fill
+from icefloe.virtual.planning.agreement import as_matrix
 from icefloe.virtual.planning.arrangement import Arrangement, is_coordinate
-from icefloe.virtual.planning.boxes import Box, Boxes
+from icefloe.virtual.planning.cf_packing import Packing, packing_of, unpacked
 from icefloe.virtual.planning.checks import reference_chunks
-from icefloe.virtual.planning.layout import as_matrix
-from icefloe.virtual.planning.packing import Packing, packing_of, unpacked
+from icefloe.virtual.planning.file_boxes import FileBox, FileBoxes
 from icefloe.virtual.planning.plan import ArrayPlan
 from icefloe.virtual.planning.targets import (
     array_document,
@@ -56,11 +56,11 @@ class ArrayPlanner:
             plans.append(self._plan(path, box, new))
         return plans
 
-    def _grows(self, path: str, box: Box, new: Boxes) -> bool:
+    def _grows(self, path: str, box: FileBox, new: FileBoxes) -> bool:
         """Whether an array that is there changes: files without it make it longer too."""
         return bool(new) or self.work.lengths(path, box) != self.work.old_shape(path)
 
-    def _plan(self, path: str, box: Box, new: Boxes) -> ArrayPlan:
+    def _plan(self, path: str, box: FileBox, new: FileBoxes) -> ArrayPlan:
         work = self.work
         shape = work.lengths(path, box)
         old = work.document(path)
@@ -106,7 +106,7 @@ class ArrayPlanner:
         )
 
     def _storage(
-        self, path: str, box: Box, new: Boxes
+        self, path: str, box: FileBox, new: FileBoxes
     ) -> tuple[Storage, tuple[int, ...] | None, str | None]:
         """How an array is filled, the chunks of one made of references, and why it is copied."""
         work = self.work
@@ -122,7 +122,7 @@ class ArrayPlanner:
         return ("native" if chunks is None else "virtual"), chunks, note
 
     def _packings(
-        self, path: str, box: Box, new: Boxes
+        self, path: str, box: FileBox, new: FileBoxes
     ) -> tuple[VariableDescription, dict[int, Packing], Packing | None]:
         """The variable as it is stored, how files pack it, and how it is packed in the end."""
         kind = self.work.unpacked.get(path)
@@ -149,7 +149,7 @@ class ArrayPlanner:
         old: dict[str, Json] | None,
         storage: Storage,
         variable: VariableDescription,
-        box: Box,
+        box: FileBox,
         shape: tuple[int, ...],
         chunks: tuple[int, ...] | None,
     ) -> dict[str, Json]:
@@ -163,7 +163,7 @@ class ArrayPlanner:
         codecs = native_codecs(variable.dtype, chosen)
         return array_document(variable, box.dimensions, shape, chosen, codecs)
 
-    def _guarded(self, old: dict[str, Json] | None, box: Box, new: Boxes) -> frozenset[int]:
+    def _guarded(self, old: dict[str, Json] | None, box: FileBox, new: FileBoxes) -> frozenset[int]:
         """Sources that lie where values may be already; what they replace is theirs."""
         if old is None or self.work.options.late != "insert":
             return frozenset()
@@ -195,7 +195,9 @@ def target_of(group: str, path: str) -> str:
     return "/".join(filter(None, (group.strip("/"), path)))
 
 
-def _joined_values(box: Box, new: Boxes, old: Box | None) -> tuple[tuple[int, ...], NDArray[Any]]:
+def _joined_values(
+    box: FileBox, new: FileBoxes, old: FileBox | None
+) -> tuple[tuple[int, ...], NDArray[Any]]:
     """The values of a small coordinate, put together and in the units of the first file.
 
     Also where they start. Between those of new files there may be old ones.

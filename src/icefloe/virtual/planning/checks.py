@@ -9,14 +9,14 @@ import numpy as np
 
 from icefloe.virtual.model.description import VariableDescription
 from icefloe.virtual.model.missing import find_unfillable, json_equal, natural_fill_value
-from icefloe.virtual.planning.arrangement import Arrangement, is_coordinate
-from icefloe.virtual.planning.boxes import Box, Boxes
-from icefloe.virtual.planning.layout import (
+from icefloe.virtual.planning.agreement import (
     find_disagreements,
     find_inexact_times,
     find_overlaps,
 )
-from icefloe.virtual.planning.packing import common_type, packing_of
+from icefloe.virtual.planning.arrangement import Arrangement, is_coordinate
+from icefloe.virtual.planning.cf_packing import common_type, packing_of
+from icefloe.virtual.planning.file_boxes import FileBox, FileBoxes
 from icefloe.virtual.planning.targets import (
     COPY_BYTES,
     MOST_CHUNK_BYTES,
@@ -63,7 +63,7 @@ def find_trouble(work: Arrangement, path: str) -> dict[int, str]:
     return wrong | _hole_trouble(work, path, first) | _size_trouble(work, path, first)
 
 
-def _hole_trouble(work: Arrangement, path: str, box: Box) -> dict[int, str]:
+def _hole_trouble(work: Arrangement, path: str, box: FileBox) -> dict[int, str]:
     """Files without a variable that has no way to say so."""
     if not work.has_holes(path, box):
         return {}
@@ -76,7 +76,7 @@ def _hole_trouble(work: Arrangement, path: str, box: Box) -> dict[int, str]:
     return dict.fromkeys(without or live, reason)
 
 
-def _size_trouble(work: Arrangement, path: str, box: Box) -> dict[int, str]:
+def _size_trouble(work: Arrangement, path: str, box: FileBox) -> dict[int, str]:
     """Files with arrays that HDF5 declares, but that nobody could ever have written."""
     if work.options.mode == "virtual":
         return {}
@@ -96,7 +96,7 @@ def _size_trouble(work: Arrangement, path: str, box: Box) -> dict[int, str]:
 
 
 def reference_chunks(
-    work: Arrangement, path: str, new: Boxes, box: Box
+    work: Arrangement, path: str, new: FileBoxes, box: FileBox
 ) -> tuple[tuple[int, ...] | None, str | None]:
     """The chunks of an array made of references, or why it cannot be."""
     kinds = new.kinds()
@@ -164,6 +164,6 @@ def find_uncompared(work: Arrangement) -> tuple[dict[str, tuple[str, ...]], list
     return found, notes
 
 
-def _is_unread(box: Box) -> bool:
+def _is_unread(box: FileBox) -> bool:
     variable = box.variable
     return variable.digest is None and variable.dtype != "string" and variable.nbytes > 0

@@ -19,8 +19,8 @@ from icefloe.changes.split_grid import ChunkSpan
 from icefloe.errors import InvalidInputError
 from icefloe.geometry import Slices, cut, grow_chunks, moved
 from icefloe.virtual.model.description import Json, SourceDescription
+from icefloe.virtual.planning.cf_packing import Packing
 from icefloe.virtual.planning.order import AS_LISTED, BY_COORDINATES, named_dims
-from icefloe.virtual.planning.packing import Packing
 
 Mode = Literal["native", "virtual"]
 

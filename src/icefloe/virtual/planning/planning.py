@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from icefloe.virtual.model.description import SourceDescription
+from icefloe.virtual.planning.agreement import drop_repeated
 from icefloe.virtual.planning.arrangement import Arrangement, Existing
 from icefloe.virtual.planning.array_plans import ArrayPlanner
 from icefloe.virtual.planning.axes import place_along, place_by_rank
@@ -15,7 +16,6 @@ from icefloe.virtual.planning.checks import (
     find_unlike_files,
 )
 from icefloe.virtual.planning.concat import find_dimensions, find_keys, place_new
-from icefloe.virtual.planning.layout import drop_repeated
 from icefloe.virtual.planning.ledger import extent_of
 from icefloe.virtual.planning.order import BY_COORDINATES, rank_all, ranks_in
 from icefloe.virtual.planning.plan import IngestOptions, IngestPlan, Problem

@@ -12,7 +12,7 @@ import numpy as np
 
 from icefloe.virtual.model.data_types import bytes_codec_of
 from icefloe.virtual.model.description import Json, VariableDescription
-from icefloe.virtual.planning.boxes import Box, Boxes
+from icefloe.virtual.planning.file_boxes import FileBox, FileBoxes
 
 SMALL_CHUNK_BYTES = 256 * 1024
 LARGE_CHUNK_BYTES = 64 * 1024 * 1024
@@ -81,7 +81,7 @@ def native_codecs(dtype: str, chunks: Sequence[int]) -> list[Json]:
     ]
 
 
-def choose_chunks(box: Box, shape: Sequence[int], wanted: Mapping[str, int]) -> tuple[int, ...]:
+def choose_chunks(box: FileBox, shape: Sequence[int], wanted: Mapping[str, int]) -> tuple[int, ...]:
     """The chunks of a copied array.
 
     Those of the source where they have a reasonable size; small ones grow along the joined
@@ -114,7 +114,7 @@ def choose_chunks(box: Box, shape: Sequence[int], wanted: Mapping[str, int]) -> 
 
 
 def virtual_chunks(
-    boxes: Boxes, old_chunks: tuple[int, ...] | None
+    boxes: FileBoxes, old_chunks: tuple[int, ...] | None
 ) -> tuple[tuple[int, ...] | None, str | None]:
     """The chunks of an array made of references, or why it cannot be.
 
@@ -166,7 +166,7 @@ def _is_cut_of(old: Sequence[int], chunks: Sequence[int], num_new_axes: int) -> 
     return not differ or all(length == 1 for length in old[num_new_axes : differ[-1]])
 
 
-def find_unlike(boxes: Mapping[int, Box]) -> dict[int, str]:
+def find_unlike(boxes: Mapping[int, FileBox]) -> dict[int, str]:
     """Sources whose chunks have no codecs, else those stored otherwise than in most sources."""
     closed = {
         number: box.variable.reason or "its chunks cannot be read by Zarr"
@@ -202,7 +202,7 @@ def _unlike(found: VariableDescription, first: VariableDescription) -> str | Non
 
 
 def find_misaligned(
-    path: str, boxes: Boxes, chunks: Sequence[int], lengths: Sequence[int]
+    path: str, boxes: FileBoxes, chunks: Sequence[int], lengths: Sequence[int]
 ) -> dict[int, str]:
     """Sources after which the next one would start inside a chunk."""
     starts, shapes = boxes.starts(), boxes.shapes()
@@ -223,12 +223,12 @@ def find_misaligned(
     return problems
 
 
-def widest(boxes: Boxes) -> int:
+def widest(boxes: FileBoxes) -> int:
     """Bytes of the largest part."""
     return max((box.variable.nbytes for box in boxes.kinds().values()), default=0)
 
 
-def are_tiny(boxes: Boxes) -> bool:
+def are_tiny(boxes: FileBoxes) -> bool:
     """Whether references would be larger than the values, and take much longer to be read."""
     tiny = [
         prod(box.variable.chunks) * box.variable.itemsize <= TINY_CHUNK_BYTES

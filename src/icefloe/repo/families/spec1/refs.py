@@ -74,6 +74,24 @@ async def lookup_tag(handle: RepoHandle, name: str) -> SnapshotId:
     return decode_ref_file(found[0], key)
 
 
+async def touch_branch(handle: RepoHandle, name: str, expected: SnapshotId) -> bool:
+    """Write the ref file of a branch again, so that it has another version; False if it is not
+    at `expected` any more.
+
+    Whoever read it before and writes it afterwards fails, and has to look again.
+    """
+    found = await find_object(handle.driver, layout.branch_key(name))
+    if found is None or decode_ref_file(found[0], layout.branch_key(name)) != expected:
+        return False
+    # Some storages name a version by the bytes of the object, so these have to be new.
+    noise = bytes(b" \n\t\r"[byte & 3] for byte in handle.clock.random_bytes(32))
+    try:
+        await put_ref(handle, layout.branch_key(name), encode_ref_file(expected) + noise, found[1])
+    except ConditionFailed:
+        return False
+    return True
+
+
 async def create_branch(handle: RepoHandle, name: str, snapshot_id: SnapshotId) -> None:
     """Create the ref file of a branch."""
     handle.require_writable()

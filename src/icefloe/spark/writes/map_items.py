@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from icefloe.spark.runtime.session import parallelism
+from icefloe.spark.runtime.spark_session import parallelism
 
 _ITEMS = "task bigint, item binary"
 _TASKS_A_SLOT = 4  # so that a slow task does not leave the others idle at the end

@@ -18,7 +18,7 @@ from zarr.dtype import parse_dtype
 
 from icefloe.errors import ErrorKind, StorageError
 from icefloe.virtual.formats.chunk_keys import ChunkKeys, grid_of
-from icefloe.virtual.formats.zarr_metadata import (
+from icefloe.virtual.formats.zarr_v2 import (
     codecs_from_v2,
     fill_value_from_v2,
     numpy_dtype,
@@ -38,7 +38,7 @@ from icefloe.virtual.model.description import (
 )
 from icefloe.virtual.model.references import make_references
 from icefloe.virtual.places.access import SourceAccess, location_of_key
-from icefloe.virtual.places.listing import Listing, Place
+from icefloe.virtual.places.list_objects import Listing, Place
 
 DIMENSIONS_V2 = "_ARRAY_DIMENSIONS"
 

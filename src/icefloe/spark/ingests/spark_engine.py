@@ -11,18 +11,18 @@ from zarr.abc.store import Store
 from icefloe.api.session import ForkSession, Session
 from icefloe.spark.ingests.copy import copy
 from icefloe.spark.ingests.refer import refer, require_containers
-from icefloe.spark.ingests.scan import descriptions_of, digest_all, scan_frame
-from icefloe.spark.writes.engine import write_items
+from icefloe.spark.ingests.scan_sources import descriptions_of, digest_all, scan_frame
+from icefloe.spark.writes.write_items import write_items
 from icefloe.virtual.ingest.comparing import Digests
 from icefloe.virtual.ingest.room import BlockMove
-from icefloe.virtual.ingest.run import FillCounts
+from icefloe.virtual.ingest.run_ingest import FillCounts
 from icefloe.virtual.model.description import SourceDescription, SourceVersion
 from icefloe.virtual.places.access import SourceAccess
 from icefloe.virtual.planning.plan import IngestOptions, IngestPlan, Problem
 
 
 class SparkEngine:
-    """Does the work of an ingest in jobs; see `icefloe.virtual.ingest.run.Engine`."""
+    """Does the work of an ingest in jobs; see `icefloe.virtual.ingest.run_ingest.Engine`."""
 
     def __init__(self, spark: SparkSession, access: SourceAccess, num_tasks: int | None) -> None:
         self._spark, self._access, self._num_tasks = spark, access, num_tasks

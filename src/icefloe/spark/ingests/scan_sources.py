@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from icefloe.format.columns.arrow_columns import pack_table
-from icefloe.spark.writes.items import map_items, tasks_for
+from icefloe.spark.writes.map_items import map_items, tasks_for
 from icefloe.virtual.ingest.comparing import Digests, digest_file, files_to_read
 from icefloe.virtual.ingest.open_files import reason_of
 from icefloe.virtual.ingest.scanning import scan_for

@@ -16,7 +16,7 @@ from icefloe.api.session import ForkSession, Session
 from icefloe.changes.split_grid import ChunkSpan
 from icefloe.errors import InvalidInputError, ReadOnlyError
 from icefloe.spark.writes import ref_blocks
-from icefloe.spark.writes.items import map_items
+from icefloe.spark.writes.map_items import map_items
 from icefloe.spark.writes.shared_write import TaskSide, share
 
 Work = Callable[[ForkSession, Any], Any]

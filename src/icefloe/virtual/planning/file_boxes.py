@@ -21,7 +21,7 @@ _Forms = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class FileBox:
     """The part of an array that one file fills; dimensions are those of the target."""
 
     variable: VariableDescription
@@ -37,11 +37,11 @@ class Box:
 class _Form:
     """A box without its place, and the axes its dimensions lie along."""
 
-    box: Box
+    box: FileBox
     axes: tuple[Axis | None, ...]
 
 
-class Boxes(Mapping[int, Box]):
+class FileBoxes(Mapping[int, FileBox]):
     """The boxes of one array by the numbers of their sources, in ascending order.
 
     A box is made when it is looked at. What does not depend on places and values is asked of
@@ -74,16 +74,16 @@ class Boxes(Mapping[int, Box]):
         row = int(np.searchsorted(self.numbers, number))  # type: ignore[call-overload]
         return row < len(self.numbers) and bool(self.numbers[row] == number)
 
-    def __getitem__(self, number: int) -> Box:
+    def __getitem__(self, number: int) -> FileBox:
         if number not in self:
             raise KeyError(number)
         return self._box(number, int(self._codes[np.searchsorted(self.numbers, number)]))
 
-    def _box(self, number: int, code: int) -> Box:
+    def _box(self, number: int, code: int) -> FileBox:
         form, source = self._forms[code], self._sources[number]
         box = form.box
         assert source is not None
-        return Box(
+        return FileBox(
             source.variables[self.path],
             box.dimensions,
             tuple(0 if axis is None else axis.starts.get(number, 0) for axis in form.axes),
@@ -98,7 +98,7 @@ class Boxes(Mapping[int, Box]):
         source = self._sources[number]
         return None if source is None else digest_in(source.variables, self.path)
 
-    def kinds(self) -> dict[int, Box]:
+    def kinds(self) -> dict[int, FileBox]:
         """One box of each kind: others differ from it in places and values only."""
         codes, rows = np.unique(self._codes, return_index=True)
         numbers = self.numbers[rows]
@@ -107,7 +107,7 @@ class Boxes(Mapping[int, Box]):
             for number, code in sorted(zip(numbers.tolist(), codes.tolist(), strict=True))
         }
 
-    def by_kind(self) -> Iterator[tuple[Box, list[int]]]:
+    def by_kind(self) -> Iterator[tuple[FileBox, list[int]]]:
         """One box of each kind with the numbers of all that are like it."""
         order = np.argsort(self._codes, kind="stable")
         _, first = np.unique(self._codes[order], return_index=True)
@@ -145,17 +145,17 @@ class Boxes(Mapping[int, Box]):
     def _rank(self) -> NDArray[np.int64]:
         return np.searchsorted(np.unique(self._codes), self._codes)
 
-    def since(self, first: int) -> Boxes:
+    def since(self, first: int) -> FileBoxes:
         """The boxes of the sources from a number on."""
         return self._rows(self.numbers >= first) if len(self) and self.numbers[0] < first else self
 
-    def without(self, numbers: Collection[int]) -> Boxes:
+    def without(self, numbers: Collection[int]) -> FileBoxes:
         """All boxes but those of some sources."""
         return self._rows(~np.isin(self.numbers, list(numbers)))
 
-    def _rows(self, mask: NDArray[np.bool_]) -> Boxes:
+    def _rows(self, mask: NDArray[np.bool_]) -> FileBoxes:
         numbers, codes = self.numbers[mask], self._codes[mask]
-        return Boxes(self.path, self._sources, self._forms, numbers, codes)
+        return FileBoxes(self.path, self._sources, self._forms, numbers, codes)
 
 
 @dataclass(slots=True)
@@ -173,7 +173,7 @@ class BoxMaker:
     _alike: dict[tuple[int, int, tuple[bool, ...]], _Forms] = field(default_factory=dict)
     """Forms of all variables, by the layout that files share."""
 
-    def boxes(self, sources: Sources) -> dict[str, Boxes]:
+    def boxes(self, sources: Sources) -> dict[str, FileBoxes]:
         """The boxes of every variable of all sources, by path."""
         numbers: dict[str, list[int]] = {}
         codes: dict[str, list[int]] = {}
@@ -183,7 +183,7 @@ class BoxMaker:
                     numbers.setdefault(path, []).append(number)
                     codes.setdefault(path, []).append(code)
         return {
-            path: Boxes(
+            path: FileBoxes(
                 path,
                 sources,
                 self._forms,
@@ -239,7 +239,7 @@ class BoxMaker:
             new = []
         dimensions = (*(name for name, _ in new), *variable.dimensions)
         concat = tuple(at for at, name in enumerate(dimensions) if name in self.concat_dims)
-        whole = Box(
+        whole = FileBox(
             replace(variable, values=None, digest=None),
             dimensions,
             (0,) * len(dimensions),

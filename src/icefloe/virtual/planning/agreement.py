@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from icefloe.cf.times import convert_times
 from icefloe.virtual.model.data_types import canonical_dtype
 from icefloe.virtual.model.description import VariableDescription
-from icefloe.virtual.planning.boxes import Box, Boxes
+from icefloe.virtual.planning.file_boxes import FileBox, FileBoxes
 
 PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
 """Attributes without which a number means something else."""
@@ -59,7 +59,7 @@ class Signature:
         return "values that other files have not"
 
 
-def signature_of(box: Box, *, ignores_packing: bool = False) -> Signature:
+def signature_of(box: FileBox, *, ignores_packing: bool = False) -> Signature:
     """The signature of one file's variable. Sizes along joined dimensions do not count."""
     variable = box.variable
     attributes = variable.attributes
@@ -80,7 +80,7 @@ def signature_of(box: Box, *, ignores_packing: bool = False) -> Signature:
 
 
 def find_disagreements(
-    path: str, boxes: Boxes, num_old: int, *, ignores_packing: bool = False
+    path: str, boxes: FileBoxes, num_old: int, *, ignores_packing: bool = False
 ) -> dict[int, str]:
     """Sources whose variable is not like that of most others, or of the repository."""
     signatures: dict[int, Signature] = {}
@@ -121,7 +121,7 @@ def _is_unknown(found: Signature, usual: Signature) -> bool:
     )
 
 
-def find_inexact_times(path: str, boxes: Boxes, wanted: Box) -> dict[int, str]:
+def find_inexact_times(path: str, boxes: FileBoxes, wanted: FileBox) -> dict[int, str]:
     """Sources whose times cannot be written in the units of the first file."""
     if wanted.times is None:
         return {}
@@ -145,7 +145,7 @@ def find_inexact_times(path: str, boxes: Boxes, wanted: Box) -> dict[int, str]:
 
 def find_overlaps(
     path: str,
-    boxes: Boxes,
+    boxes: FileBoxes,
     num_old: int,
     names: Sequence[str],
     late: frozenset[int] = frozenset(),
@@ -188,7 +188,7 @@ def find_overlaps(
 
 
 def drop_repeated(
-    all_boxes: dict[str, Boxes],
+    all_boxes: dict[str, FileBoxes],
     names: Sequence[str],
     replaced: frozenset[int] = frozenset(),
 ) -> dict[int, str]:
@@ -220,7 +220,7 @@ def drop_repeated(
     }
 
 
-def _repeated(boxes: Boxes) -> dict[int, int]:
+def _repeated(boxes: FileBoxes) -> dict[int, int]:
     kinds = boxes.kinds()
     if not any(_may_repeat(box) for box in kinds.values()):
         return {}
@@ -238,12 +238,12 @@ def _repeated(boxes: Boxes) -> dict[int, int]:
     return found
 
 
-def _may_repeat(box: Box) -> bool:
+def _may_repeat(box: FileBox) -> bool:
     has_digest = box.variable.digest is not None
     return has_digest and bool(box.concat_axes) and not is_own_coordinate(box)
 
 
-def is_own_coordinate(box: Box) -> bool:
+def is_own_coordinate(box: FileBox) -> bool:
     """Whether it gives the positions along its dimension."""
     return box.dimensions == (box.variable.name,)
 

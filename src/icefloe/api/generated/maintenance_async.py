@@ -1,0 +1,207 @@
+"""Asynchronous twins of `RepositoryMaintenance`. Made by tools/make_async_twins.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from icefloe.api.arguments import check_arguments
+from icefloe.api.handles import Handles
+from icefloe.ids import ManifestId, SnapshotId
+from icefloe.on_demand import on_demand
+from icefloe.repo.handle import RepoHandle
+
+if TYPE_CHECKING:
+    from icefloe.api import maintenance_values
+    from icefloe.maintenance import collect, expire, inspect, stats
+    from icefloe.maintenance.garbage import GarbagePlan
+    from icefloe.maintenance.progress import Report
+    from icefloe.maintenance.retention import Keep
+    from icefloe.maintenance.summary import ChunkStorageStats, GCSummary
+else:
+    maintenance_values = on_demand("icefloe.api.maintenance_values")
+    collect = on_demand("icefloe.maintenance.collect")
+    expire = on_demand("icefloe.maintenance.expire")
+    inspect = on_demand("icefloe.maintenance.inspect")
+    stats = on_demand("icefloe.maintenance.stats")
+
+
+@check_arguments
+class RepositoryMaintenanceAsync:
+    """What `RepositoryMaintenance` inherits: its methods that touch storage, to be awaited."""
+
+    _handles: Handles
+
+    @property
+    def handle(self) -> RepoHandle:
+        """The repository as the operations of `icefloe.repo` take it. For code inside icefloe."""
+        return self._handles.blocking
+
+    @property
+    def _aio_handle(self) -> RepoHandle:
+        return self._handles.eventloop
+
+    async def expire_snapshots_async(
+        self,
+        older_than: datetime | None = None,
+        *,
+        delete_expired_branches: bool = False,
+        delete_expired_tags: bool = False,
+        keep_last: int = 0,
+        keep_tagged: bool = False,
+        branches: Mapping[str, Keep] | None = None,
+        snapshot_ids: Iterable[str] | None = None,
+        dry_run: bool = False,
+    ) -> set[str]:
+        """Like `expire_snapshots`, inside an event loop.
+
+        Take old snapshots out of the history; returns their ids. No data is deleted.
+        """
+        chosen = maintenance_values.expiration_rules(
+            older_than,
+            delete_expired_branches=delete_expired_branches,
+            delete_expired_tags=delete_expired_tags,
+            keep_last=keep_last,
+            keep_tagged=keep_tagged,
+            branches=branches,
+            snapshot_ids=snapshot_ids,
+        )
+        released = await expire.expire_snapshots(self._aio_handle, chosen, dry_run=dry_run)
+        return {one.text for one in released}
+
+    async def garbage_collect_async(
+        self,
+        delete_object_older_than: datetime,
+        *,
+        dry_run: bool = False,
+        max_snapshots_in_memory: int = 50,
+        max_compressed_manifest_mem_bytes: int = 512 * 1024 * 1024,
+        max_decoded_manifest_mem_bytes: int = 4 * 1024 * 1024 * 1024,
+        max_concurrent_manifest_fetches: int = 500,
+        max_concurrent_deletes: int = 10,
+        max_consecutive_delete_failures: int = 50,
+        max_concurrent_listings: int | None = None,
+        progress: Report | None = None,
+    ) -> GCSummary:
+        """Like `garbage_collect`, inside an event loop.
+
+        Delete objects that no branch or tag leads to and that were stored before an instant.
+        """
+        options = maintenance_values.collection_options(
+            delete_object_older_than,
+            max_snapshots_in_memory=max_snapshots_in_memory,
+            max_compressed_manifest_mem_bytes=max_compressed_manifest_mem_bytes,
+            max_decoded_manifest_mem_bytes=max_decoded_manifest_mem_bytes,
+            max_concurrent_manifest_fetches=max_concurrent_manifest_fetches,
+            max_concurrent_deletes=max_concurrent_deletes,
+            max_consecutive_delete_failures=max_consecutive_delete_failures,
+            max_concurrent_listings=max_concurrent_listings,
+        )
+        with maintenance_values.reporter(progress) as report:
+            return await collect.collect_garbage(self._aio_handle, options, report, dry_run=dry_run)
+
+    async def plan_garbage_collection_async(
+        self, delete_object_older_than: datetime, *, progress: Report | None = None
+    ) -> GarbagePlan:
+        """Like `plan_garbage_collection`, inside an event loop.
+
+        What a collection would delete, and why: to be printed, saved, approved and run.
+        """
+        options = maintenance_values.collection_options(delete_object_older_than)
+        with maintenance_values.reporter(progress) as report:
+            return await collect.plan_garbage(self._aio_handle, options, report)
+
+    async def run_garbage_collection_async(
+        self,
+        plan: GarbagePlan,
+        *,
+        max_concurrent_deletes: int = 10,
+        max_consecutive_delete_failures: int = 50,
+        progress: Report | None = None,
+    ) -> GCSummary:
+        """Like `run_garbage_collection`, inside an event loop.
+
+        Delete what a plan has, except what came into use since it was made.
+        """
+        options = maintenance_values.collection_options(
+            None,
+            max_concurrent_deletes=max_concurrent_deletes,
+            max_consecutive_delete_failures=max_consecutive_delete_failures,
+        )
+        with maintenance_values.reporter(progress) as report:
+            return await collect.run_plan(self._aio_handle, plan, options, report)
+
+    async def chunk_storage_stats_async(
+        self,
+        *,
+        max_snapshots_in_memory: int = 50,
+        max_compressed_manifest_mem_bytes: int = 512 * 1024 * 1024,
+        max_decoded_manifest_mem_bytes: int = 4 * 1024 * 1024 * 1024,
+        max_concurrent_manifest_fetches: int = 500,
+        progress: Report | None = None,
+    ) -> ChunkStorageStats:
+        """Like `chunk_storage_stats`, inside an event loop.
+
+        How many bytes the chunks take of all snapshots that a branch or tag leads to.
+        """
+        limits = maintenance_values.limits(
+            max_snapshots_in_memory=max_snapshots_in_memory,
+            max_compressed_manifest_mem_bytes=max_compressed_manifest_mem_bytes,
+            max_decoded_manifest_mem_bytes=max_decoded_manifest_mem_bytes,
+            max_concurrent_manifest_fetches=max_concurrent_manifest_fetches,
+        )
+        with maintenance_values.reporter(progress) as report:
+            return await stats.chunk_storage_stats(self._aio_handle, limits, report)
+
+    async def total_chunks_storage_async(
+        self,
+        *,
+        max_snapshots_in_memory: int = 50,
+        max_compressed_manifest_mem_bytes: int = 512 * 1024 * 1024,
+        max_decoded_manifest_mem_bytes: int = 4 * 1024 * 1024 * 1024,
+        max_concurrent_manifest_fetches: int = 500,
+    ) -> int:
+        """Like `total_chunks_storage`, inside an event loop.
+
+        The native bytes of `chunk_storage_stats`, which takes the place of this method.
+        """
+        maintenance_values.warn_about_total_chunks_storage()
+        limits = maintenance_values.limits(
+            max_snapshots_in_memory=max_snapshots_in_memory,
+            max_compressed_manifest_mem_bytes=max_compressed_manifest_mem_bytes,
+            max_decoded_manifest_mem_bytes=max_decoded_manifest_mem_bytes,
+            max_concurrent_manifest_fetches=max_concurrent_manifest_fetches,
+        )
+        return (await stats.chunk_storage_stats(self._aio_handle, limits)).native_bytes
+
+    async def inspect_snapshot_async(self, snapshot_id: str) -> dict[str, Any]:
+        """Like `inspect_snapshot`, inside an event loop.
+
+        The nodes of a snapshot and their manifests, as plain values.
+        """
+        key = SnapshotId.parse(snapshot_id)
+        return await inspect.inspect_snapshot(self._aio_handle, key)
+
+    async def inspect_manifest_async(self, manifest_id: str) -> dict[str, Any]:
+        """Like `inspect_manifest`, inside an event loop.
+
+        How many chunks of which kind a manifest holds, as plain values.
+        """
+        key = ManifestId.parse(manifest_id)
+        return await inspect.inspect_manifest(self._aio_handle, key)
+
+    async def inspect_transaction_log_async(self, snapshot_id: str) -> dict[str, Any]:
+        """Like `inspect_transaction_log`, inside an event loop.
+
+        What a commit changed, as plain values; with that of expired commits before it.
+        """
+        key = SnapshotId.parse(snapshot_id)
+        return await inspect.inspect_transaction_log(self._aio_handle, key)
+
+    async def inspect_repo_info_async(self) -> dict[str, Any]:
+        """Like `inspect_repo_info`, inside an event loop.
+
+        Refs, snapshots and newest operations, as plain values. Needs spec version 2.
+        """
+        return await inspect.inspect_repo_info(self._aio_handle)

@@ -1,0 +1,195 @@
+"""The methods of `Repository` that keep a repository healthy.
+
+The `x_async` twin of every method is generated from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from icefloe.api.arguments import check_arguments
+from icefloe.api.generated.maintenance_async import RepositoryMaintenanceAsync
+from icefloe.ids import ManifestId, SnapshotId
+from icefloe.on_demand import on_demand
+from icefloe.storage.run import run_blocking
+
+if TYPE_CHECKING:
+    from icefloe.api import maintenance_values
+    from icefloe.maintenance import collect, expire, inspect, stats
+    from icefloe.maintenance.garbage import GarbagePlan
+    from icefloe.maintenance.progress import Report
+    from icefloe.maintenance.retention import Keep
+    from icefloe.maintenance.summary import ChunkStorageStats, GCSummary
+else:
+    maintenance_values = on_demand("icefloe.api.maintenance_values")
+    collect = on_demand("icefloe.maintenance.collect")
+    expire = on_demand("icefloe.maintenance.expire")
+    inspect = on_demand("icefloe.maintenance.inspect")
+    stats = on_demand("icefloe.maintenance.stats")
+
+
+@check_arguments
+class RepositoryMaintenance(RepositoryMaintenanceAsync):
+    """What `Repository` inherits: expiration, collection, statistics, inspection."""
+
+    def expire_snapshots(
+        self,
+        older_than: datetime | None = None,
+        *,
+        delete_expired_branches: bool = False,
+        delete_expired_tags: bool = False,
+        keep_last: int = 0,
+        keep_tagged: bool = False,
+        branches: Mapping[str, Keep] | None = None,
+        snapshot_ids: Iterable[str] | None = None,
+        dry_run: bool = False,
+    ) -> set[str]:
+        """Take old snapshots out of the history; returns their ids. No data is deleted.
+
+        Snapshots older than `older_than` expire. The first snapshot, the tip of `main`, and the
+        tips of other branches and tags stay; those with expired tips can be deleted instead.
+
+        Beyond Icechunk: `keep_last` keeps the newest few snapshots of every branch (without
+        `older_than` all others expire), `keep_tagged` keeps tagged snapshots with all that led to
+        them, `branches` has a rule `Keep(since=..., last=...)` for single branches, and
+        `snapshot_ids` lets exactly these expire. With any of them a snapshot that loses its
+        parent goes to the nearest one that stays, else to the first of the history.
+        `dry_run` only tells what would expire.
+        """
+        chosen = maintenance_values.expiration_rules(
+            older_than,
+            delete_expired_branches=delete_expired_branches,
+            delete_expired_tags=delete_expired_tags,
+            keep_last=keep_last,
+            keep_tagged=keep_tagged,
+            branches=branches,
+            snapshot_ids=snapshot_ids,
+        )
+        released = run_blocking(expire.expire_snapshots(self.handle, chosen, dry_run=dry_run))
+        return {one.text for one in released}
+
+    def garbage_collect(
+        self,
+        delete_object_older_than: datetime,
+        *,
+        dry_run: bool = False,
+        max_snapshots_in_memory: int = 50,
+        max_compressed_manifest_mem_bytes: int = 512 * 1024 * 1024,
+        max_decoded_manifest_mem_bytes: int = 4 * 1024 * 1024 * 1024,
+        max_concurrent_manifest_fetches: int = 500,
+        max_concurrent_deletes: int = 10,
+        max_consecutive_delete_failures: int = 50,
+        max_concurrent_listings: int | None = None,
+        progress: Report | None = None,
+    ) -> GCSummary:
+        """Delete objects that no branch or tag leads to and that were stored before an instant.
+
+        A session of icefloe that wrote objects before that instant and has not committed them
+        fails when it commits. Official Icechunk does not notice: the instant has to be older than
+        the start of its longest session. `dry_run` only counts.
+
+        `progress` is called with a `Progress` now and then; without it a terminal shows a bar.
+        """
+        options = maintenance_values.collection_options(
+            delete_object_older_than,
+            max_snapshots_in_memory=max_snapshots_in_memory,
+            max_compressed_manifest_mem_bytes=max_compressed_manifest_mem_bytes,
+            max_decoded_manifest_mem_bytes=max_decoded_manifest_mem_bytes,
+            max_concurrent_manifest_fetches=max_concurrent_manifest_fetches,
+            max_concurrent_deletes=max_concurrent_deletes,
+            max_consecutive_delete_failures=max_consecutive_delete_failures,
+            max_concurrent_listings=max_concurrent_listings,
+        )
+        with maintenance_values.reporter(progress) as report:
+            return run_blocking(
+                collect.collect_garbage(self.handle, options, report, dry_run=dry_run)
+            )
+
+    def plan_garbage_collection(
+        self, delete_object_older_than: datetime, *, progress: Report | None = None
+    ) -> GarbagePlan:
+        """What a collection would delete, and why: to be printed, saved, approved and run."""
+        options = maintenance_values.collection_options(delete_object_older_than)
+        with maintenance_values.reporter(progress) as report:
+            return run_blocking(collect.plan_garbage(self.handle, options, report))
+
+    def run_garbage_collection(
+        self,
+        plan: GarbagePlan,
+        *,
+        max_concurrent_deletes: int = 10,
+        max_consecutive_delete_failures: int = 50,
+        progress: Report | None = None,
+    ) -> GCSummary:
+        """Delete what a plan has, except what came into use since it was made.
+
+        A run that was interrupted can be repeated with the same plan.
+
+        Raises:
+            InvalidInputError: the plan is for another repository.
+        """
+        options = maintenance_values.collection_options(
+            None,
+            max_concurrent_deletes=max_concurrent_deletes,
+            max_consecutive_delete_failures=max_consecutive_delete_failures,
+        )
+        with maintenance_values.reporter(progress) as report:
+            return run_blocking(collect.run_plan(self.handle, plan, options, report))
+
+    def chunk_storage_stats(
+        self,
+        *,
+        max_snapshots_in_memory: int = 50,
+        max_compressed_manifest_mem_bytes: int = 512 * 1024 * 1024,
+        max_decoded_manifest_mem_bytes: int = 4 * 1024 * 1024 * 1024,
+        max_concurrent_manifest_fetches: int = 500,
+        progress: Report | None = None,
+    ) -> ChunkStorageStats:
+        """How many bytes the chunks take of all snapshots that a branch or tag leads to."""
+        limits = maintenance_values.limits(
+            max_snapshots_in_memory=max_snapshots_in_memory,
+            max_compressed_manifest_mem_bytes=max_compressed_manifest_mem_bytes,
+            max_decoded_manifest_mem_bytes=max_decoded_manifest_mem_bytes,
+            max_concurrent_manifest_fetches=max_concurrent_manifest_fetches,
+        )
+        with maintenance_values.reporter(progress) as report:
+            return run_blocking(stats.chunk_storage_stats(self.handle, limits, report))
+
+    def total_chunks_storage(
+        self,
+        *,
+        max_snapshots_in_memory: int = 50,
+        max_compressed_manifest_mem_bytes: int = 512 * 1024 * 1024,
+        max_decoded_manifest_mem_bytes: int = 4 * 1024 * 1024 * 1024,
+        max_concurrent_manifest_fetches: int = 500,
+    ) -> int:
+        """The native bytes of `chunk_storage_stats`, which takes the place of this method."""
+        maintenance_values.warn_about_total_chunks_storage()
+        limits = maintenance_values.limits(
+            max_snapshots_in_memory=max_snapshots_in_memory,
+            max_compressed_manifest_mem_bytes=max_compressed_manifest_mem_bytes,
+            max_decoded_manifest_mem_bytes=max_decoded_manifest_mem_bytes,
+            max_concurrent_manifest_fetches=max_concurrent_manifest_fetches,
+        )
+        return run_blocking(stats.chunk_storage_stats(self.handle, limits)).native_bytes
+
+    def inspect_snapshot(self, snapshot_id: str) -> dict[str, Any]:
+        """The nodes of a snapshot and their manifests, as plain values."""
+        key = SnapshotId.parse(snapshot_id)
+        return run_blocking(inspect.inspect_snapshot(self.handle, key))
+
+    def inspect_manifest(self, manifest_id: str) -> dict[str, Any]:
+        """How many chunks of which kind a manifest holds, as plain values."""
+        key = ManifestId.parse(manifest_id)
+        return run_blocking(inspect.inspect_manifest(self.handle, key))
+
+    def inspect_transaction_log(self, snapshot_id: str) -> dict[str, Any]:
+        """What a commit changed, as plain values; with that of expired commits before it."""
+        key = SnapshotId.parse(snapshot_id)
+        return run_blocking(inspect.inspect_transaction_log(self.handle, key))
+
+    def inspect_repo_info(self) -> dict[str, Any]:
+        """Refs, snapshots and newest operations, as plain values. Needs spec version 2."""
+        return run_blocking(inspect.inspect_repo_info(self.handle))

@@ -1,0 +1,126 @@
+"""Arguments of the methods that keep a repository healthy, as the operations take them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+
+from icefloe.api.values import to_microseconds
+from icefloe.errors import InvalidInputError
+from icefloe.ids import SnapshotId
+from icefloe.maintenance.collect import Options
+from icefloe.maintenance.deleting import Pace
+from icefloe.maintenance.listing import LISTINGS_AT_ONCE
+from icefloe.maintenance.live import MANIFEST_BYTES_AT_ONCE, Limits
+from icefloe.maintenance.progress import Report, Reporter
+from icefloe.maintenance.retention import Keep, Rules
+
+
+def instant(moment: datetime, name: str) -> int:
+    """A time with a zone, in microseconds."""
+    if moment.tzinfo is None:
+        raise TypeError(
+            f"{name} is {moment!r}, expected a time with a zone, such as datetime.now(UTC)"
+        )
+    return to_microseconds(moment)
+
+
+def expiration_rules(
+    older_than: datetime | None,
+    *,
+    delete_expired_branches: bool,
+    delete_expired_tags: bool,
+    keep_last: int,
+    keep_tagged: bool,
+    branches: Mapping[str, Keep] | None,
+    snapshot_ids: Iterable[str] | None,
+) -> Rules:
+    """What is to expire."""
+    if keep_last < 0:
+        raise InvalidInputError(f"keep_last is {keep_last}, expected 0 or more")
+    if snapshot_ids is not None and (older_than or keep_last or branches):
+        raise InvalidInputError("give snapshot_ids alone, or rules without them")
+    if snapshot_ids is None and older_than is None and not keep_last and not branches:
+        raise InvalidInputError(
+            "nothing says what is to expire: give older_than, keep_last, branches or snapshot_ids"
+        )
+    return Rules(
+        None if older_than is None else instant(older_than, "older_than"),
+        delete_expired_branches,
+        delete_expired_tags,
+        keep_last,
+        keep_tagged,
+        dict(branches or {}),
+        None if snapshot_ids is None else frozenset(map(SnapshotId.parse, snapshot_ids)),
+    )
+
+
+def limits(
+    *,
+    max_snapshots_in_memory: int = 50,
+    max_compressed_manifest_mem_bytes: int = MANIFEST_BYTES_AT_ONCE,
+    max_decoded_manifest_mem_bytes: int = 1,
+    max_concurrent_manifest_fetches: int = 500,
+) -> Limits:
+    """How much a walk may hold. One manifest is decoded at a time, whatever may be."""
+    _require_positive(
+        max_snapshots_in_memory=max_snapshots_in_memory,
+        max_compressed_manifest_mem_bytes=max_compressed_manifest_mem_bytes,
+        max_decoded_manifest_mem_bytes=max_decoded_manifest_mem_bytes,
+        max_concurrent_manifest_fetches=max_concurrent_manifest_fetches,
+    )
+    return Limits(
+        max_snapshots_in_memory,
+        min(max_compressed_manifest_mem_bytes, MANIFEST_BYTES_AT_ONCE),
+        max_concurrent_manifest_fetches,
+    )
+
+
+def collection_options(
+    older_than: datetime | None,
+    *,
+    max_concurrent_deletes: int = 10,
+    max_consecutive_delete_failures: int = 50,
+    max_concurrent_listings: int | None = None,
+    **of_the_walk: int,
+) -> Options:
+    """How to collect; without a time for a plan that has its own."""
+    _require_positive(
+        max_concurrent_deletes=max_concurrent_deletes,
+        max_consecutive_delete_failures=max_consecutive_delete_failures,
+        max_concurrent_listings=1 if max_concurrent_listings is None else max_concurrent_listings,
+    )
+    return Options(
+        0 if older_than is None else instant(older_than, "delete_object_older_than"),
+        limits(**of_the_walk),
+        LISTINGS_AT_ONCE if max_concurrent_listings is None else max_concurrent_listings,
+        Pace(max_concurrent_deletes, max_consecutive_delete_failures),
+    )
+
+
+def _require_positive(**numbers: int) -> None:
+    for name, number in numbers.items():
+        if number < 1:
+            raise ValueError(f"{name} is {number}, expected 1 or more")
+
+
+@contextmanager
+def reporter(progress: Report | None) -> Iterator[Reporter]:
+    """Where progress is told to, for the time of a call."""
+    made = Reporter(progress)
+    try:
+        yield made
+    finally:
+        made.finish()
+
+
+def warn_about_total_chunks_storage() -> None:
+    """Said by a method that another one has taken the place of."""
+    warnings.warn(
+        "total_chunks_storage is deprecated: use chunk_storage_stats(...).native_bytes, which "
+        "also tells of inline and virtual chunks",
+        DeprecationWarning,
+        stacklevel=4,
+    )

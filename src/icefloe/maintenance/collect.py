@@ -1,0 +1,264 @@
+"""Garbage collection: look, decide, make the decision final, delete.
+
+The order is what makes it safe beside writers:
+
+1. All objects are listed. Only these can be deleted, and of them only the old ones.
+2. What is in use is found by walking from the refs.
+3. The fence is raised (`icefloe.repo.fence`).
+4. The decision becomes final in one conditional write. If a commit came in between, what it
+   refers to is walked too, and the write is tried again. So a commit before this point keeps its
+   objects. A commit after this point finds that a collection ran, and the fence.
+5. The rest of the listed objects is deleted. A crash from here on leaves garbage, nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.errors import (
+    ConflictError,
+    ErrorKind,
+    InvalidInputError,
+    SnapshotNotFoundError,
+    StorageError,
+)
+from icefloe.format.columns.id_set import IdSet
+from icefloe.format.repo_info.file import RepoInfo, UpdateKind
+from icefloe.format.repo_info.snapshots import SnapshotTable
+from icefloe.ids import SnapshotId
+from icefloe.maintenance import live
+from icefloe.maintenance.deleting import Pace, delete_objects, would_delete
+from icefloe.maintenance.expire import history_of
+from icefloe.maintenance.garbage import (
+    GarbagePlan,
+    InUse,
+    among,
+    find_garbage,
+    newest_before,
+)
+from icefloe.maintenance.listing import KINDS, LISTINGS_AT_ONCE, StoredObjects, list_folder
+from icefloe.maintenance.live import DEFAULT_LIMITS, GrowingIdSet, Limits
+from icefloe.maintenance.progress import Reporter
+from icefloe.maintenance.retention import plan_collection, without
+from icefloe.maintenance.summary import GCSummary
+from icefloe.repo import fence
+from icefloe.repo.families.spec1 import refs as refs_v1
+from icefloe.repo.families.spec2.checks import require_online
+from icefloe.repo.families.spec2.update import Changed, update_repo
+from icefloe.repo.handle import RepoHandle
+
+_TRIES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to collect."""
+
+    older_than: int
+    """Objects stored from this instant on stay (microseconds)."""
+    limits: Limits = DEFAULT_LIMITS
+    listings_at_once: int = LISTINGS_AT_ONCE
+    pace: Pace = field(default_factory=Pace)
+
+
+async def plan_garbage(handle: RepoHandle, options: Options, report: Reporter) -> GarbagePlan:
+    """What a collection would delete now. Changes nothing."""
+    collection = _Collection(handle, options, report)
+    await collection.look()
+    return await collection.plan()
+
+
+async def collect_garbage(
+    handle: RepoHandle, options: Options, report: Reporter, *, dry_run: bool = False
+) -> GCSummary:
+    """Delete what is old and not in use."""
+    collection = _Collection(handle, options, report)
+    await collection.look()
+    if dry_run:
+        return would_delete((await collection.plan()).objects)
+    return await collection.run()
+
+
+async def run_plan(
+    handle: RepoHandle, plan: GarbagePlan, options: Options, report: Reporter
+) -> GCSummary:
+    """Delete what a plan has, as far as it is still there and still not in use."""
+    if plan.url != handle.storage.url:
+        raise InvalidInputError(
+            f"the plan is for the repository in {plan.url}, this one is in {handle.storage.url}"
+        )
+    collection = _Collection(handle, replace(options, older_than=plan.older_than), report)
+    await collection.look()
+    collection.stored = among(collection.stored, plan)
+    return await collection.run()
+
+
+class _Collection:
+    """One collection: what is stored, and what was found to be in use so far."""
+
+    def __init__(self, handle: RepoHandle, options: Options, report: Reporter) -> None:
+        self.handle = handle
+        self.options = options
+        self.report = report
+        self.stored: dict[str, StoredObjects] = {}
+        self._walked = IdSet.of_ids(())
+        self._manifests = IdSet.of_ids(())
+        self._chunks = GrowingIdSet()
+
+    async def look(self) -> None:
+        """List everything."""
+        self.handle.require_writable()
+        if self.handle.family.has_repo_object:
+            require_online((await self.handle.assets.repo_object()).info)
+        for kind, folder in KINDS.items():
+            found = await list_folder(self.handle.driver, folder, self.options.listings_at_once)
+            self.stored[kind] = found
+            self.report.tell("listing", sum(map(len, self.stored.values())))
+
+    async def plan(self) -> GarbagePlan:
+        """What would be deleted, and why."""
+        if self.handle.family.has_repo_object:
+            in_use, forgotten = await self._walk_to_the_end()
+        else:
+            tips = await live.ref_tips(self.handle)
+            reached = await live.reachable_snapshots(self.handle, tips.values())
+            await self._walk(reached)
+            in_use, forgotten = self._in_use(reached, reached), 0
+        return GarbagePlan(
+            self.handle.storage.url,
+            self.handle.clock.now_us(),
+            self.options.older_than,
+            find_garbage(self.stored, in_use, self.options.older_than),
+            forgotten,
+            sum(len(each.strange_names) for each in self.stored.values()),
+        )
+
+    async def run(self) -> GCSummary:
+        """Make the decision final and delete."""
+        bound = newest_before(self.stored, self.options.older_than)
+        if bound:
+            await fence.raise_fence(self.handle, bound)
+        if self.handle.family.has_repo_object:
+            in_use = await self._publish()
+        else:
+            in_use = await self._publish_v1()
+        garbage = find_garbage(self.stored, in_use, self.options.older_than)
+        self.handle.assets.caches.clear()
+        return await delete_objects(self.handle.driver, garbage, self.options.pace, self.report)
+
+    # -- walking
+
+    async def _walk(self, snapshots: IdSet) -> None:
+        """Note what these snapshots use, unless that was done before."""
+        new = snapshots.minus(self._walked)
+        if not new.size:
+            return
+        handle, limits = self.handle, self.options.limits
+        files = await live.manifest_files(handle, new, limits)
+        files = files.take(np.flatnonzero(~self._manifests.contains(files.id)))
+        total = len(files)
+        done = 0
+        async for manifest in live.each_manifest(handle, files, limits):
+            self._chunks.add(live.native_chunk_ids(manifest))
+            done += 1
+            self.report.tell("reading manifests", done, total)
+        self._manifests = IdSet.union([self._manifests, IdSet.of(files.id)])
+        self._walked = IdSet.union([self._walked, new])
+
+    def _in_use(self, snapshots: IdSet, logs: IdSet) -> InUse:
+        return InUse(snapshots, logs, self._manifests, self._chunks.finish())
+
+    # -- version 2
+
+    def _is_young(self, table: SnapshotTable) -> NDArray[np.bool_]:
+        """Which snapshots have a file that this collection does not delete: the listing does not
+        show it, or it is not old."""
+        files = self.stored["snapshots"]
+        old = IdSet.of(files.id[files.created_at < self.options.older_than])
+        return ~old.contains(table.id)
+
+    def _decide(self, info: RepoInfo) -> tuple[SnapshotTable, int]:
+        """The snapshots that stay, and how many go."""
+        plan = plan_collection(history_of(info), self._is_young)
+        return without(info.snapshots, plan.released, plan.parents), len(plan.released)
+
+    async def _walk_to_the_end(self) -> tuple[InUse, int]:
+        for _ in range(_TRIES):
+            table, num_gone = self._decide((await self.handle.assets.repo_object()).info)
+            try:
+                await self._walk(IdSet.of(table.id))
+            except (StorageError, SnapshotNotFoundError) as error:
+                await self._require_change(error, table)
+                continue
+            return self._in_use_of(table), num_gone
+        raise _moved_too_often()
+
+    async def _require_change(
+        self, error: StorageError | SnapshotNotFoundError, table: SnapshotTable
+    ) -> None:
+        """Another collection may have deleted what was in use a moment ago. If the repository has
+        not changed, something is really missing."""
+        if isinstance(error, StorageError) and error.kind != ErrorKind.OBJECT_NOT_FOUND:
+            raise error
+        now, _ = self._decide((await self.handle.assets.repo_object()).info)
+        if np.array_equal(now.id, table.id):
+            raise error
+
+    def _in_use_of(self, table: SnapshotTable) -> InUse:
+        snapshots = IdSet.of(table.id)
+        return self._in_use(snapshots, IdSet.union([snapshots, IdSet.of(table.pruned_id)]))
+
+    async def _publish(self) -> InUse:
+        """Take the snapshots out of the repo object; what stays is walked by then."""
+        final: list[SnapshotTable] = []
+
+        def change(info: RepoInfo) -> Changed:
+            table, _ = self._decide(info)
+            if IdSet.of(table.id).minus(self._walked).size:
+                raise _NotWalkedError
+            final[:] = [table]
+            return replace(info, snapshots=table), UpdateKind.GC_RAN, {}
+
+        for _ in range(_TRIES):
+            await self._walk_to_the_end()
+            try:
+                await update_repo(self.handle, change)
+            except _NotWalkedError:
+                continue
+            return self._in_use_of(final[0])
+        raise _moved_too_often()
+
+    # -- version 1
+
+    async def _publish_v1(self) -> InUse:
+        """Give every branch another version, so that no commit that has not seen the fence can
+        move it. A branch that moved meanwhile is walked and tried again."""
+        touched: dict[str, SnapshotId] = {}
+        for _ in range(_TRIES):
+            tips = await live.ref_tips(self.handle)
+            reached = await live.reachable_snapshots(self.handle, tips.values())
+            await self._walk(reached)
+            moved = {name: tip for name, tip in tips.items() if touched.get(name) != tip}
+            if not moved:
+                return self._in_use(reached, reached)
+            for name, tip in moved.items():
+                kind, _, bare = name.partition(".")
+                # Tags never move: there is nobody to stop.
+                if kind == "tag" or await refs_v1.touch_branch(self.handle, bare, tip):
+                    touched[name] = tip
+        raise _moved_too_often()
+
+
+class _NotWalkedError(Exception):
+    """A commit came in between: what it uses is not known yet."""
+
+
+def _moved_too_often() -> ConflictError:
+    return ConflictError(
+        message=f"the repository changed at each of {_TRIES} attempts to collect; try again when "
+        "fewer writers are active",
+        kind=ErrorKind.UPDATE_ATTEMPTS_EXHAUSTED,
+    )
