@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from icefloe import credentials
     from icefloe.api.ancestry_graph import AncestryGraph
-    from icefloe.api.generations import NumberedRefs
+    from icefloe.api.generations import NumberedRefs, StateFileDataset
     from icefloe.api.repository import Repository
     from icefloe.api.session import ForkSession, Session
     from icefloe.api.values import (
@@ -163,6 +163,7 @@ __all__ = [
     "FeatureFlag",
     "SessionMode",
     "CommitMethod",
+    "StateFileDataset",
     # keeping them healthy
     "ChunkStorageStats",
     "GCSummary",
@@ -267,7 +268,7 @@ __all__ = [
 
 _NAMES_OF = {
     "api.ancestry_graph": ("AncestryGraph",),
-    "api.generations": ("NumberedRefs",),
+    "api.generations": ("NumberedRefs", "StateFileDataset"),
     "api.repository": ("Repository",),
     "api.session": ("ForkSession", "Session"),
     "api.values": (

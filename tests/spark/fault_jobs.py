@@ -283,8 +283,8 @@ _FAR = np.datetime64("2300-07-01T12:00", "us")
 _EXTREMES = pa.table(
     {
         "x": np.arange(6),
-        "tiny": pa.array([-128, 5, None, 126, 0, -1], pa.int8()),
-        "big": pa.array([-(2**63), 2**63 - 2, None, 0, 1, 2]),
+        "tiny": pa.array([-128, 5, None, 127, 0, -1], pa.int8()),
+        "big": pa.array([-(2**63), 2**63 - 1, None, 0, 1, 2]),
         "v": pa.array([1.0, None, 4.0, None, 7.0, None]),
         "t": pa.array([_FAR, None, *[np.datetime64("1960", "us")] * 4]),
     }

@@ -12,7 +12,7 @@ from icefloe import AlreadyExistsError, InvalidInputError, Repository
 from icefloe.geometry import shrink_chunks
 from icefloe.spark.rows.arrays import check_target, prepare, table_request
 from icefloe.spark.rows.grid import BLOCK
-from icefloe.spark.rows.ordering import sorted_keys, spans_of, whole_blocks
+from icefloe.spark.rows.ordering import sorted_keys, taken_of, whole_blocks
 
 xr: Any = pytest.importorskip("xarray", reason="xarray is an optional dependency")
 
@@ -26,7 +26,7 @@ def put(repository: Repository, table: pa.Table, **options: Any) -> str:
     values = {
         dim: sorted_keys(dim, table[dim].combine_chunks(), request) for dim in request.dims
     } | dict(request.coordinates)
-    grid = prepare(session, request, values, spans_of(table, request))
+    grid = prepare(session, request, values, taken_of(table, request))
     located = grid.locate(table).sort_by(BLOCK)
     for block, rows in whole_blocks(located.to_batches(max_chunksize=7)):
         grid.write_block(session, block, rows)

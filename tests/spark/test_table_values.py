@@ -65,9 +65,21 @@ def test_the_smallest_and_the_largest_integer_are_values(
         found = rows(repository, group=group).sort_by("x")["v"]
         assert found.type == kind
         assert found.to_pylist() == given
-    both = pa.table({"x": [0, 1], "v": pa.array([low, high], kind)})
-    with pytest.raises(InvalidInputError, match=rf"column 'v' has {low} and {high}, .*missing"):
-        put(repository, both, dims=["x"], variables=["v"], group="both")
+
+
+@pytest.mark.parametrize("kind", INTEGERS, ids=str)
+def test_both_ends_of_a_type_are_values(repository: Repository, kind: pa.DataType) -> None:
+    limits = np.iinfo(kind.to_pandas_dtype())
+    low, high = int(limits.min), int(limits.max)
+    given = [low, high, None, low + 1, 0, high - 1, None]
+    assert written(repository, pa.array(given, kind)) == given
+
+
+def test_a_column_with_every_value_is_refused(repository: Repository) -> None:
+    every = np.arange(-128, 128, dtype="i1")
+    with pytest.raises(InvalidInputError, match=r"column 'v' has all 256 values of int8"):
+        written(repository, pa.array(every))
+    assert written(repository, pa.array([*every[every != 5].tolist(), None], pa.int8()))[-1] is None
 
 
 @pytest.mark.parametrize("kind", INTEGERS, ids=str)

@@ -8,9 +8,12 @@ from typing import Literal
 
 from icefloe.errors import InvalidInputError
 from icefloe.legacy.numbered.files import Form
+from icefloe.legacy.state_file.schema import Profile
 from icefloe.repo.families.numbered.family import Numbered
+from icefloe.repo.families.state_file.family import StateFile
 from icefloe.repo.handle import Family
 
+Widths = Literal["strict", "wide"]
 Encoding = Literal["json", "msgpack", "binary", "binary-uncompressed"]
 
 
@@ -48,3 +51,24 @@ class NumberedRefs(NewGeneration):
         return Numbered(
             form=Form(self.encoding), inline_attributes_bytes=self.inline_attributes_bytes
         )
+
+
+@dataclass(frozen=True)
+class StateFileDataset(NewGeneration):
+    """A dataset with a state file and Parquet files, as documented in August 2024.
+
+    That document has columns of 16 bits for the shapes of arrays, so that no dimension is longer
+    than 65,535. `widths="wide"` has the same columns with 64 bits; a dataset keeps the widths it
+    was created with. It has no place for a saved configuration.
+    """
+
+    widths: Widths = "strict"
+
+    def __post_init__(self) -> None:
+        known = [profile.value for profile in Profile]
+        if self.widths not in known:
+            raise InvalidInputError(f"widths are {self.widths!r}, expected one of {known}")
+
+    def family(self) -> StateFile:
+        """What makes and keeps its files."""
+        return StateFile(Profile(self.widths))

@@ -250,13 +250,14 @@ async def _write(
     with state.lock:  # every chunk in the plan has its place in a pack, and is stored below
         packs = close_packs(state)
         check_placed(state.changes)
-        plan = plan_commit(base, state.changes, sizes, rewrite_all=rewrite_all)
+        changes = handle.family.with_node_ids(handle, base, state.changes)
+        plan = plan_commit(base, changes, sizes, rewrite_all=rewrite_all)
         # Now, so that it tells of what the plan has.
-        log = state.changes.log(snapshot_id, is_packed=before is None)
+        log = changes.log(snapshot_id, is_packed=before is None)
     await store_closed(workspace, packs)
     if work.looks_first:
         await _look_before_upload(workspace, plan, work)
-    manifests = await work.write_manifests(handle, plan, state.changes)
+    manifests = await work.write_manifests(handle, plan, changes)
     snapshot = build_snapshot(
         plan,
         manifests,

@@ -31,6 +31,7 @@ from icefloe.storage.spec import Storage
 
 if TYPE_CHECKING:
     from icefloe.changes import zarr_metadata
+    from icefloe.changes.change_set import ChangeSet
     from icefloe.format.columns.blobs import Ints
 
     Line = list[SnapshotInfo] | tuple[SnapshotTable, Ints]
@@ -309,6 +310,14 @@ class Family(ABC):
             InvalidInputError: it is not valid, or the files of this family cannot hold it.
         """
         return zarr_metadata.parse_zarr_json(document, path)
+
+    def with_node_ids(self, handle: RepoHandle, base: Snapshot, changes: ChangeSet) -> ChangeSet:
+        """The changes of a session with the ids that its new nodes get in the commit.
+
+        Sessions give random ids. Where the nodes of a repository are numbered, numbers are given
+        out when it is clear on top of which snapshot they are.
+        """
+        return changes
 
     async def writable_tip(self, handle: RepoHandle, branch: str) -> SnapshotId:
         """The tip of a branch that may be committed to."""

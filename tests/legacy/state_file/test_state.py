@@ -92,14 +92,11 @@ def test_unknown_members_stay() -> None:
 
 
 def test_a_line_ends_where_history_was_cut_or_turns_back() -> None:
-    entries = {
-        "c": Entry("c", "b", 3, "c"),
-        "b": Entry("b", "gone", 2, "b"),
-        "x": Entry("x", "y", 1, "x"),
-        "y": Entry("y", "x", 1, "y"),
-    }
-    assert [entry.snapshot for entry in line(entries, "c")] == ["c", "b"]
-    assert [entry.snapshot for entry in line(entries, "x")] == ["x", "y"]
+    c, x = Entry("c", "b", 3, "c"), Entry("x", "y", 1, "x")
+    listed = (c, Entry("b", "gone", 2, "b"), x, Entry("y", "x", 1, "y"))
+    entries = {entry.id: entry for entry in listed}
+    assert [entry.snapshot for entry in line(entries, c.id)] == ["c", "b"]
+    assert [entry.snapshot for entry in line(entries, x.id)] == ["x", "y"]
 
 
 @pytest.mark.parametrize(

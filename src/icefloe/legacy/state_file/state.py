@@ -63,6 +63,10 @@ class Entry(NamedTuple):
         return names.snapshot_id(self.snapshot)
 
     @property
+    def parent_id(self) -> SnapshotId | None:
+        return None if self.parent is None else names.snapshot_id(self.parent)
+
+    @property
     def message(self) -> str:
         found = (self.properties or {}).get(MESSAGE, "")
         return found if isinstance(found, str) else ""
@@ -231,13 +235,11 @@ def _to_json(value: Any, what: str) -> bytes:
         ) from None
 
 
-def line(entries: Mapping[str, Entry], tip: str) -> list[Entry]:
+def line(entries: Mapping[SnapshotId, Entry], tip: SnapshotId) -> list[Entry]:
     """A snapshot and its ancestors, newest first, as far as the state file lists them."""
-    found: list[Entry] = []
-    seen: set[str] = set()
-    current: str | None = tip
-    while current is not None and current in entries and current not in seen:
-        seen.add(current)
-        found.append(entries[current])
-        current = found[-1].parent
-    return found
+    found: dict[SnapshotId, Entry] = {}
+    current: SnapshotId | None = tip
+    while current is not None and current in entries and current not in found:
+        found[current] = entries[current]
+        current = entries[current].parent_id
+    return list(found.values())

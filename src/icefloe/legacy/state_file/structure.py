@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from hashlib import blake2b
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -62,6 +63,7 @@ class Structure(NamedTuple):
 
     rows: Sequence[Mapping[str, Any]]
     next_id: int
+    profile: Profile
     name: str
 
     @property
@@ -87,7 +89,8 @@ def read_structure(data: bytes | memoryview, name: str) -> Structure:
         highest = max(highest, check.whole(row["id"], "the id of a node", 2**32 - 1))
     note = notes_of(table).get(_NEXT_ID, "")
     noted = int(note) if note.isdecimal() and len(note) < 16 else 0
-    return Structure(rows, max(highest + 1, noted), name)
+    profile = Profile.strict if table.schema.field("id").type == pa.uint16() else Profile.wide
+    return Structure(rows, max(highest + 1, noted), profile, name)
 
 
 def nodes_of(
@@ -239,11 +242,15 @@ def _attrs_reference(ref: Any, check: Checked) -> tuple[str, int]:
 
 
 class NewStructure(NamedTuple):
-    """The bytes of a structure file, and of the attributes file that it refers to."""
+    """A structure file, and what readers will find in it."""
 
     data: bytes
     attributes: list[bytes]
     """Rows for the new attributes file; none if there is nothing to put in one."""
+    nodes: NodeTable
+    """With zarr.json in the form that readers make of the columns, and manifests by inventory."""
+    inventories: dict[ManifestId, Inventory]
+    """By the ids that the manifests had before."""
 
 
 def encode_structure(
@@ -264,16 +271,28 @@ def encode_structure(
         InvalidInputError: a number is too large for its column, or something has no column.
     """
     stored: list[bytes] = []
-    rows = []
+    rows, readable = [], []
+    inventories: dict[ManifestId, Inventory] = {}
     for node in nodes:
         metadata, packed = split_document(node.user_data, node.path)
         reference = _kept_reference(node.extra, packed)
         if reference is None and packed is not None and len(packed) > inline_attrs_bytes:
             reference = attrs_file, len(stored)
             stored.append(packed)
-        rows.append(_row(node, metadata, packed, reference, files, profile))
+        array = node.array
+        if array is not None:
+            found = {ref.id: _inventory(files[ref.id], node.id, ref) for ref in array.manifests}
+            inventories |= found
+            array = replace(
+                array, manifests=tuple(ManifestRef(at.id, at.extent) for at in found.values())
+            )
+        rows.append(_row(node, metadata, packed, reference, inventories, profile))
+        document = join_document(metadata, packed, node.path)
+        note = None if reference is None or packed is None else _note(*reference, packed)
+        readable.append(Node(node.id, node.path, compact_json(document), array, note))
     table = pa.Table.from_pylist(rows, structure_schema(profile))
-    return NewStructure(write_parquet(table, {_NEXT_ID: str(next_id)}), stored)
+    data = write_parquet(table, {_NEXT_ID: str(next_id)})
+    return NewStructure(data, stored, NodeTable.from_nodes(readable), inventories)
 
 
 def _row(
@@ -281,7 +300,7 @@ def _row(
     metadata: Mapping[str, Any] | None,
     packed: bytes | None,
     reference: tuple[str, int] | None,
-    files: ManifestFiles,
+    known: Mapping[ManifestId, Inventory],
     profile: Profile,
 ) -> dict[str, Any]:
     number = names.node_number(node.id)
@@ -303,11 +322,16 @@ def _row(
                 fits(f"a size in {what}", size, size_bits)
         inventories = []
         for ref in () if node.array is None else node.array.manifests:
-            file, row = _place(files[ref.id])
-            extent = [[fits("a chunk index", at, row_bits) for at in pair] for pair in ref.extents]
-            row = fits("a row of the manifest", row, row_bits)
+            file, row, _, extent = known[ref.id]
             inventories.append(
-                {"inventory_file": file, "row": row, "extent": extent, "flags": None}
+                {
+                    "inventory_file": file,
+                    "row": fits("a row of the manifest", row, row_bits),
+                    "extent": [
+                        [fits("a chunk index", at, row_bits) for at in pair] for pair in extent
+                    ],
+                    "flags": None,
+                }
             )
     attrs_reference = None
     if reference is not None:
@@ -324,17 +348,12 @@ def _row(
     }
 
 
-def _place(info: ManifestFileInfo) -> tuple[str, int]:
-    """File and row of an inventory. A manifest that was just written has a file to itself."""
+def _inventory(info: ManifestFileInfo, node_id: NodeId, ref: ManifestRef) -> Inventory:
+    """Where references are. A manifest that was just written has a file to itself."""
     if info.extra is None:
-        return names.parquet_name(info.id), 0
+        return Inventory(names.parquet_name(info.id), 0, node_id, ref.extents)
     file, row = json.loads(info.extra)
-    return file, row
-
-
-def new_inventory(info: ManifestFileInfo, node_id: NodeId, ref: ManifestRef) -> Inventory:
-    """Where the references in a manifest of a snapshot are."""
-    return Inventory(*_place(info), node_id, ref.extents)
+    return Inventory(file, row, node_id, ref.extents)
 
 
 def _note(file: str, row: int, packed: bytes) -> bytes:

@@ -151,6 +151,15 @@ def _join_codec(codec: Mapping[str, Any] | None, where: str) -> dict[str, Any]:
     return {"name": codec["name"], "configuration": found}
 
 
+def readable_document(user_data: bytes, path: str) -> bytes:
+    """A zarr.json in the form that readers make of the columns.
+
+    Raises:
+        InvalidInputError: the structure file has no place for something in it.
+    """
+    return compact_json(join_document(*split_document(user_data, path), path))
+
+
 def compact_json(value: Any) -> bytes:
     """JSON as the columns have it; the numbers of Python that JSON lacks are kept as Zarr does."""
     return json.dumps(value, separators=(",", ":")).encode()

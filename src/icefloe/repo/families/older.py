@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from icefloe.config import RepositoryConfig
-from icefloe.errors import ErrorKind, FormatError, StorageError
+from icefloe.errors import FormatError, StorageError
 from icefloe.format import layout
 from icefloe.format.config.file import decode_config_yaml
 from icefloe.legacy.detect import STATE_FILE, Detected, detect, generation_of
@@ -11,6 +11,7 @@ from icefloe.legacy.generation import Generation
 from icefloe.legacy.numbered.files import form_of
 from icefloe.legacy.numbered.json_refs import decode_ref
 from icefloe.repo.families.numbered.family import Numbered
+from icefloe.repo.families.state_file.family import FoundState
 from icefloe.repo.handle import FoundRepository
 from icefloe.storage.driver import Driver, find_object
 
@@ -49,10 +50,8 @@ async def find_older(driver: Driver) -> FoundRepository | None:
     if found is None:
         return None
     if found.names is None:
-        raise FormatError(
-            f"{STATE_FILE} belongs to {Generation.STATE_FILE.noun}, which cannot be opened yet",
-            ErrorKind.UNSUPPORTED_SPEC_VERSION,
-        )
+        assert state is not None
+        return FoundState(*state)
     return FoundNumbered(await _numbered(driver, found), driver)
 
 

@@ -15,7 +15,7 @@ from icefloe import paths
 from icefloe.api.session import Session
 from icefloe.errors import AlreadyExistsError, ErrorKind, InvalidInputError
 from icefloe.geometry import shrink_chunks
-from icefloe.spark.rows.columns import Spans, as_keys, key_type, new_array
+from icefloe.spark.rows.columns import Taken, as_keys, key_type, new_array
 from icefloe.spark.rows.encoder import Encoder
 from icefloe.spark.rows.grid import RowAxis, RowGrid, checked_chunks, out_of_range
 from icefloe.spark.writes.write_regions import common_grid, dimension_names
@@ -160,14 +160,14 @@ def stored_arrays(session: Session, group: str) -> Arrays:
 
 
 def prepare(
-    session: Session, request: RowsRequest, values: Mapping[str, pa.Array], spans: Spans
+    session: Session, request: RowsRequest, values: Mapping[str, pa.Array], taken: Taken
 ) -> RowGrid:
     """Make the arrays ready for rows with these coordinates, in the session.
 
     Args:
         values: for each dimension the distinct values of the rows, in the order in which new
             coordinates are to be.
-        spans: of the integers among the variables, as far as they are known.
+        taken: of the integers among the variables, as far as it is known.
 
     Raises:
         InvalidInputError: a value is not a coordinate and cannot become one.
@@ -181,7 +181,7 @@ def prepare(
     shape = tuple(len(axis.keys) for axis in axes)
     for name in request.variables:
         if name not in arrays:
-            arrays[name] = _create(folder, request, name, shape, spans.get(name))
+            arrays[name] = _create(folder, request, name, shape, taken.get(name, frozenset()))
     targets = {
         name: zarr.open_array(session.store, path=f"{request.group}/{name}".strip("/"), mode="r")
         for name in request.variables
@@ -290,9 +290,9 @@ def _create(
     request: RowsRequest,
     name: str,
     shape: tuple[int, ...],
-    span: tuple[int, int] | None,
+    taken: frozenset[int],
 ) -> zarr.Array[Any]:
-    made = new_array(name, request.types[name], is_coordinate=False, span=span)
+    made = new_array(name, request.types[name], is_coordinate=False, taken=taken)
     itemsize = 16 if made.dtype is str else made.dtype.itemsize
     whole = shrink_chunks(
         [request.chunks.get(dim, length) for dim, length in zip(request.dims, shape, strict=True)],

@@ -19,8 +19,9 @@ _CALENDAR = "proleptic_gregorian"
 TIME = pa.timestamp("us")
 _NAN = base64.standard_b64encode(struct.pack("<d", np.nan)).decode()  # as xarray writes it
 
-Spans = Mapping[str, tuple[int, int]]
-"""The smallest and the largest value of columns of integers."""
+Taken = Mapping[str, frozenset[int]]
+"""Which of the integers that may stand for missing ones (`spare_integers`) columns have."""
+_SPARE_AT_EACH_END = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class NewArray:
 
 
 def new_array(
-    name: str, kind: pa.DataType, *, is_coordinate: bool, span: tuple[int, int] | None = None
+    name: str, kind: pa.DataType, *, is_coordinate: bool, taken: frozenset[int] = frozenset()
 ) -> NewArray:
     """What to store a column as.
 
@@ -41,21 +42,21 @@ def new_array(
     into floats for xarray.
 
     Args:
-        span: the smallest and the largest value, where they are known: neither may stand for a
-            missing value.
+        taken: values the column has, as far as they are known, so that they cannot stand for a
+            missing one.
 
     Raises:
         InvalidInputError: no array can hold the type, or no value is left for missing ones.
     """
     if is_time(kind):
         attributes: dict[str, Any] = {"units": _TIME_UNITS, "calendar": _CALENDAR}
-        fill = None if is_coordinate else _spare(name, np.dtype("i8"), span)
+        fill = None if is_coordinate else _spare(name, pa.int64(), taken)
         return _integers(np.dtype("i8"), attributes, fill)
     if pa.types.is_boolean(kind) and not is_coordinate:
         return NewArray(np.dtype("bool"), False, {})
     if pa.types.is_signed_integer(kind):
         dtype = np.dtype(kind.to_pandas_dtype())
-        return _integers(dtype, {}, None if is_coordinate else _spare(name, dtype, span))
+        return _integers(dtype, {}, None if is_coordinate else _spare(name, kind, taken))
     if pa.types.is_float32(kind) or pa.types.is_float64(kind):
         missing = {} if is_coordinate else {"_FillValue": _NAN}
         return NewArray(np.dtype(kind.to_pandas_dtype()), np.nan, missing)
@@ -74,23 +75,27 @@ def _integers(dtype: np.dtype[Any], attributes: dict[str, Any], fill: int | None
     return NewArray(dtype, fill, {"_FillValue": fill, **attributes})
 
 
-def _spare(name: str, dtype: np.dtype[Any], span: tuple[int, int] | None) -> int:
-    """The smallest integer, or the largest if the column has the smallest."""
-    limits = np.iinfo(dtype)
-    low, high = int(limits.min), int(limits.max)
-    if span is None or span[0] > low:
-        return low
-    if span[1] < high:
-        return high
+def _spare(name: str, kind: pa.DataType, taken: frozenset[int]) -> int:
+    for value in spare_integers(kind):
+        if value not in taken:
+            return value
     raise InvalidInputError(
-        f"column {name!r} has {low} and {high}, so that no value of {dtype} is left for missing "
-        "cells; cast it to a wider type or to string"
+        f"column {name!r} has all {len(taken)} values of {kind} that may stand for missing cells, "
+        "the smallest and the largest ones; cast it to a wider type or to string"
     )
 
 
-def has_span(kind: pa.DataType) -> bool:
-    """Whether a value of a column of this type may have to stand for a missing one."""
-    return bool(pa.types.is_signed_integer(kind))
+def spare_integers(kind: pa.DataType) -> tuple[int, ...]:
+    """Integers that may stand for a missing one in a column, the best first; none for other types.
+
+    They are those at the ends of a type, where columns seldom have values, or all of 8 bits.
+    """
+    if not pa.types.is_signed_integer(kind):
+        return ()
+    limits = np.iinfo(kind.to_pandas_dtype())
+    low, high = int(limits.min), int(limits.max)
+    count = 128 if kind.bit_width == 8 else _SPARE_AT_EACH_END
+    return tuple(end for step in range(count) for end in (low + step, high - step))
 
 
 def is_time(kind: pa.DataType) -> bool:

@@ -1,4 +1,4 @@
-"""Values and rows in order: coordinates sorted, spans joined, rows brought together by block."""
+"""Values and rows in order: coordinates sorted, rows brought together by block."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icefloe.spark.rows.arrays import RowsRequest, check_present
-from icefloe.spark.rows.columns import Spans, as_keys, has_span, key_type
+from icefloe.spark.rows.columns import Taken, as_keys, key_type, spare_integers
 from icefloe.spark.rows.grid import BLOCK
 
 
@@ -20,25 +20,23 @@ def sorted_keys(dim: str, column: pa.Array, request: RowsRequest) -> pa.Array:
     return keys.take(pc.sort_indices(keys))
 
 
-def spans_of(table: pa.Table, request: RowsRequest) -> Spans:
-    """The smallest and the largest of each variable of integers; none where all are null."""
+def taken_of(table: pa.Table, request: RowsRequest) -> Taken:
+    """What variables of integers have of the values that may stand for missing ones."""
     found = {}
     for name in request.variables:
-        if has_span(request.types[name]):
-            ends = pc.min_max(table[name])
-            if ends["min"].is_valid:
-                found[name] = (ends["min"].as_py(), ends["max"].as_py())
+        if spare := spare_integers(request.types[name]):
+            column = table[name]
+            is_spare = pc.is_in(column, value_set=pa.array(spare, column.type))
+            found[name] = frozenset(pc.unique(column.filter(is_spare)).to_pylist())
     return found
 
 
-def joined_spans(many: Sequence[Spans]) -> Spans:
-    """The spans of several tables together."""
-    found: dict[str, tuple[int, int]] = {}
-    for spans in many:
-        for name, (low, high) in spans.items():
-            before = found.get(name, (low, high))
-            found[name] = (min(before[0], low), max(before[1], high))
-    return found
+def joined(many: Sequence[Taken]) -> Taken:
+    """What the columns of several tables have together."""
+    names = {name for taken in many for name in taken}
+    return {
+        name: frozenset().union(*(taken.get(name, frozenset()) for taken in many)) for name in names
+    }
 
 
 def whole_blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]:

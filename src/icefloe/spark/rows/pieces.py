@@ -28,9 +28,9 @@ from icefloe.format.columns.arrow_columns import pack_table, unpack_table
 from icefloe.ids import ChunkId
 from icefloe.spark.batch_ids import BatchId
 from icefloe.spark.rows.arrays import RowsRequest, check_present, prepare
-from icefloe.spark.rows.columns import Spans, as_keys, key_type
+from icefloe.spark.rows.columns import Taken, as_keys, key_type
 from icefloe.spark.rows.grid import BLOCK, RowGrid, combined
-from icefloe.spark.rows.ordering import joined_spans, sorted_keys, spans_of, whole_blocks
+from icefloe.spark.rows.ordering import joined, sorted_keys, taken_of, whole_blocks
 from icefloe.storage.driver import Span
 from icefloe.storage.run import run_blocking
 
@@ -51,7 +51,7 @@ class Piece:
     data: bytes | None
     """The rows themselves, when they are few; otherwise they are in the object `key`."""
     values: Mapping[str, pa.Array]
-    spans: Spans
+    taken: Taken
 
     def table(self, data: Any) -> pa.Table:
         """The rows, from what was fetched of them."""
@@ -110,7 +110,7 @@ def _pieces(
             Span(start, len(data)),
             data if is_small else None,
             {dim: _distinct(dim, part, request) for dim in request.dims},
-            spans_of(part, request),
+            taken_of(part, request),
         )
         for part, data, start in zip(parts, packed, starts, strict=False)
     ]
@@ -179,8 +179,8 @@ def assemble(
     for dim in request.dims:
         found = pa.concat_arrays([piece.values[dim] for piece in pieces])
         values[dim] = sorted_keys(dim, found, request)
-    spans = joined_spans([piece.spans for piece in pieces])
-    grid = prepare(session, request, {**values, **request.coordinates}, spans)
+    taken = joined([piece.taken for piece in pieces])
+    grid = prepare(session, request, {**values, **request.coordinates}, taken)
     touched = [_blocks_touched(grid, piece) for piece in pieces]
     for blocks in _groups(grid, np.unique(np.concatenate(touched)), memory):
         here = [

@@ -30,7 +30,7 @@ from icefloe.spark.rows.arrays import (
     stored_arrays,
     table_request,
 )
-from icefloe.spark.rows.columns import Spans, has_span
+from icefloe.spark.rows.columns import Taken, spare_integers
 from icefloe.spark.rows.grid import BLOCK, CELL, RowGrid
 from icefloe.spark.rows.late import (
     LATE_ROWS,
@@ -133,7 +133,7 @@ def write_table(
         if before is not None:
             return TableReport(before, 0, 0, time.monotonic() - started)
     request = check_target(session, request)
-    values, spans = _look_through(df, request)
+    values, taken = _look_through(df, request)
     found = {} if late == "fail" else find_late(session, request, values)
     set_aside = ref_blocks.Counts(0, 0, 0)
     if found and late == "insert":
@@ -142,7 +142,7 @@ def write_table(
         df, rows = split_rows(df, found)
         values = {dim: _without(values[dim], found.get(dim)) for dim in values}
         set_aside = _set_aside(session, request, rows, num_tasks)
-    counts = _write_rows(df, session, request, {**values, **request.coordinates}, spans, num_tasks)
+    counts = _write_rows(df, session, request, {**values, **request.coordinates}, taken, num_tasks)
     counts = ref_blocks.Counts.total([counts, set_aside])
     text = message or f"write {', '.join(request.variables)} to {request.group}"
     snapshot = session.commit(text, metadata, rebase_with=rebase_with, allow_empty=True)
@@ -154,11 +154,11 @@ def _write_rows(
     session: Session,
     request: RowsRequest,
     values: Mapping[str, pa.Array],
-    spans: Spans,
+    taken: Taken,
     num_tasks: int | None,
 ) -> ref_blocks.Counts:
     """Write rows whose coordinates are known, into the session."""
-    grid = prepare(session, request, values, spans)
+    grid = prepare(session, request, values, taken)
     rows = _located(df, request, grid)
     tasks = num_tasks or parallelism(df.sparkSession) * _TASKS_A_SLOT
     shared = share(session, {})
@@ -184,8 +184,8 @@ def _set_aside(
     rows = numbered(late.select(*request.columns), 0 if there is None else there.shape[0])
     schema = arrow_columns(rows, [ROW], request.columns)
     table = table_request(schema, group, [ROW], list(request.columns), None, "append")
-    values, spans = _look_through(rows, table)
-    return _write_rows(rows, session, table, values, spans, num_tasks)
+    values, taken = _look_through(rows, table)
+    return _write_rows(rows, session, table, values, taken, num_tasks)
 
 
 def arrow_columns(df: DataFrame, dims: Any, variables: Any) -> pa.Schema:
@@ -216,8 +216,9 @@ def _column(df: DataFrame, name: str) -> Any:
     return df[f"`{quoted}`"]
 
 
-def _look_through(df: DataFrame, request: RowsRequest) -> tuple[dict[str, pa.Array], Spans]:
-    """The sorted values of each dimension that were not given, and the spans of integers.
+def _look_through(df: DataFrame, request: RowsRequest) -> tuple[dict[str, pa.Array], Taken]:
+    """The sorted values of each dimension that were not given, and which values integers have
+    of those that may stand for missing ones.
 
     One pass over the rows; none where all coordinates were given, so that nothing is known of the
     integers then.
@@ -225,7 +226,8 @@ def _look_through(df: DataFrame, request: RowsRequest) -> tuple[dict[str, pa.Arr
     wanted = [dim for dim in request.dims if dim not in request.coordinates]
     if not wanted:
         return {}, {}
-    integers = [name for name in request.variables if has_span(request.types[name])]
+    spare = {name: spare_integers(request.types[name]) for name in request.variables}
+    integers = [name for name in request.variables if spare[name]]
     found = df.agg(
         *(sf.collect_set(_column(df, dim)).alias(f"v{at}") for at, dim in enumerate(wanted)),
         *(
@@ -233,16 +235,13 @@ def _look_through(df: DataFrame, request: RowsRequest) -> tuple[dict[str, pa.Arr
             for at, dim in enumerate(wanted)
         ),
         *(
-            end(_column(df, name)).alias(f"{which}{at}")
+            sf.collect_set(sf.when(_column(df, name).isin(*spare[name]), _column(df, name))).alias(
+                f"t{at}"
+            )
             for at, name in enumerate(integers)
-            for which, end in (("low", sf.min), ("high", sf.max))
         ),
     ).toArrow()
-    ends = {
-        name: (found[f"low{at}"][0].as_py(), found[f"high{at}"][0].as_py())
-        for at, name in enumerate(integers)
-        if found[f"low{at}"][0].is_valid
-    }
+    taken = {name: frozenset(found[f"t{at}"][0].as_py()) for at, name in enumerate(integers)}
     values = {}
     for at, dim in enumerate(wanted):
         if found[f"n{at}"][0].as_py():
@@ -250,7 +249,7 @@ def _look_through(df: DataFrame, request: RowsRequest) -> tuple[dict[str, pa.Arr
                 f"column {dim!r} has null in a row, expected a coordinate; drop those rows"
             )
         values[dim] = sorted_keys(dim, found[f"v{at}"].combine_chunks().flatten(), request)
-    return values, ends
+    return values, taken
 
 
 def _located(df: DataFrame, request: RowsRequest, grid: RowGrid) -> DataFrame:

@@ -1,0 +1,253 @@
+"""The files of a state-file dataset: `state.json`, and the Parquet files that it leads to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from icefloe.assets.assets import Assets, Caches
+from icefloe.assets.computed_logs import computed_log
+from icefloe.config.resolved import ResolvedConfig
+from icefloe.errors import ErrorKind, InvalidInputError, SnapshotNotFoundError, StorageError
+from icefloe.format.manifest.file import ArrayManifest, Manifest
+from icefloe.format.snapshot.file import Snapshot
+from icefloe.format.transaction_log import TransactionLog
+from icefloe.ids import ChunkId, ManifestId, SnapshotId
+from icefloe.legacy.generation import Generation
+from icefloe.legacy.state_file import names
+from icefloe.legacy.state_file.attributes import decode_attributes, encode_attributes
+from icefloe.legacy.state_file.manifest import decode_manifest, encode_manifest
+from icefloe.legacy.state_file.schema import Profile
+from icefloe.legacy.state_file.state import Entry, State, decode_state
+from icefloe.legacy.state_file.structure import (
+    Inventory,
+    encode_structure,
+    manifest_files,
+    nodes_of,
+    read_structure,
+)
+from icefloe.records import record
+from icefloe.storage.driver import Version
+
+INLINE_ATTRS_BYTES = 4096
+"""Longer attributes go into an attributes file, so that later structure files stay small."""
+
+
+@record()
+class StateObject:
+    """The state file as last seen: decoded, by id, and with its version."""
+
+    state: State
+    version: Version
+    entries: Mapping[SnapshotId, Entry]
+
+
+class StateFileCaches(Caches):
+    """What is remembered of a dataset."""
+
+    def __init__(self, settings: ResolvedConfig) -> None:
+        super().__init__(settings)
+        self.state: StateObject | None = None
+        self.inventories: dict[ManifestId, Inventory] = {}
+        """Where the references are that manifest ids stand for."""
+        self.profile = Profile.strict
+        """Of the structure file that was read last."""
+        self.notes: dict[SnapshotId, tuple[int, Profile]] = {}
+        """The next node number and the profile of snapshots that sessions commit on top of."""
+
+
+class StateFileAssets(Assets):
+    """Typed access to the files of one dataset."""
+
+    caches: StateFileCaches
+
+    # -- naming
+
+    def snapshot_key(self, snapshot_id: SnapshotId) -> str:
+        return names.STRUCTURES + names.parquet_name(snapshot_id)
+
+    def manifest_key(self, manifest_id: ManifestId) -> str:
+        """The file of a manifest that is written now. Inventories of one file are told apart by
+        their ids, and have no file of that name."""
+        return names.INVENTORIES + names.parquet_name(manifest_id)
+
+    def chunk_key(self, chunk_id: ChunkId) -> str:
+        return names.chunk_key(chunk_id)
+
+    # -- reading
+
+    async def state_object(self) -> StateObject:
+        """The current state; not fetched again if it has not changed since last time."""
+        cached = self.caches.state
+        if cached is None:
+            data, version = await self.driver.get_versioned(names.STATE)
+        else:
+            changed = await self.driver.get_if_changed(names.STATE, cached.version)
+            if changed is None:
+                return cached
+            data, version = changed
+        return self.keep_state(decode_state(data), version)
+
+    def keep_state(self, state: State, version: Version) -> StateObject:
+        """Remember a state file that was just read or written."""
+        entries = {entry.id: entry for entry in state.snapshots}
+        found = self.caches.state = StateObject(state, version, entries)
+        return found
+
+    async def load_snapshot(self, snapshot_id: SnapshotId) -> Snapshot:
+        """Read a structure file, and the attributes files that it refers to."""
+        cached = self.caches.state
+        if cached is None or snapshot_id not in cached.entries:
+            cached = await self.state_object()
+        entry = cached.entries.get(snapshot_id)
+        key = self.snapshot_key(snapshot_id)
+        if entry is not None:
+            key = names.key(names.STRUCTURES, entry.structure_file, names.STATE)
+        try:
+            data = await self.driver.get(key)
+        except StorageError as error:
+            if error.kind != ErrorKind.OBJECT_NOT_FOUND:
+                raise
+            named = snapshot_id.text if entry is None else entry.snapshot
+            raise SnapshotNotFoundError(
+                f"no snapshot {named} in {Generation.STATE_FILE.noun} ({key} does not exist)"
+            ) from None
+        snapshot = await self._snapshot(snapshot_id, entry, data, key)
+        self.caches.snapshots.put(snapshot_id, snapshot, max(1, len(snapshot.nodes)))
+        return snapshot
+
+    async def _snapshot(
+        self, snapshot_id: SnapshotId, entry: Entry | None, data: bytes | memoryview, key: str
+    ) -> Snapshot:
+        structure = read_structure(data, key)
+        files = structure.attrs_files
+        keys = [names.key(names.ATTRIBUTES, file, key) for file in files]
+        blobs = await self.driver.get_many([(at, None) for at in keys]) if keys else []
+        attributes = {
+            file: decode_attributes(blob, at)
+            for file, at, blob in zip(files, keys, blobs, strict=True)
+        }
+        nodes, inventories = nodes_of(structure, attributes)
+        self.caches.inventories.update((found.id, found) for found in inventories)
+        self.caches.profile = structure.profile
+        # A snapshot that forks read is not listed: only its nodes matter.
+        listed = entry or Entry(snapshot_id.text, None, 0, key)
+        return Snapshot(
+            snapshot_id,
+            nodes,
+            listed.timestamp_ms * 1000,
+            listed.message,
+            listed.metadata,
+            manifest_files(inventories),
+            listed.parent_id,
+            _extra(structure.next_id, structure.profile),
+        )
+
+    async def load_manifests(self, wanted: Sequence[tuple[ManifestId, int]]) -> list[Manifest]:
+        """Read the manifest files that hold some inventories, each once."""
+        by_file: dict[str, list[Inventory]] = {}
+        for manifest_id, _ in wanted:
+            inventory = self.caches.inventories[manifest_id]
+            by_file.setdefault(inventory.file, []).append(inventory)
+        keys = [names.key(names.INVENTORIES, file, "a structure file") for file in by_file]
+        blobs = await self.driver.get_many([(key, None) for key in keys])
+        found: dict[ManifestId, Manifest] = {}
+        for inventories, key, data in zip(by_file.values(), keys, blobs, strict=True):
+            tables = decode_manifest(data, key, inventories)
+            for inventory, refs in zip(inventories, tables, strict=True):
+                arrays = (ArrayManifest(inventory.node_id, refs),)
+                found[inventory.id] = Manifest(inventory.id, arrays)
+        return [found[manifest_id] for manifest_id, _ in wanted]
+
+    async def transaction_log(self, snapshot_id: SnapshotId) -> TransactionLog:
+        """What a commit did, found by comparing; `object-not-found` when its parent is gone."""
+        cached = self.caches.logs.get(snapshot_id)
+        if cached is None:
+            cached = await computed_log(self, await self.snapshot(snapshot_id))
+            self.caches.logs.put(snapshot_id, cached, max(1, cached.num_changes))
+        return cached
+
+    async def snapshots_and_logs(
+        self, snapshot_ids: Sequence[SnapshotId], log_ids: Sequence[SnapshotId]
+    ) -> tuple[list[Snapshot], list[TransactionLog]]:
+        snapshots = [await self.snapshot(key) for key in snapshot_ids]
+        return snapshots, [await self.transaction_log(key) for key in log_ids]
+
+    # -- writing
+
+    async def put_metadata_files(self, files: Sequence[tuple[str, bytes]]) -> None:
+        storage_class = self.settings.storage.metadata_storage_class
+        await self.driver.put_many(files, storage_class=storage_class)
+
+    def encode_manifest(self, manifest: Manifest) -> bytes:
+        (array,) = manifest.arrays
+        number = names.node_number(array.node_id)
+        if number is None:
+            raise InvalidInputError(
+                f"{Generation.STATE_FILE.noun} takes the chunks of a new array with its commit, "
+                "and not written ahead: commit the array before its chunks, or migrate the "
+                "repository",
+                ErrorKind.UNIMPLEMENTED,
+            )
+        profile = self.caches.profile
+        data = encode_manifest(array.node_id, array.refs, profile, f"array {number}")
+        extent = tuple(array.refs.extents())
+        inventory = Inventory(names.parquet_name(manifest.id), 0, array.node_id, extent)
+        self.caches.inventories[manifest.id] = inventory
+        return data
+
+    def notes(self, snapshot: Snapshot) -> tuple[int, Profile]:
+        """The number for the next new node, and the widths of numbers; remembered by snapshot."""
+        if snapshot.extra is not None:
+            next_id, profile = json.loads(snapshot.extra)
+            self.caches.notes[snapshot.id] = next_id, Profile(profile)
+        return self.caches.notes[snapshot.id]
+
+    async def encode_commit(
+        self, snapshot: Snapshot, log: TransactionLog
+    ) -> tuple[Snapshot, list[tuple[str, bytes]]]:
+        """The structure file, and an attributes file if there are long new attributes.
+
+        What readers will find has other ids for new manifests, and zarr.json in its one form.
+        """
+        next_id, profile = 0, Profile.strict
+        if snapshot.parent_id is not None:
+            next_id, profile = self.caches.notes[snapshot.parent_id]
+        return self.encode_structure(snapshot, next_id, profile)
+
+    def encode_structure(
+        self, snapshot: Snapshot, next_id: int, profile: Profile
+    ) -> tuple[Snapshot, list[tuple[str, bytes]]]:
+        """The files of a snapshot; `next_id` is above all numbers that nodes have had before."""
+        numbers = (names.node_number(node.id) or 0 for node in snapshot.nodes)
+        next_id = max(next_id, max(numbers, default=-1) + 1)
+        attrs_file = names.parquet_name(snapshot.id)
+        new = encode_structure(
+            snapshot.nodes,
+            snapshot.manifest_files,
+            next_id=next_id,
+            profile=profile,
+            attrs_file=attrs_file,
+            inline_attrs_bytes=INLINE_ATTRS_BYTES,
+        )
+        files = [(self.snapshot_key(snapshot.id), new.data)]
+        if new.attributes:
+            files.append((names.ATTRIBUTES + attrs_file, encode_attributes(new.attributes)))
+        for manifest_id, inventory in new.inventories.items():
+            self.caches.inventories[inventory.id] = inventory
+            written = self.caches.manifests.get(manifest_id)
+            if written is not None:
+                self.caches.keep_manifest(replace(written, id=inventory.id))
+        return replace(
+            snapshot,
+            nodes=new.nodes,
+            flushed_at=-(-snapshot.flushed_at // 1000) * 1000,  # the file counts milliseconds
+            manifest_files=manifest_files(new.inventories.values()),
+            extra=_extra(next_id, profile),
+        ), files
+
+
+def _extra(next_id: int, profile: Profile) -> bytes:
+    """What a snapshot in memory keeps of its structure file besides the nodes."""
+    return json.dumps([next_id, profile.value]).encode()

@@ -1,0 +1,1 @@
+"""Datasets with a state file, the first generation: read and written."""

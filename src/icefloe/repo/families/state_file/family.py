@@ -1,0 +1,254 @@
+"""The family of datasets with a state file, as document 003 describes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from icefloe.assets.assets import Assets
+from icefloe.assets.state_file import StateFileAssets, StateFileCaches, StateObject
+from icefloe.changes.change_set import ChangeSet
+from icefloe.changes.zarr_metadata import parse_zarr_json
+from icefloe.config import RepositoryConfig
+from icefloe.config.resolved import ResolvedConfig
+from icefloe.errors import ConflictError, RefNotFoundError
+from icefloe.format.repo_info.snapshots import SnapshotInfo
+from icefloe.format.snapshot.file import ManifestFiles, Snapshot
+from icefloe.format.snapshot.nodes import ArrayData, NodeTable
+from icefloe.ids import ChunkId, SnapshotId
+from icefloe.legacy.generation import Generation
+from icefloe.legacy.state_file import names
+from icefloe.legacy.state_file.schema import Profile
+from icefloe.legacy.state_file.state import (
+    MAIN,
+    Entry,
+    Ref,
+    RefType,
+    State,
+    decode_state,
+    line,
+    properties_of,
+)
+from icefloe.legacy.state_file.zarr_json import readable_document
+from icefloe.repo.families.state_file import refs
+from icefloe.repo.families.state_file.update import assets_of, create_state, update_state
+from icefloe.repo.handle import Family, FoundRepository, LineCommit, NewCommit, RepoHandle, SeenTip
+from icefloe.storage.driver import Driver, Version, find_object
+from icefloe.storage.keys import PROBE_DIRECTORY
+
+_FIRST_MESSAGE = "Repository initialized"
+
+
+class FoundState(FoundRepository):
+    """A state file. There is no place for a configuration."""
+
+    def __init__(self, data: bytes, version: Version) -> None:
+        self.family = StateFile()
+        self._state, self._version = decode_state(data), version
+
+    async def saved_config(self) -> RepositoryConfig | None:
+        return None
+
+    def remember(self, handle: RepoHandle) -> None:
+        assets_of(handle).keep_state(self._state, self._version)
+
+
+class StateFile(Family):
+    """Datasets with a state file, which every change replaces under a condition."""
+
+    name = Generation.STATE_FILE.value
+    noun = Generation.STATE_FILE.noun
+    generation = Generation.STATE_FILE
+    spec_version = 0
+    looks_before_upload = True
+
+    def __init__(self, profile: Profile = Profile.strict) -> None:
+        self.profile = profile
+        """Of datasets to be created."""
+
+    # -- recognising and creating
+
+    async def find(self, driver: Driver) -> FoundRepository | None:
+        found = await find_object(driver, names.STATE, needs_bucket=False)
+        return None if found is None else FoundState(*found)
+
+    def missing(self) -> str:
+        return names.STATE
+
+    def make_assets(self, driver: Driver, settings: ResolvedConfig) -> Assets:
+        return StateFileAssets(driver, settings, StateFileCaches(settings))
+
+    async def is_unfinished(self, driver: Driver) -> bool:
+        """Whether there are only structure files, which are written before the state file."""
+        listed = [entry.key for entry in await driver.list("")]
+        own = (names.STRUCTURES, PROBE_DIRECTORY)
+        return all(key.startswith(own) for key in listed)
+
+    async def create(self, handle: RepoHandle, config: RepositoryConfig | None) -> None:
+        """Section "Initialize New Store": a snapshot without nodes, and a state file."""
+        assets = assets_of(handle)
+        snapshot = Snapshot(
+            handle.new_id(SnapshotId),
+            NodeTable.from_nodes([]),
+            handle.clock.now_us(),
+            _FIRST_MESSAGE,
+            {},
+            ManifestFiles.from_infos([]),
+        )
+        snapshot, files = assets.encode_structure(snapshot, 0, self.profile)
+        await assets.put_metadata_files(files)
+        await handle.driver.sync()
+        entry = _entry(snapshot, None)
+        state = State(
+            handle.new_id(ChunkId).text,
+            0,
+            (entry,),
+            {MAIN: Ref(entry.snapshot, RefType.branch)},
+        )
+        await create_state(handle, state)
+
+    # -- refs
+
+    async def list_branches(self, handle: RepoHandle) -> set[str]:
+        return set((await _current(handle)).state.named(RefType.branch))
+
+    async def list_tags(self, handle: RepoHandle) -> set[str]:
+        return set((await _current(handle)).state.named(RefType.tag))
+
+    async def lookup_branch(self, handle: RepoHandle, name: str) -> SnapshotId:
+        return refs.find_ref(await _current(handle), RefType.branch, name)
+
+    async def lookup_tag(self, handle: RepoHandle, name: str) -> SnapshotId:
+        return refs.find_ref(await _current(handle), RefType.tag, name)
+
+    async def create_branch(self, handle: RepoHandle, name: str, at: SnapshotId) -> None:
+        await refs.create_ref(handle, RefType.branch, name, at)
+
+    async def reset_branch(
+        self, handle: RepoHandle, name: str, to: SnapshotId, expected: SnapshotId | None
+    ) -> None:
+        await refs.reset_branch(handle, name, to, expected)
+
+    async def delete_branch(self, handle: RepoHandle, name: str) -> None:
+        await refs.delete_ref(handle, RefType.branch, name)
+
+    async def create_tag(self, handle: RepoHandle, name: str, at: SnapshotId) -> None:
+        await refs.create_ref(handle, RefType.tag, name, at)
+
+    async def delete_tag(self, handle: RepoHandle, name: str) -> None:
+        await refs.delete_ref(handle, RefType.tag, name)
+
+    # -- history: all of it is in the state file
+
+    def parse_snapshot_id(self, text: str) -> SnapshotId:
+        return names.snapshot_id(text)
+
+    async def lookup_snapshot(self, handle: RepoHandle, snapshot_id: SnapshotId) -> SnapshotInfo:
+        return _info(refs.require_entry(await _current(handle), snapshot_id))
+
+    async def ancestry(self, handle: RepoHandle, tip: SnapshotId) -> list[SnapshotInfo]:
+        current = await _current(handle)
+        refs.require_entry(current, tip)
+        return [_info(entry) for entry in line(current.entries, tip)]
+
+    async def all_snapshots(self, handle: RepoHandle) -> list[SnapshotInfo]:
+        return [_info(entry) for entry in (await _current(handle)).state.snapshots]
+
+    # -- sessions and commits
+
+    def require_metadata(self, values: Mapping[str, Any]) -> None:
+        properties_of("", values)
+
+    def parse_array(self, document: bytes, path: str) -> ArrayData | None:
+        return parse_zarr_json(document, path, has_rectilinear_grids=False)
+
+    def stored_document(self, document: bytes, path: str) -> bytes:
+        return readable_document(document, path)
+
+    def with_node_ids(self, handle: RepoHandle, base: Snapshot, changes: ChangeSet) -> ChangeSet:
+        first, _ = assets_of(handle).notes(base)
+        new = [changes.new[path].id for path in sorted(changes.new)]
+        return changes.with_ids(
+            {found: names.node_id(first + row, "a commit") for row, found in enumerate(new)}
+        )
+
+    def require_moves(self) -> None:
+        """Nodes keep their numbers, so that every commit tells of moves."""
+
+    async def line_since(
+        self, handle: RepoHandle, branch: str, base: SnapshotId
+    ) -> tuple[SnapshotId | None, list[LineCommit] | None]:
+        current = await _current(handle)
+        try:
+            tip = refs.find_ref(current, RefType.branch, branch)
+        except RefNotFoundError:
+            return None, None
+        commits: list[LineCommit] = []
+        for entry in line(current.entries, tip):
+            if entry.id == base:
+                return tip, commits[::-1]
+            commits.append(LineCommit(entry.id))
+        return tip, None
+
+    async def require_tip(
+        self, handle: RepoHandle, branch: str, base: SnapshotId
+    ) -> SeenTip | None:
+        _require_tip(await _current(handle), branch, base)
+        return None
+
+    async def publish(
+        self, handle: RepoHandle, commit: NewCommit, branch: str, seen: SeenTip | None
+    ) -> None:
+        """Section "Write Snapshot": the state file that records the snapshot replaces the old."""
+
+        def change(current: StateObject) -> State | None:
+            if commit.snapshot.id in current.entries:
+                return None  # a repeated request of ours had succeeded before
+            _require_tip(current, branch, commit.base)
+            entry = _entry(commit.snapshot, refs.require_entry(current, commit.base))
+            listed = replace(current.state, snapshots=(*current.state.snapshots, entry))
+            return refs.with_ref(listed, branch, Ref(entry.snapshot, RefType.branch))
+
+        await update_state(handle, change)
+
+    async def require_listed(self, handle: RepoHandle, base: SnapshotId) -> None:
+        refs.require_entry(await _current(handle), base)
+
+    async def publish_detached(self, handle: RepoHandle, commit: NewCommit) -> None:
+        """List a snapshot that no branch points at."""
+
+        def change(current: StateObject) -> State | None:
+            if commit.snapshot.id in current.entries:
+                return None
+            entry = _entry(commit.snapshot, refs.require_entry(current, commit.base))
+            state = refs.with_ref(current.state, "", None)
+            return replace(state, snapshots=(*state.snapshots, entry))
+
+        await update_state(handle, change)
+
+
+async def _current(handle: RepoHandle) -> StateObject:
+    return await assets_of(handle).state_object()
+
+
+def _require_tip(current: StateObject, branch: str, base: SnapshotId) -> None:
+    tip = refs.find_ref(current, RefType.branch, branch)
+    if tip != base:
+        raise ConflictError(base.text, tip.text)
+
+
+def _entry(snapshot: Snapshot, parent: Entry | None) -> Entry:
+    return Entry(
+        snapshot.id.text,
+        None if parent is None else parent.snapshot,
+        snapshot.flushed_at // 1000,
+        names.parquet_name(snapshot.id),
+        properties_of(snapshot.message, snapshot.metadata),
+    )
+
+
+def _info(entry: Entry) -> SnapshotInfo:
+    return SnapshotInfo(
+        entry.id, entry.parent_id, entry.timestamp_ms * 1000, entry.message, entry.metadata
+    )

@@ -1,0 +1,77 @@
+"""Replacing `state.json`: read, change, write if unchanged.
+
+Document 003: "in an atomic swap operation, it replaces the state file with a new state file
+recording the presence of the new snapshot". The swap is a conditional write, which fails when
+somebody else has replaced the file since it was read.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+from icefloe.assets.state_file import StateFileAssets, StateObject
+from icefloe.errors import ConflictError, ErrorKind
+from icefloe.legacy.state_file import names
+from icefloe.legacy.state_file.state import State, encode_state
+from icefloe.repo.handle import RepoHandle
+from icefloe.storage.driver import ConditionFailed
+
+Change = Callable[[StateObject], State | None]
+"""Given the current state, the new one, or None if nothing is left to do."""
+
+_IMMEDIATE_RETRIES = 5
+_JSON = "application/json"
+
+
+def assets_of(handle: RepoHandle) -> StateFileAssets:
+    """The files of a dataset with a state file."""
+    assert isinstance(handle.assets, StateFileAssets)
+    return handle.assets
+
+
+async def create_state(handle: RepoHandle, state: State) -> None:
+    """Write the first state file; `ConditionFailed` if there is one."""
+    version = await handle.driver.put_if(
+        names.STATE, encode_state(state), previous=None, content_type=_JSON
+    )
+    assets_of(handle).keep_state(state, version)
+
+
+async def update_state(handle: RepoHandle, change: Change) -> None:
+    """Apply `change` to the newest state, again and again until nobody interferes.
+
+    `change` makes its own checks on the state it is given; what it raises ends the update. Each
+    update increments `generation`.
+
+    Raises:
+        ConflictError: others kept changing the file, kind `update-attempts-exhausted`.
+    """
+    handle.require_writable()
+    assets = assets_of(handle)
+    retries = handle.settings.repo_update_retries.default
+    attempts = max(_IMMEDIATE_RETRIES, retries.max_tries) + 1
+    for attempt in range(attempts):
+        current = await assets.state_object()
+        changed = change(current)
+        if changed is None:
+            return
+        state = replace(changed, generation=current.state.generation + 1)
+        try:
+            version = await handle.driver.put_if(
+                names.STATE, encode_state(state), previous=current.version, content_type=_JSON
+            )
+        except ConditionFailed:
+            if attempt >= _IMMEDIATE_RETRIES:
+                grown = retries.initial_backoff_ms * 2 ** min(attempt - _IMMEDIATE_RETRIES, 30)
+                longest = min(grown, retries.max_backoff_ms) / 1000
+                await handle.driver.sleep(longest * random.uniform(0.5, 1.0))
+            continue
+        assets.keep_state(state, version)
+        return
+    raise ConflictError(
+        message=f"{names.STATE} was changed by others at each of {attempts} attempts; try again "
+        "when fewer writers are active, or raise repo_update_retries",
+        kind=ErrorKind.UPDATE_ATTEMPTS_EXHAUSTED,
+    )
