@@ -1,10 +1,12 @@
-"""Checks what no linter knows: private attributes, names that mean two things, stale mentions.
+"""Checks what no linter knows: private attributes, names, stale mentions, spec versions.
 
     python tools/check_house.py
 
 A private attribute (`thing._name`) may be used by the package that defines it, and by nobody else.
 The name of a class or of a module stands for one thing, except for those listed below with the
-reason. A file that a comment or a document mentions by its name exists.
+reason. A file that a comment or a document mentions by its name exists. What depends on the spec
+version of a repository is a method of its family: nothing but `format` and `repo/families` compares
+the number.
 """
 
 from __future__ import annotations
@@ -52,6 +54,9 @@ NOUN_FOLDERS = ("cli", "config", "format", "legacy", "repo/families", "spark/met
 
 MENTION = re.compile(r"`([\w/]+)\.py`")
 """A file of Python, as text mentions it: by its name or its last folders."""
+
+VERSIONED = ("format/", "repo/families/")
+"""Folders whose modules may compare spec versions."""
 
 Place = tuple[Path, int]
 
@@ -146,6 +151,25 @@ def find_stale_mentions() -> list[str]:
     ]
 
 
+def find_version_checks(trees: dict[Path, ast.Module]) -> list[str]:
+    """Comparisons of `spec_version` outside the modules that are about one version."""
+    return [
+        f"{path.relative_to(SOURCE.parent)}:{node.lineno}: compares spec_version; make it a method "
+        "of repo.handle.Family"
+        for path, tree in trees.items()
+        if not path.relative_to(SOURCE).as_posix().startswith(VERSIONED)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Compare)
+        and not any(isinstance(op, ast.In | ast.NotIn) for op in node.ops)
+        and any(_is_version(part) for side in ast.iter_child_nodes(node) for part in ast.walk(side))
+    ]
+
+
+def _is_version(node: ast.AST) -> bool:
+    named = getattr(node, "attr", None) or getattr(node, "id", None)
+    return named == "spec_version"
+
+
 def main() -> int:
     """Print what was found."""
     trees = {path: ast.parse(path.read_text()) for path in sorted(SOURCE.rglob("*.py"))}
@@ -154,8 +178,9 @@ def main() -> int:
         *find_namesakes(trees),
         *find_same_modules(trees),
         *find_stale_mentions(),
+        *find_version_checks(trees),
     ]
-    print("\n".join(problems) or "private attributes, names and mentions: as they should be")
+    print("\n".join(problems) or "private attributes, names, mentions, versions: as they should be")
     return 1 if problems else 0
 
 

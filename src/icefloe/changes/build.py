@@ -6,7 +6,7 @@ new ones, and `build_snapshot` the rest. Nothing here reads or writes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -25,17 +25,17 @@ from icefloe.format.snapshot.nodes import ArrayData, ManifestRef, Node, NodeTabl
 from icefloe.ids import ManifestId, NodeId, SnapshotId
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class CommitPlan:
     """The nodes that change, and what happens to the manifests of changed arrays."""
 
     base: NodeTable
     files: ManifestFiles
     """All that the nodes and the plan refer to."""
-    gone: list[str]
-    moved: list[Node]
-    changed: list[Node]
-    arrays: dict[NodeId, SplitsPlan]
+    gone: Sequence[str]
+    moved: Sequence[Node]
+    changed: Sequence[Node]
+    arrays: Mapping[NodeId, SplitsPlan]
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from icefloe.ids import ManifestId
 _ALL = slice(None)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class SplitRewrite:
     """One split that needs a new manifest: what to keep from old ones, and what to lay over.
 
@@ -44,12 +44,12 @@ class SplitRewrite:
         return sum(_count(rows, len(refs)) for refs, rows, _ in self.edits)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class SplitsPlan:
     """The manifests of one array after a commit: those kept, and those to be made."""
 
-    kept: list[ManifestRef]
-    rewrites: list[SplitRewrite]
+    kept: Sequence[ManifestRef]
+    rewrites: Sequence[SplitRewrite]
 
 
 def plan_array(

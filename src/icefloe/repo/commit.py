@@ -1,39 +1,30 @@
-"""Commit, amend and flush: build the files, write them, then move the branch."""
+"""The verbs of a commit: `commit`, `amend`, `flush`.
+
+Each writes the files of a snapshot (`write_commit`) and then lets the family of the repository
+publish it, by one conditional write.
+"""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
-from icefloe.changes.build import CommitPlan, build_snapshot, plan_commit
-from icefloe.changes.log_union import union_of_logs
-from icefloe.changes.packs import check_placed
+from icefloe.changes.made_manifests import MadeManifests
 from icefloe.changes.solvers import ConflictSolver
-from icefloe.changes.split_sizes import split_sizes
 from icefloe.errors import ConflictError, ErrorKind, SessionStateError
 from icefloe.format.snapshot.file import Snapshot
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import SnapshotId
-from icefloe.repo.clock_checks import later_than, require_clock_of_storage
-from icefloe.repo.commit_work import CommitWork, with_rebase_attempts
 from icefloe.repo.handle import NewCommit
-from icefloe.repo.packing import close_packs, store_closed
 from icefloe.repo.rebase import rebase_sealed
 from icefloe.repo.sessions import SessionMode, SessionState
 from icefloe.repo.workspace import Workspace
+from icefloe.repo.write_commit import CommitRequest, TipCheck, write_commit
 from icefloe.repo.write_manifests import forget_replaced
 
-_MOST_REFS_AHEAD = 1_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class _Written:
-    """A snapshot that is stored, but that no ref points at yet."""
-
-    snapshot: Snapshot
-    log: TransactionLog
+_NOTES = "__icechunk"
 
 
 async def commit(
@@ -49,77 +40,82 @@ async def commit(
     """Make the session's changes the new tip of its branch.
 
     Raises:
-        ConflictError: the branch has moved since the session was opened, and goes on moving if
-            there is a solver; nothing is lost, the session keeps its changes.
+        ConflictError: the branch has moved since the session was opened. With a solver: it still
+            moved after `rebase_tries` rebases. The session keeps its changes.
         RebaseFailedError: the solver could not settle a conflict.
     """
-    handle, state = workspace
-    _require_branch(state)
+    state = workspace.state
+    branch = _require_branch(state)
     _require_changes(state, allow_empty=allow_empty)
+    request = CommitRequest(message, metadata, rewrite_all)
     with state.sealed():
-        if rebase_with is None:
-            work = CommitWork(looks_first=handle.family.looks_before_upload)
-            return await _try_commit(workspace, message, metadata, work, rewrite_all=rewrite_all)
-        return await _commit_rebasing(
-            Workspace(handle, state),
-            message,
-            metadata,
-            rebase_with,
-            rebase_tries,
-            rewrite_all=rewrite_all,
-        )
+        if rebase_with is not None:
+            return await _commit_rebasing(workspace, branch, request, rebase_with, rebase_tries)
+        looks = workspace.handle.family.looks_before_upload
+        tip_check = TipCheck.BEFORE_UPLOAD if looks else TipCheck.NONE
+        return await _try_commit(workspace, branch, request, tip_check, MadeManifests())
 
 
 async def _commit_rebasing(
     workspace: Workspace,
-    message: str,
-    metadata: Mapping[str, Any] | None,
+    branch: str,
+    request: CommitRequest,
     solver: ConflictSolver,
     rebase_tries: int,
-    *,
-    rewrite_all: bool,
 ) -> SnapshotId:
     """Rebase and try to commit, in turn."""
     handle = workspace.handle
-    work = CommitWork(looks_first=True)
-    clock, others = handle.clock, handle.shared.contention
+    clock, contention = handle.clock, handle.shared.contention
+    made = MadeManifests()
     rebases = 0
     while True:
-        started = clock.now_us()
-        # Whoever is behind already need not upload anything to find that out.
+        started, tip_check = clock.now_us(), TipCheck.BEFORE_UPLOAD
+        # A session that is behind finds that out before it uploads anything.
         if rebases < rebase_tries:
-            work.is_at_tip = not await rebase_sealed(workspace, solver)
-            rebases += not work.is_at_tip
-        noted = with_rebase_attempts(metadata, rebases)
+            if await rebase_sealed(workspace, solver):
+                rebases += 1
+            else:
+                tip_check = TipCheck.WAS_DONE
+        noted = replace(request, metadata=_with_rebase_attempts(request.metadata, rebases))
         try:
-            landed = await _try_commit(workspace, message, noted, work, rewrite_all=rewrite_all)
+            landed = await _try_commit(workspace, branch, noted, tip_check, made)
         except ConflictError as conflict:
             if conflict.kind != ErrorKind.COMMIT_CONFLICT or rebases >= rebase_tries:
                 raise
-            others.lost(clock.now_us(), (clock.now_us() - started) / 1e6)
-            await handle.driver.sleep(others.pause(clock.now_us(), random.random()))
+            contention.lost(clock.now_us(), (clock.now_us() - started) / 1e6)
+            await handle.driver.sleep(contention.pause(clock.now_us(), random.random()))
         else:
-            others.won(clock.now_us(), (clock.now_us() - started) / 1e6)
+            contention.won(clock.now_us(), (clock.now_us() - started) / 1e6)
             return landed
+
+
+def _with_rebase_attempts(metadata: Mapping[str, Any] | None, number: int) -> dict[str, Any]:
+    """Commit metadata that says how often the session was rebased."""
+    noted = dict(metadata or {})
+    inner = noted.get(_NOTES)
+    notes = dict(inner) if isinstance(inner, Mapping) else {}
+    return {**noted, _NOTES: {**notes, "rebase_attempts": number}}
 
 
 async def _try_commit(
     workspace: Workspace,
-    message: str,
-    metadata: Mapping[str, Any] | None,
-    work: CommitWork,
-    *,
-    rewrite_all: bool = False,
+    branch: str,
+    request: CommitRequest,
+    tip_check: TipCheck,
+    made: MadeManifests,
 ) -> SnapshotId:
     handle, state = workspace
-    branch, base = _require_branch(state), state.snapshot_id
-    written = await _write(
-        workspace, message, metadata, parent_id=base, work=work, rewrite_all=rewrite_all
+    written = await write_commit(
+        workspace,
+        request,
+        parent_id=state.snapshot_id,
+        branch=branch,
+        tip_check=tip_check,
+        made=made,
     )
-    await handle.family.publish(handle, _new_commit(state, written), branch, work.seen)
-    forget_replaced(handle, state.snapshot, written.snapshot)
-    state.finish(written.snapshot)
-    return written.snapshot.id
+    new = _new_commit(state, written.snapshot)
+    await handle.family.publish(handle, new, branch, written.seen)
+    return _finish(workspace, written.snapshot)
 
 
 async def amend(
@@ -132,28 +128,18 @@ async def amend(
 ) -> SnapshotId:
     """Replace the tip of the branch by a snapshot that also has the session's changes."""
     handle, state = workspace
-    if not handle.family.can_amend:
-        handle.family.require_repo_object("amending a commit")
+    handle.family.require_amending()
     branch = _require_branch(state)
     _require_changes(state, allow_empty=allow_empty)
     with state.sealed():
-        base = state.snapshot_id
-        parent = await handle.family.require_amendable(handle, base)
-        before = await handle.assets.transaction_log(base)
-        _require_amendable(state, before)
-        written = await _write(
-            Workspace(handle, state),
-            message,
-            metadata,
-            parent_id=parent,
-            before=before,
-            rewrite_all=rewrite_all,
-        )
-
-        await handle.family.publish_amended(handle, _new_commit(state, written), branch)
-        forget_replaced(handle, state.snapshot, written.snapshot)
-        state.finish(written.snapshot)
-        return written.snapshot.id
+        parent = await handle.family.require_amendable(handle, state.snapshot_id)
+        amended = await handle.assets.transaction_log(state.snapshot_id)
+        _require_same_kind(state, amended)
+        request = CommitRequest(message, metadata, rewrite_all)
+        written = await write_commit(workspace, request, parent_id=parent, amended=amended)
+        new = _new_commit(state, written.snapshot)
+        await handle.family.publish_amended(handle, new, branch)
+        return _finish(workspace, written.snapshot)
 
 
 async def flush(
@@ -161,7 +147,7 @@ async def flush(
 ) -> SnapshotId:
     """Store the session's changes as a snapshot that no branch points at."""
     handle, state = workspace
-    _require_writable(state)
+    _require_not_read_only(state)
     if state.is_fork:
         raise SessionStateError(
             "a fork cannot be flushed; merge it into the session it was forked from",
@@ -170,25 +156,28 @@ async def flush(
     with state.sealed():
         base = state.snapshot_id
         await handle.family.require_listed(handle, base)
-        written = await _write(workspace, message, metadata, parent_id=base)
-        await handle.family.publish_detached(handle, _new_commit(state, written))
+        written = await write_commit(workspace, CommitRequest(message, metadata), parent_id=base)
+        await handle.family.publish_detached(handle, _new_commit(state, written.snapshot))
         state.finish(written.snapshot)
         return written.snapshot.id
 
 
-async def store_aside(workspace: Workspace) -> Snapshot:
-    """Store the session as it is now as a snapshot that nothing lists, for its forks to read.
+def _new_commit(state: SessionState, snapshot: Snapshot) -> NewCommit:
+    is_rearranged = state.mode == SessionMode.rearrange
+    return NewCommit(snapshot, state.snapshot_id, moves_nodes=is_rearranged)
 
-    Nothing of it ends up in a commit. It goes with the next garbage collection.
-    """
-    state = workspace.state
-    return (await _write(workspace, "fork", None, parent_id=state.snapshot_id)).snapshot
+
+def _finish(workspace: Workspace, snapshot: Snapshot) -> SnapshotId:
+    handle, state = workspace
+    forget_replaced(handle, state.snapshot, snapshot)
+    state.finish(snapshot)
+    return snapshot.id
 
 
 # -- checks
 
 
-def _require_writable(state: SessionState) -> None:
+def _require_not_read_only(state: SessionState) -> None:
     if state.mode == SessionMode.readonly:
         raise SessionStateError(
             "a read-only session cannot be committed; open a writable_session",
@@ -197,7 +186,7 @@ def _require_writable(state: SessionState) -> None:
 
 
 def _require_branch(state: SessionState) -> str:
-    _require_writable(state)
+    _require_not_read_only(state)
     if state.branch is None:
         raise SessionStateError(
             "a fork cannot be committed; merge it into the session it was forked from",
@@ -215,91 +204,11 @@ def _require_changes(state: SessionState, *, allow_empty: bool) -> None:
         )
 
 
-def _require_amendable(state: SessionState, before: TransactionLog) -> None:
-    """A log says either where nodes went or what happened inside them; readers count on it."""
-    if before.moved_nodes and state.mode != SessionMode.rearrange:
+def _require_same_kind(state: SessionState, amended: TransactionLog) -> None:
+    """Readers expect that a log either moves nodes or changes what is inside them."""
+    if amended.moved_nodes and state.mode != SessionMode.rearrange:
         raise SessionStateError(
             "the commit to be amended moved nodes, only a rearrange_session can amend it; commit "
             "on top of it instead",
             ErrorKind.REARRANGE_SESSION_ONLY,
         )
-
-
-# -- writing
-
-
-async def _write(
-    workspace: Workspace,
-    message: str,
-    metadata: Mapping[str, Any] | None,
-    *,
-    parent_id: SnapshotId,
-    before: TransactionLog | None = None,
-    work: CommitWork | None = None,
-    rewrite_all: bool = False,
-) -> _Written:
-    """Write manifests, snapshot and log; `before` is the log of a commit being amended, `work`
-    what earlier tries of the same commit have done already."""
-    handle, state = workspace
-    work = work or CommitWork()
-    base = state.snapshot
-    properties = {**handle.shared.default_commit_metadata, **(metadata or {})}
-    handle.family.require_metadata(properties)  # refused before anything is uploaded
-    sizes = split_sizes(handle.settings.manifest)
-    snapshot_id = handle.new_id(SnapshotId)
-    with state.lock:  # every chunk in the plan has its place in a pack, and is stored below
-        packs = close_packs(state)
-        check_placed(state.changes)
-        changes = handle.family.with_node_ids(handle, base, state.changes)
-        plan = plan_commit(base, changes, sizes, rewrite_all=rewrite_all)
-        # Now, so that it tells of what the plan has.
-        log = changes.log(snapshot_id, is_packed=before is None)
-    await store_closed(workspace, packs)
-    if work.looks_first:
-        await _look_before_upload(workspace, plan, work)
-    manifests = await work.write_manifests(handle, plan, changes)
-    snapshot = build_snapshot(
-        plan,
-        manifests,
-        snapshot_id=snapshot_id,
-        parent_id=parent_id if handle.family.stores_parents else None,
-        flushed_at=later_than(base.flushed_at, handle.clock.now_us(), "the parent snapshot"),
-        message=message,
-        metadata=properties,
-    )
-    if before is not None:
-        log = union_of_logs(before, log)
-    snapshot, files = await handle.assets.encode_commit(snapshot, log)
-    seen = () if work.seen is None else work.seen.files
-    await handle.assets.put_metadata_files([*files, *seen])
-    await require_clock_of_storage(handle, files[0][0], snapshot.flushed_at)
-    await handle.driver.sync()
-    weight = max(1, len(snapshot.nodes))
-    handle.assets.caches.snapshots.put(snapshot.id, snapshot, weight)
-    return _Written(snapshot, log)
-
-
-async def _look_before_upload(workspace: Workspace, plan: CommitPlan, work: CommitWork) -> None:
-    """Find out that the branch has moved before anything is uploaded, as late as possible."""
-    handle, state = workspace
-    needed = {
-        ref.id
-        for array_plan in plan.arrays.values()
-        for rewrite in array_plan.rewrites
-        for ref in rewrite.sources
-    }
-    cached = handle.assets.caches
-    infos = [plan.files[key] for key in needed if cached.manifests.get(key) is None]
-    if work.is_at_tip and not infos:
-        # The look that found the session at the tip was a moment ago: nothing was fetched since.
-        work.seen = handle.family.seen_tip(handle)
-        return
-    if sum(info.num_chunk_refs for info in infos) < _MOST_REFS_AHEAD:
-        await handle.assets.manifests([(info.id, info.size_bytes) for info in infos])
-    branch, base = _require_branch(state), state.snapshot_id
-    work.seen = await handle.family.require_tip(handle, branch, base)
-
-
-def _new_commit(state: SessionState, written: _Written) -> NewCommit:
-    is_rearranged = state.mode == SessionMode.rearrange
-    return NewCommit(written.snapshot, state.snapshot_id, moves_nodes=is_rearranged)

@@ -10,12 +10,12 @@ from icefloe.changes.merge import merge_changes
 from icefloe.errors import ErrorKind, SessionStateError
 from icefloe.format.snapshot.file import Snapshot
 from icefloe.ids import SnapshotId
-from icefloe.repo.commit import store_aside
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.packing import close_packs, store_closed
 from icefloe.repo.prepared import edit_again
 from icefloe.repo.sessions import SessionMode, SessionState
 from icefloe.repo.workspace import Workspace
+from icefloe.repo.write_commit import store_aside
 from icefloe.storage.spec import Storage
 
 
@@ -103,7 +103,7 @@ async def merge_forks(workspace: Workspace, forks: Sequence[ForkChanges]) -> Non
                 "a session on a branch cannot be merged into a fork; merge the fork into it",
                 ErrorKind.MERGE_NOT_ALLOWED,
             )
-        _check_origin(handle, fork, root)
+        _require_same_origin(handle, fork, root)
     starts = {fork.snapshot_id: None for fork in forks}
     nodes = {key: (await handle.assets.snapshot(key)).nodes for key in starts}
     # Where an array became smaller, the merge looks at every chunk that was written.
@@ -116,7 +116,7 @@ async def merge_forks(workspace: Workspace, forks: Sequence[ForkChanges]) -> Non
         state.show(state.snapshot, merged)
 
 
-def _check_origin(handle: RepoHandle, fork: ForkChanges, root: SnapshotId) -> None:
+def _require_same_origin(handle: RepoHandle, fork: ForkChanges, root: SnapshotId) -> None:
     if not fork.storage.is_same_place(handle.storage):
         raise SessionStateError(
             f"a fork of the repository in {fork.storage.url} cannot be merged into a session of "

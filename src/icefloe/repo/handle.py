@@ -260,6 +260,10 @@ class Family(ABC):
     async def lookup_snapshot(self, handle: RepoHandle, snapshot_id: SnapshotId) -> SnapshotInfo:
         """What is known of one snapshot that may be opened; `SnapshotNotFoundError` otherwise."""
 
+    async def require_snapshot(self, handle: RepoHandle, snapshot_id: SnapshotId) -> None:
+        """Refuse to open a snapshot that is not listed, although its file may be there."""
+        await self.lookup_snapshot(handle, snapshot_id)
+
     @abstractmethod
     async def ancestry(self, handle: RepoHandle, tip: SnapshotId) -> list[SnapshotInfo]:
         """A snapshot and all its ancestors, newest first."""
@@ -371,6 +375,11 @@ class Family(ABC):
     async def publish_detached(self, handle: RepoHandle, commit: NewCommit) -> None:
         """Make a snapshot known that no branch points at, where snapshots are listed."""
         return
+
+    def require_amending(self) -> None:
+        """Refuse to amend where commits cannot be replaced."""
+        if not self.can_amend:
+            self.require_repo_object("amending a commit")
 
     async def require_amendable(self, handle: RepoHandle, base: SnapshotId) -> SnapshotId:
         """Refuse to amend a snapshot; returns the parent of one that can be amended."""

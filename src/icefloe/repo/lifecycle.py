@@ -44,10 +44,10 @@ def _families() -> Iterator[Family]:
 
 def _new_family(spec_version: int) -> Family:
     """The family of repositories to be created."""
-    for family in _families():
-        if family.spec_version == spec_version:
-            return family
-    raise InvalidInputError(f"spec_version is {spec_version!r}, expected 1 or 2")
+    known = {family.spec_version: family for family in _families()}
+    if spec_version not in known:
+        raise InvalidInputError(f"spec_version is {spec_version!r}, expected 1 or 2")
+    return known[spec_version]
 
 
 async def find_repository(driver: Driver) -> FoundRepository | None:

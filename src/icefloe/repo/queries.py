@@ -55,7 +55,7 @@ async def open_at(
     if as_of is None:
         found = await history.resolve(handle, branch=branch, tag=tag, snapshot_id=snapshot_id)
         if snapshot_id is not None:
-            await history.lookup_snapshot(handle, found)  # it has to be listed, not only stored
+            await handle.family.require_snapshot(handle, found)
     elif branch is None or tag is not None or snapshot_id is not None:
         raise InvalidInputError(
             "as_of needs a branch, and neither a tag nor a snapshot_id", ErrorKind.INVALID_REF_TYPE

@@ -21,8 +21,7 @@ async def move_node(workspace: Workspace, source: str, destination: str) -> None
     """Move a node and everything below it."""
     handle, state = workspace
     handle.family.require_moves()
-    if state.mode == SessionMode.readonly:
-        state.require_writable()
+    state.require_open()
     if state.mode != SessionMode.rearrange:
         raise SessionStateError(
             "nodes are moved in a session of their own; open a rearrange_session",

@@ -7,7 +7,7 @@ are gone through without touching storage, and the session moves: it is never le
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from icefloe.changes.change_set import ChangeSet
 from icefloe.changes.conflicts import Conflict, changes_nodes, find_conflicts, moved_again
@@ -30,32 +30,32 @@ from icefloe.format.snapshot.file import Snapshot
 from icefloe.format.snapshot.nodes import Node
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import NodeId, SnapshotId
-from icefloe.repo.handle import RepoHandle
+from icefloe.repo.handle import LineCommit, RepoHandle
 from icefloe.repo.prepared import edit_again
 from icefloe.repo.session_view import committed_chunks
 from icefloe.repo.sessions import SessionMode, SessionState
 from icefloe.repo.workspace import Workspace
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Commit:
-    """A commit to get over: its own log, preceded by those of ancestors that expired."""
+    """A commit of others: its log, preceded by those of ancestors that expired."""
 
     id: SnapshotId
-    pruned: Sequence[SnapshotId] = ()
-    logs: list[TransactionLog] = field(default_factory=list)
+    logs: Sequence[TransactionLog]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Line:
-    """The commits to get over, oldest first, and what has been fetched of them."""
+    """The commits between the session's base and the tip, oldest first, as far as fetched."""
 
-    commits: list[_Commit]
+    commits: Sequence[_Commit]
     tip: Snapshot
-    snapshots: dict[SnapshotId, Snapshot]
+    snapshots: Mapping[SnapshotId, Snapshot]
     is_diverged: bool = False
-    """The session's base is not in the history of the tip, which counts as one commit then."""
-    chunks: dict[NodeId, tuple[ChunkRefs, ChunkRefs]] = field(default_factory=dict)
+    """The session's base is not in the history of the tip. The tip counts as one commit then,
+    whose log is made by comparing the two."""
+    chunks: Mapping[NodeId, tuple[ChunkRefs, ChunkRefs]] = field(default_factory=dict)
     """Of a diverged line: both states of arrays whose manifests differ."""
 
 
@@ -105,8 +105,12 @@ async def rebase_sealed(workspace: Workspace, solver: ConflictSolver) -> int:
                 else:
                     snapshots = [last]
         found, _ = await handle.assets.snapshots_and_logs(snapshots, [])
-        line.snapshots |= {snapshot.id: snapshot for snapshot in found}
-        line.chunks |= await _fetch_chunks(handle, line, base, arrays)
+        chunks = await _fetch_chunks(handle, line, base, arrays)
+        line = replace(
+            line,
+            snapshots={**line.snapshots, **{snapshot.id: snapshot for snapshot in found}},
+            chunks={**line.chunks, **chunks},
+        )
         await edit_again(workspace, unfit)
     if conflicts:
         raise RebaseFailedError(line.commits[reached].id.text, conflicts)
@@ -152,11 +156,12 @@ def _replay(
 ) -> tuple[int, list[Decision], list[Conflict]]:
     """Go over the commits, oldest first, up to one whose conflicts cannot be settled."""
     settled: list[Decision] = []
-    before = base.nodes
+    before, commits = base.nodes, line.commits
     if line.is_diverged:
         tip = line.tip
-        line.commits[0].logs = [net_log(tip.id, base.nodes, tip.nodes, changes, line.chunks)]
-    for number, commit in enumerate(line.commits):
+        log = net_log(tip.id, base.nodes, tip.nodes, changes, line.chunks)
+        commits = [_Commit(tip.id, [log])]
+    for number, commit in enumerate(commits):
         # A commit that made and deleted no node left the hierarchy as it was.
         snapshot = line.snapshots.get(commit.id) if any(map(changes_nodes, commit.logs)) else None
         after = before if snapshot is None else snapshot.nodes
@@ -166,7 +171,7 @@ def _replay(
                 return number, settled, [decision.conflict for decision in decisions]
             settled.extend(decisions)
         before = after
-    return len(line.commits), settled, []
+    return len(commits), settled, []
 
 
 # -- finding the commits
@@ -179,31 +184,33 @@ async def _line_to_tip(handle: RepoHandle, branch: str, base: Snapshot) -> _Line
         return None
     if since is None:
         snapshot = await handle.assets.snapshot(tip)
-        return _Line([_Commit(tip)], snapshot, {tip: snapshot}, is_diverged=True)
-    commits = [_Commit(commit.id, commit.pruned) for commit in since]
-    snapshot = await _fetch_logs(handle, commits)
+        return _Line([_Commit(tip, [])], snapshot, {tip: snapshot}, is_diverged=True)
+    snapshot, commits = await _fetch_commits(handle, since)
     return _Line(commits, snapshot, {tip: snapshot})
 
 
 # -- fetching
 
 
-async def _fetch_logs(handle: RepoHandle, line: Sequence[_Commit]) -> Snapshot:
-    """All logs and the newest snapshot, in one go."""
+async def _fetch_commits(
+    handle: RepoHandle, line: Sequence[LineCommit]
+) -> tuple[Snapshot, list[_Commit]]:
+    """The newest snapshot and all logs, fetched at once."""
     wanted = [key for commit in line for key in (*commit.pruned, commit.id)]
     try:
         (tip,), logs = await handle.assets.snapshots_and_logs([line[-1].id], wanted)
     except StorageError as error:
         if error.kind == ErrorKind.OBJECT_NOT_FOUND:
-            await _report_missing_log(handle, line)
+            await _require_pruned_logs(handle, line)
         raise
     found = {log.id: log for log in logs}
-    for commit in line:
-        commit.logs = [found[key] for key in (*commit.pruned, commit.id)]
-    return tip
+    return tip, [
+        _Commit(commit.id, [found[key] for key in (*commit.pruned, commit.id)]) for commit in line
+    ]
 
 
-async def _report_missing_log(handle: RepoHandle, line: Sequence[_Commit]) -> None:
+async def _require_pruned_logs(handle: RepoHandle, line: Sequence[LineCommit]) -> None:
+    """Say which log of an expired snapshot is missing, if one is."""
     for commit in line:
         for key in commit.pruned:
             try:

@@ -115,9 +115,10 @@ class SessionState:
                 "this session only moves nodes; open a writable_session to change data",
                 ErrorKind.REARRANGE_SESSION_ONLY,
             )
-        self._require_open()
+        self.require_open()
 
-    def _require_open(self) -> None:
+    def require_open(self) -> None:
+        """Refuse changes to a session that is read-only or being committed."""
         if self.mode == SessionMode.readonly:
             raise ReadOnlyError("this session only reads; open a writable_session to change data")
         if self._is_sealed:
@@ -130,7 +131,7 @@ class SessionState:
     def writing(self) -> Iterator[None]:
         """Hold the lock for a change. Whatever gets in is part of the session's commit."""
         with self.lock:
-            self._require_open()
+            self.require_open()
             yield
 
     @contextmanager

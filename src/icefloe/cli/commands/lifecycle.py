@@ -36,7 +36,7 @@ def info(target: Target, output: Output) -> None:
     """Show what a repository is: version, branches, tags, newest snapshot, nodes."""
     repo = target.repo
     newest = repo.lookup_snapshot(target.snapshot_id)
-    with_log = repo.spec_version > 1
+    with_log = repo.handle.family.has_repo_object
     state = target.session().workspace.state
     nodes = state.view.all_nodes()
     arrays = sum(node.array is not None for node in nodes)

@@ -53,10 +53,11 @@ async def _listed(handle: RepoHandle) -> dict[str, set[str]]:
 
 async def lookup_branch(handle: RepoHandle, name: str) -> SnapshotId:
     """The tip of a branch."""
-    return (await _branch(handle, name))[0]
+    return (await _require_branch(handle, name))[0]
 
 
-async def _branch(handle: RepoHandle, name: str) -> tuple[SnapshotId, Version]:
+async def _require_branch(handle: RepoHandle, name: str) -> tuple[SnapshotId, Version]:
+    """The tip of a branch, which has to be there, and the version of its file."""
     key = layout.branch_key(name)
     found = await find_object(handle.driver, key)
     if found is None:
@@ -113,13 +114,13 @@ async def move_branch(
 ) -> None:
     """Point a branch at another snapshot, unless somebody else moved it first."""
     handle.require_writable()
-    tip, version = await _branch(handle, name)
+    tip, version = await _require_branch(handle, name)
     if expected is None or tip == expected:
         try:
             await put_ref(handle, layout.branch_key(name), encode_ref_file(snapshot_id), version)
             return
         except ConditionFailed:
-            tip, _ = await _branch(handle, name)
+            tip, _ = await _require_branch(handle, name)
             if tip == snapshot_id:
                 return  # a repeated request of ours had succeeded before
     kind = ErrorKind.BRANCH_UPDATE_CONFLICT
@@ -129,7 +130,7 @@ async def move_branch(
 async def delete_branch(handle: RepoHandle, name: str) -> None:
     """Delete the ref file of a branch."""
     handle.require_writable()
-    await _branch(handle, name)
+    await _require_branch(handle, name)
     await handle.driver.delete_many([layout.branch_key(name)])
 
 

@@ -1,0 +1,151 @@
+"""Writing the files of a commit: packs, manifests, snapshot and log.
+
+They have new ids and nothing refers to them, so a commit that ends here has changed nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+
+from icefloe.changes.build import CommitPlan, build_snapshot, plan_commit
+from icefloe.changes.log_union import union_of_logs
+from icefloe.changes.made_manifests import MadeManifests
+from icefloe.changes.packs import check_placed
+from icefloe.changes.split_sizes import split_sizes
+from icefloe.format.snapshot.file import Snapshot
+from icefloe.format.transaction_log import TransactionLog
+from icefloe.ids import SnapshotId
+from icefloe.repo.clock_checks import later_than, require_clock_of_storage
+from icefloe.repo.handle import RepoHandle, SeenTip
+from icefloe.repo.packing import close_packs, store_closed
+from icefloe.repo.workspace import Workspace
+from icefloe.repo.write_manifests import write_manifests
+
+_MOST_REFS_AHEAD = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRequest:
+    """What a commit is to say, and whether manifests that did not change are written again."""
+
+    message: str
+    metadata: Mapping[str, Any] | None
+    rewrite_all: bool = False
+
+
+class TipCheck(Enum):
+    """How a commit makes sure, before it uploads, that its branch has not moved."""
+
+    NONE = auto()
+    BEFORE_UPLOAD = auto()
+    WAS_DONE = auto()
+    """The session was at the tip a moment ago. Asked again only if manifests have to be fetched."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenCommit:
+    """A snapshot that is stored and that nothing refers to; what was seen of the branch."""
+
+    snapshot: Snapshot
+    seen: SeenTip | None
+
+
+async def write_commit(
+    workspace: Workspace,
+    request: CommitRequest,
+    *,
+    parent_id: SnapshotId,
+    branch: str | None = None,
+    tip_check: TipCheck = TipCheck.NONE,
+    amended: TransactionLog | None = None,
+    made: MadeManifests | None = None,
+) -> WrittenCommit:
+    """Write everything that a commit of the session needs.
+
+    `branch` is the one to be checked, `amended` the log of a commit that is amended, `made` what
+    earlier tries of the same commit have written.
+
+    Raises:
+        ConflictError: the branch has moved; nothing but packs was uploaded.
+    """
+    handle, state = workspace
+    base, made = state.snapshot, made or MadeManifests()
+    metadata = {**handle.shared.default_commit_metadata, **(request.metadata or {})}
+    handle.family.require_metadata(metadata)
+    snapshot_id = handle.new_id(SnapshotId)
+    sizes = split_sizes(handle.settings.manifest)
+    with state.lock:  # every chunk of the plan has its place in a pack, and is stored below
+        packs = close_packs(state)
+        check_placed(state.changes)
+        changes = handle.family.with_node_ids(handle, base, state.changes)
+        plan = plan_commit(base, changes, sizes, rewrite_all=request.rewrite_all)
+        # Under the same lock, so that log and plan tell of the same changes.
+        log = changes.log(snapshot_id, is_packed=amended is None)
+    await store_closed(workspace, packs)
+    seen = None
+    if branch is not None and tip_check != TipCheck.NONE:
+        seen = await _require_tip(handle, plan, branch, base.id, tip_check)
+    missing = made.missing(plan, changes)
+    made.add(missing, await write_manifests(handle, missing, plan.files), changes)
+    snapshot = build_snapshot(
+        plan,
+        made.of_plan(plan),
+        snapshot_id=snapshot_id,
+        parent_id=parent_id if handle.family.stores_parents else None,
+        flushed_at=later_than(base.flushed_at, handle.clock.now_us(), "the parent snapshot"),
+        message=request.message,
+        metadata=metadata,
+    )
+    if amended is not None:
+        log = union_of_logs(amended, log)
+    return WrittenCommit(await _store(handle, snapshot, log, seen), seen)
+
+
+async def store_aside(workspace: Workspace) -> Snapshot:
+    """Store the session as it is now as a snapshot that nothing lists, for its forks to read.
+
+    Nothing of it ends up in a commit. The next garbage collection deletes it.
+    """
+    parent_id = workspace.state.snapshot_id
+    request = CommitRequest("fork", None)
+    return (await write_commit(workspace, request, parent_id=parent_id)).snapshot
+
+
+async def _require_tip(
+    handle: RepoHandle, plan: CommitPlan, branch: str, base: SnapshotId, tip_check: TipCheck
+) -> SeenTip | None:
+    """Find out that the branch has moved before anything is uploaded, as late as possible.
+
+    Old manifests that have to be read are fetched first, because that takes time.
+    """
+    needed = {
+        ref.id
+        for array_plan in plan.arrays.values()
+        for rewrite in array_plan.rewrites
+        for ref in rewrite.sources
+    }
+    cached = handle.assets.caches.manifests
+    infos = [plan.files[key] for key in needed if cached.get(key) is None]
+    if tip_check == TipCheck.WAS_DONE and not infos:
+        return handle.family.seen_tip(handle)
+    if sum(info.num_chunk_refs for info in infos) < _MOST_REFS_AHEAD:
+        await handle.assets.manifests([(info.id, info.size_bytes) for info in infos])
+    return await handle.family.require_tip(handle, branch, base)
+
+
+async def _store(
+    handle: RepoHandle, snapshot: Snapshot, log: TransactionLog, seen: SeenTip | None
+) -> Snapshot:
+    """Upload snapshot and log, and make all files of the commit survive a power failure.
+
+    Returns the snapshot as readers will find it.
+    """
+    snapshot, files = await handle.assets.encode_commit(snapshot, log)
+    await handle.assets.put_metadata_files([*files, *(() if seen is None else seen.files)])
+    await require_clock_of_storage(handle, files[0][0], snapshot.flushed_at)
+    await handle.driver.sync()
+    handle.assets.caches.snapshots.put(snapshot.id, snapshot, max(1, len(snapshot.nodes)))
+    return snapshot

@@ -1,0 +1,29 @@
+"""The checks of tools/check_house.py find what they are for."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tools import check_house
+
+CASES = {
+    "if handle.spec_version > 1: pass": 1,
+    "if not (1 == spec_version): pass": 1,
+    "if int(repository.spec_version) == 2: pass": 1,
+    "spec_version = 2": 0,
+    "if spec_version in known: pass": 0,
+    "if handle.family.has_repo_object: pass": 0,
+}
+
+
+@pytest.mark.parametrize("source", CASES)
+def test_comparisons_of_spec_versions_are_found(source: str) -> None:
+    tree = ast.parse(source)
+    for place in ("repo/commit.py", "spark/metadata/repo.py", "store/operations.py"):
+        found = check_house.find_version_checks({check_house.SOURCE / place: tree})
+        assert len(found) == CASES[source]
+    inside = [Path("repo/families/spec1/family.py"), Path("format/envelope.py")]
+    assert check_house.find_version_checks({check_house.SOURCE / at: tree for at in inside}) == []
