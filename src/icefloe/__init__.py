@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from icefloe import credentials
     from icefloe.api.ancestry_graph import AncestryGraph
     from icefloe.api.generations import NumberedRefs, StateFileDataset
+    from icefloe.api.migration import migrate_repository
     from icefloe.api.repository import Repository
     from icefloe.api.session import ForkSession, Session
     from icefloe.api.values import (
@@ -85,6 +86,7 @@ if TYPE_CHECKING:
     from icefloe.ids import FIRST_SNAPSHOT_ID, ChunkId, ManifestId, NodeId, ObjectId, SnapshotId
     from icefloe.legacy.generation import Generation
     from icefloe.maintenance.garbage import GarbagePlan
+    from icefloe.maintenance.migration.migrate import MigrationReport
     from icefloe.maintenance.progress import Progress
     from icefloe.maintenance.retention import Keep
     from icefloe.maintenance.summary import ChunkStorageStats, GCSummary
@@ -145,6 +147,8 @@ __all__ = [
     "__version__",
     # repositories
     "Repository",
+    "migrate_repository",
+    "MigrationReport",
     "Session",
     "ForkSession",
     "IcechunkStore",
@@ -269,6 +273,7 @@ __all__ = [
 _NAMES_OF = {
     "api.ancestry_graph": ("AncestryGraph",),
     "api.generations": ("NumberedRefs", "StateFileDataset"),
+    "api.migration": ("migrate_repository",),
     "api.repository": ("Repository",),
     "api.session": ("ForkSession", "Session"),
     "api.values": (
@@ -340,6 +345,7 @@ _NAMES_OF = {
     "ids": ("FIRST_SNAPSHOT_ID", "ChunkId", "ManifestId", "NodeId", "ObjectId", "SnapshotId"),
     "legacy.generation": ("Generation",),
     "maintenance.garbage": ("GarbagePlan",),
+    "maintenance.migration.migrate": ("MigrationReport",),
     "maintenance.progress": ("Progress",),
     "maintenance.retention": ("Keep",),
     "maintenance.summary": ("ChunkStorageStats", "GCSummary"),

@@ -42,7 +42,7 @@ def _families() -> Iterator[Family]:
     yield spec1.Spec1()
 
 
-def _new_family(spec_version: int) -> Family:
+def new_family(spec_version: int) -> Family:
     """The family of repositories to be created."""
     known = {family.spec_version: family for family in _families()}
     if spec_version not in known:
@@ -129,7 +129,7 @@ async def create_repository(
         AlreadyExistsError: somebody else created one at the same moment.
         InvalidInputError: the place is not empty, kind `parent-directory-not-clean`.
     """
-    family = family or _new_family(spec_version)
+    family = family or new_family(spec_version)
     if config is not None:
         config.validate()
     access = _access(None, config, authorize)

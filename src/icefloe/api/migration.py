@@ -1,0 +1,109 @@
+"""`migrate_repository`: a repository of any generation becomes one of today's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from icefloe.api.handles import driver_for
+from icefloe.api.repository import Repository
+from icefloe.config import RepositoryConfig
+from icefloe.config.containers import VirtualChunkContainer
+from icefloe.config.stores import local_filesystem_store, s3_store
+from icefloe.errors import InvalidInputError
+from icefloe.maintenance.migration.migrate import ChunkMode, MigrationReport, base_url, migrate
+from icefloe.maintenance.progress import Report, Reporter
+from icefloe.repo.handle import Clock, RepoHandle
+from icefloe.repo.lifecycle import make_handle, new_family
+from icefloe.storage.places.locations import LocalLocation, S3Location
+from icefloe.storage.run import run_blocking
+from icefloe.storage.spec import Storage
+
+if TYPE_CHECKING:
+    from icefloe.api.values import SpecVersion
+
+
+def migrate_repository(
+    repo: Repository,
+    storage: Storage | None = None,
+    *,
+    spec_version: SpecVersion | int = 2,
+    config: RepositoryConfig | None = None,
+    chunks: ChunkMode = "copy",
+    dry_run: bool = False,
+    check: bool = True,
+    progress: Report | None = None,
+) -> MigrationReport:
+    """Make a repository of spec version 2, or 1, with all snapshots, branches and tags of `repo`.
+
+    The source can be of any generation and is not changed. A migration that broke off is
+    continued by calling this again: nothing can be opened before it has come to its end.
+
+    Args:
+        repo: the repository to migrate.
+        storage: where the new one is to be; an empty place, or what an earlier call left. Without
+            it the new repository lies beside the old files: only files are added. Nobody should
+            write to the old one meanwhile, nor afterwards: readers then see the new one.
+        spec_version: 2, or 1 in another storage.
+        config: saved with the new repository; without it, what was saved with the old one.
+        chunks: "copy" chunk objects, or "keep" them where they are and refer to them as virtual
+            chunks. Repositories of Icechunk 0.1 that are migrated in place keep theirs either way.
+        dry_run: write nothing and report what would be done.
+        check: read everything back and compare with the source before the new repository can
+            be opened.
+        progress: called with the stage and how far it is; a terminal shows a bar without it.
+
+    Raises:
+        AlreadyExistsError: there is a repository in `storage`.
+        FormatError: a file of the source cannot be read, or the comparison found a difference.
+    """
+    source = repo.handle
+    target = _target(repo, storage or repo.storage, int(spec_version), config, chunks)
+    return run_blocking(
+        migrate(
+            source,
+            target,
+            chunks=chunks,
+            dry_run=dry_run,
+            check=check,
+            reporter=Reporter(progress),
+        )
+    )
+
+
+def _target(
+    repo: Repository,
+    storage: Storage,
+    spec_version: int,
+    config: RepositoryConfig | None,
+    chunks: ChunkMode,
+) -> RepoHandle:
+    if chunks not in ("copy", "keep"):
+        raise InvalidInputError(f"chunks is {chunks!r}, expected 'copy' or 'keep'")
+    saved = config or Repository.fetch_config(repo.storage) or RepositoryConfig()
+    if chunks == "keep":
+        container = own_container(repo.handle)
+        known = dict(saved.virtual_chunk_containers or {})
+        saved = replace(saved, virtual_chunk_containers={container.url_prefix: container, **known})
+    driver = driver_for(storage, saved, blocking=True)
+    return make_handle(storage, driver, new_family(spec_version), saved, Clock())
+
+
+def own_container(handle: RepoHandle) -> VirtualChunkContainer:
+    """The container by which readers reach chunks that stay where the old repository is."""
+    prefix, location = base_url(handle), handle.storage.location
+    if isinstance(location, LocalLocation):
+        return VirtualChunkContainer(prefix, local_filesystem_store(location.path))
+    if isinstance(location, S3Location):
+        store = s3_store(
+            region=location.region,
+            endpoint_url=location.endpoint_url,
+            allow_http=location.allow_http,
+            s3_compatible=location.endpoint_url is not None,
+            force_path_style=location.is_path_style,
+        )
+        return VirtualChunkContainer(prefix, store)
+    raise InvalidInputError(
+        f"chunks='keep' is possible on directories and S3, not on {handle.storage.kind}; "
+        "migrate with chunks='copy'"
+    )

@@ -1,0 +1,139 @@
+"""Whether a migrated repository has what its source has: nodes, references and bytes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from icefloe.errors import FormatError
+from icefloe.format.columns.id_set import IdSet
+from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRefs
+from icefloe.format.snapshot.file import ManifestFiles
+from icefloe.format.snapshot.nodes import Node
+from icefloe.ids import ChunkId, ManifestId, NodeId
+from icefloe.maintenance.live import GrowingIdSet
+from icefloe.maintenance.migration.converted_refs import native_objects
+from icefloe.maintenance.migration.new_history import MovedSnapshot, NewHistory
+from icefloe.maintenance.progress import Reporter
+from icefloe.repo.handle import RepoHandle
+
+Pair = tuple[frozenset[ManifestId], frozenset[ManifestId]]
+
+
+class _Comparison:
+    def __init__(self, source: RepoHandle, target: RepoHandle, *, has_copies: bool) -> None:
+        self.source = source
+        self.target = target
+        self.num_chunks = 0
+        self._has_copies = has_copies
+        self._seen: set[tuple[NodeId, Pair]] = set()
+        self._compared = GrowingIdSet()
+
+    async def snapshot(self, moved: MovedSnapshot) -> None:
+        """Compare the nodes of one snapshot, and the references of arrays not seen before."""
+        before = await self.source.assets.snapshot(moved.source_id)
+        after = await self.target.assets.snapshot(moved.info.id)
+        ours, theirs = list(before.nodes), list(after.nodes)
+        if [(n.path, n.id, n.user_data) for n in ours] != [
+            (n.path, n.id, n.user_data) for n in theirs
+        ]:
+            raise _differs(moved, "its nodes differ")
+        for old, new in zip(ours, theirs, strict=True):
+            key = (old.id, (_ids(old), _ids(new)))
+            if key in self._seen:
+                continue
+            self._seen.add(key)
+            refs = await _refs(self.source, before.manifest_files, old)
+            copied = await _refs(self.target, after.manifest_files, new)
+            if not _same(refs, copied):
+                raise _differs(moved, f"the chunk references of {old.path!r} differ")
+            if self._has_copies:
+                await self._objects(moved, refs)
+
+    async def _objects(self, moved: MovedSnapshot, refs: ChunkRefs) -> None:
+        """Compare chunk objects that were copied, each once."""
+        objects = native_objects(refs)
+        known: IdSet = self._compared.finish()
+        new = np.flatnonzero(~known.contains(objects.chunk_id)).tolist()
+        for batch in objects.batches(new):
+            ids = [ChunkId(objects.chunk_id[at].tobytes()) for at in batch]
+            keys = [objects.key[at] for at in batch]
+            there = [
+                self.source.assets.chunk_key(one) if key is None else key
+                for one, key in zip(ids, keys, strict=True)
+            ]
+            here = [self.target.assets.chunk_key(one) for one in ids]
+            if await _digests(self.source, there) != await _digests(self.target, here):
+                raise _differs(moved, f"chunk objects differ, among them {here[0]}")
+        self.num_chunks += len(new)
+        self._compared.add(objects.chunk_id[new])
+
+
+async def compare(
+    source: RepoHandle,
+    target: RepoHandle,
+    history: NewHistory,
+    reporter: Reporter,
+    *,
+    has_copies: bool,
+) -> int:
+    """Read every snapshot, manifest and copied chunk of both; returns how many chunk objects.
+
+    Raises:
+        FormatError: something differs; nothing has been published yet.
+    """
+    comparison = _Comparison(source, target, has_copies=has_copies)
+    for done, moved in enumerate(history.moved):
+        reporter.tell("compare snapshots", done, len(history.moved))
+        await comparison.snapshot(moved)
+    return comparison.num_chunks
+
+
+def _ids(node: Node) -> frozenset[ManifestId]:
+    return frozenset() if node.array is None else frozenset(ref.id for ref in node.array.manifests)
+
+
+async def _refs(handle: RepoHandle, files: ManifestFiles, node: Node) -> ChunkRefs:
+    """All references of an array, past the caches."""
+    if node.array is None:
+        return ChunkRefs.empty(0)
+    wanted = [(ref.id, files[ref.id].size_bytes) for ref in node.array.manifests]
+    found = [manifest.find(node.id) for manifest in await handle.assets.load_manifests(wanted)]
+    ndim = len(node.array.shape)
+    layers = [(refs, None) for refs in found if refs is not None and refs.ndim == ndim]
+    return ChunkRefs.overlay(layers, ndim)[0]
+
+
+def _same(before: ChunkRefs, after: ChunkRefs) -> bool:
+    """Same chunks with the same extents; native ones may have become virtual ones."""
+    if not np.array_equal(before.index, after.index):
+        return False
+    is_inline = before.kind == ChunkKind.INLINE
+    if not np.array_equal(is_inline, after.kind == ChunkKind.INLINE):
+        return False
+    if is_inline.any() and _inline(before, is_inline) != _inline(after, is_inline):
+        return False
+    return np.array_equal(before.offset, after.offset) and np.array_equal(
+        before.length, after.length
+    )
+
+
+def _inline(refs: ChunkRefs, rows: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> list[bytes]:
+    assert refs.inline is not None
+    found: list[bytes] = refs.inline.take(np.flatnonzero(rows)).to_list()
+    return found
+
+
+async def _digests(handle: RepoHandle, keys: Sequence[str]) -> list[bytes]:
+    """A digest of every object: two sets of objects are compared without holding both."""
+    blobs = await handle.driver.get_many([(key, None) for key in keys])
+    return [hashlib.blake2b(blob, digest_size=16).digest() for blob in blobs]
+
+
+def _differs(moved: MovedSnapshot, what: str) -> FormatError:
+    return FormatError(
+        f"the migrated snapshot {moved.info.id} is not what snapshot {moved.source_id} is: {what}. "
+        "Nothing has been published; the source is as it was"
+    )

@@ -1,0 +1,169 @@
+"""One snapshot after the other: its manifests, its chunks, its files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from icefloe.errors import ErrorKind, StorageError
+from icefloe.format import layout
+from icefloe.format.columns.id_set import IdSet
+from icefloe.format.manifest.chunk_refs import ChunkRefs
+from icefloe.format.manifest.file import ArrayManifest, Manifest
+from icefloe.format.snapshot.file import ManifestFileInfo, ManifestFiles, Snapshot
+from icefloe.format.snapshot.nodes import ManifestRef, Node, NodeTable
+from icefloe.format.transaction_log import TransactionLog
+from icefloe.ids import ChunkId, ManifestId, NodeId, SnapshotId
+from icefloe.maintenance.live import GrowingIdSet
+from icefloe.maintenance.migration.converted_refs import (
+    NativeObjects,
+    as_virtual,
+    named_by_id,
+    native_objects,
+)
+from icefloe.maintenance.migration.new_history import MovedSnapshot, manifest_id
+from icefloe.repo.handle import RepoHandle
+
+Source = tuple[ManifestId, NodeId]
+"""An array in a manifest of the source."""
+
+
+class Conversion:
+    """What a migration has written so far. It grows with the number of manifests and of chunk
+    objects (twelve bytes each), not with the number of references."""
+
+    def __init__(
+        self,
+        source: RepoHandle,
+        target: RepoHandle,
+        *,
+        chunk_base_url: str | None,
+        copies_chunks: bool,
+        present: IdSet,
+    ) -> None:
+        self.source = source
+        self.target = target
+        self.num_chunks_copied = 0
+        self.num_bytes_copied = 0
+        self.num_manifests = 0
+        self.num_refs = 0
+        self.lacks_log: list[SnapshotId] = []
+        """Snapshots whose changes nobody knows any more: their logs are empty."""
+        self._base_url = chunk_base_url
+        self._copies_chunks = copies_chunks
+        self._present = present
+        self._copied = GrowingIdSet()
+        self._made: dict[Source, ManifestRef | None] = {}
+        self._files: dict[ManifestId, ManifestFileInfo] = {}
+
+    async def convert(self, moved: MovedSnapshot) -> None:
+        """Write one snapshot with everything that it refers to and that is not there yet."""
+        snapshot = await self.source.assets.snapshot(moved.source_id)
+        await self._write_manifests(snapshot)
+        nodes = [self._converted(node) for node in snapshot.nodes]
+        files = {ref.id: self._files[ref.id] for node in nodes for ref in _manifests(node)}
+        info = moved.info
+        new = Snapshot(
+            info.id,
+            NodeTable.from_nodes(nodes),
+            info.flushed_at,
+            info.message,
+            info.metadata,
+            ManifestFiles.from_infos(files.values()),
+            info.parent_id if self.target.family.stores_parents else None,
+        )
+        log = await self._log(moved)
+        await self.target.assets.put_metadata_files(
+            [self.target.assets.encode_snapshot(new), self.target.assets.encode_log(log)]
+        )
+
+    async def _log(self, moved: MovedSnapshot) -> TransactionLog:
+        try:
+            log = await self.source.assets.transaction_log(moved.source_id)
+        except StorageError as error:
+            if error.kind != ErrorKind.OBJECT_NOT_FOUND:
+                raise
+            self.lacks_log.append(moved.source_id)
+            return TransactionLog(moved.info.id)
+        return replace(log, id=moved.info.id)
+
+    # -- manifests
+
+    def _converted(self, node: Node) -> Node:
+        if node.array is None:
+            return node
+        made = (self._made[ref.id, node.id] for ref in node.array.manifests)
+        manifests = tuple(ref for ref in made if ref is not None)
+        return replace(node, array=replace(node.array, manifests=manifests))
+
+    async def _write_manifests(self, snapshot: Snapshot) -> None:
+        missing: dict[ManifestId, list[Node]] = {}
+        for node in snapshot.nodes:
+            for ref in _manifests(node):
+                if (ref.id, node.id) not in self._made:
+                    missing.setdefault(ref.id, []).append(node)
+        for source_id, nodes in missing.items():
+            size = snapshot.manifest_files[source_id].size_bytes
+            (manifest,) = await self.source.assets.load_manifests([(source_id, size)])
+            for node in nodes:
+                refs = manifest.find(node.id)
+                key = (source_id, node.id)
+                self._made[key] = None if refs is None else await self._write(key, refs)
+
+    async def _write(self, source: Source, refs: ChunkRefs) -> ManifestRef | None:
+        if not len(refs):
+            return None
+        objects = native_objects(refs)
+        if self._base_url is not None:
+            urls = [self._base_url + key for key in self._keys(objects)]
+            refs = as_virtual(refs, objects, urls)
+        else:
+            await self._copy(objects)
+            refs = named_by_id(refs, objects)
+        new_id = manifest_id(*source)
+        made = Manifest(new_id, (ArrayManifest(source[1], refs),))
+        data = self.target.assets.encode_manifest(made)
+        await self.target.assets.put_metadata_files([(layout.manifest_key(new_id), data)])
+        self.num_manifests += 1
+        self.num_refs += len(refs)
+        self._files[new_id] = ManifestFileInfo(new_id, len(data), len(refs))
+        return ManifestRef(new_id, tuple(refs.extents()))
+
+    # -- chunks
+
+    def _keys(self, objects: NativeObjects) -> list[str]:
+        """Where the objects lie in the source."""
+        chunk_key = self.source.assets.chunk_key
+        return [
+            chunk_key(ChunkId(row.tobytes())) if key is None else key
+            for row, key in zip(objects.chunk_id, objects.key, strict=True)
+        ]
+
+    async def _copy(self, objects: NativeObjects) -> None:
+        """Copy objects that the target does not have yet, within bounds of memory."""
+        if not self._copies_chunks or not len(objects.chunk_id):
+            return
+        there = self._present.contains(objects.chunk_id)
+        there |= self._copied.finish().contains(objects.chunk_id)
+        keys = self._keys(objects)
+        for batch in objects.batches(np.flatnonzero(~there).tolist()):
+            await self._copy_batch(objects, keys, batch)
+
+    async def _copy_batch(
+        self, objects: NativeObjects, keys: Sequence[str], batch: Sequence[int]
+    ) -> None:
+        blobs = await self.source.driver.get_many([(keys[at], None) for at in batch])
+        storage_class = self.target.settings.storage.chunks_storage_class
+        names = [layout.chunk_key(ChunkId(objects.chunk_id[at].tobytes())) for at in batch]
+        await self.target.driver.put_many(
+            list(zip(names, blobs, strict=True)), storage_class=storage_class
+        )
+        self.num_chunks_copied += len(batch)
+        self.num_bytes_copied += sum(map(len, blobs))
+        self._copied.add(objects.chunk_id[list(batch)])
+
+
+def _manifests(node: Node) -> tuple[ManifestRef, ...]:
+    return () if node.array is None else node.array.manifests

@@ -1,0 +1,181 @@
+"""Repositories of every generation become repositories of today, read by us and by official."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zarr
+
+import icefloe
+from icefloe.credentials import LocalFileSystemAccess
+from icefloe.errors import AlreadyExistsError, FormatError, InvalidInputError
+from icefloe.storage.run import run_blocking
+from tests.legacy.numbered.old_repositories import Commit, World, check_contents, contents
+from tests.legacy.numbered.releases import RELEASES, Release
+from tests.legacy.numbered.test_old_releases import built
+
+FIRST = "1CECHNKREP0F1RSTCMT0"
+
+
+def access(folder: Path) -> dict[str, Any]:
+    """Leave to read foreign files, and the files of the old repository."""
+    prefixes = (f"file://{folder / 'foreign'}/", f"file://{folder / 'repo'}/")
+    return dict.fromkeys(prefixes, LocalFileSystemAccess)
+
+
+def config_of(world_folder: Path) -> icefloe.RepositoryConfig:
+    prefix = f"file://{world_folder / 'foreign'}/"
+    store = icefloe.local_filesystem_store(str(world_folder / "foreign"))
+    container = icefloe.VirtualChunkContainer(prefix, store)
+    return icefloe.RepositoryConfig(virtual_chunk_containers={prefix: container})
+
+
+def check_migrated(world: World, repo: icefloe.Repository, report: icefloe.MigrationReport) -> None:
+    """Data, attributes, messages, properties, times, order and refs are those of the model."""
+    assert repo.list_branches() == world.branches.keys()
+    assert repo.list_tags() == world.tags.keys()
+    for name, commit in world.branches.items():
+        assert repo.lookup_branch(name) == report.snapshots[commit.text]
+        check_line(repo, commit, report)
+    for name, commit in world.tags.items():
+        assert repo.lookup_tag(name) == report.snapshots[commit.text]
+    for commit in world.branches["main"].line():
+        session = repo.readonly_session(snapshot_id=report.snapshots[commit.text])
+        if commit.state.nodes:
+            check_contents(contents(session), commit.state)
+
+
+def check_line(repo: icefloe.Repository, commit: Commit, report: icefloe.MigrationReport) -> None:
+    line = [each for each in commit.line() if report.snapshots[each.text] != FIRST]
+    found = list(repo.ancestry(snapshot_id=report.snapshots[commit.text]))
+    assert found[-1].id == FIRST
+    assert [entry.id for entry in found[:-1]] == [report.snapshots[each.text] for each in line]
+    assert [entry.message for entry in found[:-1]] == [each.message for each in line]
+    for entry, each in zip(found[:-1], line, strict=True):
+        properties = dict(entry.metadata)
+        old = properties.pop("icefloe.migrated_from", each.text)
+        assert (old, properties) == (each.text, each.properties)
+    times = [entry.written_at for entry in found]
+    assert times == sorted(times, reverse=True)
+    assert len(set(times)) == len(times)
+
+
+def check_official(world: World, folder: Path, report: icefloe.MigrationReport) -> None:
+    """Official Icechunk sees the same history and data, and goes on from there."""
+    official = pytest.importorskip("icechunk")
+    storage = official.local_filesystem_storage(str(folder))
+    repo = official.Repository.open(storage)
+    assert repo.list_branches() == world.branches.keys()
+    assert repo.list_tags() == world.tags.keys()
+    ours = icefloe.Repository.open(icefloe.local_filesystem_storage(str(folder)))
+    mine = [(entry.id, entry.message) for entry in ours.ancestry(branch="main")]
+    assert [(entry.id, entry.message) for entry in repo.ancestry(branch="main")] == mine
+    session = repo.readonly_session("main")
+    root = zarr.open_group(session.store, mode="r")
+    for path, array in root.members(max_depth=None):
+        if isinstance(array, zarr.Array):
+            expected = zarr.open_array(ours.readonly_session("main").store, path=path, mode="r")
+            assert array.metadata.to_dict() == expected.metadata.to_dict()
+    session = repo.writable_session("main")
+    zarr.create_group(session.store, path="added_by_official")
+    session.commit("official goes on")
+    assert "added_by_official" in zarr.open_group(ours.readonly_session("main").store, mode="r")
+
+
+@pytest.fixture(params=RELEASES.values(), ids=lambda release: release.name)
+def source(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[World, icefloe.Repository]:
+    found: Release = request.param
+    return built(found, tmp_path, 2)
+
+
+@pytest.mark.parametrize("version", [2, 1])
+def test_into_another_storage(
+    source: tuple[World, icefloe.Repository], tmp_path: Path, version: int
+) -> None:
+    world, old = source
+    target = icefloe.local_filesystem_storage(str(tmp_path / "new"))
+    before = dict(old.storage.list_objects())
+    planned = icefloe.migrate_repository(
+        old, target, spec_version=version, config=config_of(tmp_path), dry_run=True
+    )
+    assert not icefloe.Repository.exists(target)
+    report = icefloe.migrate_repository(
+        old, target, spec_version=version, config=config_of(tmp_path)
+    )
+    assert (planned.snapshots, planned.branches, planned.tags) == (
+        report.snapshots,
+        report.branches,
+        report.tags,
+    )
+    assert report.chunks_compared == report.chunks_copied
+    assert dict(old.storage.list_objects()) == before
+    repo = icefloe.Repository.open(target, authorize_virtual_chunk_access=access(tmp_path))
+    assert repo.spec_version == version
+    check_migrated(world, repo, report)
+    found = repo.verify()
+    assert not [each for each in found.findings if each.severity.name not in ("INFO", "info")]
+    check_official(world, tmp_path / "new", report)
+    with pytest.raises(AlreadyExistsError):
+        icefloe.migrate_repository(old, target, spec_version=version)
+
+
+@pytest.mark.parametrize("chunks", ["copy", "keep"])
+def test_in_place(source: tuple[World, icefloe.Repository], tmp_path: Path, chunks: Any) -> None:
+    world, old = source
+    files = dict(old.storage.list_objects())
+    report = icefloe.migrate_repository(old, config=config_of(tmp_path), chunks=chunks)
+    after = dict(old.storage.list_objects())
+    assert {key: after[key] for key in files} == files
+    if chunks == "keep" or old.generation in ("alpha", "beta"):
+        new = after.keys() - files.keys()
+        assert not [key for key in new if key.startswith("chunks/")]
+    repo = icefloe.Repository.open(old.storage, authorize_virtual_chunk_access=access(tmp_path))
+    assert repo.spec_version == 2
+    check_migrated(world, repo, report)
+
+
+def test_what_broke_off_is_continued(
+    source: tuple[World, icefloe.Repository], tmp_path: Path
+) -> None:
+    world, old = source
+    target = icefloe.local_filesystem_storage(str(tmp_path / "new"))
+
+    def stop(progress: Any) -> None:
+        if progress.stage == "compare snapshots":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        icefloe.migrate_repository(old, target, config=config_of(tmp_path), progress=stop)
+    assert not icefloe.Repository.exists(target)
+    report = icefloe.migrate_repository(old, target, config=config_of(tmp_path))
+    assert report.chunks_copied == 0
+    repo = icefloe.Repository.open(target, authorize_virtual_chunk_access=access(tmp_path))
+    check_migrated(world, repo, report)
+
+
+def test_a_chunk_that_changed_on_the_way_is_found(tmp_path: Path) -> None:
+    _world, old = built(RELEASES["0.1.0"], tmp_path, 2)
+    target = icefloe.local_filesystem_storage(str(tmp_path / "new"))
+
+    def damage(progress: Any) -> None:
+        if progress.stage == "compare snapshots" and progress.done == 0:
+            for path in (tmp_path / "new" / "chunks").iterdir():
+                path.write_bytes(b"?" * path.stat().st_size)
+
+    with pytest.raises(FormatError, match="Nothing has been published"):
+        icefloe.migrate_repository(old, target, config=config_of(tmp_path), progress=damage)
+    assert not icefloe.Repository.exists(target)
+
+
+def test_places_that_hold_something_else_are_refused(tmp_path: Path) -> None:
+    _, old = built(RELEASES["alpha.8"], tmp_path, 2)
+    storage = icefloe.local_filesystem_storage(str(tmp_path / "new"))
+    run_blocking(storage.driver(blocking=True).put("notes.txt", b"mine"))
+    with pytest.raises(InvalidInputError, match=r"notes\.txt"):
+        icefloe.migrate_repository(old, storage)
+    with pytest.raises(InvalidInputError, match="another storage"):
+        icefloe.migrate_repository(old, spec_version=1)
+    with pytest.raises(InvalidInputError, match="'copy' or 'keep'"):
+        icefloe.migrate_repository(old, storage, chunks="move")  # type: ignore[arg-type]
