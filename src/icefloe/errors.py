@@ -109,6 +109,7 @@ class ErrorKind(StrEnum):
     FEATURE_FLAG_DISABLED = "feature-flag-disabled"
     TAG_ERROR = "tag-error"
     INVALID_REPOSITORY_MIGRATION = "invalid-repository-migration"
+    OBJECTS_COLLECTED = "objects-collected"  # icefloe's own
     # storage
     OBJECT_NOT_FOUND = "object-not-found"
     OBJECT_STORE = "object-store"

@@ -110,6 +110,7 @@ class _Collection:
 
     async def look(self) -> None:
         """List everything."""
+        live.require_spec_1_or_2(self.handle, "garbage collection")
         self.handle.require_writable()
         if self.handle.family.has_repo_object:
             require_online((await self.handle.assets.repo_object()).info)
@@ -162,7 +163,7 @@ class _Collection:
         total = len(files)
         done = 0
         async for manifest in live.each_manifest(handle, files, limits):
-            self._chunks.add(live.native_chunk_ids(manifest))
+            self._chunks.add(manifest.native_chunk_ids())
             done += 1
             self.report.tell("reading manifests", done, total)
         self._manifests = IdSet.union([self._manifests, IdSet.of(files.id)])

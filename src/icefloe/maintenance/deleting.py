@@ -86,7 +86,7 @@ class _Deleting:
             raise StorageError(
                 f"{self.in_a_row} requests to delete objects failed in a row, the last one: "
                 f"{outcome.message}; so far {summary}",
-                outcome.kind,
+                ErrorKind.GC_DELETES_FAILING,
             )
         return True
 

@@ -30,6 +30,7 @@ async def expire_snapshots(
     handle: RepoHandle, rules: Rules, *, dry_run: bool = False
 ) -> set[SnapshotId]:
     """Take snapshots out of the history; returns their ids."""
+    live.require_spec_1_or_2(handle, "expiration")
     handle.require_writable()
     if not handle.family.has_repo_object:
         return await _expire_v1(handle, rules, dry_run=dry_run)

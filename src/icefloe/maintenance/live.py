@@ -16,7 +16,6 @@ from icefloe.errors import ErrorKind, FormatError, SnapshotNotFoundError, Storag
 from icefloe.format import layout
 from icefloe.format.columns.blobs import Bytes
 from icefloe.format.columns.id_set import IdSet, id_keys
-from icefloe.format.manifest.chunk_refs import ChunkKind
 from icefloe.format.manifest.file import Manifest, decode_manifest
 from icefloe.format.repo_info.snapshots import SnapshotInfo
 from icefloe.format.snapshot.file import ManifestFiles, Snapshot, decode_snapshot
@@ -40,6 +39,15 @@ class Limits(NamedTuple):
 
 
 DEFAULT_LIMITS = Limits()
+
+
+def require_spec_1_or_2(handle: RepoHandle, what: str) -> None:
+    """Refuse older generations, whose files are named and found in other ways."""
+    if handle.family.name not in ("spec-1", "spec-2"):
+        raise FormatError(
+            f"{what} is not possible in {handle.family.noun}; migrate it first",
+            ErrorKind.UNSUPPORTED_OPERATION_FOR_VERSION,
+        )
 
 
 # -- refs and snapshots
@@ -175,17 +183,6 @@ def _batches(files: ManifestFiles, limits: Limits) -> list[tuple[int, int]]:
 # -- chunks
 
 
-def native_chunk_ids(manifest: Manifest) -> Bytes:
-    """The chunk objects that a manifest refers to, once for every reference."""
-    found = [np.empty((0, 12), np.uint8)]
-    for array in manifest.arrays:
-        table = array.refs
-        if table.chunk_id is not None:
-            is_native = table.kind == ChunkKind.NATIVE
-            found.append(table.chunk_id if is_native.all() else table.chunk_id[is_native])
-    return np.concatenate(found)
-
-
 class GrowingIdSet:
     """A set that takes many ids and sorts them now and then: memory for distinct ids only."""
 
@@ -215,7 +212,7 @@ async def chunk_ids(
     """The chunk objects that these manifests refer to."""
     found = GrowingIdSet()
     async for manifest in each_manifest(handle, files, limits):
-        found.add(native_chunk_ids(manifest))
+        found.add(manifest.native_chunk_ids())
     return found.finish()
 
 

@@ -7,6 +7,7 @@ from icefloe.repo.handle import RepoHandle
 
 _MAX_STEP_US = 1_000_000
 _MAX_SKEW_S = 600
+MOST_CLOCK_SKEW_US = _MAX_SKEW_S * 1_000_000
 _CHECK_LASTS_US = 60_000_000
 
 

@@ -164,7 +164,7 @@ async def flush(
 
 def _new_commit(state: SessionState, snapshot: Snapshot) -> NewCommit:
     is_rearranged = state.mode == SessionMode.rearrange
-    return NewCommit(snapshot, state.snapshot_id, moves_nodes=is_rearranged)
+    return NewCommit(snapshot, state.snapshot_id, is_rearranged, state.opened_at)
 
 
 def _finish(workspace: Workspace, snapshot: Snapshot) -> SnapshotId:

@@ -28,6 +28,8 @@ class ForkChanges:
     root: SnapshotId
     snapshot_id: SnapshotId
     changes: ChangeSet
+    opened_at: int
+    """Of the session it comes from; see `Family.opened_at`."""
 
 
 async def fork_session(workspace: Workspace) -> SessionState:
@@ -45,17 +47,20 @@ async def fork_session(workspace: Workspace) -> SessionState:
     state.require_writable()
     root = state.fork_root or state.snapshot_id
     snapshot = state.snapshot if state.changes.is_empty else await store_aside(workspace)
-    return _new_fork(snapshot, root, ChangeSet())
+    return _new_fork(snapshot, root, ChangeSet(), state.opened_at)
 
 
 async def open_fork(handle: RepoHandle, fork: ForkChanges) -> SessionState:
     """A fork that came from another process."""
     snapshot = await handle.assets.snapshot(fork.snapshot_id)
-    return _new_fork(snapshot, fork.root, fork.changes)
+    return _new_fork(snapshot, fork.root, fork.changes, fork.opened_at)
 
 
-def _new_fork(snapshot: Snapshot, root: SnapshotId, changes: ChangeSet) -> SessionState:
+def _new_fork(
+    snapshot: Snapshot, root: SnapshotId, changes: ChangeSet, opened_at: int
+) -> SessionState:
     state = SessionState(snapshot, None, SessionMode.writable)
+    state.opened_at = opened_at
     state.fork_root = root
     state.show(snapshot, changes)
     return state
@@ -84,7 +89,7 @@ async def fork_changes(workspace: Workspace) -> ForkChanges:
     # What another thread writes from here on is not in the copy, and need not be stored for it.
     await store_closed(workspace, packs)
     await handle.driver.sync()
-    return ForkChanges(handle.storage, state.is_fork, root, base, changes)
+    return ForkChanges(handle.storage, state.is_fork, root, base, changes, state.opened_at)
 
 
 async def merge_forks(workspace: Workspace, forks: Sequence[ForkChanges]) -> None:
@@ -114,6 +119,7 @@ async def merge_forks(workspace: Workspace, forks: Sequence[ForkChanges]) -> Non
             fork_base = nodes[fork.snapshot_id]
             merged = merge_changes(merged, state.snapshot.nodes, fork.changes, fork_base)
         state.show(state.snapshot, merged)
+        state.opened_at = min([state.opened_at, *(fork.opened_at for fork in forks)])
 
 
 def _require_same_origin(handle: RepoHandle, fork: ForkChanges, root: SnapshotId) -> None:

@@ -109,6 +109,8 @@ class NewCommit:
     base: SnapshotId
     """The snapshot that the session started from."""
     moves_nodes: bool
+    opened_at: int = 0
+    """When the session was opened, as `Family.opened_at` said then."""
 
 
 @record(frozen=True)
@@ -334,6 +336,11 @@ class Family(ABC):
     async def movable_tip(self, handle: RepoHandle, branch: str) -> SnapshotId:
         """The tip of a branch on which nodes may be moved."""
         return await self.writable_tip(handle, branch)
+
+    def opened_at(self, handle: RepoHandle) -> int:
+        """When a session is opened now, in the time by which `publish` can tell whether a garbage
+        collection ran since then."""
+        return 0
 
     async def line_since(
         self, handle: RepoHandle, branch: str, base: SnapshotId

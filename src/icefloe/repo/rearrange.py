@@ -5,7 +5,7 @@ from __future__ import annotations
 from icefloe import paths
 from icefloe.errors import ErrorKind, SessionStateError
 from icefloe.repo.handle import RepoHandle
-from icefloe.repo.sessions import SessionMode, SessionState
+from icefloe.repo.sessions import SessionMode, SessionState, open_at_tip
 from icefloe.repo.workspace import Workspace
 
 
@@ -14,7 +14,7 @@ async def open_rearrange(handle: RepoHandle, branch: str) -> SessionState:
     handle.family.require_moves()
     handle.require_writable()
     tip = await handle.family.movable_tip(handle, branch)
-    return SessionState(await handle.assets.snapshot(tip), branch, SessionMode.rearrange)
+    return await open_at_tip(handle, tip, branch, SessionMode.rearrange)
 
 
 async def move_node(workspace: Workspace, source: str, destination: str) -> None:

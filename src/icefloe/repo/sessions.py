@@ -43,6 +43,8 @@ class SessionState:
         self.mode = mode
         self.fork_root: SnapshotId | None = None
         """In a fork: the snapshot of the session that all forks around it come from."""
+        self.opened_at = 0
+        """See `Family.opened_at`; of the forks merged into it, the earliest."""
         self._is_sealed = False
         repair_after_fork(self)
 
@@ -193,4 +195,13 @@ async def open_writable(handle: RepoHandle, branch: str) -> SessionState:
     """A session that can commit to `branch`; refused where nothing can be written."""
     handle.require_writable()
     tip = await handle.family.writable_tip(handle, branch)
-    return SessionState(await handle.assets.snapshot(tip), branch, SessionMode.writable)
+    return await open_at_tip(handle, tip, branch, SessionMode.writable)
+
+
+async def open_at_tip(
+    handle: RepoHandle, tip: SnapshotId, branch: str, mode: SessionMode
+) -> SessionState:
+    """A session that starts now from the tip of its branch."""
+    state = SessionState(await handle.assets.snapshot(tip), branch, mode)
+    state.opened_at = handle.family.opened_at(handle)
+    return state

@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+import numpy as np
+
+from icefloe.format.columns.blobs import Bytes
 from icefloe.format.envelope import FileType, decode_envelope
 from icefloe.format.flatbuffer.read import FlatBuffer
 from icefloe.format.flatbuffer.schema import ARRAY_MANIFEST, MANIFEST
-from icefloe.format.manifest.chunk_refs import ChunkRef, ChunkRefs
+from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
 from icefloe.format.manifest.decode_refs import StoredRefs
-from icefloe.ids import ManifestId, NodeId
+from icefloe.ids import ChunkId, ManifestId, NodeId
 from icefloe.records import record
 
 _MANY_REFS = 1 << 15
@@ -91,6 +94,16 @@ class Manifest:
     def nbytes(self) -> int:
         """Bytes of memory the references of all arrays take."""
         return sum(array.nbytes for array in self.arrays)
+
+    def native_chunk_ids(self) -> Bytes:
+        """The chunk objects that the manifest refers to, once for every reference."""
+        found = [np.empty((0, ChunkId.size), np.uint8)]
+        for array in self.arrays:
+            table = array.refs
+            if table.chunk_id is not None:
+                is_native = table.kind == ChunkKind.NATIVE
+                found.append(table.chunk_id if is_native.all() else table.chunk_id[is_native])
+        return np.concatenate(found)
 
     def equals(self, other: Manifest) -> bool:
         """Same id, arrays, references and extra bytes."""

@@ -25,9 +25,12 @@ from icefloe.format.snapshot.file import Snapshot
 from icefloe.format.snapshot.nodes import ArrayData
 from icefloe.ids import FIRST_SNAPSHOT_ID, SnapshotId
 from icefloe.legacy.generation import Generation
+from icefloe.repo.clock_checks import MOST_CLOCK_SKEW_US
 from icefloe.repo.families import creation
 from icefloe.repo.families.spec1 import config_yaml, refs
+from icefloe.repo.fence import collected_before
 from icefloe.repo.handle import Family, FoundRepository, LineCommit, NewCommit, RepoHandle, SeenTip
+from icefloe.repo.own_objects import require_own_objects
 from icefloe.repo.refs import MAIN
 from icefloe.storage.driver import Driver, Version, find_object
 
@@ -144,6 +147,10 @@ class Spec1(Family):
     def parse_array(self, document: bytes, path: str) -> ArrayData | None:
         return parse_zarr_json(document, path, has_rectilinear_grids=False)
 
+    def opened_at(self, handle: RepoHandle) -> int:
+        """By this machine's clock, which is compared with the storage's."""
+        return handle.clock.now_us()
+
     async def line_since(
         self, handle: RepoHandle, branch: str, base: SnapshotId
     ) -> tuple[SnapshotId | None, list[LineCommit] | None]:
@@ -164,8 +171,13 @@ class Spec1(Family):
     async def publish(
         self, handle: RepoHandle, commit: NewCommit, branch: str, seen: SeenTip | None
     ) -> None:
+        async def check() -> None:
+            # No collection reaches an object that was stored after it looked.
+            if await collected_before(handle) > commit.opened_at - MOST_CLOCK_SKEW_US:
+                await require_own_objects(handle, commit)
+
         try:
-            await refs.move_branch(handle, branch, commit.snapshot.id, commit.base)
+            await refs.move_branch(handle, branch, commit.snapshot.id, commit.base, check)
         except ConflictError as conflict:
             raise ConflictError(
                 conflict.expected_parent, conflict.actual_parent, kind=ErrorKind.COMMIT_CONFLICT

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from icefloe.errors import (
     AlreadyExistsError,
     ConflictError,
     ErrorKind,
     FormatError,
     RefNotFoundError,
+    StorageError,
 )
 from icefloe.format import layout
 from icefloe.format.ref_files import TOMBSTONE, decode_ref_file, encode_ref_file
@@ -75,6 +78,21 @@ async def lookup_tag(handle: RepoHandle, name: str) -> SnapshotId:
     return decode_ref_file(found[0], key)
 
 
+async def require_not_migrated(handle: RepoHandle) -> None:
+    """Refuse to write refs that nobody looks at any more."""
+    try:
+        await handle.driver.head(layout.REPO)
+    except StorageError as error:
+        if error.kind == ErrorKind.OBJECT_NOT_FOUND:
+            return
+        raise
+    raise FormatError(
+        "the repository was migrated to spec version 2 since it was opened, so this change would "
+        "be seen by nobody; open it again",
+        ErrorKind.UNSUPPORTED_SPEC_VERSION,
+    )
+
+
 async def touch_branch(handle: RepoHandle, name: str, expected: SnapshotId) -> bool:
     """Write the ref file of a branch again, so that it has another version; False if it is not
     at `expected` any more.
@@ -96,6 +114,7 @@ async def touch_branch(handle: RepoHandle, name: str, expected: SnapshotId) -> b
 async def create_branch(handle: RepoHandle, name: str, snapshot_id: SnapshotId) -> None:
     """Create the ref file of a branch."""
     handle.require_writable()
+    await require_not_migrated(handle)
     await handle.assets.snapshot(snapshot_id)
     try:
         await put_ref(handle, layout.branch_key(name), encode_ref_file(snapshot_id), None)
@@ -110,12 +129,23 @@ async def create_branch(handle: RepoHandle, name: str, snapshot_id: SnapshotId) 
 
 
 async def move_branch(
-    handle: RepoHandle, name: str, snapshot_id: SnapshotId, expected: SnapshotId | None
+    handle: RepoHandle,
+    name: str,
+    snapshot_id: SnapshotId,
+    expected: SnapshotId | None,
+    check: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
-    """Point a branch at another snapshot, unless somebody else moved it first."""
+    """Point a branch at another snapshot, unless somebody else moved it first.
+
+    `check` may refuse. It is made between reading and writing the branch: a collection or a
+    migration that it does not see yet gives the branch another version, so that the write fails.
+    """
     handle.require_writable()
     tip, version = await _require_branch(handle, name)
     if expected is None or tip == expected:
+        await require_not_migrated(handle)
+        if check is not None:
+            await check()
         try:
             await put_ref(handle, layout.branch_key(name), encode_ref_file(snapshot_id), version)
             return
@@ -130,6 +160,7 @@ async def move_branch(
 async def delete_branch(handle: RepoHandle, name: str) -> None:
     """Delete the ref file of a branch."""
     handle.require_writable()
+    await require_not_migrated(handle)
     await _require_branch(handle, name)
     await handle.driver.delete_many([layout.branch_key(name)])
 
@@ -137,6 +168,7 @@ async def delete_branch(handle: RepoHandle, name: str) -> None:
 async def create_tag(handle: RepoHandle, name: str, snapshot_id: SnapshotId) -> None:
     """Create the ref file of a tag."""
     handle.require_writable()
+    await require_not_migrated(handle)
     await handle.assets.snapshot(snapshot_id)
     try:
         await put_ref(handle, layout.tag_key(name), encode_ref_file(snapshot_id), None)
@@ -151,6 +183,7 @@ async def create_tag(handle: RepoHandle, name: str, snapshot_id: SnapshotId) -> 
 async def delete_tag(handle: RepoHandle, name: str) -> None:
     """Put up the tombstone of a tag."""
     handle.require_writable()
+    await require_not_migrated(handle)
     await lookup_tag(handle, name)
     try:
         await handle.driver.put_if(layout.tag_tombstone_key(name), TOMBSTONE, previous=None)

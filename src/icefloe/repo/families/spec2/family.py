@@ -174,6 +174,11 @@ class Spec2(Family):
         flags.require_flag(info, "move_node")
         return tip
 
+    def opened_at(self, handle: RepoHandle) -> int:
+        """The newest entry of the operations log: a collection adds a later one."""
+        current = handle.assets.caches.repo
+        return 0 if current is None else current.info.latest_updates[0].updated_at
+
     async def line_since(
         self, handle: RepoHandle, branch: str, base: SnapshotId
     ) -> tuple[SnapshotId | None, list[LineCommit] | None]:

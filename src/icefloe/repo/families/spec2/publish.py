@@ -10,12 +10,14 @@ from icefloe.format.repo_info.file import (
     UpdateKind,
 )
 from icefloe.format.repo_info.snapshots import SnapshotInfo
+from icefloe.format.repo_info.updates import UpdateTable
 from icefloe.format.snapshot.file import Snapshot
 from icefloe.ids import SnapshotId
 from icefloe.repo.families.spec2.checks import require_branch
 from icefloe.repo.families.spec2.flags import require_flag
 from icefloe.repo.families.spec2.update import Change, Changed, SeenRepo, update_repo
 from icefloe.repo.handle import NewCommit, RepoHandle, SeenTip
+from icefloe.repo.own_objects import require_own_objects
 
 
 async def publish(handle: RepoHandle, commit: NewCommit, branch: str, seen: SeenTip | None) -> None:
@@ -70,6 +72,25 @@ class _AlreadyListed(Exception):  # noqa: N818 - good news, not an error
     """An earlier try of this very update has succeeded."""
 
 
+class _Collected(Exception):  # noqa: N818 - caught right here
+    """A collection ran since the session was opened."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+
+def may_have_collected(info: RepoInfo, since: int) -> bool:
+    """Whether a garbage collection ran after an entry of the operations log.
+
+    Where the log at hand does not reach back that far, nobody knows.
+    """
+    log = UpdateTable.from_updates(info.latest_updates)
+    is_later = log.updated_at > since
+    if bool(is_later.all()) and info.repo_before_updates is not None:
+        return True
+    return bool((log.kind[is_later] == UpdateKind.GC_RAN).any())
+
+
 async def _update(
     handle: RepoHandle, commit: NewCommit, change: Change, seen: SeenRepo | None = None
 ) -> None:
@@ -79,16 +100,27 @@ async def _update(
     which looks as if another writer had been first. So a snapshot that is listed ends the update.
     """
 
+    opened_at = commit.opened_at
+
     def checked(info: RepoInfo) -> Changed:
         if commit.snapshot.id in info.snapshots:
             raise _AlreadyListed
         if commit.moves_nodes:
             require_flag(info, "move_node")
-        return change(info)
+        changed = change(info)
+        if may_have_collected(info, opened_at):
+            raise _Collected(info.latest_updates[0].updated_at)
+        return changed
 
-    try:
-        await update_repo(handle, checked, seen=seen)
-    except _AlreadyListed:
+    while True:
+        try:
+            await update_repo(handle, checked, seen=seen)
+        except _AlreadyListed:
+            pass
+        except _Collected as found:
+            await require_own_objects(handle, commit)
+            opened_at = found.at  # of collections up to then the objects have nothing to fear
+            continue
         return
 
 

@@ -1,0 +1,63 @@
+"""The objects of a folder as columns: id, size, when they were stored."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.format.columns.blobs import Bytes
+from icefloe.ids import ObjectId, decode_base32_rows, encode_base32_rows
+from icefloe.storage.driver import Driver
+
+LISTINGS_AT_ONCE = 32
+
+
+class StoredObjects(NamedTuple):
+    """The objects of one folder; rows in no particular order."""
+
+    folder: str
+    id: Bytes
+    size_bytes: NDArray[np.int64]
+    created_at: NDArray[np.int64]
+    """By the storage's clock, in microseconds since the epoch."""
+    strange_names: tuple[str, ...] = ()
+    """Names that are no ids. Nobody of ours wrote them; they are left alone."""
+
+    def __len__(self) -> int:
+        return len(self.id)
+
+    def take(self, rows: NDArray[np.bool_] | NDArray[np.int64] | slice) -> StoredObjects:
+        """Some of the rows."""
+        return StoredObjects(
+            self.folder, self.id[rows], self.size_bytes[rows], self.created_at[rows]
+        )
+
+    def all_keys(self) -> list[str]:
+        """The key of every object."""
+        return [self.folder + text for text in encode_base32_rows(self.id)]
+
+
+async def list_folder(
+    driver: Driver, folder: str, at_once: int = LISTINGS_AT_ONCE
+) -> StoredObjects:
+    """Every object of a folder whose objects are named by ids."""
+    ids: list[Bytes] = [np.empty((0, ObjectId.size), np.uint8)]
+    size, created = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    strange: list[str] = []
+    for page in await driver.list_pages(folder, at_once):
+        if not len(page.name):
+            continue
+        rows, is_id = decode_base32_rows(page.name, ObjectId.size)
+        ids.append(rows)
+        size.append(page.size_bytes[is_id])
+        created.append(page.created_at[is_id])
+        strange += [name.decode("utf-8", "replace") for name in page.name[~is_id].tolist()]
+    return StoredObjects(
+        folder,
+        np.concatenate(ids),
+        np.concatenate(size),
+        np.concatenate(created),
+        tuple(strange),
+    )

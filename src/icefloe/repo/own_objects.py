@@ -1,0 +1,95 @@
+"""What a commit has stored itself: looked for again, when a garbage collection ran meanwhile.
+
+A collection takes objects that nothing refers to yet, if they are old enough. What the base of
+the session refers to is safe, because a branch leads to it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from icefloe.assets.stored_objects import StoredObjects, list_folder
+from icefloe.errors import ErrorKind, SessionStateError, StorageError
+from icefloe.format import layout
+from icefloe.format.columns.id_set import IdSet
+from icefloe.format.snapshot.file import ManifestFiles
+from icefloe.ids import ManifestId, ObjectId
+from icefloe.repo.fence import collected_before
+from icefloe.repo.handle import NewCommit, RepoHandle
+from icefloe.storage.keys import microseconds
+
+_MANIFESTS_AT_ONCE = 64
+_FEW = 100  # objects: more of them are looked up in a listing
+
+
+async def require_own_objects(handle: RepoHandle, commit: NewCommit) -> None:
+    """Refuse to publish a commit that refers to objects a collection has taken, or still may.
+
+    Raises:
+        SessionStateError: kind `objects-collected`; the session cannot be committed any more.
+    """
+    fence = await collected_before(handle)
+    base = await handle.assets.snapshot(commit.base)
+    mine, theirs = commit.snapshot.manifest_files, base.manifest_files
+    manifests = IdSet.of(mine.id).minus(IdSet.of(theirs.id))
+    replaced = IdSet.of(theirs.id).minus(IdSet.of(mine.id))
+    chunks = (await _chunks_of(handle, mine, manifests)).minus(
+        await _chunks_of(handle, theirs, replaced)
+    )
+    one = IdSet.of_ids([commit.snapshot.id])
+    for folder in (layout.SNAPSHOTS, layout.TRANSACTIONS):
+        _require_none_gone(await _gone(handle, folder, one, fence), folder)
+    _require_none_gone(await _gone(handle, layout.MANIFESTS, manifests, fence), layout.MANIFESTS)
+    lost = await _gone(handle, layout.CHUNKS, chunks, fence)
+    if lost.size:
+        # Chunks that were moved within an array are old, and the base may still have them.
+        lost = lost.minus(await _chunks_of(handle, theirs, IdSet.of(theirs.id)))
+    _require_none_gone(lost, layout.CHUNKS)
+
+
+async def _chunks_of(handle: RepoHandle, files: ManifestFiles, wanted: IdSet) -> IdSet:
+    """The chunk objects that some manifests refer to."""
+    found = IdSet.of_ids(())
+    ids = [ManifestId(row.tobytes()) for row in wanted.rows]
+    for first in range(0, len(ids), _MANIFESTS_AT_ONCE):
+        batch = [(key, files[key].size_bytes) for key in ids[first : first + _MANIFESTS_AT_ONCE]]
+        rows = [manifest.native_chunk_ids() for manifest in await handle.assets.manifests(batch)]
+        found = IdSet.union([found, IdSet.of(np.concatenate(rows))])
+    return found
+
+
+async def _gone(handle: RepoHandle, folder: str, wanted: IdSet, fence: int) -> IdSet:
+    """Those that are not there, or were stored before the fence."""
+    if wanted.size > _FEW:
+        stored = await list_folder(handle.driver, folder)
+    else:
+        stored = await _looked_up(handle, folder, wanted)
+    return wanted.minus(IdSet.of(stored.id[stored.created_at >= fence]))
+
+
+async def _looked_up(handle: RepoHandle, folder: str, wanted: IdSet) -> StoredObjects:
+    found, times = [], []
+    for row in wanted.rows:
+        try:
+            info = await handle.driver.head(folder + ObjectId(row.tobytes()).text)
+        except StorageError as error:
+            if error.kind == ErrorKind.OBJECT_NOT_FOUND:
+                continue
+            raise
+        found.append(row)
+        times.append(microseconds(info.created_at))
+    rows = np.array(found, np.uint8).reshape(-1, ObjectId.size)
+    return StoredObjects(folder, rows, np.zeros(len(rows), np.int64), np.array(times, np.int64))
+
+
+def _require_none_gone(gone: IdSet, folder: str) -> None:
+    if not gone.size:
+        return
+    shown = ", ".join(folder + ObjectId(row.tobytes()).text for row in gone.rows[:3])
+    more = f" and {gone.size - 3:,} more" if gone.size > 3 else ""
+    raise SessionStateError(
+        f"a garbage collection that ran since this session was opened takes objects that the "
+        f"session has stored and not committed: {shown}{more}. Nothing was committed. Write the "
+        "changes again in a new session, and collect only objects older than the longest session",
+        ErrorKind.OBJECTS_COLLECTED,
+    )
