@@ -1,4 +1,4 @@
-"""The examples people read are run: README, docstrings and the tour."""
+"""The examples people read are run: docstrings and the tour; documents are in `test_pages.py`."""
 
 import doctest
 import importlib
@@ -13,12 +13,6 @@ import icefloe
 
 ROOT = Path(__file__).parents[2]
 MODULES = [module.name for module in pkgutil.walk_packages(icefloe.__path__, "icefloe.")]
-
-
-def test_the_readme_shows_what_really_happens() -> None:
-    result = doctest.testfile(str(ROOT / "README.md"), module_relative=False)
-    assert result.attempted > 0
-    assert result.failed == 0
 
 
 @pytest.mark.parametrize("name", MODULES)
