@@ -1,0 +1,161 @@
+"""Datasets with a state file and repositories with numbered refs, migrated; and large ones."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+
+import icefloe
+from icefloe import NumberedRefs, StateFileDataset
+from icefloe.api.generations import NewGeneration
+from icefloe.credentials import LocalFileSystemAccess
+from tests.legacy.state_file.datasets import write_state
+from tests.legacy.state_file.test_foreign_datasets import (
+    FIRST,
+    REFS,
+    SECOND,
+    check_contents,
+    opened,
+    write_dataset,
+)
+from tests.servers import S3Server
+
+GENERATIONS: list[NewGeneration] = [
+    StateFileDataset("strict"),
+    StateFileDataset("wide"),
+    NumberedRefs("json"),
+    NumberedRefs("msgpack"),
+    NumberedRefs("binary"),
+    NumberedRefs("binary-uncompressed"),
+]
+
+
+def write_history(repo: icefloe.Repository, seed: int) -> dict[str, Any]:
+    """Random commits to two branches, and tags; returns the values at every ref."""
+    rng = np.random.default_rng(seed)
+    with repo.transaction("main", message="create") as store:
+        root = zarr.create_group(store, attributes={"title": "random", "seed": seed})
+        for name, ndim in (("zero", 0), ("one", 1), ("two", 2)):
+            shape = (12,) * ndim
+            array = root.create_array(
+                name, shape=shape, chunks=(5,) * ndim, dtype="i4", attributes={"rank": ndim}
+            )
+            if ndim:
+                array[:4] = rng.integers(0, 100, (4, *shape[1:]))
+    repo.create_branch("side", repo.lookup_branch("main"))
+    for number in range(6):
+        branch = ("main", "side")[int(rng.integers(2))]
+        with repo.transaction(branch, message=f"step {number}", metadata={"n": number}) as store:
+            group = zarr.open_group(store, mode="a")
+            group.attrs["step"] = number
+            at = int(rng.integers(10))
+            group["two"][at : at + 2] = number  # type: ignore[index]
+        if number % 2:
+            repo.create_tag(f"t{number}", repo.lookup_branch(branch))
+    return values(repo)
+
+
+def values(repo: icefloe.Repository) -> dict[str, Any]:
+    """Attributes and data at every ref, and every line of history."""
+    found: dict[str, Any] = {}
+    refs = [*(("branch", name) for name in sorted(repo.list_branches()))]
+    refs += [("tag", name) for name in sorted(repo.list_tags())]
+    for kind, name in refs:
+        group = zarr.open_group(repo.readonly_session(**{kind: name}).store, mode="r")  # type: ignore[arg-type]
+        found[f"{kind} {name}"] = {
+            "attributes": dict(group.attrs),
+            "arrays": {
+                path: (np.asarray(array[...]).tolist(), dict(array.attrs))
+                for path, array in group.arrays()
+            },
+            "history": [
+                (entry.message, entry.metadata.get("n")) for entry in repo.ancestry(**{kind: name})
+            ][:-1],
+        }
+    return found
+
+
+@pytest.mark.parametrize("generation", GENERATIONS, ids=str)
+def test_every_generation_that_is_written(
+    generation: NewGeneration, tmp_path: Path, s3_server: S3Server
+) -> None:
+    old = icefloe.Repository.create(
+        icefloe.local_filesystem_storage(str(tmp_path / "old")), generation=generation
+    )
+    expected = write_history(old, seed=7)
+    target = s3_server.storage()
+    report = icefloe.migrate_repository(old, target)
+    new = icefloe.Repository.open(target)
+    assert values(new) == expected
+    assert report.snapshots_lost == report.snapshots_without_log == []
+    kept = icefloe.migrate_repository(old, chunks="keep")
+    assert kept.chunks_copied == 0
+    prefix = f"file://{tmp_path / 'old'}/"
+    here = icefloe.Repository.open(
+        old.storage, authorize_virtual_chunk_access={prefix: LocalFileSystemAccess}
+    )
+    assert (here.spec_version, values(here)) == (2, expected)
+    steps = [entry.kind for entry in here.ops_log()]
+    assert type(steps[0]).__name__ == "RepoMigrated"
+    assert type(steps[-1]).__name__ == "RepoInitialized"
+
+
+def test_chunks_in_every_place_that_document_003_allows(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "old")
+    write_state(tmp_path / "old", snapshots=[FIRST, SECOND], refs=REFS)
+    old = opened(tmp_path / "old", tmp_path / "old")
+    target = icefloe.local_filesystem_storage(str(tmp_path / "new"))
+    report = icefloe.migrate_repository(old, target, config=old.config)
+    assert report.chunks_copied == 3  # files, of which two hold several chunks
+    prefix = f"file://{tmp_path / 'old'}/"
+    new = icefloe.Repository.open(
+        target, authorize_virtual_chunk_access={prefix: LocalFileSystemAccess}
+    )
+    check_contents(new)
+
+
+def peak_megabytes() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_a_million_references_and_ten_thousand_snapshots(tmp_path: Path) -> None:
+    """Within 2 GB, with progress."""
+    old = icefloe.Repository.create(
+        icefloe.local_filesystem_storage(str(tmp_path / "old"), durable=False),
+        generation=NumberedRefs("msgpack"),
+    )
+    session = old.writable_session("main")
+    zarr.create_array(session.store, name="big", shape=(1_000_000,), chunks=(1,), dtype="i1")
+    store = session.store
+    locations = [f"file:///data/{number % 1000}.nc" for number in range(1_000_000)]
+    store.set_virtual_refs_arr(
+        "big",
+        chunk_grid_shape=[1_000_000],
+        locations=locations,
+        offsets=np.arange(1_000_000, dtype="u8"),
+        lengths=np.ones(1_000_000, "u8"),
+        validate_containers=False,
+    )
+    small = zarr.create_array(session.store, name="small", shape=(4,), chunks=(2,), dtype="i4")
+    small[:] = 1
+    session.commit("a million")
+    for number in range(10_000):
+        with old.transaction("main", message=f"commit {number}") as written:
+            zarr.open_array(written, path="small")[0] = number
+    told: list[icefloe.Progress] = []
+    target = icefloe.local_filesystem_storage(str(tmp_path / "new"), durable=False)
+    report = icefloe.migrate_repository(old, target, progress=told.append)
+    assert len(report.snapshots) == 10_002
+    new = icefloe.Repository.open(target)
+    assert sum(1 for _ in new.ancestry(branch="main")) == 10_002
+    assert len(told) > 10_000
+    sys.stdout.write(f"peak {peak_megabytes():.0f} MB\n")
+    assert peak_megabytes() < 2048
