@@ -1,7 +1,7 @@
 """Damaged files of older generations: each is refused by name, or decodes to something consistent.
 
-Files behind a header are damaged inside their compressed payload, where it matters. Some hundreds of
-each kind are tried; `--fuzz-cases` of each in the long run.
+Files behind a header are damaged inside their compressed payload, where it matters. Some hundreds
+of each kind are tried; `--fuzz-cases` of each in the long run.
 """
 
 from __future__ import annotations
