@@ -122,6 +122,22 @@ def test_an_array_that_is_packed_stays_so_when_others_are_appended(
     assert "rounded to its steps of 0.01" in report.notes[0]
 
 
+def test_an_array_with_an_offset_alone_stays_packed_too(
+    tmp_path: Path, repository: Repository
+) -> None:
+    for day in range(2):
+        values = np.array([[270.0, 280.0, np.nan]]) + day
+        data = xr.Dataset({"t": (("time", "x"), values)}, {"time": [day], "x": np.arange(3)})
+        packed = {"dtype": "i2", "add_offset": 250.0 + day, "_FillValue": -9}
+        data.to_netcdf(tmp_path / f"{day}.nc", encoding={"t": packed})
+    ingest_local(tmp_path / "0.nc", repository, concat_dim="time")
+    report = ingest_local(tmp_path / "1.nc", repository, concat_dim="time", append=True)
+    np.testing.assert_array_equal(
+        contents(repository).t, [[270.0, 280.0, np.nan], [271.0, 281.0, np.nan]]
+    )
+    assert "rounded to its steps of 1" in report.notes[0]
+
+
 def test_values_out_of_the_range_of_a_packed_array_are_refused(
     tmp_path: Path, repository: Repository
 ) -> None:

@@ -137,7 +137,7 @@ class ArrayPlanner:
         if self.work.document(path) is not None and own is not None and not own.is_plain:
             self.notes.append(
                 f"variable {path!r}: files pack it in other ways than the repository, so that "
-                f"values are rounded to its steps of {own.scale}"
+                f"values are rounded to its steps of {1 if own.scale is None else own.scale}"
             )
             return box.variable, packings, own
         first = unpacked(box.variable, kind)

@@ -51,7 +51,8 @@ def find_unlike_files(work: Arrangement, path: str) -> dict[int, str]:
 def _takes(there: VariableDescription, kind: np.dtype[Any]) -> bool:
     """Whether an array in the repository has the type of the values, or packs them itself."""
     own = packing_of(there)
-    return np.dtype(there.dtype) == kind or (own is not None and own.scale is not None)
+    is_packed = own is not None and (own.scale is not None or own.offset is not None)
+    return np.dtype(there.dtype) == kind or is_packed
 
 
 def find_trouble(work: Arrangement, path: str) -> dict[int, str]:
