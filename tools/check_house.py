@@ -49,7 +49,15 @@ SAME_MODULE = {
 }
 """Names that several modules have, and why."""
 
-NOUN_FOLDERS = ("cli", "config", "format", "legacy", "repo/families", "spark/metadata")
+NOUN_FOLDERS = (
+    "as_icechunk",
+    "cli",
+    "config",
+    "format",
+    "legacy",
+    "repo/families",
+    "spark/metadata",
+)
 """Folders that say of what their modules are: `manifest/encode.py`, `snapshot/encode.py`."""
 
 MENTION = re.compile(r"`([\w/]+)\.py`")

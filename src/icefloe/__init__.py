@@ -100,8 +100,14 @@ if TYPE_CHECKING:
         local_filesystem_storage,
         redirect_storage,
     )
-    from icefloe.storage.constructors.s3 import r2_storage, s3_storage, tigris_storage
+    from icefloe.storage.constructors.s3 import (
+        hf_storage,
+        r2_storage,
+        s3_storage,
+        tigris_storage,
+    )
     from icefloe.storage.constructors.urls import storage_from_url
+    from icefloe.storage.identity.attribution import Attribution
     from icefloe.storage.identity.containers import Credentials, containers_credentials
     from icefloe.storage.identity.credentials import (
         AzureCredentials,
@@ -180,12 +186,14 @@ __all__ = [
     "in_memory_storage",
     "local_filesystem_storage",
     "redirect_storage",
+    "hf_storage",
     "r2_storage",
     "s3_storage",
     "tigris_storage",
     "azure_storage",
     "gcs_storage",
     "storage_from_url",
+    "Attribution",
     # credentials
     "credentials",
     "AzureCredentials",
@@ -359,6 +367,7 @@ _NAMES_OF = {
         "local_filesystem_storage",
         "redirect_storage",
     ),
+    "storage.identity.attribution": ("Attribution",),
     "storage.identity.containers": ("Credentials", "containers_credentials"),
     "storage.identity.functions": (
         "azure_anonymous_credentials",
@@ -387,7 +396,7 @@ _NAMES_OF = {
         "S3Credentials",
         "S3StaticCredentials",
     ),
-    "storage.constructors.s3": ("r2_storage", "s3_storage", "tigris_storage"),
+    "storage.constructors.s3": ("hf_storage", "r2_storage", "s3_storage", "tigris_storage"),
     "storage.spec": ("Storage",),
     "storage.constructors.urls": ("storage_from_url",),
     "store.required_access": ("RequiredAccess",),

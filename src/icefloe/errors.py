@@ -23,9 +23,12 @@ happened. Names, parents and codes are Icechunk's, so handlers carry over::
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, ClassVar
+
+from icefloe.display.shown import qualified
 
 
 class ErrorKind(StrEnum):
@@ -144,15 +147,49 @@ class ErrorKind(StrEnum):
     UNKNOWN = "unknown"
 
 
+FIRST_WORDS: dict[str, str] = {
+    ErrorKind.BRANCH_UPDATE_CONFLICT: "branch update conflict",
+    ErrorKind.NODE_NOT_FOUND: "node not found",
+    ErrorKind.SNAPSHOT_NOT_FOUND: "snapshot not found",
+    ErrorKind.REF_NOT_FOUND: "ref not found",
+    ErrorKind.REPOSITORY_NOT_FOUND: "the repository doesn't exist",
+    ErrorKind.BRANCH_ALREADY_EXISTS: "branch already exists",
+    ErrorKind.TAG_ALREADY_EXISTS: "tag already exists, tags are immutable",
+    ErrorKind.TAG_PREVIOUSLY_DELETED: "tag was already deleted",
+    ErrorKind.READ_ONLY_SESSION: "Read only sessions cannot modify the repository",
+    ErrorKind.READ_ONLY_STORE: "cannot write to read-only store",
+    ErrorKind.COMMIT_NOT_ALLOWED: "commits are not allowed",
+    ErrorKind.NO_CHANGES_TO_COMMIT: "cannot commit, no changes made to the session",
+    ErrorKind.CANNOT_DELETE_MAIN: "main branch cannot be deleted",
+    ErrorKind.PARENT_DIRECTORY_NOT_CLEAN: "repositories can only be created in clean prefixes",
+    ErrorKind.CANNOT_FORK_READ_ONLY_SESSION: "cannot fork a read-only session",
+    ErrorKind.INVALID_VIRTUAL_REF: "error parsing virtual ref URL",
+    ErrorKind.NO_CONTAINER_FOR_VIRTUAL_CHUNK: (
+        "invalid chunk location, no matching virtual chunk container"
+    ),
+    ErrorKind.VIRTUAL_CHUNK_MODIFIED: (
+        "the checksum of the object owning the virtual chunk has changed"
+    ),
+}
+"""How messages of a kind begin: programs written for official Icechunk look for its words."""
+
+
 class IcechunkError(Exception):
     """Root of the tree: `message` for people, `kind` for programs."""
 
     default_kind: ClassVar[ErrorKind] = ErrorKind.UNKNOWN
 
     def __init__(self, message: str, kind: str | None = None) -> None:
+        self.kind: str = kind if kind is not None else self.default_kind
+        words = FIRST_WORDS.get(self.kind)
+        if words is not None and not message.startswith(words):
+            message = f"{words}: {message}"
         super().__init__(message)
         self.message = message
-        self.kind: str = kind if kind is not None else self.default_kind
+
+    def __repr__(self) -> str:
+        name, message = qualified(type(self).__name__), json.dumps(self.message)
+        return f"{name}(message={message}, kind={json.dumps(self.kind)})"
 
     def __str__(self) -> str:
         # KeyError would print the repr of its argument, quotes and escapes included.
@@ -177,13 +214,15 @@ class ConflictError(IcechunkError):
         message: str | None = None,
         kind: str | None = None,
     ) -> None:
-        super().__init__(
-            message
-            or f"the branch moved while this session was open: expected parent "
-            f"{expected_parent}, found {actual_parent}; rebase the session and commit again, or "
-            "commit with rebase_with=ConflictDetector()",
-            kind,
+        parents = (
+            f"expected parent: {_some(expected_parent)}, actual parent: {_some(actual_parent)}"
         )
+        super().__init__(message or f"Failed to commit, {parents}", kind)
+        if message is None:
+            self.add_note(
+                "The branch moved while the session was open. Rebase the session and commit again, "
+                "or commit with rebase_with=ConflictDetector()."
+            )
         self.expected_parent = expected_parent
         self.actual_parent = actual_parent
 
@@ -197,18 +236,25 @@ class RebaseFailedError(ConflictError):
     default_kind = ErrorKind.REBASE_FAILED
 
     def __init__(self, snapshot: str, conflicts: Sequence[Any]) -> None:
-        shown = ", ".join(f"{each!r:.200}" for each in conflicts[:3])
+        shown = ", ".join(f"{' '.join(repr(each).split()):.200}" for each in conflicts[:3])
         more = f" and {len(conflicts) - 3} more" if len(conflicts) > 3 else ""
+        found = f": {shown}{more}" if conflicts else ""
         super().__init__(
-            message=f"rebase stopped at snapshot {snapshot}: {len(conflicts)} conflict(s) with the "
-            f"changes of this session, {shown}{more}; rebase with another solver, or "
-            "make the changes again in a new session (all of them are in .conflicts)"
+            message=f"Rebase failed on snapshot {snapshot}: {len(conflicts)} conflicts found{found}"
+        )
+        self.add_note(
+            "Rebase with another solver, or make the changes again in a new session. All conflicts "
+            "are in the attribute conflicts."
         )
         self.snapshot = snapshot
         self.conflicts = list(conflicts)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.snapshot, self.conflicts)
+
+
+def _some(snapshot_id: str | None) -> str:
+    return "None" if snapshot_id is None else f'Some("{snapshot_id}")'
 
 
 class NotFoundError(IcechunkError, KeyError):

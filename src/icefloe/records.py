@@ -27,7 +27,7 @@ else:
 
         def decorate(cls):
             methods = {"__init__": _init, "__signature__": _Signature()}
-            methods |= {"__repr__": _repr} if repr else {}
+            methods |= {"__repr__": _repr} if repr and cls.__repr__ is object.__repr__ else {}
             methods |= {"__eq__": _eq, "__hash__": _hash if frozen else None} if eq else {}
             methods |= {"__setattr__": _refuse, "__delattr__": _refuse} if frozen else {}
             for name in methods.keys() - vars(cls).keys():

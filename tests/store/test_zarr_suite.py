@@ -96,7 +96,7 @@ class TestStore(StoreTests[IcechunkStore, cpu.Buffer]):
     # -- what a store is
 
     def test_store_repr(self, store: IcechunkStore) -> None:
-        assert repr(store).startswith("<icefloe.IcechunkStore read_only=False of <icefloe.Session")
+        assert repr(store).startswith("<icefloe.IcechunkStore>\nread_only: False\nsnapshot_id: ")
         assert "secret" not in repr(store)
 
     def test_store_supports_writes(self, store: IcechunkStore) -> None:

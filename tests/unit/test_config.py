@@ -473,8 +473,8 @@ def test_conditions_nest_as_they_are_written_and_work_as_dictionary_keys() -> No
     assert a | b | c == Split.or_conditions([Split.or_conditions([a, b]), c])
     assert {a & b: 1}[Split.and_conditions((a, b))] == 1
     assert repr(a | b) == (
-        "ManifestSplitCondition.or_conditions([ManifestSplitCondition.name_matches('a'), "
-        "ManifestSplitCondition.name_matches('b')])"
+        "icefloe.ManifestSplitCondition.or_conditions([icefloe.ManifestSplitCondition.name_matches("
+        '"a"), icefloe.ManifestSplitCondition.name_matches("b")])'
     )
     with pytest.raises(TypeError):
         a | Preload.true()  # type: ignore[operator]

@@ -21,6 +21,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 _HOMES = {
     "AnyCredential": "storage.identity.containers",
+    "Attribution": "storage.identity.attribution",
     "CommitMethod": "repo.rewrite",
     "ConflictSolver": "changes.solvers",
     "GarbagePlan": "maintenance.garbage",

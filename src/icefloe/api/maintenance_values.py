@@ -119,8 +119,8 @@ def reporter(progress: Report | None) -> Iterator[Reporter]:
 def warn_about_total_chunks_storage() -> None:
     """Said by a method that another one has taken the place of."""
     warnings.warn(
-        "total_chunks_storage is deprecated: use chunk_storage_stats(...).native_bytes, which "
-        "also tells of inline and virtual chunks",
+        "total_chunks_storage and total_chunks_storage_async are deprecated: use "
+        "chunk_storage_stats(...).native_bytes, which also tells of inline and virtual chunks",
         DeprecationWarning,
         stacklevel=4,
     )

@@ -18,6 +18,7 @@ from icefloe.api.health import RepositoryHealth
 from icefloe.api.maintenance import RepositoryMaintenance
 from icefloe.api.session import Session
 from icefloe.config import RepositoryConfig, StorageSettings
+from icefloe.display.shown import Picture, Shown, qualified
 from icefloe.on_demand import on_demand
 from icefloe.repo import lifecycle, sessions
 from icefloe.repo.handle import Clock, RepoHandle
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from icefloe.repo import feature_flags, history, queries, rearrange, refs, rewrite, settings
     from icefloe.repo.families.spec2.flags import FeatureFlag
     from icefloe.repo.rewrite import CommitMethod
+    from icefloe.storage.identity.attribution import Attribution
     from icefloe.storage.identity.containers import AnyCredential
     from icefloe.store import required_access
     from icefloe.store.required_access import RequiredAccess
@@ -61,7 +63,7 @@ else:
 
 
 @check_arguments
-class Repository(RepositoryMaintenance, RepositoryHealth, RepositoryAsync):
+class Repository(RepositoryMaintenance, RepositoryHealth, RepositoryAsync, Shown):
     """A versioned store of Zarr arrays.
 
     Make one with `Repository.create`, `open` or `open_or_create`.
@@ -70,10 +72,14 @@ class Repository(RepositoryMaintenance, RepositoryHealth, RepositoryAsync):
     def __init__(self, handles: Handles) -> None:
         self._handles = handles
 
-    def __repr__(self) -> str:
+    def _picture_(self) -> Picture:
         version = int(self._handles.spec_version)
-        kind = f"spec_version={version}" if version else f"generation={self.generation.value}"
-        return f"<icefloe.Repository {kind} {self._handles.storage!r}>"
+        kind = f"v{version}" if version else self.generation.value
+        storage = self._handles.storage._picture_()
+        return Picture(
+            f"{qualified('Repository')} ({kind})",
+            [("storage", storage), ("config", "<RepositoryConfig ...>")],
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         return {"handles": self._handles}
@@ -89,21 +95,23 @@ class Repository(RepositoryMaintenance, RepositoryHealth, RepositoryAsync):
         storage: Storage,
         config: RepositoryConfig | None = None,
         authorize_virtual_chunk_access: Mapping[str, AnyCredential | None] | None = None,
-        spec_version: SpecVersion | int | None = None,
+        spec_version: SpecVersion | int | str | None = None,
         check_clean_root: bool = True,
+        attribution: Attribution | None = None,
         generation: NewGeneration | None = None,
     ) -> Self:
         """Start a new repository in an empty place.
 
         A configuration given here is saved with the repository. `check_clean_root=False` allows
-        a place where other objects lie. `generation` makes a repository of an older generation,
-        such as `NumberedRefs()`.
+        a place where other objects lie. `attribution` labels the requests of this object.
+        `generation` makes a repository of an older generation, such as `NumberedRefs()`.
 
         Raises:
             AlreadyExistsError: another process created one at the same moment.
             InvalidInputError: the place is not empty.
             StorageError: the storage ignores conditional writes, on which commits rely.
         """
+        storage = storage.attributed(attribution)
         return cls._from_handle(
             run_blocking(
                 lifecycle.create_repository(
@@ -126,6 +134,7 @@ class Repository(RepositoryMaintenance, RepositoryHealth, RepositoryAsync):
         storage: Storage,
         config: RepositoryConfig | None = None,
         authorize_virtual_chunk_access: Mapping[str, AnyCredential | None] | None = None,
+        attribution: Attribution | None = None,
     ) -> Self:
         """Open an existing repository; `config` is laid over the saved configuration.
 
@@ -135,6 +144,7 @@ class Repository(RepositoryMaintenance, RepositoryHealth, RepositoryAsync):
         Raises:
             RepositoryNotFoundError: there is none.
         """
+        storage = storage.attributed(attribution)
         return cls._from_handle(
             run_blocking(
                 lifecycle.open_repository(
@@ -154,10 +164,12 @@ class Repository(RepositoryMaintenance, RepositoryHealth, RepositoryAsync):
         storage: Storage,
         config: RepositoryConfig | None = None,
         authorize_virtual_chunk_access: Mapping[str, AnyCredential | None] | None = None,
-        create_version: SpecVersion | int | None = None,
+        create_version: SpecVersion | int | str | None = None,
         check_clean_root: bool = True,
+        attribution: Attribution | None = None,
     ) -> Self:
         """Open the repository, or create it if there is none; safe when several try at once."""
+        storage = storage.attributed(attribution)
         return cls._from_handle(
             run_blocking(
                 lifecycle.open_or_create(
@@ -244,6 +256,11 @@ class Repository(RepositoryMaintenance, RepositoryHealth, RepositoryAsync):
     def storage(self) -> Storage:
         """Where the repository is."""
         return self._handles.storage
+
+    @property
+    def attribution(self) -> Attribution | None:
+        """The labels that requests carry."""
+        return self._handles.storage.attribution
 
     @property
     def config(self) -> RepositoryConfig:

@@ -10,6 +10,7 @@ from icefloe.api.arguments import check_arguments
 from icefloe.api.generated.session_async import SessionAsync
 from icefloe.api.handles import Handles
 from icefloe.config import RepositoryConfig
+from icefloe.display.shown import Picture, Shown
 from icefloe.errors import ErrorKind, InvalidInputError, ReadOnlyError
 from icefloe.ids import FIRST_SNAPSHOT_ID
 from icefloe.on_demand import on_demand
@@ -44,7 +45,7 @@ else:
 
 
 @check_arguments
-class Session(SessionAsync):
+class Session(SessionAsync, Shown):
     """A view of a repository at one snapshot; made by a `Repository`."""
 
     def __init__(self, handles: Handles, state: SessionState) -> None:
@@ -52,24 +53,18 @@ class Session(SessionAsync):
         self._state = state
         self._store: IcechunkStore | None = None
 
-    def __repr__(self) -> str:
-        where = f"branch={self.branch!r} " if self.branch is not None else ""
-        changes = " with uncommitted changes" if self.has_uncommitted_changes else ""
-        kind = type(self).__name__
-        return f"<icefloe.{kind} {self.mode.name} {where}snapshot={self.snapshot_id!r}{changes}>"
+    shown_in = "session"
+
+    def _picture_(self) -> Picture:
+        fields = {"read_only": str(self.read_only), "snapshot_id": self.snapshot_id}
+        if not self.read_only:
+            fields["branch"] = str(self.branch)
+            fields["has_uncommitted_changes"] = str(self.has_uncommitted_changes)
+        return Picture(self._title_(), list(fields.items()))
 
     def __eq__(self, value: object) -> bool:
-        if not isinstance(value, Session):
-            return NotImplemented
-        if self._state is value._state:
-            return True
-        # A writable session is only equal to itself: its changes are its own.
-        return (
-            self.read_only
-            and value.read_only
-            and self._handles.storage == value._handles.storage
-            and self.snapshot_id == value.snapshot_id
-        )
+        # A session is only equal to itself, as in Icechunk: its changes are its own.
+        return isinstance(value, Session) and self._state is value._state
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
-from enum import Enum, IntEnum
 from itertools import starmap
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 
-from icefloe.errors import check_text
+from icefloe.display.rendering import as_field, as_value
+from icefloe.display.shown import NamedNumber, Picture, Shown, qualified
+from icefloe.errors import InvalidInputError, check_text
 from icefloe.format.repo_info import file as repo_info
 from icefloe.format.repo_info import snapshots as snapshot_table
 from icefloe.format.snapshot import file as snapshot
@@ -34,7 +35,7 @@ def to_microseconds(instant: datetime) -> int:
     return (instant.astimezone(UTC) - _EPOCH) // timedelta(microseconds=1)
 
 
-class SpecVersion(IntEnum):
+class SpecVersion(NamedNumber):
     """Versions of the format. Generations before version 1 count as 0."""
 
     v0 = 0
@@ -46,13 +47,20 @@ class SpecVersion(IntEnum):
         """The version of new repositories."""
         return SpecVersion.v2
 
+    def __repr__(self) -> str:
+        return f"SpecVersion.{self.name}{' (current)' if self is SpecVersion.v2 else ''}"
 
-def version_number(version: SpecVersion | int | None) -> int:
+
+def version_number(version: SpecVersion | int | str | None) -> int:
     """The version to create, the current one unless it is given."""
+    if isinstance(version, str):
+        raise InvalidInputError(
+            f"Couldn't parse a valid version: spec_version is {version!r}, expected 1 or 2"
+        )
     return int(SpecVersion.current() if version is None else version)
 
 
-class ChunkType(Enum):
+class ChunkType(NamedNumber):
     """Where the bytes of a chunk are."""
 
     uninitialized = 0
@@ -61,9 +69,27 @@ class ChunkType(Enum):
     inline = 3
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotInfo:
+class Value(Shown):
+    """What a repository tells about itself: fields, shown one a line."""
+
+    __slots__ = ()
+
+    def _picture_(self) -> Picture:
+        names = [field.name for field in fields(cast(Any, self))]
+        return Picture(self._title_(), [(name, _shown(getattr(self, name))) for name in names])
+
+
+def _shown(value: object) -> Any:
+    if isinstance(value, RepoAvailability):
+        return value.name.title().replace("_", "")
+    return value if isinstance(value, str) else as_field(value)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class SnapshotInfo(Value):
     """A snapshot, as history shows it."""
+
+    shown_in: ClassVar[str] = "snapshots"
 
     id: str
     parent_id: str | None
@@ -100,9 +126,11 @@ class SnapshotInfo:
             yield from starmap(cls, columns)
 
 
-@dataclass(frozen=True, slots=True)
-class ManifestFileInfo:
+@dataclass(frozen=True, slots=True, repr=False)
+class ManifestFileInfo(Value):
     """A manifest file of a snapshot."""
+
+    shown_in: ClassVar[str] = "snapshots"
 
     id: str
     size_bytes: int
@@ -113,16 +141,18 @@ class ManifestFileInfo:
         return cls(info.id.text, info.size_bytes, info.num_chunk_refs)
 
 
-class RepoAvailability(Enum):
+class RepoAvailability(NamedNumber):
     """Whether a repository takes writes."""
 
     online = 0
     read_only = 1
 
 
-@dataclass(frozen=True, slots=True)
-class RepoStatus:
+@dataclass(frozen=True, slots=True, repr=False)
+class RepoStatus(Value):
     """Availability of a repository; `set_at` is now unless given."""
+
+    shown_in: ClassVar[str] = "repository"
 
     availability: RepoAvailability
     set_at: datetime = field(default_factory=lambda: datetime.now(UTC))
@@ -149,6 +179,15 @@ class RepoStatus:
 class UpdateType:
     """What an entry of the operations log records: one of the classes inside."""
 
+    __match_args__: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, *values: Any, **named: Any) -> None:
+        given = dict(zip(self.__match_args__, values, strict=False)) | named
+        if len(values) + len(named) != len(given) or given.keys() != set(self.__match_args__):
+            expected = ", ".join(self.__match_args__) or "nothing"
+            raise TypeError(f"{type(self).__qualname__}() takes {expected}")
+        self.__dict__.update(given)
+
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self.__dict__ == other.__dict__
 
@@ -156,8 +195,8 @@ class UpdateType:
         return hash((type(self), *self.__dict__.items()))
 
     def __repr__(self) -> str:
-        values = ", ".join(f"{name}={value!r}" for name, value in self.__dict__.items())
-        return f"UpdateType.{type(self).__name__}({values})"
+        values = ", ".join(f"{name}={as_value(value)}" for name, value in vars(self).items())
+        return f"{qualified(f'UpdateType.{type(self).__name__}', 'ops')}({values})"
 
     RepoInitialized: ClassVar[type[UpdateType]]
     RepoMigrated: ClassVar[type[UpdateType]]
@@ -182,12 +221,30 @@ class UpdateType:
 def _update_class(kind: str) -> type[UpdateType]:
     words = kind.split("_")
     name = "".join("GC" if word == "GC" else word.capitalize() for word in words)
-    made = type(name, (UpdateType,), {"__doc__": f"{kind.replace('_', ' ').capitalize()}."})
+    body = {
+        "__doc__": f"{kind.replace('_', ' ').capitalize()}.",
+        "__match_args__": _ARGUMENTS.get(kind, ()),
+    }
+    made = type(name, (UpdateType,), body)
     made.__qualname__ = f"UpdateType.{name}"
     setattr(UpdateType, name, made)
     return made
 
 
+_ARGUMENTS = {
+    "REPO_MIGRATED": ("from_version", "to_version"),
+    "TAG_CREATED": ("name",),
+    "TAG_DELETED": ("name", "previous_snap_id"),
+    "BRANCH_CREATED": ("name",),
+    "BRANCH_DELETED": ("name", "previous_snap_id"),
+    "BRANCH_RESET": ("name", "previous_snap_id"),
+    "NEW_COMMIT": ("branch", "new_snap_id"),
+    "COMMIT_AMENDED": ("branch", "previous_snap_id", "new_snap_id"),
+    "NEW_DETACHED_SNAPSHOT": ("new_snap_id",),
+    "FEATURE_FLAG_CHANGED": ("id", "new_value"),
+    "REPO_STATUS_CHANGED": ("status",),
+    "UNKNOWN": ("number",),
+}
 _UPDATE_CLASSES: dict[int, type[UpdateType]] = {
     kind: _update_class(kind.name) for kind in repo_info.UpdateKind
 }
@@ -195,7 +252,6 @@ _UNKNOWN = _update_class("UNKNOWN")
 
 
 def _update_type(kind: int, values: Mapping[str, Any]) -> UpdateType:
-    made = _UPDATE_CLASSES.get(kind, _UNKNOWN)()
     shown: dict[str, Any] = dict(values) if kind in _UPDATE_CLASSES else {"number": kind}
     if kind == repo_info.UpdateKind.FEATURE_FLAG_CHANGED and not shown.pop("is_set"):
         shown["new_value"] = None
@@ -204,13 +260,15 @@ def _update_type(kind: int, values: Mapping[str, Any]) -> UpdateType:
             value = str(value)  # noqa: PLW2901 - ids are shown as text
         elif isinstance(value, repo_info.RepoStatus):
             value = RepoStatus.of(value)  # noqa: PLW2901
-        setattr(made, name, value)
-    return made
+        shown[name] = value
+    return _UPDATE_CLASSES.get(kind, _UNKNOWN)(**shown)
 
 
-@dataclass(frozen=True, slots=True)
-class Update:
+@dataclass(frozen=True, slots=True, repr=False)
+class Update(Value):
     """One entry of the operations log."""
+
+    shown_in: ClassVar[str] = "ops"
 
     kind: UpdateType
     updated_at: datetime

@@ -15,6 +15,7 @@ import numpy as np
 from icefloe import paths
 from icefloe.changes.change_set import ChangeSet
 from icefloe.changes.moves import Moves
+from icefloe.display.shown import Picture, Shown
 from icefloe.errors import AlreadyExistsError, NodeNotFoundError, SessionStateError
 from icefloe.format.columns.chunk_index import Index, SortedIndex
 from icefloe.format.snapshot.nodes import NodeTable
@@ -48,10 +49,12 @@ class ConflictType(Enum):
         return int(self.value)
 
 
-class Conflict:
+class Conflict(Shown):
     """One contradiction between a session and a commit."""
 
     __slots__ = ("_chunks", "_path", "_type", "node_id")
+
+    shown_in = "conflicts"
 
     def __init__(
         self,
@@ -102,14 +105,18 @@ class Conflict:
     def __reduce__(self) -> tuple[Any, ...]:
         return Conflict, (self._type, self._path, self.conflicted_chunks)
 
-    def __repr__(self) -> str:
-        number = 0 if self._chunks is None else len(self._chunks)
-        chunks = ""
+    def _picture_(self) -> Picture:
+        shown = None
         if self._chunks is not None:
-            shown = ", ".join(str([int(at) for at in row]) for row in self._chunks[:_SHOWN_CHUNKS])
-            more = f" and {number - _SHOWN_CHUNKS} more" if number > _SHOWN_CHUNKS else ""
-            chunks = f" in chunks {shown}{more}"
-        return f"<Conflict {self._type.name} at {self._path!r}{chunks}>"
+            rows = [str([int(at) for at in row]) for row in self._chunks[:_SHOWN_CHUNKS]]
+            more = len(self._chunks) - _SHOWN_CHUNKS
+            shown = f"[{', '.join(rows)}]{f' and {more} more' if more > 0 else ''}"
+        fields = {
+            "conflict_type": self._type.name,
+            "path": self._path,
+            "conflicted_chunks": str(shown),
+        }
+        return Picture(self._title_(), list(fields.items()))
 
 
 _SHOWN_CHUNKS = 10

@@ -7,6 +7,7 @@ from dataclasses import field
 
 import numpy as np
 
+from icefloe.display.shown import Picture, Shown
 from icefloe.format.columns.chunk_index import Index, sort_rows
 from icefloe.format.snapshot.nodes import NodeTable
 from icefloe.format.transaction_log import TransactionLog
@@ -15,8 +16,10 @@ from icefloe.records import record
 
 
 @record()
-class Diff:
+class Diff(Shown):
     """What changed between two snapshots, or in a session."""
+
+    shown_in = "snapshots"
 
     new_groups: set[str] = field(default_factory=set)
     new_arrays: set[str] = field(default_factory=set)
@@ -30,9 +33,18 @@ class Diff:
     def is_empty(self) -> bool:
         return self == Diff()
 
+    def __str__(self) -> str:
+        return repr(self)
+
+    def _picture_(self) -> Picture:
+        found = [(name, getattr(self, name)) for name in (*_NODE_SETS, "updated_chunks")]
+        shown = [(_TITLES[name], ", ".join(sorted(paths))) for name, paths in found if paths]
+        moved = [f"{source} -> {target}" for source, target in self.moved_nodes]
+        return Picture(self._title_(), shown + [(_TITLES["moved_nodes"], line) for line in moved])
+
     def __repr__(self) -> str:
         lines = [
-            f"{_TITLES[name]}:\n" + "".join(f"    {path}\n" for path in sorted(found))
+            f"{_TITLES[name]}:\n" + "".join(f"    {path}\n" for path in sorted(found)) + "\n"
             for name in _NODE_SETS
             if (found := getattr(self, name))
         ]
@@ -41,11 +53,11 @@ class Diff:
                 f"    {path}:\n{_chunk_lines(chunks)}"
                 for path, chunks in sorted(self.updated_chunks.items())
             )
-            lines.append(f"Chunks updated:\n{rows}")
+            lines.append(f"{_TITLES['updated_chunks']}:\n{rows}")
         if self.moved_nodes:
             rows = "".join(f"    {source} -> {target}\n" for source, target in self.moved_nodes)
-            lines.append(f"Nodes moved or renamed:\n{rows}")
-        return "\n".join(lines) or "no changes"
+            lines.append(f"{_TITLES['moved_nodes']}:\n{rows}\n")
+        return "".join(lines) or "no changes"
 
 
 _NODE_SETS = (
@@ -63,6 +75,8 @@ _TITLES = {
     "deleted_arrays": "Arrays deleted",
     "updated_groups": "Group definitions updated",
     "updated_arrays": "Array definitions updated",
+    "updated_chunks": "Chunks updated",
+    "moved_nodes": "Nodes moved/renamed",
 }
 _SHOWN_CHUNKS = 10
 

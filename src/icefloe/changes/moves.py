@@ -141,7 +141,8 @@ class Moves:
             raise NodeNotFoundError(f"no node at {source!r} to move")
         if paths.is_within(destination, source):
             raise SessionStateError(
-                f"{source!r} cannot be moved to {destination!r}, which is itself or lies inside it",
+                f"{source!r} cannot be moved to {destination!r}: "
+                "not into itself or its own descendant",
                 ErrorKind.MOVE_INTO_SELF_OR_DESCENDANT,
             )
         if self.find(base, destination) is not None:

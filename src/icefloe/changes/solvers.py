@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from enum import Enum
 from typing import NamedTuple
 
 from icefloe import paths
 from icefloe.changes.change_set import ChangeSet, Deleted
 from icefloe.changes.conflicts import Conflict, ConflictType
+from icefloe.display.shown import NamedNumber
 from icefloe.format.snapshot.nodes import NodeTable
 
 
-class VersionSelection(Enum):
+class VersionSelection(NamedNumber):
     """Whose version counts."""
 
     Fail = 0

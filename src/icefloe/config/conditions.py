@@ -7,6 +7,7 @@ themselves are in `manifest.py`.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from enum import StrEnum
@@ -14,6 +15,7 @@ from functools import lru_cache
 
 from icefloe import paths
 from icefloe.config.section import U32, U64
+from icefloe.display.shown import qualified
 from icefloe.records import record
 
 
@@ -71,10 +73,11 @@ class ManifestSplitCondition:
         return ManifestSplitCondition.any_array()
 
     def __repr__(self) -> str:
+        title = qualified("ManifestSplitCondition", "config")
         if self.kind in (SplitKind.OR, SplitKind.AND):
-            return f"ManifestSplitCondition.{self.kind}_conditions({list(self.conditions)})"
-        argument = "" if self.kind is SplitKind.ANY_ARRAY else repr(self.regex)
-        return f"ManifestSplitCondition.{self.kind}({argument})"
+            return f"{title}.{self.kind}_conditions({list(self.conditions)})"
+        argument = "" if self.kind is SplitKind.ANY_ARRAY else json.dumps(self.regex)
+        return f"{title}.{self.kind}({argument})"
 
     def __or__(self, other: ManifestSplitCondition) -> ManifestSplitCondition:
         if not isinstance(other, ManifestSplitCondition):
@@ -136,8 +139,8 @@ class ManifestSplitDimCondition:
 
     def __repr__(self) -> str:
         arguments = {DimensionKind.AXIS: f"{self.axis}", DimensionKind.ANY: ""}
-        argument = arguments.get(self.kind, repr(self.regex))
-        return f"ManifestSplitDimCondition.{self.kind}({argument})"
+        argument = arguments.get(self.kind, json.dumps(self.regex))
+        return f"{qualified('ManifestSplitDimCondition', 'config')}.{self.kind}({argument})"
 
     def matches(self, axis: int, dimension_name: str | None) -> bool:
         """Whether the size is about this axis."""
@@ -217,16 +220,17 @@ class ManifestPreloadCondition:
         return ManifestPreloadCondition(PreloadKind.FALSE)
 
     def __repr__(self) -> str:
+        title = qualified("ManifestPreloadCondition", "config")
         match self.kind:
             case PreloadKind.OR | PreloadKind.AND:
-                return f"ManifestPreloadCondition.{self.kind}_conditions({list(self.conditions)})"
+                return f"{title}.{self.kind}_conditions({list(self.conditions)})"
             case PreloadKind.NUM_REFS:
                 argument = f"{self.from_refs}, {self.to_refs}"
             case PreloadKind.TRUE | PreloadKind.FALSE:
                 argument = ""
             case _:
-                argument = repr(self.regex)
-        return f"ManifestPreloadCondition.{self.kind}({argument})"
+                argument = json.dumps(self.regex)
+        return f"{title}.{self.kind}({argument})"
 
     def __or__(self, other: ManifestPreloadCondition) -> ManifestPreloadCondition:
         if not isinstance(other, ManifestPreloadCondition):

@@ -75,8 +75,8 @@ class ContainerSet:
             if _covers(prefix, url):
                 return ContainerSource(container, url)
         raise _no_container(
-            f"{location!r} lies below no container's prefix; add a container for it with "
-            "RepositoryConfig.set_virtual_chunk_container"
+            f"{location!r} lies below no container's prefix; edit the repository configuration: "
+            "add a container for it with RepositoryConfig.set_virtual_chunk_container"
         )
 
     def _named(self, location: str) -> tuple[VirtualChunkContainer, str]:

@@ -33,6 +33,8 @@ class VirtualChunkContainer(Section):
     With a `name`, chunk locations can also be written `vcc://name/rest`.
     """
 
+    shown_in = "virtual"
+
     url_prefix: str
     store: ObjectStoreConfig
     name: str | None = None

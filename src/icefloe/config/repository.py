@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import field
-from enum import IntEnum
-from typing import TYPE_CHECKING
+from enum import EnumType
+from typing import TYPE_CHECKING, Any
 
 from icefloe.config.resolved import NO_PACKING, ResolvedConfig, ResolvedPacking, resolve
 from icefloe.config.section import OptionalU8, OptionalU16, OptionalU64, Section
 from icefloe.config.storage import StorageRetriesSettings, StorageSettings
+from icefloe.display.shown import NamedNumber
 from icefloe.on_demand import on_demand
 from icefloe.records import record
 
@@ -23,7 +24,14 @@ else:
     manifests = on_demand("icefloe.config.manifest")
 
 
-class CompressionAlgorithm(IntEnum):
+class _HasDefault(EnumType):
+    """`CompressionAlgorithm()` is the default one, as in Icechunk."""
+
+    def __call__(cls, *values: Any, **options: Any) -> Any:
+        return super().__call__(*(values or (0,)), **options)
+
+
+class CompressionAlgorithm(NamedNumber, metaclass=_HasDefault):
     """How metadata files are compressed."""
 
     Zstd = 0
@@ -56,6 +64,11 @@ class CachingConfig(Section):
     num_transaction_changes: OptionalU64 = None
     num_bytes_attributes: OptionalU64 = None
     num_bytes_chunks: OptionalU64 = None
+
+    @staticmethod
+    def default() -> CachingConfig:
+        """A section with nothing set."""
+        return CachingConfig()
 
 
 @record()

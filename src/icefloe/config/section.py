@@ -14,10 +14,26 @@ from collections.abc import Mapping
 from functools import cache
 from reprlib import repr as shortened
 from types import NoneType
-from typing import Annotated, Any, Self, TypeAlias, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Self,
+    TypeAlias,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
+from icefloe.display.shown import Picture, ShownAsCode
 from icefloe.errors import InvalidInputError
+from icefloe.on_demand import on_demand
 from icefloe.records import record
+
+if TYPE_CHECKING:
+    from icefloe.config import shown
+else:
+    shown = on_demand("icefloe.config.shown")
 
 
 class OutOfRangeError(InvalidInputError, OverflowError):
@@ -114,10 +130,18 @@ def _option(hint: Any) -> Option:
     return Option(get_origin(value_type) or value_type, True, integer)
 
 
-class Section:
+class Section(ShownAsCode):
     """Base of the config dataclasses: checks on assignment, and merging."""
 
     __slots__ = ()
+
+    shown_in = "config"
+
+    def _arguments_(self) -> list[tuple[str, Any]]:
+        return [(name, getattr(self, name)) for name in shown.shown_options(self)]
+
+    def _picture_(self) -> Picture:
+        return shown.picture(self)
 
     def __setattr__(self, name: str, value: object) -> None:
         if value is None and name in _unset(type(self)):  # type: ignore[arg-type]

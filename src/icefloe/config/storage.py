@@ -21,6 +21,8 @@ from icefloe.records import record
 class StorageConcurrencySettings(Section):
     """How one large object is split into concurrent requests."""
 
+    shown_in = "storage"
+
     max_concurrent_requests_for_object: OptionalNonzeroU16 = None
     ideal_concurrent_request_size: OptionalNonzeroU64 = None
 
@@ -28,6 +30,8 @@ class StorageConcurrencySettings(Section):
 @record()
 class StorageRetriesSettings(Section):
     """How often a failed request is sent again; `max_tries` counts the first one."""
+
+    shown_in = "storage"
 
     max_tries: OptionalNonzeroU16 = None
     initial_backoff_ms: OptionalU32 = None
@@ -37,6 +41,8 @@ class StorageRetriesSettings(Section):
 @record()
 class StorageTimeoutSettings(Section):
     """How long a request may take; unset leaves the choice to the storage client."""
+
+    shown_in = "storage"
 
     connect_timeout_ms: OptionalU32 = None
     read_timeout_ms: OptionalU32 = None
@@ -51,6 +57,8 @@ class StorageSettings(Section):
     The three `unsafe_use_*` options are for storages that lack a feature. Switching off the
     conditional ones gives up the guarantee that no commit is lost.
     """
+
+    shown_in = "storage"
 
     concurrency: StorageConcurrencySettings | None = None
     retries: StorageRetriesSettings | None = None

@@ -7,16 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from enum import IntEnum
+from enum import nonmember
 from pathlib import PurePath
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from icefloe.config.section import OptionalU32, Section
+from icefloe.display.shown import MASK, NamedNumber, Picture, ShownAsCode, qualified
+from icefloe.on_demand import on_demand
 from icefloe.records import record
 
+if TYPE_CHECKING:
+    from icefloe.display import rendering
+else:
+    rendering = on_demand("icefloe.display.rendering")
 
-class ChecksumAlgorithm(IntEnum):
+
+class ChecksumAlgorithm(NamedNumber):
     """The checksum sent along with S3 writes, for services that refuse the client's own choice."""
+
+    shown_in = nonmember("storage")
 
     Crc32 = 0
     Crc32c = 1
@@ -29,6 +38,8 @@ class ChecksumAlgorithm(IntEnum):
 class S3Options(Section):
     """How to reach an S3 service. `anonymous` leaves requests unsigned."""
 
+    shown_in = "storage"
+
     region: str | None = None
     endpoint_url: str | None = None
     allow_http: bool = False
@@ -39,11 +50,11 @@ class S3Options(Section):
     checksum_algorithm: ChecksumAlgorithm | None = None
 
 
-class ObjectStoreConfig:
+class ObjectStoreConfig(ShownAsCode):
     """A kind of object store with its options; make one of the variants.
 
     >>> ObjectStoreConfig.LocalFileSystem("/data")
-    LocalFileSystem(path='/data')
+    icefloe.ObjectStoreConfig.LocalFileSystem("/data")
     >>> isinstance(ObjectStoreConfig.S3(S3Options(region="eu-west-1")), ObjectStoreConfig)
     True
     """
@@ -52,6 +63,24 @@ class ObjectStoreConfig:
 
     url_schemes: ClassVar[frozenset[str]] = frozenset()
     """URL schemes of the virtual chunks this kind of store can hold."""
+
+    def _title_(self) -> str:
+        return qualified(f"ObjectStoreConfig.{type(self).__name__}", "config")
+
+    def _arguments_(self) -> list[tuple[str, Any]]:
+        return [("", value) for value in self._values_().values()]
+
+    def _values_(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+    def _picture_(self) -> Picture:
+        fields: list[tuple[str, Any]] = []
+        for name, value in self._values_().items():
+            if isinstance(value, S3Options):
+                fields += value._picture_().fields
+            else:
+                fields.append((name, rendering.as_value(value)))
+        return Picture(self._title_(), fields)
 
     InMemory: ClassVar[type[InMemory]]
     LocalFileSystem: ClassVar[type[LocalFileSystem]]
@@ -90,6 +119,9 @@ class Http(ObjectStoreConfig):
 
     opts: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # may say who you are
+
+    def _values_(self) -> dict[str, Any]:
+        return {"opts": self.opts, "headers": dict.fromkeys(self.headers, MASK)}
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "opts", _string_map("Http opts", self.opts))

@@ -51,13 +51,18 @@ def store_dask(
         lock=False,
         **store_kwargs,
     )
-    return merge_stored(stored, split_every=split_every)
+    return session_merge_reduction(stored, split_every=split_every)
 
 
-def merge_stored(stored: Any, *, split_every: int | None) -> ForkSession:
-    """Run a `dask.array.store` whose blocks are the arrays written to, and merge their forks."""
-    arrays: Sequence[Any] = stored if isinstance(stored, list | tuple) else [stored]
-    waiting = [block for array in arrays for block in _sessions(array)]
+def session_merge_reduction(
+    arrays: Any, *, split_every: int | None, **store_kwargs: Any
+) -> ForkSession:
+    """Run a `dask.array.store` whose blocks are the arrays written to, and merge their forks.
+
+    `store_kwargs` are not needed here: Icechunk hands them to the reduction that it uses.
+    """
+    stored: Sequence[Any] = arrays if isinstance(arrays, list | tuple) else [arrays]
+    waiting = [block for array in stored for block in _sessions(array)]
     size = max(2, split_every or _SPLIT_EVERY)
     merge = delayed(merge_sessions, pure=False)
     while len(waiting) > 1:

@@ -31,8 +31,8 @@ def merge_sessions(*sessions: ForkSession | Iterable[Any]) -> ForkSession:
     for fork in _flat(sessions):
         if not isinstance(fork, ForkSession):
             raise TypeError(
-                f"merge_sessions merges forks, found a {type(fork).__name__}; merge forks into a "
-                "session with session.merge(*forks), and let tasks write to session.fork()"
+                f"Received {type(fork).__name__!r}: merge_sessions merges forks; merge forks into "
+                "a session with session.merge(*forks), and let tasks write to session.fork()"
             )
         forks.append(fork)
     if not forks:

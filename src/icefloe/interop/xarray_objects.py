@@ -88,7 +88,7 @@ def to_icechunk(
     stored = writer.sync(compute=False, chunkmanager_store_kwargs=options)  # type: ignore[no-untyped-call]
     # Not at the top: who has nothing chunked needs no dask.
     dask_arrays = import_module("icefloe.interop.dask_arrays")
-    session.merge(dask_arrays.merge_stored(stored, split_every=split_every))
+    session.merge(dask_arrays.session_merge_reduction(stored, split_every=split_every))
 
 
 def _mode(mode: str | None, append_dim: Hashable | None, region: Region) -> Any:

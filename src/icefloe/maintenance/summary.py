@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from html import escape
+from typing import ClassVar
+
+from icefloe.display.shown import Picture, Shown
 
 
-@dataclass(slots=True)
-class GCSummary:
+@dataclass(slots=True, repr=False)
+class GCSummary(Shown):
     """What a garbage collection deleted, or would delete."""
+
+    shown_in: ClassVar[str] = "ops"
 
     bytes_deleted: int = 0
     chunks_deleted: int = 0
@@ -27,13 +31,15 @@ class GCSummary:
     """What was not tried because a phase before it had failures: "transaction_logs",
     "manifests", "chunks"."""
 
-    def _repr_html_(self) -> str:
-        return _html(self)
+    def _picture_(self) -> Picture:
+        return Picture(self._title_(), _shown(self))
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkStorageStats:
+@dataclass(frozen=True, slots=True, repr=False)
+class ChunkStorageStats(Shown):
     """Bytes of chunks, by where they are. Add several of them up with `+`."""
+
+    shown_in: ClassVar[str] = "stats"
 
     native_bytes: int = 0
     virtual_bytes: int = 0
@@ -56,13 +62,9 @@ class ChunkStorageStats:
             self.inlined_bytes + other.inlined_bytes,
         )
 
-    def _repr_html_(self) -> str:
-        return _html(self)
+    def _picture_(self) -> Picture:
+        return Picture(self._title_(), _shown(self))
 
 
-def _html(shown: GCSummary | ChunkStorageStats) -> str:
-    rows = "".join(
-        f"<tr><th>{each.name}</th><td>{escape(str(getattr(shown, each.name)))}</td></tr>"
-        for each in fields(shown)
-    )
-    return f"<table><caption>{type(shown).__name__}</caption>{rows}</table>"
+def _shown(value: GCSummary | ChunkStorageStats) -> list[tuple[str, str]]:
+    return [(each.name, str(getattr(value, each.name))) for each in fields(value)]

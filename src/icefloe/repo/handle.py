@@ -95,7 +95,9 @@ class RepoHandle:
         """Refuse to write where the driver or the family can only read."""
         self.family.require_writable()
         if not self.driver.can_write:
-            raise ReadOnlyError(f"{self.storage!r} can only be read", ErrorKind.READ_ONLY_STORAGE)
+            raise ReadOnlyError(
+                f"{self.storage.describe()} can only be read", ErrorKind.READ_ONLY_STORAGE
+            )
 
 
 # -- what a family is asked with, and what it answers
@@ -405,6 +407,7 @@ class Family(ABC):
     def require_repo_object(self, what: str) -> None:
         """Refuse an operation that only repositories with a `repo` object have a place for."""
         raise FormatError(
+            "repository version error, please upgrade your on-disk format: "
             f"{what} needs a repository of spec version 2, this is {self.noun}; migrate it first",
             ErrorKind.UNSUPPORTED_SPEC_VERSION,
         )

@@ -76,8 +76,8 @@ async def diff(handle: RepoHandle, start: SnapshotId, end: SnapshotId) -> Diff:
     ids = [entry.id for entry in chain]
     if start not in ids or start == end:
         raise InvalidInputError(
-            f"snapshot {start} is not an ancestor of {end}; a difference runs forward along one "
-            "line of history",
+            f"snapshot {start} is not an ancestor of {end}, whose ancestry doesn't include it; a "
+            "difference runs forward along one line of history",
             ErrorKind.BAD_SNAPSHOT_CHAIN_FOR_DIFF,
         )
     logs: list[TransactionLog] = []

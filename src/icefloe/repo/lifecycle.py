@@ -46,7 +46,10 @@ def new_family(spec_version: int) -> Family:
     """The family of repositories to be created."""
     known = {family.spec_version: family for family in _families()}
     if spec_version not in known:
-        raise InvalidInputError(f"spec_version is {spec_version!r}, expected 1 or 2")
+        raise InvalidInputError(
+            f"Unsupported version {spec_version!r}: "
+            f"spec_version is {spec_version!r}, expected 1 or 2"
+        )
     return known[spec_version]
 
 
@@ -63,10 +66,11 @@ async def _require_repository(storage: Storage, driver: Driver) -> FoundReposito
     found = await find_repository(driver)
     if found is None:
         missing = " nor ".join(repr(family.missing()) for family in _families())
-        raise RepositoryNotFoundError(
-            f"no repository in {storage!r}: neither {missing} exists, nor a file of an older "
-            "generation; create one, or check the path"
+        error = RepositoryNotFoundError(
+            f"no repository in {storage.describe()}; create one, or check the path"
         )
+        error.add_note(f"Neither {missing} was found there, nor a file of an older generation.")
+        raise error
     return found
 
 
@@ -130,6 +134,12 @@ async def create_repository(
         InvalidInputError: the place is not empty, kind `parent-directory-not-clean`.
     """
     family = family or new_family(spec_version)
+    if storage.is_bucket_root:
+        raise InvalidInputError(
+            f"creating a repository at an empty prefix is not supported: {storage.describe()} is "
+            "the root of a bucket; use a non-empty prefix",
+            ErrorKind.BAD_PREFIX,
+        )
     if config is not None:
         config.validate()
     access = _access(None, config, authorize)
@@ -137,13 +147,13 @@ async def create_repository(
     handle.require_writable()
     if check_clean_root and not await driver.is_empty() and not await family.is_unfinished(driver):
         raise InvalidInputError(
-            f"{storage!r} is not empty: open the repository that is there, choose another place, "
-            "or pass check_clean_root=False",
+            f"{storage.describe()} is not empty: open the repository that is there, choose another "
+            "place, or pass check_clean_root=False",
             ErrorKind.PARENT_DIRECTORY_NOT_CLEAN,
         )
     if (found := await find_repository(driver)) is not None:
         raise AlreadyExistsError(
-            f"{storage!r} holds {found.family.noun} already; open it",
+            f"{storage.describe()} holds {found.family.noun} already; open it",
             ErrorKind.REPO_INFO_UPDATED,
         )
     await probe.check_conditions_are_honoured(driver)
@@ -152,7 +162,8 @@ async def create_repository(
         await family.create(handle, saved)
     except ConditionFailed:
         raise AlreadyExistsError(
-            f"{storage!r}: another process created a repository here at the same time; open it",
+            f"{storage.describe()}: another process created a repository here at the same time; "
+            "open it",
             ErrorKind.REPO_INFO_UPDATED,
         ) from None
     return handle

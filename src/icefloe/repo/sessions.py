@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import Enum
 from threading import RLock
 
 from icefloe import paths
 from icefloe.changes.change_set import ChangeSet
 from icefloe.changes.chunk_edits import ChunkEdits
 from icefloe.changes.packs import Packs
+from icefloe.display.shown import NamedNumber
 from icefloe.errors import ErrorKind, ReadOnlyError, SessionStateError
 from icefloe.format.snapshot.file import ManifestFiles, Snapshot
 from icefloe.format.snapshot.nodes import ArrayData, Node
@@ -20,7 +20,7 @@ from icefloe.repo.session_view import SessionView
 from icefloe.storage.process_forks import repair_after_fork
 
 
-class SessionMode(Enum):
+class SessionMode(NamedNumber):
     """What a session may do."""
 
     readonly = 0

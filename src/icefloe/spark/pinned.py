@@ -83,8 +83,8 @@ def as_repository(repository: Repository | str) -> Repository:
         )
     if isinstance(storage.location, MemoryLocation):
         raise InvalidInputError(
-            f"{storage!r} is the memory of this process, which Spark's workers cannot read; keep "
-            "the repository in a directory or a bucket",
+            f"{storage.describe()} is the memory of this process, which Spark's workers cannot "
+            "read; keep the repository in a directory or a bucket",
             ErrorKind.STORAGE_CONFIG,
         )
     return Repository.open(storage) if isinstance(repository, str) else repository

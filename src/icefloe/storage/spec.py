@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from icefloe.config.resolved import ResolvedStorage
 from icefloe.config.storage import StorageSettings
+from icefloe.display.shown import Picture, Shown, qualified
 from icefloe.on_demand import on_demand
 from icefloe.storage.client.calls import BlockingCalls, Calls
 from icefloe.storage.driver import Driver, ObjectInfo
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from icefloe.storage.client import connect, eventloop
     from icefloe.storage.drivers import memory, remote
     from icefloe.storage.foreign import redirect
+    from icefloe.storage.identity.attribution import Attribution
 else:
     connect = on_demand("icefloe.storage.client.connect")
     eventloop = on_demand("icefloe.storage.client.eventloop")
@@ -36,27 +38,37 @@ else:
 
 MAX_CONCURRENT_REQUESTS = 256
 
-_Key = tuple[Location, ResolvedStorage, bool, int]
+_Key = tuple[Location, "Attribution | None", ResolvedStorage, bool, int]
 _drivers: Registry[_Key, Driver] = Registry()
 
 
-class Storage:
+class Storage(Shown):
     """One place where a repository is or can be. Made by the `..._storage` functions.
 
     Two objects for the same place are equal and share their connections. A pickle carries the
     credentials, unless they come from the environment or from a function.
     """
 
-    __slots__ = ("_drivers", "_location")
+    __slots__ = ("_attribution", "_drivers", "_location")
 
-    def __init__(self, location: Location) -> None:
+    def __init__(self, location: Location, attribution: Attribution | None = None) -> None:
         self._location = location
+        self._attribution = attribution
         self._drivers: dict[_Key, Driver] = {}
 
     @property
     def location(self) -> Location:
         """The description this storage is made of."""
         return self._location
+
+    @property
+    def attribution(self) -> Attribution | None:
+        """The labels that requests carry."""
+        return self._attribution
+
+    def attributed(self, attribution: Attribution | None) -> Storage:
+        """The same place, reached with these labels; itself when there are none."""
+        return self if attribution is None else Storage(self._location, attribution)
 
     @property
     def kind(self) -> str:
@@ -67,6 +79,11 @@ class Storage:
     def url(self) -> str:
         """Where it is, for people and messages; without credentials."""
         return self._location.url
+
+    @property
+    def is_bucket_root(self) -> bool:
+        """Whether nothing of the key is left to tell this place from the rest of a bucket."""
+        return self._location.shown().get("prefix") == ""
 
     def default_settings(self) -> StorageSettings:
         """What this kind of storage sets; a repository's config goes on top of it."""
@@ -99,7 +116,7 @@ class Storage:
         A redirect is followed here, which makes requests; nothing else does.
         """
         in_force = settings or self.default_settings().resolved()
-        key = (self._location, in_force, blocking, max_concurrent_requests)
+        key = (self._location, self._attribution, in_force, blocking, max_concurrent_requests)
         found = self._drivers.get(key)
         if found is None:
             found = self._drivers[key] = _drivers.find_or_make(
@@ -119,7 +136,8 @@ class Storage:
             location = redirect.resolve_redirect(location.base_url)
         flavour = BlockingCalls if blocking else eventloop.EventLoopCalls
         calls: Calls = flavour(max_concurrent_requests)
-        return remote.ObstoreDriver(connect.connect(location, settings), settings, calls)
+        connection = connect.connect(location, settings, self._attribution)
+        return remote.ObstoreDriver(connection, settings, calls)
 
     def is_same_place(self, other: Storage) -> bool:
         """Whether the same objects are there, whoever signs in and however they are reached."""
@@ -131,8 +149,13 @@ class Storage:
     def __hash__(self) -> int:
         return hash(self._location)
 
-    def __repr__(self) -> str:
-        return f"<icefloe.Storage {self.kind}: {self.url}>"
+    def describe(self) -> str:
+        """Kind and place on one line, for messages."""
+        return f"{self.kind} storage at {self.url}"
+
+    def _picture_(self) -> Picture:
+        fields = [(name, text) for name, text in self._location.shown().items() if text]
+        return Picture(qualified("Storage"), [("type", self.kind), *fields])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Storage, (self._location,)
+        return Storage, (self._location, self._attribution)

@@ -22,6 +22,7 @@ from zarr.abc.store import (
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 from zarr.core.sync import SyncMixin
 
+from icefloe.display.shown import Picture, Shown, qualified
 from icefloe.errors import ErrorKind, ReadOnlyError, SessionStateError
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.sessions import SessionState
@@ -45,7 +46,7 @@ for _category, _start in (
     warnings.filterwarnings("ignore", _start, _category, append=True)
 
 
-class IcechunkStore(VirtualRefsMixin, Store, SyncMixin):
+class IcechunkStore(VirtualRefsMixin, Store, SyncMixin, Shown):
     """A Zarr store that reads from a session's snapshot and collects its changes."""
 
     def __init__(
@@ -74,12 +75,15 @@ class IcechunkStore(VirtualRefsMixin, Store, SyncMixin):
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __repr__(self) -> str:
-        return f"<icefloe.IcechunkStore read_only={self.read_only} of {self._session!r}>"
+    def _picture_(self) -> Picture:
+        state = self._state
+        fields = {"read_only": str(self.read_only), "snapshot_id": state.snapshot_id.text}
+        if not state.is_read_only:
+            fields["branch"] = str(state.branch)
+        return Picture(qualified("IcechunkStore"), list(fields.items()))
 
-    def __str__(self) -> str:
-        # Zarr puts this into every path it makes, so it has to be cheap.
-        return "icechunk"
+    __repr__ = Shown.__repr__
+    __str__ = Shown.__str__
 
     def __getstate__(self) -> dict[str, Any]:
         return {"session": self._session, "read_only": self.read_only}
@@ -96,6 +100,7 @@ class IcechunkStore(VirtualRefsMixin, Store, SyncMixin):
                 ErrorKind.READ_ONLY_SESSION,
             )
         store: Store = self._session.make_store(read_only=read_only)
+        store._is_open = False  # Zarr opens it, or whoever made it
         return store
 
     # -- what a store can do

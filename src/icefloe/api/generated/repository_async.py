@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from icefloe.repo import feature_flags, history, queries, rearrange, refs, rewrite, settings
     from icefloe.repo.families.spec2.flags import FeatureFlag
     from icefloe.repo.rewrite import CommitMethod
+    from icefloe.storage.identity.attribution import Attribution
     from icefloe.storage.identity.containers import AnyCredential
     from icefloe.store import required_access
     from icefloe.store.required_access import RequiredAccess
@@ -68,11 +69,13 @@ class RepositoryAsync:
         storage: Storage,
         config: RepositoryConfig | None = None,
         authorize_virtual_chunk_access: Mapping[str, AnyCredential | None] | None = None,
-        spec_version: SpecVersion | int | None = None,
+        spec_version: SpecVersion | int | str | None = None,
         check_clean_root: bool = True,
+        attribution: Attribution | None = None,
         generation: NewGeneration | None = None,
     ) -> Self:
         """Like `create`, inside an event loop: Start a new repository in an empty place."""
+        storage = storage.attributed(attribution)
         return cls._from_handle(
             await lifecycle.create_repository(
                 storage,
@@ -93,11 +96,13 @@ class RepositoryAsync:
         storage: Storage,
         config: RepositoryConfig | None = None,
         authorize_virtual_chunk_access: Mapping[str, AnyCredential | None] | None = None,
+        attribution: Attribution | None = None,
     ) -> Self:
         """Like `open`, inside an event loop.
 
         Open an existing repository; `config` is laid over the saved configuration.
         """
+        storage = storage.attributed(attribution)
         return cls._from_handle(
             await lifecycle.open_repository(
                 storage,
@@ -115,13 +120,15 @@ class RepositoryAsync:
         storage: Storage,
         config: RepositoryConfig | None = None,
         authorize_virtual_chunk_access: Mapping[str, AnyCredential | None] | None = None,
-        create_version: SpecVersion | int | None = None,
+        create_version: SpecVersion | int | str | None = None,
         check_clean_root: bool = True,
+        attribution: Attribution | None = None,
     ) -> Self:
         """Like `open_or_create`, inside an event loop.
 
         Open the repository, or create it if there is none; safe when several try at once.
         """
+        storage = storage.attributed(attribution)
         return cls._from_handle(
             await lifecycle.open_or_create(
                 storage,

@@ -46,7 +46,7 @@ def encode_metadata(values: Metadata, spec_version: int) -> dict[str, bytes]:
         try:
             encoded[key] = encode(values[key])
         except InvalidInputError as error:
-            raise InvalidInputError(f"metadata key {key!r}: {error.message}", error.kind) from None
+            raise type(error)(f"metadata key {key!r}: {error.message}", error.kind) from None
     return encoded
 
 

@@ -98,8 +98,10 @@ def _json_value(value: Any, path: str, depth: int) -> Any:
         return [
             _json_value(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)
         ]
-    raise _refused(
-        path, f"found {_named(value)}, expected None, bool, int, float, str, list or dict"
+    raise NoJsonError(
+        f"metadata value at {path}: found {_named(value)}, expected None, bool, int, float, str, "
+        "list or dict",
+        ErrorKind.BAD_METADATA,
     )
 
 
@@ -164,6 +166,10 @@ def _member(path: str, key: str) -> str:
 
 def _named(value: object) -> str:
     return type(value).__name__
+
+
+class NoJsonError(InvalidInputError, TypeError):
+    """A value of a type that JSON does not have. Icechunk raises TypeError here."""
 
 
 def _refused(path: str, problem: str) -> InvalidInputError:

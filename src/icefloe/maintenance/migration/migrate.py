@@ -119,7 +119,7 @@ async def migrate(
     new_tags = {name: history.new_ids[tip] for name, tip in tags.items() if tip in history.new_ids}
     if MAIN not in new:
         raise InvalidInputError(
-            f"{source.storage!r} has no branch {MAIN!r}, and every repository of spec version "
+            f"{source.storage.url} has no branch {MAIN!r}, and every repository of spec version "
             f"{target.family.spec_version} needs one; create it first"
         )
     report = _report(source, target, history, lost, new, new_tags, dry_run=dry_run)
@@ -188,7 +188,7 @@ def _require_possible(
     version = target.family.spec_version
     if in_place and source.family.spec_version:
         raise InvalidInputError(
-            f"{source.storage!r} holds {source.family.noun}; to upgrade it where it is, call "
+            f"{source.storage.url} holds {source.family.noun}; to upgrade it where it is, call "
             "icefloe.upgrade_icechunk_repository"
         )
     if in_place and version != 2:
@@ -233,7 +233,7 @@ async def _require_place(target: RepoHandle, *, in_place: bool) -> None:
     target.require_writable()
     if await _has_repository(target.driver):
         raise AlreadyExistsError(
-            f"{target.storage!r} holds a repository already; choose another place",
+            f"{target.storage.url} holds a repository already; choose another place",
             ErrorKind.REPO_INFO_UPDATED,
         )
     if in_place or await target.driver.is_empty():
@@ -242,7 +242,7 @@ async def _require_place(target: RepoHandle, *, in_place: bool) -> None:
     for entry in await target.driver.list(""):
         if not entry.key.startswith(known):
             raise InvalidInputError(
-                f"{target.storage!r} is not empty: it has {entry.key!r}; choose another place",
+                f"{target.storage.url} is not empty: it has {entry.key!r}; choose another place",
                 ErrorKind.PARENT_DIRECTORY_NOT_CLEAN,
             )
 
@@ -290,7 +290,7 @@ async def _publish(
             await _publish_refs(target, branches, tags, saved)
     except ConditionFailed:
         raise AlreadyExistsError(
-            f"{target.storage!r}: another process created a repository here at the same time",
+            f"{target.storage.url}: another process created a repository here at the same time",
             ErrorKind.REPO_INFO_UPDATED,
         ) from None
 

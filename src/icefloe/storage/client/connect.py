@@ -35,6 +35,8 @@ from icefloe.storage.process_forks import check_obstore_is_ours, note_obstore_us
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore, RetryConfig
 
+    from icefloe.storage.identity.attribution import Attribution
+
 REQUEST_TIMEOUT = timedelta(minutes=10)
 """For one try including its body. The client's own 30 s are short for 100 MB on a slow line."""
 
@@ -72,7 +74,9 @@ class Connection:
         return self._conditional_writer
 
 
-def connect(location: RemoteLocation, settings: ResolvedStorage) -> Connection:
+def connect(
+    location: RemoteLocation, settings: ResolvedStorage, attribution: Attribution | None = None
+) -> Connection:
     """Clients for `location`. No request is made yet.
 
     Raises:
@@ -80,11 +84,12 @@ def connect(location: RemoteLocation, settings: ResolvedStorage) -> Connection:
     """
     note_obstore_use()
     read_headers, write_headers = _headers(location)
+    agent = user_agent() if attribution is None else attribution.header(user_agent())
     try:
         make = _maker(location)
         retries, once = _retries(settings), _retries(settings, is_once=True)
-        reader = make(_client_options(location, settings, read_headers), retries)
-        writing = _client_options(location, settings, write_headers)
+        reader = make(_client_options(location, settings, read_headers, agent), retries)
+        writing = _client_options(location, settings, write_headers, agent)
         writer = reader if read_headers == write_headers else make(writing, retries)
         conditional_writer = make(writing, once)
     except (*ClientError, TypeError) as error:
@@ -190,10 +195,10 @@ def _bound(
 
 
 def _client_options(
-    location: RemoteLocation, settings: ResolvedStorage, headers: Headers
+    location: RemoteLocation, settings: ResolvedStorage, headers: Headers, agent: str
 ) -> ClientConfig:
     timeouts = settings.timeouts
-    options: dict[str, Any] = {"user_agent": _user_agent(), "timeout": REQUEST_TIMEOUT}
+    options: dict[str, Any] = {"user_agent": agent, "timeout": REQUEST_TIMEOUT}
     if isinstance(location, S3Location):
         options["allow_http"] = location.allow_http
         if location.stream_timeout_seconds:
@@ -214,7 +219,8 @@ def _client_options(
 
 
 @cache
-def _user_agent() -> str:
+def user_agent() -> str:
+    """What requests say about the program that makes them."""
     try:
         return f"icefloe/{version('icefloe')}"
     except PackageNotFoundError:  # used from a source tree that is not installed

@@ -7,7 +7,7 @@ completed from environment variables, and half a credential from each place sign
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from icefloe.errors import ErrorKind, InvalidInputError
@@ -17,6 +17,9 @@ from icefloe.storage.identity.credentials import Refreshable, has_expired
 
 Credential = TypeVar("Credential")
 Provider = Callable[[], Any]
+_SOON = timedelta(minutes=5)
+"""Before its end a credential is not handed out any more."""
+
 SignIn = tuple[dict[str, Any], Provider | None]
 """Options for the client, and a provider of credentials."""
 
@@ -96,20 +99,29 @@ def _refreshed(
 ) -> Provider:
     """Asks for credentials anew each time; the client only asks when it needs others.
 
-    The one that came along in a pickle is handed out first, unless it has expired.
+    The one that came along in a pickle is handed out to every client until it is about to expire.
     """
-    brought = [refreshable.current]
+    kinds = expected if isinstance(expected, tuple) else (expected,)
 
     def provide() -> dict[str, Any]:
-        found: Any = brought.pop() if brought else None
-        if found is None or has_expired(found.expires_after):
-            found = refreshable.get_credentials()
-        if not isinstance(found, expected):
+        found: Any = refreshable.current
+        if found is None or has_expired(found.expires_after, _SOON):
+            found = _ask(refreshable.get_credentials)
+        if not isinstance(found, kinds):
+            names = " or ".join(kind.__name__ for kind in kinds)
             raise InvalidInputError(
-                f"get_credentials returned {type(found).__name__}, which is no credential for "
-                "this kind of storage",
+                f"get_credentials returned {type(found).__name__}, expected {names}",
                 ErrorKind.INVALID_CREDENTIALS,
             )
         return form(found)
 
     return provide
+
+
+def _ask(get_credentials: Callable[[], Any]) -> Any:
+    if not callable(get_credentials):
+        raise InvalidInputError(
+            f"get_credentials: a {type(get_credentials).__name__} object is not callable",
+            ErrorKind.INVALID_CREDENTIALS,
+        )
+    return get_credentials()

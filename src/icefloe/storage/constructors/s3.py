@@ -12,7 +12,7 @@ from icefloe.errors import ErrorKind, InternalError, InvalidInputError
 from icefloe.storage.identity.credentials import S3StaticCredentials
 from icefloe.storage.identity.functions import s3_credentials
 from icefloe.storage.places.locations import S3Location, as_headers, normal_prefix
-from icefloe.storage.places.services import r2_endpoint, tigris_endpoint
+from icefloe.storage.places.services import hf_endpoint, r2_endpoint, tigris_endpoint
 from icefloe.storage.spec import Storage
 
 _CHECKSUMS = {
@@ -61,7 +61,7 @@ def s3_storage(
         scatter_initial_credentials=scatter_initial_credentials,
     )
     _check_endpoint(endpoint_url, allow_http)
-    _check_layout(legacy_rooted_keys)
+    _check_layout(legacy_rooted_keys, prefix)
     return Storage(
         S3Location(
             _checked_bucket(bucket),
@@ -242,6 +242,50 @@ def tigris_storage(
     return _as_service(storage, "Tigris", can_write=not use_weak_consistency)
 
 
+def hf_storage(
+    *,
+    bucket: str,
+    prefix: str | None,
+    namespace: str,
+    access_key_id: str | None = None,
+    secret_access_key: str | None = None,
+    session_token: str | None = None,
+    expires_after: datetime | None = None,
+    from_env: bool | None = None,
+    get_credentials: Callable[[], S3StaticCredentials] | None = None,
+    scatter_initial_credentials: bool = False,
+    network_stream_timeout_seconds: int = 60,
+    legacy_rooted_keys: bool | None = None,
+    read_headers: Mapping[str, str] | None = None,
+    write_headers: Mapping[str, str] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Storage:
+    """A repository in a storage bucket of Hugging Face, which `namespace` owns.
+
+    The keys are those that Hugging Face makes for its S3 gateway, not an access token.
+    """
+    storage = s3_storage(
+        bucket=bucket,
+        prefix=prefix,
+        region="us-east-1",
+        endpoint_url=hf_endpoint(namespace),
+        access_key_id=access_key_id,
+        secret_access_key=secret_access_key,
+        session_token=session_token,
+        expires_after=expires_after,
+        from_env=from_env,
+        get_credentials=get_credentials,
+        scatter_initial_credentials=scatter_initial_credentials,
+        force_path_style=True,
+        network_stream_timeout_seconds=network_stream_timeout_seconds,
+        legacy_rooted_keys=legacy_rooted_keys,
+        read_headers=read_headers,
+        write_headers=write_headers,
+        headers=headers,
+    )
+    return _as_service(storage, "Hugging Face")
+
+
 def _as_service(storage: Storage, kind: str, *, can_write: bool = True) -> Storage:
     location = storage.location
     if not isinstance(location, S3Location):
@@ -280,7 +324,12 @@ def _check_endpoint(endpoint_url: str | None, allow_http: bool) -> None:
         )
 
 
-def _check_layout(legacy_rooted_keys: bool | None) -> None:
+def _check_layout(legacy_rooted_keys: bool | None, prefix: str | None) -> None:
+    if legacy_rooted_keys and prefix:
+        raise InvalidInputError(
+            f"legacy_rooted_keys=True needs an empty prefix, found {prefix!r}",
+            ErrorKind.STORAGE_CONFIG,
+        )
     if legacy_rooted_keys:
         raise InvalidInputError(
             "legacy_rooted_keys=True: keys that start with '/' (buckets written without a prefix "

@@ -10,9 +10,10 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Generic, TypeVar
 
+from icefloe.display.shown import MASK, Picture, Shown
 from icefloe.errors import ErrorKind, InvalidInputError
 
 Credential = TypeVar("Credential")
@@ -33,13 +34,7 @@ class Refreshable(Generic[Credential]):
     def __post_init__(self) -> None:
         function: Any = self.get_credentials
         if isinstance(function, bytes):
-            function = pickle.loads(function)
-            object.__setattr__(self, "get_credentials", function)
-        if not callable(function):
-            raise InvalidInputError(
-                f"get_credentials must be a function, found {type(function).__name__}",
-                ErrorKind.INVALID_CREDENTIALS,
-            )
+            object.__setattr__(self, "get_credentials", pickle.loads(function))
 
 
 def _check_expiry(expires_after: datetime | None) -> None:
@@ -54,13 +49,19 @@ def _check_expiry(expires_after: datetime | None) -> None:
 # --- S3 ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class S3StaticCredentials:
+@dataclass(frozen=True, slots=True, repr=False)
+class S3StaticCredentials(Shown):
     """A key pair, with a session token if it is a temporary one.
 
-    >>> S3StaticCredentials("AKIA1", "topsecret")
-    S3StaticCredentials(access_key_id='AKIA1', expires_after=None)
+    >>> print(S3StaticCredentials("AKIA1", "topsecret"), end="")
+    <icefloe.S3StaticCredentials>
+    access_key_id: AKIA****
+    secret_access_key: ****
+    session_token: None
+    expires_after: None
     """
+
+    shown_in: ClassVar[str] = "credentials"
 
     access_key_id: str
     secret_access_key: str = field(repr=False)
@@ -69,6 +70,15 @@ class S3StaticCredentials:
 
     def __post_init__(self) -> None:
         _check_expiry(self.expires_after)
+
+    def _picture_(self) -> Picture:
+        fields = {
+            "access_key_id": f"{self.access_key_id[:4]}{MASK}",
+            "secret_access_key": MASK,
+            "session_token": "None" if self.session_token is None else MASK,
+            "expires_after": str(self.expires_after),
+        }
+        return Picture(self._title_(), list(fields.items()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +290,6 @@ class AzureCredentials:
 AnyAzureCredential = AzureAnonymous | AzureFromEnv | AzureStatic | AzureRefreshable
 
 
-def has_expired(expires_after: datetime | None) -> bool:
-    """Whether a credential with this end is of no use any more."""
-    return expires_after is not None and expires_after <= datetime.now(UTC)
+def has_expired(expires_after: datetime | None, margin: timedelta = timedelta(0)) -> bool:
+    """Whether a credential with this end is of no use any more, or soon will not be."""
+    return expires_after is not None and expires_after <= datetime.now(UTC) + margin

@@ -7,6 +7,7 @@ see `connect.py`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, ClassVar
@@ -31,9 +32,15 @@ if TYPE_CHECKING:
 else:
     memory = on_demand("icefloe.storage.drivers.memory")
 
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\U0010ffff]*")
+
 Headers = tuple[tuple[str, str], ...]
 """HTTP headers, or other text options, in a form that can be hashed."""
 
+
+Shown = dict[str, str | None]
+"""What a storage shows of itself, without secrets; empty values are left out."""
 
 Place = tuple[str | None, ...]
 """Which objects these are, apart from how one signs in to them."""
@@ -44,6 +51,13 @@ def as_headers(*several: Mapping[str, str] | None) -> Headers:
     merged: dict[str, str] = {}
     for headers in several:
         merged |= headers or {}
+    for name, value in merged.items():
+        if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
+            raise InvalidInputError(
+                f"invalid HTTP header {name!r}: a name has letters, digits and some signs, a value "
+                "no line breaks or other control characters",
+                ErrorKind.STORAGE_CONFIG,
+            )
     return tuple(sorted(merged.items()))
 
 
@@ -79,6 +93,9 @@ class MemoryLocation:
     @property
     def place(self) -> Place:
         return (self.kind, self.name)
+
+    def shown(self) -> Shown:
+        return {}
 
     def default_settings(self) -> StorageSettings:
         return StorageSettings(
@@ -118,6 +135,9 @@ class LocalLocation:
     def place(self) -> Place:
         return (self.kind, self.path)
 
+    def shown(self) -> Shown:
+        return {"path": self.path}
+
     def default_settings(self) -> StorageSettings:
         # Conditional updates are on, unlike in Icechunk: see `local.py`.
         return StorageSettings(
@@ -154,6 +174,16 @@ class S3Location:
     def place(self) -> Place:
         return ("S3", self.endpoint_url, self.bucket, self.prefix)
 
+    def shown(self) -> Shown:
+        return {
+            "bucket": self.bucket,
+            "prefix": self.prefix,
+            "region": self.region,
+            "endpoint_url": self.endpoint_url,
+            "allow_http": str(self.allow_http or ""),
+            "force_path_style": str(self.is_path_style or ""),
+        }
+
     def default_settings(self) -> StorageSettings:
         return StorageSettings()
 
@@ -179,6 +209,9 @@ class GcsLocation:
     def place(self) -> Place:
         return (self.kind, self.bucket, self.prefix)
 
+    def shown(self) -> Shown:
+        return {"bucket": self.bucket, "prefix": self.prefix}
+
     def default_settings(self) -> StorageSettings:
         return StorageSettings()
 
@@ -203,6 +236,9 @@ class AzureLocation:
     def place(self) -> Place:
         return (self.kind, self.account, self.container, self.prefix)
 
+    def shown(self) -> Shown:
+        return {"account": self.account, "container": self.container, "prefix": self.prefix}
+
     def default_settings(self) -> StorageSettings:
         return StorageSettings()
 
@@ -225,6 +261,9 @@ class HttpLocation:
     def place(self) -> Place:
         return (self.kind, self.base_url)
 
+    def shown(self) -> Shown:
+        return {"url": self.url}
+
     def default_settings(self) -> StorageSettings:
         return StorageSettings()
 
@@ -244,6 +283,9 @@ class RedirectLocation:
     @property
     def place(self) -> Place:
         return (self.kind, self.base_url)
+
+    def shown(self) -> Shown:
+        return {"url": self.url}
 
     def default_settings(self) -> StorageSettings:
         return StorageSettings()

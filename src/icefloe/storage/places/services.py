@@ -11,3 +11,8 @@ def r2_endpoint(account_id: str) -> str:
 def tigris_endpoint() -> str:
     """Where Tigris is, wherever you are."""
     return "https://t3.storage.dev"
+
+
+def hf_endpoint(namespace: str) -> str:
+    """Where the buckets of a user or an organisation at Hugging Face are."""
+    return f"https://s3.hf.co/{namespace}"

@@ -21,7 +21,7 @@ async def create(handle: RepoHandle, config: RepositoryConfig) -> None:
         handle.shared.config_version = found[1]
     else:
         raise AlreadyExistsError(
-            f"{handle.storage!r} has a {layout.CONFIG_YAML} with other settings: another "
+            f"{handle.storage.describe()} has a {layout.CONFIG_YAML} with other settings: another "
             "process is creating a repository here, or broke off while it did; open the "
             "repository when it is there, or delete that file",
             ErrorKind.REPO_INFO_UPDATED,

@@ -14,7 +14,7 @@ def require_online(info: RepoInfo) -> None:
     if info.status.availability != RepoAvailability.ONLINE:
         reason = info.status.limited_availability_reason
         raise ReadOnlyError(
-            "the repository is read-only" + (f": {reason}" if reason else ""),
+            "the repository status is read-only" + (f": {reason}" if reason else ""),
             ErrorKind.READ_ONLY_REPOSITORY,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from icefloe.display.shown import Picture, Shown
 from icefloe.errors import ErrorKind, SessionStateError
 from icefloe.format.repo_info.file import RepoInfo
 from icefloe.records import record
@@ -11,8 +12,10 @@ FLAG_IDS = {"move_node": 3, "create_tag": 4, "delete_tag": 5}
 
 
 @record(frozen=True)
-class FeatureFlag:
+class FeatureFlag(Shown):
     """A flag, what it is set to (None: the default), and what that comes to."""
+
+    shown_in = "config"
 
     id: int
     name: str
@@ -22,6 +25,10 @@ class FeatureFlag:
     @property
     def enabled(self) -> bool:
         return self.default_enabled if self.setting is None else self.setting
+
+    def _picture_(self) -> Picture:
+        names = ("id", "name", "default_enabled", "setting", "enabled")
+        return Picture(self._title_(), [(name, str(getattr(self, name))) for name in names])
 
 
 def flags_of(info: RepoInfo) -> list[FeatureFlag]:

@@ -1,0 +1,39 @@
+"""Every exception."""
+
+from icefloe.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    ErrorKind,
+    FormatError,
+    IcechunkError,
+    InternalError,
+    InvalidInputError,
+    NodeNotFoundError,
+    NotFoundError,
+    ReadOnlyError,
+    RebaseFailedError,
+    RefNotFoundError,
+    RepositoryNotFoundError,
+    SessionStateError,
+    SnapshotNotFoundError,
+    StorageError,
+)
+
+__all__ = [
+    "AlreadyExistsError",
+    "ConflictError",
+    "ErrorKind",
+    "FormatError",
+    "IcechunkError",
+    "InternalError",
+    "InvalidInputError",
+    "NodeNotFoundError",
+    "NotFoundError",
+    "ReadOnlyError",
+    "RebaseFailedError",
+    "RefNotFoundError",
+    "RepositoryNotFoundError",
+    "SessionStateError",
+    "SnapshotNotFoundError",
+    "StorageError",
+]

@@ -1,0 +1,5 @@
+"""A storage that answers late."""
+
+from icefloe.testing.latency import LatencyStorage
+
+__all__ = ["LatencyStorage"]

@@ -1,0 +1,5 @@
+"""Names of types."""
+
+from icefloe.repo.rewrite import CommitMethod
+
+__all__ = ["CommitMethod"]

@@ -1,0 +1,156 @@
+"""What objects show of themselves: code that makes them again, text, HTML, and no secrets."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+import zarr
+
+import icefloe
+from icefloe import (
+    Attribution,
+    CachingConfig,
+    ChecksumAlgorithm,
+    CompressionAlgorithm,
+    CompressionConfig,
+    Conflict,
+    ConflictType,
+    ManifestConfig,
+    ManifestPreloadCondition,
+    ManifestPreloadConfig,
+    ManifestSplitCondition,
+    ManifestSplitDimCondition,
+    ManifestSplittingConfig,
+    ObjectStoreConfig,
+    PackingConfig,
+    Repository,
+    RepositoryConfig,
+    S3Options,
+    S3StaticCredentials,
+    StorageRetriesSettings,
+    StorageSettings,
+    UpdateType,
+    VirtualChunkContainer,
+    s3_storage,
+)
+from icefloe.display.shown import show_as
+
+SPLITTING = ManifestSplittingConfig.from_dict(
+    {
+        ManifestSplitCondition.any_array() | ManifestSplitCondition.name_matches('"a"\\d'): {
+            ManifestSplitDimCondition.Axis(0): 3,
+            ManifestSplitDimCondition.Any(): 5,
+        }
+    }
+)
+CONTAINER = VirtualChunkContainer(
+    "s3://bucket/", ObjectStoreConfig.S3(S3Options(region="eu-west-1")), name="era"
+)
+CODED: list[Any] = [
+    RepositoryConfig(),
+    RepositoryConfig(
+        caching=CachingConfig(num_chunk_refs=3),
+        storage=StorageSettings(retries=StorageRetriesSettings(max_tries=5), storage_class="IA"),
+        virtual_chunk_containers={"s3://bucket/": CONTAINER},
+        manifest=ManifestConfig(
+            ManifestPreloadConfig(preload_if=ManifestPreloadCondition.num_refs(None, 3)),
+            SPLITTING,
+            max_refs_per_manifest=7,
+        ),
+        packing=PackingConfig(target_size_bytes=9),
+    ),
+    CompressionConfig(CompressionAlgorithm.Zstd, 3),
+    S3Options(endpoint_url="http://a", checksum_algorithm=ChecksumAlgorithm.Sha256),
+    ObjectStoreConfig.InMemory(),
+    ObjectStoreConfig.LocalFileSystem("/data"),
+    ObjectStoreConfig.Gcs({"a": "b"}),
+    ObjectStoreConfig.Tigris(S3Options(region="auto")),
+    Attribution(client="weatherlib/0.9"),
+    UpdateType.NewCommit("main", "VY76P925PRY57WFEK410"),
+]
+
+
+@pytest.mark.parametrize("value", CODED, ids=lambda value: type(value).__name__)
+def test_a_repr_is_code_that_makes_the_object(value: Any) -> None:
+    assert eval(repr(value), {"icefloe": icefloe}) == value
+
+
+def test_text_says_what_is_set_and_what_is_the_default() -> None:
+    lines = str(RepositoryConfig(caching=CachingConfig(num_chunk_refs=3))).splitlines()
+    assert lines[0] == "<icefloe.RepositoryConfig>"
+    assert "inline_chunk_threshold_bytes: 512 (default)" in lines
+    assert "    num_chunk_refs: 3" in lines
+    assert "    num_snapshot_nodes: 500000 (default)" in lines
+    assert "    algorithm: Zstd (default)" in lines
+    assert not any("packing" in line for line in lines)  # ours, and not set
+
+
+def test_secrets_are_not_shown() -> None:
+    until = datetime(2030, 1, 1, tzinfo=UTC)
+    credentials = S3StaticCredentials("AKIAEXAMPLE", "topsecret", "token", until)
+    web = ObjectStoreConfig.Http({}, {"Authorization": "topsecret"})
+    storage = s3_storage(
+        bucket="b", prefix="p", access_key_id="AKIA1", secret_access_key="topsecret"
+    )
+    for value in (credentials, web, storage):
+        for text in (repr(value), str(value), value._repr_html_()):
+            assert "topsecret" not in text
+            assert "token" not in text.replace("session_token", "")
+    assert "access_key_id: AKIA****" in str(credentials)
+    assert "bucket: b\nprefix: p" in repr(storage)
+
+
+def test_html_can_be_opened_and_is_escaped() -> None:
+    container = VirtualChunkContainer("s3://bucket/", CONTAINER.store, name="<b>")
+    html = RepositoryConfig(virtual_chunk_containers={"s3://bucket/": container})._repr_html_()
+    assert '<div class="icefloe-repr">' in html
+    assert '<details><summary class="icefloe-field-name">s3://bucket/</summary>' in html
+    assert "&lt;b&gt;" in html
+    assert "<b>" not in html
+    assert html.count("<div") == html.count("</div")
+
+
+def test_repositories_sessions_and_history(storage: icefloe.Storage) -> None:
+    repo = Repository.create(storage)
+    session = repo.writable_session("main")
+    zarr.create_array(session.store, name="a", shape=(12,), chunks=(1,), dtype="i4")[:] = 1
+    assert "branch: main\nhas_uncommitted_changes: True" in repr(session)
+    assert "read_only: False" in str(session.store)
+    assert "Arrays created:\n    /a\n\nChunks updated:" in repr(session.status())
+    assert "<icefloe.Diff" not in repr(session.status())
+    assert "Chunks updated" in session.status()._repr_html_()
+    session.commit("<first>")
+    assert "branch" not in repr(session)
+    assert repr(repo).startswith("<icefloe.Repository (v2)>\nstorage:\n    <icefloe.Storage>")
+    newest = next(repo.ancestry(branch="main"))
+    assert f"<icefloe.SnapshotInfo>\nid: {newest.id}\n" in repr(newest)
+    assert "kind: icefloe.UpdateType.NewCommit(branch=" in repr(next(repo.ops_log()))
+    assert "name: create_tag" in "".join(map(repr, repo.feature_flags()))
+    svg = repo.ancestry_graph()._repr_svg_()
+    assert svg.count("<circle") == 2
+    assert svg.count("<line") == 1
+    assert "&lt;first&gt;" in svg
+    assert "(main)" in svg
+
+
+@pytest.fixture
+def storage() -> icefloe.Storage:
+    return icefloe.in_memory_storage()
+
+
+def test_conflicts_show_their_first_chunks() -> None:
+    conflict = Conflict(ConflictType.ChunkDoubleUpdate, "/a", [[at] for at in range(12)])
+    assert "conflict_type: ChunkDoubleUpdate\npath: /a\nconflicted_chunks: [[0]," in repr(conflict)
+    assert "and 2 more" in repr(conflict)
+
+
+def test_one_place_decides_the_name_of_the_package() -> None:
+    show_as("icechunk")
+    try:
+        assert repr(CONTAINER).startswith("icechunk.virtual.VirtualChunkContainer(")
+        assert str(CONTAINER.store).startswith("<icechunk.config.ObjectStoreConfig.S3>")
+        assert '<div class="icechunk-repr">' in CONTAINER._repr_html_()
+    finally:
+        show_as("icefloe")
