@@ -60,9 +60,13 @@ class StateFileDataset(NewGeneration):
     That document has columns of 16 bits for the shapes of arrays, so that no dimension is longer
     than 65,535. `widths="wide"` has the same columns with 64 bits; a dataset keeps the widths it
     was created with. It has no place for a saved configuration.
+
+    With `store_root`, a URL or path of the same kind of storage, everything but the state file is
+    there. Repositories are opened where their state file is.
     """
 
     widths: Widths = "strict"
+    store_root: str | None = None
 
     def __post_init__(self) -> None:
         known = [profile.value for profile in Profile]
@@ -71,4 +75,4 @@ class StateFileDataset(NewGeneration):
 
     def family(self) -> StateFile:
         """What makes and keeps its files."""
-        return StateFile(Profile(self.widths))
+        return StateFile(Profile(self.widths), self.store_root)

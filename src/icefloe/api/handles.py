@@ -106,7 +106,7 @@ def with_saved_settings(handle: RepoHandle, *, blocking: bool) -> RepoHandle:
     A repository is opened before its saved configuration is known, with a driver for the
     settings that the caller gave.
     """
-    driver = driver_for(handle.storage, handle.config, blocking=blocking)
+    driver = _driver_of(handle, blocking=blocking)
     if driver is handle.driver:
         return handle
     settings = replace(handle.settings, storage=driver.settings)
@@ -115,7 +115,12 @@ def with_saved_settings(handle: RepoHandle, *, blocking: bool) -> RepoHandle:
 
 def _other(handle: RepoHandle, *, blocking: bool) -> RepoHandle:
     """The same repository and caches through the other kind of driver."""
-    driver = driver_for(handle.storage, handle.config, blocking=blocking)
+    driver = _driver_of(handle, blocking=blocking)
     virtual = handle.assets.virtual.flavour(blocking=blocking)
     assets = replace(handle.assets, driver=driver, loading=InFlight(), virtual=virtual)
     return replace(handle, assets=assets)
+
+
+def _driver_of(handle: RepoHandle, *, blocking: bool) -> Driver:
+    driver = driver_for(handle.storage, handle.config, blocking=blocking)
+    return handle.family.data_driver(handle.storage, driver)

@@ -194,6 +194,10 @@ class Family(ABC):
         """Files of this family, with empty caches."""
         self._refuse("this operation")
 
+    def data_driver(self, storage: Storage, driver: Driver) -> Driver:
+        """The driver for files of a repository at `storage`, some of which may be elsewhere."""
+        return driver
+
     async def is_unfinished(self, driver: Driver) -> bool:
         """Whether all that is there was left by a creation that was not published."""
         return False
@@ -411,6 +415,15 @@ class Family(ABC):
             f"{what} needs a repository of spec version 2, this is {self.noun}; migrate it first",
             ErrorKind.UNSUPPORTED_SPEC_VERSION,
         )
+
+    def require_spec_folders(self, what: str) -> None:
+        """Refuse an operation that looks for files where spec versions 1 and 2 have them."""
+        if self.generation not in (Generation.SPEC_1, Generation.SPEC_2):
+            raise FormatError(
+                f"{what} knows the folders of spec versions 1 and 2, and not those of {self.noun}; "
+                "migrate it first",
+                ErrorKind.UNSUPPORTED_SPEC_VERSION,
+            )
 
     def _refuse(self, what: str) -> NoReturn:
         raise FormatError(

@@ -180,7 +180,8 @@ def make_handle(
     """A handle with empty caches; the settings of the driver are those of its storage."""
     settings = replace(config.resolved(), storage=driver.settings)
     virtual = VirtualReader(access or VirtualAccess(), blocking=True)
-    assets = replace(family.make_assets(driver, settings), virtual=virtual)
+    files = family.data_driver(storage, driver)
+    assets = replace(family.make_assets(files, settings), virtual=virtual)
     return RepoHandle(storage, assets, family, config, Shared(), clock)
 
 

@@ -72,6 +72,7 @@ class Files:
     def read(self, partition: int) -> Iterator[pa.RecordBatch]:
         repository = self.source.open_repository()
         handle = repository.handle
+        handle.family.require_spec_folders("table 'files'")
         ids = [info.id for info in all_snapshots(repository)]
         manifests = pc.unique(pa.chunked_array(list(_manifest_keys(handle, ids)), pa.string()))
         chunks = list(_chunk_keys(handle, manifests.to_pylist()))
@@ -87,6 +88,7 @@ def files_dataframe(spark: SparkSession, source: PinnedSnapshot, num_tasks: int)
     """The same, spread over tasks."""
     repository = source.open_repository()
     handle = repository.handle
+    handle.family.require_spec_folders("table 'files'")
 
     def stage(items: Sequence[str], task: Callable[..., Iterator[pa.RecordBatch]]) -> DataFrame:
         schema = _LISTED if task is list_task else _KEYS

@@ -22,6 +22,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
@@ -34,7 +36,7 @@ from icefloe.storage.constructors.common import (
 )
 from icefloe.storage.constructors.s3 import r2_storage, s3_storage, tigris_storage
 from icefloe.storage.drivers.memory import memory_objects
-from icefloe.storage.places.locations import MemoryLocation
+from icefloe.storage.places.locations import LocalLocation, MemoryLocation
 from icefloe.storage.spec import Storage
 
 _SECRET = frozenset(
@@ -108,6 +110,30 @@ def _azure(parts: SplitResult, path: str, account: object) -> dict[str, str]:
         return {"container": parts.netloc, "prefix": path}
     container, _, prefix = path.partition("/")
     return {"account": parts.netloc, "container": container, "prefix": prefix}
+
+
+def storage_beside(storage: Storage, url: str) -> Storage:
+    """The storage at `url`, which is of the same kind, reached and signed in to in the same way.
+
+    A path that is not absolute starts from the directory of the other one.
+
+    Raises:
+        InvalidInputError: it is of another kind.
+    """
+    mine = storage.location
+    if "://" not in url and isinstance(mine, LocalLocation):
+        return Storage(replace(mine, path=str(Path(mine.path, url))))
+    other = storage_from_url(url).location if "://" in url else None
+    if type(other) is not type(mine):
+        raise InvalidInputError(
+            f"{url!r} is no place of the same kind as {storage!r}, and other ones are not followed",
+            ErrorKind.STORAGE_CONFIG,
+        )
+    if isinstance(other, MemoryLocation):
+        return Storage(other)
+    names = {"path", "bucket", "container", "account", "prefix"}
+    found = {name: getattr(other, name) for name in names if hasattr(other, name)}
+    return Storage(replace(mine, **found))
 
 
 def _query(parts: SplitResult) -> dict[str, str]:

@@ -12,7 +12,7 @@ from icefloe.config.resolved import ResolvedStorage
 from icefloe.errors import ErrorKind, ReadOnlyError, StorageError
 from icefloe.storage.client import failures
 from icefloe.storage.client.backoff import pauses
-from icefloe.storage.client.calls import Calls
+from icefloe.storage.client.calls import BlockingCalls, Calls
 from icefloe.storage.client.connect import Connection
 from icefloe.storage.client.shared_requests import SharedRequest, can_share, share_requests
 from icefloe.storage.driver import (
@@ -80,6 +80,7 @@ class ObstoreDriver:
         self.location = connection.location
         self._connection = connection
         self._calls = calls
+        self.is_blocking = isinstance(calls, BlockingCalls)
 
     # --- reading ------------------------------------------------------------------------------
 

@@ -32,10 +32,13 @@ from icefloe.legacy.state_file.state import (
 )
 from icefloe.legacy.state_file.zarr_json import readable_document
 from icefloe.repo.families.state_file import refs
+from icefloe.repo.families.state_file.apart import apart
 from icefloe.repo.families.state_file.update import assets_of, create_state, update_state
 from icefloe.repo.handle import Family, FoundRepository, LineCommit, NewCommit, RepoHandle, SeenTip
+from icefloe.storage.constructors.urls import storage_beside
 from icefloe.storage.driver import Driver, Version, find_object
 from icefloe.storage.keys import PROBE_DIRECTORY
+from icefloe.storage.spec import Storage
 
 _FIRST_MESSAGE = "Repository initialized"
 
@@ -44,8 +47,8 @@ class FoundState(FoundRepository):
     """A state file. There is no place for a configuration."""
 
     def __init__(self, data: bytes, version: Version) -> None:
-        self.family = StateFile()
         self._state, self._version = decode_state(data), version
+        self.family = StateFile(store_root=self._state.store_root)
 
     async def saved_config(self) -> RepositoryConfig | None:
         return None
@@ -63,9 +66,11 @@ class StateFile(Family):
     spec_version = 0
     looks_before_upload = True
 
-    def __init__(self, profile: Profile = Profile.strict) -> None:
+    def __init__(self, profile: Profile = Profile.strict, store_root: str | None = None) -> None:
         self.profile = profile
         """Of datasets to be created."""
+        self.store_root = store_root
+        """Where everything but the state file is, if it is not in the same place."""
 
     # -- recognising and creating
 
@@ -78,6 +83,11 @@ class StateFile(Family):
 
     def make_assets(self, driver: Driver, settings: ResolvedConfig) -> Assets:
         return StateFileAssets(driver, settings, StateFileCaches(settings))
+
+    def data_driver(self, storage: Storage, driver: Driver) -> Driver:
+        if self.store_root is None:
+            return driver
+        return apart(driver, storage_beside(storage, self.store_root))
 
     async def is_unfinished(self, driver: Driver) -> bool:
         """Whether there are only structure files, which are written before the state file."""
@@ -105,6 +115,7 @@ class StateFile(Family):
             0,
             (entry,),
             {MAIN: Ref(entry.snapshot, RefType.branch)},
+            self.store_root,
         )
         await create_state(handle, state)
 
