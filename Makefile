@@ -51,6 +51,7 @@ check: setup ## lint, format, types, generated code, layers and rooms, private n
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	$(PY) tools/make_async_twins.py --check
+	$(PY) tools/make_format_pages.py --check
 	$(VENV)/bin/lint-imports --no-logo
 	$(PY) tools/check_house.py
 
