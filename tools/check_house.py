@@ -40,11 +40,7 @@ SAME_NAME = {
 }
 """Class names that stand for several classes, and why. Those of private classes do not count."""
 
-_HALVES = "changes decides, repo reads and writes"
 SAME_MODULE = {
-    "preload": _HALVES,
-    "prepared": _HALVES,
-    "relabel": _HALVES,
     "credentials": "icefloe.credentials is the name that users of Icechunk import",
 }
 """Names that several modules have, and why."""

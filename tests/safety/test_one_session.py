@@ -22,7 +22,7 @@ from icefloe.api.handles import Handles
 from icefloe.config import RepositoryConfig
 from icefloe.config.resolved import ResolvedPacking
 from icefloe.errors import IcechunkError, ReadOnlyError, SessionStateError
-from icefloe.repo import commit, forks, lifecycle, rebase, relabel, sessions
+from icefloe.repo import commit, forks, lifecycle, move_chunks, rebase, sessions
 from icefloe.repo.families.spec2.family import Spec2
 from icefloe.repo.handle import Clock, RepoHandle
 from icefloe.repo.sessions import SessionState
@@ -286,10 +286,10 @@ def test_a_node_deleted_meanwhile_leaves_no_edits_behind(*, is_packed: bool) -> 
         )
 
     async def shifts(world: World) -> None:
-        await relabel.shift_array(Workspace(world.handle, world.state), "/a", [1])
+        await move_chunks.shift_array(Workspace(world.handle, world.state), "/a", [1])
 
     async def reindexes(world: World) -> None:
-        await relabel.reindex_array(
+        await move_chunks.reindex_array(
             Workspace(world.handle, world.state), "/a", lambda index: [7 - next(iter(index))], None
         )
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from icefloe.changes import diff
     from icefloe.changes.diff import Diff
     from icefloe.changes.solvers import ConflictSolver
-    from icefloe.repo import commit, forks, rearrange, rebase, relabel
+    from icefloe.repo import commit, forks, move_chunks, rearrange, rebase
     from icefloe.repo.forks import ForkChanges
     from icefloe.store import session_queries, zarr_store
     from icefloe.store.zarr_store import IcechunkStore
@@ -37,9 +37,9 @@ else:
     diff = on_demand("icefloe.changes.diff")
     commit = on_demand("icefloe.repo.commit")
     forks = on_demand("icefloe.repo.forks")
+    move_chunks = on_demand("icefloe.repo.move_chunks")
     rearrange = on_demand("icefloe.repo.rearrange")
     rebase = on_demand("icefloe.repo.rebase")
-    relabel = on_demand("icefloe.repo.relabel")
     session_queries = on_demand("icefloe.store.session_queries")
     zarr_store = on_demand("icefloe.store.zarr_store")
 
@@ -264,7 +264,7 @@ class Session(SessionAsync, Shown):
         No bytes are copied. Chunks that leave the array are gone: resize it first to keep them.
         Where they came from the array has its fill value. Only regular chunk grids can do this.
         """
-        return run_blocking(relabel.shift_array(self.workspace, array_path, chunk_offset))
+        return run_blocking(move_chunks.shift_array(self.workspace, array_path, chunk_offset))
 
     def reindex_array(
         self,
@@ -280,7 +280,9 @@ class Session(SessionAsync, Shown):
         no chunk: then it is cleared. Exceptions of the functions come through, and nothing
         has changed.
         """
-        return run_blocking(relabel.reindex_array(self.workspace, array_path, forward, backward))
+        return run_blocking(
+            move_chunks.reindex_array(self.workspace, array_path, forward, backward)
+        )
 
     # -- questions about nodes and chunks
 

@@ -34,7 +34,7 @@ else:
 
 Loaded = TypeVar("Loaded")
 
-_LONGEST_WAIT_S = 30.0  # then a load that somebody else began is given up
+_LONGEST_WAIT_S = 30.0  # for a load of another reader
 
 _FILE_TYPE_NAMES = {
     FileType.SNAPSHOT: "snapshot",
@@ -44,8 +44,8 @@ _FILE_TYPE_NAMES = {
 }
 
 BYTES_PER_CHUNK_REF = 48
-"""What a cached reference may take on average. Plain ones need about 40; with many chunks kept
-inline, or a location of its own for every chunk, bytes run out before the number of references."""
+"""Bytes per cached reference that the cache has room for. A plain reference takes about 40. With
+many inline chunks, or one location per chunk, the cache is full by bytes before it is by count."""
 
 
 @record()
@@ -68,6 +68,7 @@ class Caches:
         )
         self.logs: BoundedCache[TransactionLog] = BoundedCache(caching.num_transaction_changes)
         self.chunks: BoundedCache[bytes] = BoundedCache(caching.num_bytes_chunks)
+        """Bytes of native chunks, by key and span; off unless `num_bytes_chunks` is set."""
         self.repo: RepoObject | None = None
 
     def clear(self) -> None:
@@ -87,7 +88,7 @@ class Assets:
     settings: ResolvedConfig
     caches: Caches
     loading: InFlight = field(default_factory=InFlight)
-    """Of this flavour of driver alone."""
+    """Loads through this flavour of driver."""
     virtual: VirtualReader = field(
         default_factory=lambda: VirtualReader(VirtualAccess(), blocking=True)
     )
@@ -207,9 +208,9 @@ class Assets:
     async def _load_together(
         self, keys: Sequence[str], load: Callable[[Sequence[str]], Awaitable[Sequence[Loaded]]]
     ) -> dict[str, Loaded]:
-        """Load files that never change, except those that are being loaded already.
+        """Load files that never change; concurrent readers share one load.
 
-        Whoever waits for a load that fails or takes too long loads for itself.
+        A reader whose wait for another load fails or takes too long loads the file itself.
         """
         mine, theirs = self.loading.claim(keys)
         found: dict[str, Loaded] = {}
@@ -229,8 +230,8 @@ class Assets:
     async def repo_object(self) -> RepoObject:
         """The current repo object; not fetched again if it has not changed since last time.
 
-        Never somebody else's answer that is on its way: that may be older than a commit that
-        the caller knows to have happened.
+        A load of this object is never shared: a response on its way may be older than a commit
+        that the caller knows of.
         """
         cached = self.caches.repo
         if cached is None:

@@ -21,4 +21,18 @@ async def fetch_chunk(assets: Assets, ref: ChunkRef, span: Span | None) -> Reada
     else:
         raise InternalError("a native chunk has neither id nor key")
     start, length = (0, ref.length) if span is None else span
-    return await assets.driver.get(key, Span(ref.offset + start, length))
+    return await _fetch_stored(assets, key, Span(ref.offset + start, length))
+
+
+async def _fetch_stored(assets: Assets, key: str, span: Span) -> Readable:
+    """Part of an object that icefloe stored. Such objects never change, so that any may be cached.
+
+    Virtual chunks are not: their objects belong to others, who may replace them.
+    """
+    if assets.settings.caching.num_bytes_chunks == 0:
+        return await assets.driver.get(key, span)
+    cached = assets.caches.chunks.get((key, span))
+    if cached is None:
+        cached = bytes(await assets.driver.get(key, span))
+        assets.caches.chunks.put((key, span), cached, max(1, len(cached)))
+    return cached

@@ -1,7 +1,7 @@
-"""Loads under way: who wants what somebody is loading already waits for it instead.
+"""Loads in flight: concurrent readers of one object share one load.
 
-A table belongs to one flavour of driver. Code that blocks must never wait for a load that only
-goes on while an event loop runs: it may be blocking that very loop.
+Each flavour of driver has its own table. Blocking code must not wait for a load that needs an
+event loop to proceed, because it may be blocking that loop.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from icefloe.storage.process_forks import repair_after_fork
 
 
 class InFlight:
-    """The objects being loaded, by key. A load that fails ends with None."""
+    """The objects that are being loaded, by key. The result of a failed load is None."""
 
     def __init__(self) -> None:
         self._lock = Lock()  # held for dictionary work only, never across an await
@@ -23,11 +23,11 @@ class InFlight:
         repair_after_fork(self)
 
     def after_fork_in_child(self) -> None:
-        # The threads that would have finished these loads are not in this process.
+        # The threads that run these loads do not exist in the child process.
         self._lock, self._loads = Lock(), {}
 
     def claim(self, keys: Iterable[str]) -> tuple[list[str], dict[str, Future[Any]]]:
-        """Which of the keys the caller has to load and `finish`, and what others load already."""
+        """The keys that the caller has to load and `finish`, and the loads to wait for."""
         mine: list[str] = []
         theirs: dict[str, Future[Any]] = {}
         with self._lock:
@@ -37,12 +37,12 @@ class InFlight:
                     theirs[key] = load
                     continue
                 self._loads[key] = load = Future()
-                load.set_running_or_notify_cancel()  # so that no one who waits can cancel it
+                load.set_running_or_notify_cancel()  # a waiting reader cannot cancel it
                 mine.append(key)
         return mine, theirs
 
     def finish(self, mine: Iterable[str], loaded: Mapping[str, Any]) -> None:
-        """Tell those who wait; what is not in `loaded` could not be loaded."""
+        """Wake the readers that wait. A key that is not in `loaded` failed to load."""
         with self._lock:
             loads = [(key, self._loads.pop(key, None)) for key in mine]
         for key, load in loads:

@@ -1,8 +1,8 @@
-"""Manifests that are written before the commit that is going to list them.
+"""Prepared manifests: written by the tasks of a large job, before the commit that lists them.
 
-The tasks of a big job write whole manifests. A session then takes over how they are referred to,
-and which chunks were touched, instead of every reference: from then on they are the manifests of
-the array, as if its snapshot had them, and further edits lie on top.
+The session receives a reference to each manifest and the indices of the chunks that were touched,
+not every chunk reference. The prepared manifests then count as manifests of the array, as if they
+were in its snapshot. Further edits are laid over them.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class NewManifest:
 
 @dataclass(frozen=True, slots=True)
 class PreparedPiece:
-    """Some neighbouring splits that were written ahead."""
+    """Neighbouring splits whose manifests one task wrote."""
 
     boxes: tuple[Box, ...]
-    """Those that were written; others are as before."""
+    """The splits that were written. Other splits are unchanged."""
     replaced: tuple[ManifestId, ...]
-    """The manifests they were in before; what they held is in the new ones."""
+    """The old manifests of these splits. The new manifests contain their references."""
     new: tuple[NewManifest, ...]
     touched: PackedIndex
     """The chunks that were set or deleted."""
@@ -42,21 +42,23 @@ class PreparedPiece:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedArray:
-    """What was written ahead for one array."""
+    """All prepared manifests of one array."""
 
     base: tuple[ManifestId, ...]
-    """The array's manifests in the snapshot that all this was laid over."""
+    """The array's manifests in the snapshot that the job started from."""
     boxes: frozenset[Box]
     """The splits that were written."""
     manifests: tuple[ManifestRef, ...]
-    """Its manifests now, those of the snapshot that stayed included."""
+    """The array's manifests now: the prepared ones, and those of the snapshot that are kept."""
     files: tuple[ManifestFileInfo, ...]
-    """The files of those that the snapshot does not list."""
+    """The files of the prepared manifests, which the snapshot does not list."""
     touched: PackedIndex
 
     def rebased(self, array: ArrayData | None) -> PreparedArray | None:
-        """The same for a later state of the array, in which other splits may have changed; None
-        where it was one of these, so that their manifests do not hold what they should."""
+        """The same on top of a later state of the array.
+
+        None if one of the prepared splits changed meanwhile: its manifest lacks that change.
+        """
         base = manifest_ids(array)
         if base == self.base:
             return self
@@ -73,7 +75,7 @@ class PreparedArray:
 
 
 def manifest_ids(array: ArrayData | None) -> tuple[ManifestId, ...]:
-    """What the manifests of an array are; none when there is no array."""
+    """The ids of the manifests of an array; empty when there is no array."""
     return () if array is None else tuple(ref.id for ref in array.manifests)
 
 
@@ -83,7 +85,7 @@ def prepare_array(
     pieces: Sequence[PreparedPiece],
     ndim: int,
 ) -> PreparedArray:
-    """Put pieces in the place of manifests of an array, in the snapshot or written ahead before."""
+    """Replace manifests of an array, of the snapshot or prepared before, by those of pieces."""
     if before is None:
         manifests = () if base is None else base.manifests
         nothing = PackedIndex(ndim)
@@ -107,7 +109,7 @@ def _ordered(refs: Sequence[ManifestRef]) -> tuple[ManifestRef, ...]:
 
 
 def _overlap(ours: Collection[Box], theirs: Collection[Box]) -> bool:
-    """Whether a box of one has chunks in common with a box of the other."""
+    """Whether any box of one collection intersects a box of the other."""
     if not ours or not theirs:
         return False
     left = np.array(list(ours), np.int64).reshape(len(ours), -1, 2)

@@ -1,10 +1,10 @@
 """Neighbouring splits with few references share a manifest.
 
-Splits are fixed by the grid, so that appends move no cut and tasks know the cuts before there are
-references. In a large grid with few references a manifest for each split would be very many small
-files. So neighbours share one, as long as together they have no more references than the limit.
-Cuts are always at the borders of splits, and boxes never overlap: along one axis after the other,
-places are either joined whole, or a single place is cut along the next axis.
+Splits depend on the grid only: an append moves no cut, and tasks know the cuts before any reference
+exists. One manifest per split would mean very many small files in a large grid with few references.
+So neighbouring splits share a manifest while their references together are within the limit. Cuts
+are always at the borders of splits, and boxes never overlap. Along each axis in turn, places (rows
+of splits) are either joined whole, or a single place is cut along the next axis.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Places = tuple[tuple[int, int], ...]
 
 
 class Parts(NamedTuple):
-    """What has references, one row each: an old manifest, or a split with edits."""
+    """Everything that has references. One row per old manifest and per split with edits."""
 
     start: Ints
     """The first split along each axis."""
@@ -35,23 +35,23 @@ class Parts(NamedTuple):
     """References that are set in a split, at most."""
 
     def around(self, rows: Ints) -> Places:
-        """The smallest box of splits that has some of the parts in it."""
+        """The smallest box of splits that contains these parts."""
         low, high = self.start[rows].min(axis=0), self.stop[rows].max(axis=0)
         return tuple(zip(low.tolist(), high.tolist(), strict=True))
 
     def are_dense(self, rows: Ints, limit: int) -> bool:
-        """Whether a manifest for each split would be half full on average: none is shared."""
+        """Whether one manifest per split would be half full on average. Then none is shared."""
         most = max(int(self.stored[rows].sum()), int(self.edited[rows].sum()))
         return 2 * most >= limit * prod(stop - start for start, stop in self.around(rows))
 
 
 def group_parts(parts: Parts, limit: int) -> Iterator[Ints]:
-    """The rows of parts that may share a manifest, together within the limit where possible.
+    """Groups of parts that share a manifest: the rows of each, within the limit where possible.
 
-    A split that fills half a manifest ends its group: appends behind it leave it alone. Of other
-    groups two neighbours are beyond the limit. So along one axis there are at most
-    `2 * references / limit` groups and one. A place with more than the limit, which is cut along
-    the next axis, may have two more: a small one at its end, and one before it.
+    A split that fills half a manifest ends its group, so that appends behind it do not rewrite it.
+    Any two neighbours of the other groups exceed the limit together. So one axis has at most
+    `2 * references / limit + 1` groups. A place that exceeds the limit is cut along the next axis
+    and may add two small groups: one at its end, and one before it.
     """
     if len(parts.start):
         yield from _group(parts, np.arange(len(parts.start), dtype=np.int64), limit, 0)
@@ -77,7 +77,7 @@ def _group(parts: Parts, rows: Ints, limit: int, axis: int) -> Iterator[Ints]:
         if closed < len(closing):
             end = min(end, int(closing[closed]) + 1)
         group = rows[first[at] : last[end - 1]]
-        # What is shared by several places was not cut along this axis, and may have to be now.
+        # A single place is cut along the next axis; `cut_refs` cuts a group of several places.
         is_finer = sides[at, axis] == 1 and total[end] - total[at] > limit
         if is_finer and axis + 1 < parts.start.shape[1]:
             yield from _group(parts, group, limit, axis + 1)
@@ -87,8 +87,10 @@ def _group(parts: Parts, rows: Ints, limit: int, axis: int) -> Iterator[Ints]:
 
 
 def cut_refs(refs: ChunkRefs, sizes: Sequence[int], limit: int) -> list[ChunkRefs]:
-    """References cut at the borders of splits into parts within the limit, of about one size:
-    what is cut into a full part and a small rest leaves ever more small ones behind."""
+    """Cut references at the borders of splits into parts of similar size, each within the limit.
+
+    Similar size matters: cutting off full parts would leave a small rest each time.
+    """
     if len(refs) <= limit:
         return [refs]
     rows = np.arange(len(refs), dtype=np.int64)

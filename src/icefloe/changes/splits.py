@@ -1,8 +1,8 @@
 """Which chunk goes into which manifest, and which manifests a commit has to write again.
 
-An array's grid of chunks is cut along each dimension into splits of a configured size; a
-manifest holds one split. Only splits that changed are rewritten; a manifest that lies wholly
-inside an unchanged split is kept as it is.
+The chunk grid of an array is cut along each dimension into splits of a configured size. A manifest
+holds the references of one split. A commit rewrites the splits that changed. It keeps a manifest
+that lies inside one unchanged split.
 """
 
 from __future__ import annotations
@@ -25,19 +25,18 @@ _ALL = slice(None)
 
 @dataclass(frozen=True, slots=True)
 class SplitRewrite:
-    """One split that needs a new manifest: what to keep from old ones, and what to lay over.
+    """One split that needs a new manifest: its old manifests, and the edits to lay over them.
 
-    Edits are rows of tables that other splits take rows of, too: nothing is copied until the
-    split is merged.
+    Edits are rows of tables that several splits share. They are copied when the split is merged.
     """
 
     box: Box
     edits: list[tuple[ChunkRefs, Rows, Index]] = field(default_factory=list)
     sources: list[ManifestRef] = field(default_factory=list)
     sizes: tuple[int, ...] = ()
-    """Of the splits in the box, where several share it."""
+    """The size of a split along each axis, where several splits share the box."""
     limit: int = 0
-    """References that one manifest may have; with more, the box is cut. 0 is no limit."""
+    """References per manifest. A box with more of them is cut. 0 means no limit."""
 
     @property
     def num_edits(self) -> int:
@@ -46,7 +45,7 @@ class SplitRewrite:
 
 @dataclass(frozen=True, slots=True)
 class SplitsPlan:
-    """The manifests of one array after a commit: those kept, and those to be made."""
+    """The manifests of one array after a commit: those that are kept, and those to be written."""
 
     kept: Sequence[ManifestRef]
     rewrites: Sequence[SplitRewrite]
@@ -63,11 +62,12 @@ def plan_array(
     new: Container[ManifestId] = (),
     within: Box | None = None,
 ) -> SplitsPlan:
-    """Decide about the manifests of an array that changed. `array` has the new shape.
+    """Plan the manifests of an array that changed. `array` has the new shape.
 
-    With a limit, splits share a manifest where they have no more references together. That needs
-    the number of references in each of the old manifests. Those in `new`, which tasks wrote ahead,
-    are joined with their neighbours. What reaches beyond the box `within` is cut there.
+    With a limit, neighbouring splits share a manifest while their references together are within
+    it. That needs `num_refs`, the number of references in each old manifest. Manifests in `new`,
+    which tasks have prepared, may be joined with their neighbours. Manifests that extend beyond the
+    box `within` are cut at its border.
     """
     grid = [dimension.num_chunks for dimension in array.shape]
     if 0 in grid:
@@ -81,8 +81,10 @@ def plan_array(
 
 
 def merge_split(rewrite: SplitRewrite, sources: Sequence[ChunkRefs]) -> list[ChunkRefs]:
-    """The references of one split, or of those that shared a manifest: old ones inside its box,
-    with the changes laid over. They are cut where one manifest has not room for them."""
+    """The references of one split, or of several that share a manifest: one table per manifest.
+
+    The edits are laid over the old references inside the box. A table beyond the limit is cut.
+    """
     refs = _merge(rewrite, sources)
     return cut_refs(refs, rewrite.sizes, rewrite.limit) if rewrite.limit else [refs]
 
@@ -92,25 +94,25 @@ def _merge(rewrite: SplitRewrite, sources: Sequence[ChunkRefs]) -> ChunkRefs:
     layers: list[Layer] = []
     for refs in sources:
         if refs.ndim != len(rewrite.box):
-            continue  # of a time when the array had other dimensions, see `snapshot.py`
+            continue  # written when the array had another number of dimensions
         is_inside = all(
             first <= low and high <= last
             for (first, last), (low, high) in zip(rewrite.box, refs.extents(), strict=True)
         )
         layers.append((refs if is_inside else refs.select(start, stop), None))
-    # Old manifests do not overlap: in this order most of them simply follow each other.
+    # Old manifests do not overlap. In this order most of them are joined without sorting.
     layers.sort(key=lambda layer: layer[0].index[0].tolist() if len(layer[0]) else [])
     layers += [(refs.take(rows), deleted) for refs, rows, deleted in rewrite.edits]
     return ChunkRefs.overlay(layers, len(rewrite.box))[0]
 
 
 class _Table(NamedTuple):
-    """References that are set, or indices that are deleted, with the splits of their rows."""
+    """References that are set, or indices that are deleted, grouped by split."""
 
     refs: ChunkRefs
     deleted: Index | None
     split: Ints
-    """Of each run of rows in one split."""
+    """The split of each run of rows."""
     bounds: Ints
     inside: Rows
 
@@ -132,9 +134,9 @@ class _Edits:
             self._tables.append(_Table(refs, None, *splits.runs(refs.index)))
         none = np.empty(0, np.int64)
         self.numbers = np.unique(np.concatenate([none, *(one.split for one in self._tables)]))
-        """The splits that have any."""
+        """The splits with edits, ascending."""
         self.num_refs = np.zeros(len(self.numbers), np.int64)
-        """References that are set in each, at most."""
+        """An upper bound of the references that are set in each of these splits."""
         for table in self._tables:
             if table.deleted is None:
                 at = np.searchsorted(self.numbers, table.split)
@@ -150,7 +152,7 @@ class _Edits:
 
 
 class _Old(NamedTuple):
-    """The manifests that an array has."""
+    """The manifests of an array before the commit."""
 
     manifests: Sequence[ManifestRef]
     num_refs: Sequence[int]
@@ -161,7 +163,7 @@ class _Old(NamedTuple):
 def _plan_each(
     splits: Splits, edits: _Edits, manifests: Sequence[ManifestRef], rewrite_all: bool
 ) -> SplitsPlan:
-    """A manifest for every split. An old one in a single split without edits can stay."""
+    """One manifest per split. An old manifest inside a split without edits is kept."""
     found = {number: SplitRewrite(splits.box(number)) for number in edits.numbers.tolist()}
     edits.lay_over(list(found.values()), np.arange(len(found)))
     whole: list[tuple[ManifestRef, int]] = []
@@ -172,7 +174,7 @@ def _plan_each(
             _take_in(found, splits, ref, numbers)
     kept = []
     for ref, number in whole:
-        # It may share its split with a manifest that has to be cut: then both move over.
+        # Its split may also have a part of a manifest that is cut. Then both are rewritten.
         if number in found:
             found[number].sources.append(ref)
         else:
@@ -183,7 +185,7 @@ def _plan_each(
 def _take_in(
     found: dict[int, SplitRewrite], splits: Splits, ref: ManifestRef, numbers: Sequence[int]
 ) -> None:
-    """An old manifest moves over into new ones of the splits it overlaps."""
+    """Make an old manifest a source of all splits it overlaps."""
     for number in numbers:
         if number not in found:
             found[number] = SplitRewrite(splits.box(number))

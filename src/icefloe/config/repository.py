@@ -57,7 +57,11 @@ class CompressionConfig(Section):
 
 @record()
 class CachingConfig(Section):
-    """How much of each kind of object is kept in memory; 0 switches a cache off."""
+    """How much of each kind of object is kept in memory; 0 switches a cache off.
+
+    `num_bytes_chunks` bounds the bytes of chunks that the repository stores itself, as they were
+    read: whole ones and ranges. It is 0 unless it is set. Virtual chunks are never kept.
+    """
 
     num_snapshot_nodes: OptionalU64 = None
     num_chunk_refs: OptionalU64 = None

@@ -1,9 +1,8 @@
-"""How long a commit waits while others are committing to the same repository.
+"""How long a commit waits while other processes commit to the same repository.
 
-One commit at a time can win; every other try that is under way meanwhile is wasted, and what it
-uploads slows the winner down. So whoever loses waits for a random while that doubles with every
-loss. What was learnt about the others is kept for the next commit, which has to do with the same
-ones; its first try does not wait.
+Of concurrent tries one succeeds. The others are wasted, and their uploads slow it down. So a commit
+that loses waits for a random time, whose range doubles with every loss. The number of losses is
+kept for the next commit, which probably has the same competitors. Its first try does not wait.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ _REMEMBERED_US = 10_000_000
 
 @record()
 class Contention:
-    """What a process knows about others that commit to the same repository."""
+    """What a process knows of its competitors."""
 
     losses: float = 0.0
-    """Doublings of the pause: one more for every loss, one less for every win."""
+    """How often the pause is doubled: plus one for a loss, minus one for a success."""
     seconds: float = 0.0
-    """What a try takes, about."""
+    """A moving average of the duration of a try."""
     changed_at: int = 0
 
     def pause(self, now: int, chance: float) -> float:
@@ -33,11 +32,11 @@ class Contention:
         return min(units * self.seconds, _LONGEST_PAUSE_S) * chance
 
     def lost(self, now: int, seconds: float) -> None:
-        """A try was in vain."""
+        """Note a try that another commit overtook."""
         self._note(now, seconds, min(self.losses + 1, _MOST_LOSSES))
 
     def won(self, now: int, seconds: float) -> None:
-        """A try was the first."""
+        """Note a try that succeeded."""
         self._note(now, seconds, max(self.losses - 1, 0.0))
 
     def _note(self, now: int, seconds: float, losses: float) -> None:

@@ -12,7 +12,7 @@ from icefloe.format.snapshot.file import Snapshot
 from icefloe.ids import SnapshotId
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.packing import close_packs, store_closed
-from icefloe.repo.prepared import edit_again
+from icefloe.repo.restore_edits import restore_edits
 from icefloe.repo.sessions import SessionMode, SessionState
 from icefloe.repo.workspace import Workspace
 from icefloe.repo.write_commit import store_aside
@@ -21,7 +21,7 @@ from icefloe.storage.spec import Storage
 
 @dataclass(frozen=True, slots=True)
 class ForkChanges:
-    """What a fork brings back. `root` is the snapshot of the session it comes from in the end."""
+    """The changes of a fork. `root` is the snapshot of the session at the top of its forks."""
 
     storage: Storage
     is_fork: bool
@@ -33,10 +33,10 @@ class ForkChanges:
 
 
 async def fork_session(workspace: Workspace) -> SessionState:
-    """A session that starts from this one as it is now and cannot be committed, only merged.
+    """A session that starts from the present state of this one. It can be merged, not committed.
 
-    Uncommitted changes are stored aside first, so that a fork is small to send, however much
-    was written before.
+    Uncommitted changes are first stored as a snapshot that nothing lists. So a fork is small to
+    send, whatever was written before.
     """
     state = workspace.state
     if state.mode == SessionMode.readonly:
@@ -51,7 +51,7 @@ async def fork_session(workspace: Workspace) -> SessionState:
 
 
 async def open_fork(handle: RepoHandle, fork: ForkChanges) -> SessionState:
-    """A fork that came from another process."""
+    """The session of a fork that was pickled."""
     snapshot = await handle.assets.snapshot(fork.snapshot_id)
     return _new_fork(snapshot, fork.root, fork.changes, fork.opened_at)
 
@@ -67,9 +67,9 @@ def _new_fork(
 
 
 async def fork_changes(workspace: Workspace) -> ForkChanges:
-    """The changes of a session; their chunks are stored, and will survive a power failure.
+    """The changes of a session, after all their chunks are stored and synced.
 
-    They have to be before a commit somewhere else refers to them.
+    Another process may commit references to these chunks as soon as it has the changes.
     """
     handle, state = workspace
     if state.mode == SessionMode.readonly:
@@ -77,23 +77,23 @@ async def fork_changes(workspace: Workspace) -> ForkChanges:
             "a read-only session has no changes that could be merged", ErrorKind.MERGE_NOT_ALLOWED
         )
     while True:
-        await edit_again(workspace, state.changes.prepared)
+        await restore_edits(workspace, state.changes.prepared)
         with state.lock:
             if state.changes.prepared:
-                continue  # another thread was faster
+                continue  # another thread has added some meanwhile
             packs = close_packs(state)
             changes = state.changes.copy()
             changes.chunks = {key: edits.copy() for key, edits in changes.chunks.items()}
             root, base = state.fork_root or state.snapshot_id, state.snapshot_id
             break
-    # What another thread writes from here on is not in the copy, and need not be stored for it.
+    # The copy does not have what other threads write from here on.
     await store_closed(workspace, packs)
     await handle.driver.sync()
     return ForkChanges(handle.storage, state.is_fork, root, base, changes, state.opened_at)
 
 
 async def merge_forks(workspace: Workspace, forks: Sequence[ForkChanges]) -> None:
-    """Lay the changes of forks over those of a session, in order; all of them or none.
+    """Merge the changes of forks into a session, in order. Either all are merged or none.
 
     Raises:
         SessionStateError: kind `merge-not-allowed` for forks of another repository or of a
@@ -111,8 +111,8 @@ async def merge_forks(workspace: Workspace, forks: Sequence[ForkChanges]) -> Non
         _require_same_origin(handle, fork, root)
     starts = {fork.snapshot_id: None for fork in forks}
     nodes = {key: (await handle.assets.snapshot(key)).nodes for key in starts}
-    # Where an array became smaller, the merge looks at every chunk that was written.
-    await edit_again(workspace, {key for fork in forks for key in fork.changes.updated})
+    # If an array became smaller, the merge needs the index of every chunk that was written.
+    await restore_edits(workspace, {key for fork in forks for key in fork.changes.updated})
     with state.writing():
         merged = state.changes
         for fork in forks:

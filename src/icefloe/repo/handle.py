@@ -12,6 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from icefloe.assets.assets import Assets
@@ -22,10 +23,8 @@ from icefloe.format.repo_info.snapshots import SnapshotInfo, SnapshotTable
 from icefloe.format.snapshot.file import Snapshot
 from icefloe.format.snapshot.nodes import ArrayData
 from icefloe.ids import ObjectId, SnapshotId
-from icefloe.legacy.generation import Generation
 from icefloe.on_demand import on_demand
 from icefloe.records import record
-from icefloe.repo.contention import Contention
 from icefloe.storage.driver import Driver, Version
 from icefloe.storage.spec import Storage
 
@@ -33,11 +32,17 @@ if TYPE_CHECKING:
     from icefloe.changes import zarr_metadata
     from icefloe.changes.change_set import ChangeSet
     from icefloe.format.columns.blobs import Ints
+    from icefloe.legacy import generation as generations
+    from icefloe.legacy.generation import Generation
+    from icefloe.repo import contention as competitors
+    from icefloe.repo.contention import Contention
 
     Line = list[SnapshotInfo] | tuple[SnapshotTable, Ints]
     """A snapshot and its ancestors: values, or rows of a table."""
 
 else:
+    competitors = on_demand("icefloe.repo.contention")
+    generations = on_demand("icefloe.legacy.generation")
     zarr_metadata = on_demand("icefloe.changes.zarr_metadata")
 
 Id = TypeVar("Id", bound=ObjectId)
@@ -62,7 +67,11 @@ class Shared:
     """Of config.yaml, in a repository that has one."""
     clock_checked_at: int | None = None
     """When this machine's clock was last compared with the storage's, in microseconds."""
-    contention: Contention = field(default_factory=Contention)
+
+    @cached_property
+    def contention(self) -> Contention:
+        """What this process knows of others that commit to the repository."""
+        return competitors.Contention()
 
 
 @record(frozen=True)
@@ -156,9 +165,6 @@ class Family(ABC):
 
     name: str
     """The name of the generation of the format, such as "spec-2"."""
-    noun: str
-    """What messages call a repository of this family."""
-    generation: Generation
     spec_version: int
     """What `Repository.spec_version` says; 0 before spec version 1."""
     is_writable = True
@@ -171,6 +177,16 @@ class Family(ABC):
     """Nodes have numbers of 32 bits, of which two might be the same."""
     looks_before_upload = False
     """A commit calls `require_tip` before it uploads; one that rebases always does."""
+
+    @property
+    def generation(self) -> Generation:
+        """The generation of the format."""
+        return generations.Generation(self.name)
+
+    @property
+    def noun(self) -> str:
+        """What messages call a repository of this family."""
+        return self.generation.noun
 
     # -- recognising and creating
 

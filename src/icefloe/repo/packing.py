@@ -25,11 +25,11 @@ def is_packed(handle: RepoHandle, size: int) -> bool:
 async def add_chunk(
     workspace: Workspace, node: Node, coordinates: Coordinates, data: bytes
 ) -> None:
-    """Make a chunk part of the session; whoever fills a pack waits until it is stored.
+    """Add a chunk to the session. The caller that fills a pack waits until it is stored.
 
     Raises:
-        StorageError: a pack could not be stored. Its chunks stay in the session, and it is tried
-            again by the next chunk and by the commit.
+        StorageError: a pack could not be stored. Its chunks stay in the session. The next chunk
+            and the commit try again.
     """
     handle, state = workspace
     await _make_room(workspace)
@@ -47,7 +47,7 @@ async def add_chunk(
 
 
 async def store_packs(workspace: Workspace) -> None:
-    """Store every chunk of the session that only memory has."""
+    """Store every chunk of the session that is only in memory."""
     state = workspace.state
     with state.lock:
         packs = close_packs(state)
@@ -55,18 +55,19 @@ async def store_packs(workspace: Workspace) -> None:
 
 
 def close_packs(state: SessionState) -> list[Pack]:
-    """Give every chunk of the session its place; for callers who hold the lock.
+    """Close the open pack, so that every chunk has its object and offset.
 
-    Returns what has to be stored (`store_closed`) before anything refers to the chunks for good.
-    Packs that another thread is storing are among them: storing one twice is rare, does no harm,
-    and waits for nobody.
+    The caller holds the lock.
+    Returns the packs that have to be stored (`store_closed`) before a manifest refers to them.
+    Packs that another thread is storing are among them: storing a pack twice is harmless, and
+    needs no waiting.
     """
     state.packs.close(state.changes)
     return state.packs.take(all_closed=True)
 
 
 async def _make_room(workspace: Workspace) -> None:
-    """Bound what is kept in memory: failed packs come first, and not too many are in flight."""
+    """Bound the memory: store packs that failed before, and limit those in flight."""
     handle, state = workspace
     with state.lock:
         failed = state.packs.take()
@@ -79,7 +80,7 @@ async def _make_room(workspace: Workspace) -> None:
 
 
 async def store_closed(workspace: Workspace, packs: list[Pack]) -> None:
-    """Store packs that are closed; if that fails, they are still the session's."""
+    """Store packs that are closed. If that fails, they stay in the session."""
     handle, state = workspace
     if not packs:
         return

@@ -31,7 +31,7 @@ from icefloe.format.snapshot.nodes import Node
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import NodeId, SnapshotId
 from icefloe.repo.handle import LineCommit, RepoHandle
-from icefloe.repo.prepared import edit_again
+from icefloe.repo.restore_edits import restore_edits
 from icefloe.repo.session_view import committed_chunks
 from icefloe.repo.sessions import SessionMode, SessionState
 from icefloe.repo.workspace import Workspace
@@ -111,7 +111,7 @@ async def rebase_sealed(workspace: Workspace, solver: ConflictSolver) -> int:
             snapshots={**line.snapshots, **{snapshot.id: snapshot for snapshot in found}},
             chunks={**line.chunks, **chunks},
         )
-        await edit_again(workspace, unfit)
+        await restore_edits(workspace, unfit)
     if conflicts:
         raise RebaseFailedError(line.commits[reached].id.text, conflicts)
     return reached

@@ -1,8 +1,8 @@
 """What a session sees: a snapshot, and the changes on top of it.
 
-A commit, a rebase and a discard put another view in the place of the session's present one. A
-reader takes the view once and goes on with it, so that the nodes, references and manifests it
-finds belong together, whatever happens to the session meanwhile.
+A commit, a rebase and a discard replace the view of a session by another one. An operation that
+reads takes the view once. So the nodes, references and manifests it finds belong together, whatever
+happens to the session meanwhile.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from icefloe.format.snapshot.file import ManifestFiles, Snapshot
 from icefloe.format.snapshot.nodes import ArrayData, Node
 from icefloe.ids import NodeId
 from icefloe.repo.handle import RepoHandle
-from icefloe.repo.preload import load_manifest
+from icefloe.repo.load_manifest import load_manifest
 
 _MANIFESTS_AT_ONCE = 128
 
 
 class SessionView:
-    """A snapshot with changes and the packs that their chunks wait in.
+    """A snapshot, the changes on top of it, and the packs that hold chunks not yet stored.
 
-    The snapshot never changes. The session adds to the changes and packs of its present view,
-    while it holds the lock, which is the session's own.
+    The snapshot never changes. The session adds to the changes and packs of its present view while
+    it holds its lock.
     """
 
     def __init__(self, snapshot: Snapshot, changes: ChangeSet, packs: Packs, lock: RLock) -> None:
@@ -39,7 +39,7 @@ class SessionView:
         self.packs = packs
         self.lock = lock
         self.has_read = False
-        """Whether a manifest was needed already: small ones come along with the first."""
+        """Whether a manifest was loaded already. The first one brings small ones along."""
         self._nodes: dict[str, Node] = {}
         self._boxes: dict[NodeId, ManifestBoxes] = {}
 
@@ -59,7 +59,7 @@ class SessionView:
         return node
 
     def find_document(self, path: str) -> bytes | None:
-        """The zarr.json of the node at `path`, or None; nothing else of the node is looked at."""
+        """The zarr.json of the node at `path`, or None. Nothing else of the node is decoded."""
         if self.changes.is_empty:
             return self.snapshot.nodes.find_user_data(path)
         node = self.find_node(path)
@@ -92,7 +92,7 @@ class SessionView:
             return [self.node(path) for path in self.all_paths(below)]
 
     def boxes(self, node: Node) -> ManifestBoxes:
-        """Where the manifests of an array are; remembered like the node."""
+        """The boxes of the manifests of an array; remembered like the node."""
         assert node.array is not None
         found = self._boxes.get(node.id)
         if found is None or found.manifests is not node.array.manifests:

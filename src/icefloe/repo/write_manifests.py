@@ -1,7 +1,6 @@
-"""The manifests of a commit: old ones fetched together, edits laid over them, new ones written.
+"""Writing the manifests of a commit: old ones are fetched, edits laid over them, new ones written.
 
-A commit of any size goes through in batches, each small enough to be held in memory: fetch, merge,
-encode, write, let go.
+That happens in batches that fit into memory, so that a commit may have any size.
 """
 
 from __future__ import annotations
@@ -24,26 +23,26 @@ _FILES_AT_ONCE = 1 << 10
 
 
 class _Task(NamedTuple):
-    """The manifest of one split, or of splits that share, to be made."""
+    """The manifest of one split, or of several that share one, to be written."""
 
     node_id: NodeId
     rewrite: SplitRewrite
 
     def num_refs(self, files: ManifestFiles) -> int:
-        """References that have to be in memory for it, at most."""
+        """An upper bound of the references that have to be in memory for it."""
         return self.rewrite.num_edits + files.refs_in([ref.id for ref in self.rewrite.sources])
 
 
 async def write_manifests(
     handle: RepoHandle, arrays: Mapping[NodeId, SplitsPlan], files: ManifestFiles
 ) -> dict[NodeId, list[NewManifest]]:
-    """Write what the plans say, and return what was written for each changed array."""
+    """Write the manifests of the plans; returns the new ones of each array."""
     tasks = [
         _Task(node_id, rewrite)
         for node_id, array_plan in arrays.items()
         for rewrite in array_plan.rewrites
     ]
-    # A large manifest that is being cut is needed by many batches: it is let go after the last.
+    # A large manifest that is cut is a source of many batches. It is dropped after the last.
     uses = Counter(ref.id for task in tasks for ref in task.rewrite.sources)
     held: dict[ManifestId, Manifest] = {}
     made: dict[NodeId, list[NewManifest]] = {}
@@ -66,7 +65,7 @@ async def write_manifests(
 
 
 def forget_replaced(handle: RepoHandle, before: Snapshot, after: Snapshot) -> None:
-    """Drop the manifests that a commit replaced from the cache: hardly anyone reads them again."""
+    """Drop the manifests that a commit replaced from the cache: they are rarely read again."""
     replaced = before.manifest_files.not_in(after.manifest_files)
     handle.assets.caches.manifests.drop(replaced)
 

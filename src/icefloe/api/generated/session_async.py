@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from icefloe.api import values
     from icefloe.api.values import ChunkType
     from icefloe.changes.solvers import ConflictSolver
-    from icefloe.repo import commit, rearrange, rebase, relabel
+    from icefloe.repo import commit, move_chunks, rearrange, rebase
     from icefloe.store import session_queries
 else:
     values = on_demand("icefloe.api.values")
     commit = on_demand("icefloe.repo.commit")
+    move_chunks = on_demand("icefloe.repo.move_chunks")
     rearrange = on_demand("icefloe.repo.rearrange")
     rebase = on_demand("icefloe.repo.rebase")
-    relabel = on_demand("icefloe.repo.relabel")
     session_queries = on_demand("icefloe.store.session_queries")
 
 
@@ -120,7 +120,7 @@ class SessionAsync:
 
         Move all chunks of an array by a number of chunks along each dimension.
         """
-        return await relabel.shift_array(self._aio_workspace, array_path, chunk_offset)
+        return await move_chunks.shift_array(self._aio_workspace, array_path, chunk_offset)
 
     async def reindex_array_async(
         self,
@@ -132,7 +132,7 @@ class SessionAsync:
 
         Give the chunks of an array other indices; no bytes are copied.
         """
-        return await relabel.reindex_array(self._aio_workspace, array_path, forward, backward)
+        return await move_chunks.reindex_array(self._aio_workspace, array_path, forward, backward)
 
     async def get_node_id_async(self, path: str) -> str:
         """Like `get_node_id`, inside an event loop.

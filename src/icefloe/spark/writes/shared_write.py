@@ -25,7 +25,7 @@ from icefloe.errors import ErrorKind, SessionStateError
 from icefloe.format.snapshot.nodes import Node
 from icefloe.ids import NodeId
 from icefloe.repo.packing import store_packs
-from icefloe.repo.prepared import edits_of
+from icefloe.repo.restore_edits import edits_of
 from icefloe.repo.workspace import Workspace
 from icefloe.spark.writes import ref_blocks
 from icefloe.spark.writes.reducers import Reductions, cut_blocks, plan_reductions, reduce_blocks

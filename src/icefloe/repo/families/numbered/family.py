@@ -48,12 +48,10 @@ class Numbered(Family):
         inline_attributes_bytes: int | None = None,
     ) -> None:
         self.names = names
-        self.generation = generation
         self.form = form
         self.id_size = id_size
         self.inline_attributes_bytes = inline_attributes_bytes
         self.name = generation.value
-        self.noun = generation.noun
         # The program of those weeks named refs otherwise, and had no schema for what it wrote.
         self.is_writable = generation is Generation.NUMBERED and names == DOCUMENT
         self.numbers_nodes = generation is Generation.NUMBERED

@@ -24,7 +24,6 @@ from icefloe.format.repo_info.snapshots import SnapshotInfo
 from icefloe.format.snapshot.file import Snapshot
 from icefloe.format.snapshot.nodes import ArrayData
 from icefloe.ids import FIRST_SNAPSHOT_ID, SnapshotId
-from icefloe.legacy.generation import Generation
 from icefloe.repo.clock_checks import MOST_CLOCK_SKEW_US
 from icefloe.repo.families import creation
 from icefloe.repo.families.spec1 import config_yaml, refs
@@ -58,8 +57,6 @@ class Spec1(Family):
     """Repositories with one small file per ref, which is replaced under a condition."""
 
     name = "spec-1"
-    noun = "a repository of spec version 1"
-    generation = Generation.SPEC_1
     spec_version = 1
 
     # -- recognising and creating

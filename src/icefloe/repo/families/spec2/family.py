@@ -13,7 +13,6 @@ from icefloe.format import layout
 from icefloe.format.repo_info.file import RepoInfo, decode_repo_info
 from icefloe.format.repo_info.snapshots import SnapshotInfo
 from icefloe.ids import SnapshotId
-from icefloe.legacy.generation import Generation
 from icefloe.on_demand import on_demand
 from icefloe.repo.families.spec2.checks import (
     require_branch,
@@ -60,8 +59,6 @@ class Spec2(Family):
     """Repositories with a `repo` object, which every change replaces under a condition."""
 
     name = "spec-2"
-    noun = "a repository of spec version 2"
-    generation = Generation.SPEC_2
     spec_version = 2
     stores_parents = False
     has_repo_object = True

@@ -61,8 +61,6 @@ class StateFile(Family):
     """Datasets with a state file, which every change replaces under a condition."""
 
     name = Generation.STATE_FILE.value
-    noun = Generation.STATE_FILE.noun
-    generation = Generation.STATE_FILE
     spec_version = 0
     looks_before_upload = True
 

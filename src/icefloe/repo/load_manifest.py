@@ -1,8 +1,8 @@
 """Fetching small manifests ahead, together with the first one that a session asks for.
 
-Reading a dataset starts with its coordinates: small arrays with a manifest each. When the first
-manifest is needed, the others that the settings call for travel with it, so that they cost no
-further round trip, and a session that reads nothing costs nothing.
+A reader of a dataset first reads its coordinates: small arrays with one manifest each. The first
+read of a manifest also fetches the others that the settings name, in the same round trip. A session
+that reads no chunk fetches nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 async def load_manifest(
     handle: RepoHandle, snapshot: Snapshot, wanted: ManifestFileInfo, *, is_first: bool
 ) -> Manifest:
-    """A manifest that is not in the cache; with the first of a session, others come along."""
+    """Load a manifest that is not in the cache. The first one of a session brings others along."""
     files = snapshot.manifest_files
     ahead = _plan(handle, snapshot) if is_first and len(files) > 1 else []
     requests = [(wanted.id, wanted.size_bytes)]
@@ -31,7 +31,7 @@ async def load_manifest(
         try:
             return (await handle.assets.manifests(requests))[0]
         except IcechunkError as error:
-            # Nobody has asked for the others yet: whoever does will hear of it.
+            # The other manifests were not asked for. A read that needs one raises its error.
             _log.warning("manifests could not be fetched ahead: %s", error)
     return await handle.assets.manifest(wanted.id, wanted.size_bytes)
 

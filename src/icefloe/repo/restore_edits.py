@@ -1,4 +1,4 @@
-"""Manifests that were written ahead of a commit, taken into a session and out of it again."""
+"""Turning prepared manifests back into ordinary edits of a session."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from icefloe.repo.workspace import Workspace
 
 
 async def edits_of(handle: RepoHandle, node_id: NodeId, ahead: PreparedArray) -> EditLayer:
-    """What was set and deleted, found in the manifests that were written for it."""
+    """The references that were set and the indices that were deleted, read from the manifests."""
     touched = ahead.touched.unpack()
     files = [(info.id, info.size_bytes) for info in ahead.files]
     found = [manifest.find(node_id) for manifest in await handle.assets.manifests(files)]
@@ -23,10 +23,10 @@ async def edits_of(handle: RepoHandle, node_id: NodeId, ahead: PreparedArray) ->
     return refs.take(rows[rows >= 0]), touched[rows < 0]
 
 
-async def edit_again(workspace: Workspace, nodes: Iterable[NodeId]) -> None:
-    """Turn what was written ahead for some arrays into ordinary edits, which go on any base.
+async def restore_edits(workspace: Workspace, nodes: Iterable[NodeId]) -> None:
+    """Replace the prepared manifests of some arrays by edits, which can be laid over any base.
 
-    For the session nothing changes. Every reference is in memory afterwards.
+    The content of the session does not change. Its references are in memory afterwards.
     """
     handle, state = workspace
     for node_id in list(nodes):
@@ -35,7 +35,7 @@ async def edit_again(workspace: Workspace, nodes: Iterable[NodeId]) -> None:
             continue
         layer = await edits_of(handle, node_id, ahead)
         with state.lock:
-            # Another thread may have discarded it, or added to it; whoever asks looks again.
+            # Another thread may have discarded it or added to it. Callers check again.
             if state.changes.prepared.get(node_id) is ahead:
                 state.changes.lay_below(node_id, layer)
                 state.forget_nodes()

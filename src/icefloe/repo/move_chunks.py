@@ -38,12 +38,12 @@ async def reindex_array(
 
 
 async def _relabel(workspace: Workspace, path: str, move: _Move) -> None:
-    """Give chunks other places. What other threads write to the array comes before or after."""
+    """Change the indices of chunks. A concurrent write to the array starts the move again."""
     handle, state = workspace
     for _ in range(_MOST_TRIES):
         node, grid = _regular_array(state, path)
         with state.lock:
-            state.packs.close(state.changes)  # a chunk in an open pack is known by its place
+            state.packs.close(state.changes)  # an open pack knows its chunks by their indices
             seen = _edits_of(state, node)
         moved, vacated = move(await all_chunks(handle, state.view, node), grid)
         with state.writing():
