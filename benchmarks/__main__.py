@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks import scale, spark
+from benchmarks import collecting, scale, spark
 from benchmarks.cases import FILE_CASES, Case, ScenarioName
 from benchmarks.data import ROWS_PER_STEP
 from benchmarks.fresh import measure_program
@@ -41,6 +41,9 @@ def main() -> None:
         sys.exit(NEEDS_OFFICIAL)
     if arguments.only == "scale":
         print("\n".join(scale.run(arguments.refs)))
+        return
+    if arguments.only == "collect":
+        print("\n".join(collecting.run(collecting.DEFAULT_OBJECTS)))
         return
     if arguments.only == "spark":
         spark.run(min(arguments.rounds, 2), _say)
@@ -141,8 +144,8 @@ def _arguments() -> argparse.Namespace:
         "--only",
         default="",
         metavar="SUBSTRING",
-        help="cases to measure, or a group: files, repositories, fresh processes; or scale or "
-        "spark alone",
+        help="cases to measure, or a group: files, repositories, fresh processes; or scale, "
+        "collect or spark alone",
     )
     parser.add_argument(
         "--refs", type=int, default=scale.DEFAULT_REFS, help="references of the array of scale"

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from icefloe.api.migration import migrate_repository
     from icefloe.api.repository import Repository
     from icefloe.api.session import ForkSession, Session
+    from icefloe.api.upgrade_call import upgrade_icechunk_repository
     from icefloe.api.values import (
         ChunkType,
         ManifestFileInfo,
@@ -154,6 +155,7 @@ __all__ = [
     # repositories
     "Repository",
     "migrate_repository",
+    "upgrade_icechunk_repository",
     "MigrationReport",
     "Session",
     "ForkSession",
@@ -282,6 +284,7 @@ _NAMES_OF = {
     "api.ancestry_graph": ("AncestryGraph",),
     "api.generations": ("NumberedRefs", "StateFileDataset"),
     "api.migration": ("migrate_repository",),
+    "api.upgrade_call": ("upgrade_icechunk_repository",),
     "api.repository": ("Repository",),
     "api.session": ("ForkSession", "Session"),
     "api.values": (

@@ -20,6 +20,13 @@ def test_examples_in_docstrings_are_true(name: str) -> None:
     assert doctest.testmod(importlib.import_module(name)).failed == 0
 
 
+def test_the_programs_in_the_page_on_maintenance_run() -> None:
+    page = (ROOT / "docs" / "maintenance.md").read_text()
+    programs = [part.partition("```")[0] for part in page.split("```python\n")[1:]]
+    assert len(programs) > 3
+    exec("\n".join(programs), {})
+
+
 def test_the_tour_runs_to_its_end() -> None:
     run = subprocess.run(
         [sys.executable, "examples/tour.py"],

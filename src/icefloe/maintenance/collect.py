@@ -128,6 +128,7 @@ class _Collection:
             reached = await live.reachable_snapshots(self.handle, tips.values())
             await self._walk(reached)
             in_use, forgotten = self._in_use(reached, reached), 0
+            await refs_v1.require_not_migrated(self.handle)
         return GarbagePlan(
             self.handle.storage.url,
             self.handle.clock.now_us(),
@@ -244,6 +245,9 @@ class _Collection:
             await self._walk(reached)
             moved = {name: tip for name, tip in tips.items() if touched.get(name) != tip}
             if not moved:
+                # An upgrade to version 2 writes `repo` before it deletes refs. If there is none,
+                # no ref was missing when they were read.
+                await refs_v1.require_not_migrated(self.handle)
                 return self._in_use(reached, reached)
             for name, tip in moved.items():
                 kind, _, bare = name.partition(".")

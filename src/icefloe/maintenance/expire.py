@@ -16,6 +16,7 @@ from icefloe.maintenance.retention import (
     plan_plain_expiration_v1,
     without,
 )
+from icefloe.repo.families.spec1.refs import require_not_migrated
 from icefloe.repo.families.spec2.checks import require_online
 from icefloe.repo.families.spec2.update import Changed, update_repo
 from icefloe.repo.handle import RepoHandle
@@ -67,6 +68,7 @@ async def _expire_v1(handle: RepoHandle, rules: Rules, *, dry_run: bool) -> set[
     """One file after the other. A crash leaves some lines cut and others not; doing it again
     cuts the rest."""
     tips = await live.ref_tips(handle)
+    await require_not_migrated(handle)
     infos = await live.reachable_infos(handle.driver, tips.values())
     history = SnapshotLines(
         SnapshotTable.from_infos(infos),

@@ -77,7 +77,9 @@ async def reachable_infos(driver: Driver, tips: Iterable[SnapshotId]) -> list[Sn
     frontier = set(tips)
     while frontier:
         for one in await fetch_snapshots(driver, sorted(frontier)):
-            seen[one.id] = SnapshotInfo(one.id, one.parent_id, one.flushed_at, one.message)
+            seen[one.id] = SnapshotInfo(
+                one.id, one.parent_id, one.flushed_at, one.message, one.metadata
+            )
         parents = {seen[one].parent_id for one in frontier} - {None}
         frontier = {one for one in parents if one is not None and one not in seen}
     return list(seen.values())

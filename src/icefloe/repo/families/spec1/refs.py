@@ -54,6 +54,20 @@ async def _listed(handle: RepoHandle) -> dict[str, set[str]]:
     return found
 
 
+async def list_deleted_tags(handle: RepoHandle) -> dict[str, SnapshotId | None]:
+    """Deleted tags, with their snapshots where the file that says so is still there."""
+    keys = [entry.key for entry in await handle.driver.list(layout.REFS)]
+    found: dict[str, SnapshotId | None] = {}
+    for key in keys:
+        folder, _, file = key.removeprefix(layout.REFS).partition("/")
+        if file == "ref.json.deleted":
+            name = folder.partition(".")[2]
+            old = await find_object(handle.driver, layout.tag_key(name))
+            tip = None if old is None else decode_ref_file(old[0], layout.tag_key(name))
+            found[name] = tip
+    return found
+
+
 async def lookup_branch(handle: RepoHandle, name: str) -> SnapshotId:
     """The tip of a branch."""
     return (await _require_branch(handle, name))[0]

@@ -1,0 +1,44 @@
+"""`upgrade_icechunk_repository`: spec version 1 to 2, where the repository is."""
+
+from __future__ import annotations
+
+from icefloe.api.maintenance_values import reporter
+from icefloe.api.repository import Repository
+from icefloe.maintenance.migration.upgrade import upgrade
+from icefloe.maintenance.progress import Report
+from icefloe.storage.run import run_blocking
+
+
+def upgrade_icechunk_repository(
+    repo: Repository,
+    *,
+    dry_run: bool,
+    delete_unused_v1_files: bool = True,
+    prefetch_concurrency: int | None = None,
+    progress: Report | None = None,
+) -> Repository:
+    """Upgrade a repository of spec version 1 to version 2; returns it, opened again.
+
+    Branches, tags, deleted tags, history and the saved configuration carry over; snapshots,
+    manifests and chunks stay as they are. Objects opened before fail when they commit.
+    A call that was interrupted can be repeated. `dry_run` reads everything and changes nothing.
+
+    Official clients of version 1 must not write meanwhile, and do not notice the upgrade unless
+    `delete_unused_v1_files` is on. `prefetch_concurrency` has no effect: snapshots are read along
+    all branches at once.
+
+    Raises:
+        SessionStateError: the repository has another version.
+    """
+    if prefetch_concurrency is not None and prefetch_concurrency < 1:
+        raise ValueError(f"prefetch_concurrency is {prefetch_concurrency}, expected 1 or more")
+    with reporter(progress) as report:
+        run_blocking(
+            upgrade(
+                repo.handle,
+                dry_run=dry_run,
+                delete_unused_v1_files=delete_unused_v1_files,
+                report=report,
+            )
+        )
+    return repo.reopen()
