@@ -30,7 +30,7 @@ import pyarrow as pa
 import icefloe.spark
 from benchmarks.measure import run_in_process
 from icefloe.spark.ingests.scan_sources import (
-    FILES_A_TASK,
+    FILES_PER_TASK,
     SCHEMA,
     descriptions_of,
     pack_parts,
@@ -149,7 +149,7 @@ def write_rows(folder: Path, count: int) -> None:
     with pa.ipc.new_stream(str(folder / "rows"), SCHEMA) as writer:
         for number, source in enumerate(descriptions(folder, count), start=1):
             batches.append(pack_source(source.location, source, splitter))
-            if number % FILES_A_TASK == 0 or number == count:
+            if number % FILES_PER_TASK == 0 or number == count:
                 batches.append(pack_parts(splitter.finish()))
                 writer.write_table(pa.Table.from_batches(batches).combine_chunks())
                 splitter, batches = Splitter(), []

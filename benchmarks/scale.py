@@ -31,7 +31,7 @@ _PER_ROW = _GRID[0] * _GRID[1]
 _ROWS_PER_BATCH = 200
 _APPENDS = 10
 _ROWS_PER_SPLIT = 128
-_MOST_SECONDS = 900.0
+_MAX_SECONDS = 900.0
 SIDES = ("icefloe", "official")
 
 
@@ -54,10 +54,10 @@ def run(refs: int) -> list[str]:
             command = [sys.executable, "-m", "benchmarks.scale", side, str(refs), folder]
             try:
                 done = subprocess.run(
-                    command, capture_output=True, text=True, timeout=_MOST_SECONDS, check=False
+                    command, capture_output=True, text=True, timeout=_MAX_SECONDS, check=False
                 )
             except subprocess.TimeoutExpired:
-                lines.append(f"{side:9} not finished after {_MOST_SECONDS:.0f} s")
+                lines.append(f"{side:9} not finished after {_MAX_SECONDS:.0f} s")
                 continue
         if done.returncode:
             lines.append(f"{side:9} failed: {done.stderr.strip().splitlines()[-1:]}")

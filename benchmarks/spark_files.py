@@ -11,7 +11,7 @@ import netCDF4
 import numpy as np
 
 STEPS, ROWS, COLUMNS = 24, 361, 720
-REFS_A_FILE = 50_000
+REFS_PER_FILE = 50_000
 _CHUNKY_STEPS = 50
 
 
@@ -70,16 +70,16 @@ def make_steps(folder: Path, count: int) -> None:
 
 
 def make_chunky(folder: Path, count: int) -> None:
-    """Files of `REFS_A_FILE` chunks of one value each. They differ in their times only."""
+    """Files of `REFS_PER_FILE` chunks of one value each. They differ in their times only."""
     folder.mkdir()
     first = folder / "00000.nc"
-    rows = REFS_A_FILE // _CHUNKY_STEPS
+    rows = REFS_PER_FILE // _CHUNKY_STEPS
     with netCDF4.Dataset(first, "w") as file:
         file.createDimension("time", _CHUNKY_STEPS)
         file.createDimension("y", rows)
         steps = np.arange(_CHUNKY_STEPS)
         file.createVariable("time", "i8", ("time",), contiguous=True)[:] = steps
-        values = np.arange(REFS_A_FILE).reshape(_CHUNKY_STEPS, rows) % 9
+        values = np.arange(REFS_PER_FILE).reshape(_CHUNKY_STEPS, rows) % 9
         file.createVariable("v", "i2", ("time", "y"), chunksizes=(1, 1))[:] = values
     for number in range(1, count):
         path = folder / f"{number:05}.nc"

@@ -28,7 +28,7 @@ import zarr
 import icefloe
 import icefloe.spark
 from benchmarks.measure import run_in_process
-from benchmarks.spark_files import REFS_A_FILE, make_chunky, make_grids, make_steps
+from benchmarks.spark_files import REFS_PER_FILE, make_chunky, make_grids, make_steps
 from benchmarks.spark_rows import Row, measure
 from icefloe import Repository
 from icefloe.virtual import ingest_local
@@ -201,7 +201,7 @@ def measure_refs(sizes: Iterable[int]) -> Iterator[dict[str, float]]:
     """What the driver needs for so many references, each in a process of its own."""
     for size in sizes:
         with tempfile.TemporaryDirectory(prefix="icefloe-benchmarks-") as name:
-            make_chunky(Path(name) / "files", max(1, size // REFS_A_FILE))
+            make_chunky(Path(name) / "files", max(1, size // REFS_PER_FILE))
             printed = run_in_process("benchmarks.spark_ingest", "peak", name)
         yield json.loads(printed.splitlines()[-1])
 

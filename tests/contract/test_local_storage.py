@@ -179,7 +179,7 @@ def test_storage_that_is_not_durable_never_waits_for_the_disk(
 def test_many_unsynced_files_are_synced_early(
     driver: Driver, fsynced: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(directory, "MOST_PENDING", 10)
+    monkeypatch.setattr(directory, "MAX_PENDING", 10)
     run_blocking(driver.put_many([(f"chunks/{number}", b"1") for number in range(25)]))
     early = {path for path in fsynced if "/chunks/" in path}
     assert len(early) == 20

@@ -30,14 +30,14 @@ from tests.differential.situation import Situation
 SHARDS = 8
 ENOUGH_TO_COUNT = 300
 """Steps: fewer say nothing about shares of them."""
-MOST_SECONDS = 300
+MAX_SECONDS = 300
 """A program takes one or two, and is made short in thirty."""
 
 
 @contextmanager
 def limited_time() -> Iterator[None]:
     """End the process with a traceback if a program does not come to its end."""
-    faulthandler.dump_traceback_later(MOST_SECONDS, exit=True)
+    faulthandler.dump_traceback_later(MAX_SECONDS, exit=True)
     try:
         yield
     finally:

@@ -17,7 +17,7 @@ from typing import Any
 MOST_MEMORY = 512 * 1024 * 1024
 """No damaged file of a few kilobytes makes a decoder ask for more than this."""
 
-MOST_SECONDS = 5.0
+MAX_SECONDS = 5.0
 """Far above the slowest honest call, which takes some hundredths."""
 
 
@@ -46,20 +46,20 @@ def limited_memory(most: int = MOST_MEMORY) -> Iterator[None]:
 
 @contextmanager
 def limited_time(pieces: int = 1) -> Iterator[Callable[[], Any]]:
-    """A function to call before each of so many pieces of work: it then has `MOST_SECONDS`.
+    """A function to call before each of so many pieces of work: it then has `MAX_SECONDS`.
 
     Python can stop only Python. Code in C that does not come back ends the process, with a
     traceback, when all pieces together have taken far too long.
     """
 
     def stop(*_: Any) -> None:
-        raise TooSlowError(f"took more than {MOST_SECONDS} seconds of processor time")
+        raise TooSlowError(f"took more than {MAX_SECONDS} seconds of processor time")
 
     # Not the timer and the signal that pytest-timeout uses.
     before = signal.signal(signal.SIGVTALRM, stop)
     faulthandler.dump_traceback_later(60 + pieces * _MOST_SECONDS_ON_AVERAGE, exit=True)
     try:
-        yield lambda: signal.setitimer(signal.ITIMER_VIRTUAL, MOST_SECONDS)
+        yield lambda: signal.setitimer(signal.ITIMER_VIRTUAL, MAX_SECONDS)
     finally:
         faulthandler.cancel_dump_traceback_later()
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)

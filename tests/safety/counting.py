@@ -20,7 +20,7 @@ from zarr.core.sync import sync
 import icefloe
 from icefloe.ids import FIRST_SNAPSHOT_ID
 
-MOST_SECONDS = 100.0
+MAX_SECONDS = 100.0
 """How long one writer tries to get one commit in."""
 FIRST_PAUSE = 0.01
 MOST_WRITERS = 64
@@ -58,7 +58,7 @@ def start_counting(repo: icefloe.Repository, num_turns: int) -> None:
 
 def count_once(repo: icefloe.Repository, writer: int, turn: int) -> Counted:
     """Add one to the counter; returns once the commit is acknowledged."""
-    deadline = time.monotonic() + MOST_SECONDS
+    deadline = time.monotonic() + MAX_SECONDS
     for attempt in itertools.count():
         session = repo.writable_session("main")
         value = _read(session, COUNTER) + 1

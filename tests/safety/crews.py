@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.safety.worker import Job
 
 ROOT = Path(__file__).parents[2]
-MOST_SECONDS = 110.0
+MAX_SECONDS = 110.0
 """No wait is longer than this, all waits for one answer together."""
 
 
@@ -67,7 +67,7 @@ def crew(number: int) -> Iterator[list[Worker]]:
 
 
 def wait_for_all(workers: Iterable[Worker], word: str) -> None:
-    deadline = time.monotonic() + MOST_SECONDS
+    deadline = time.monotonic() + MAX_SECONDS
     for worker in workers:
         worker.wait_for(word, deadline)
 

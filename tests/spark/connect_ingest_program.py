@@ -22,7 +22,9 @@ def main(url: str, pattern: str) -> None:
             report = icefloe.spark.ingest(
                 spark, pattern, url, group=mode, concat_dim="time", mode=mode
             )
-            reducers.REDUCED_FROM = reducers.LEAST_A_PIECE = 1  # the second is done as a big job is
+            reducers.MIN_REDUCED_CHUNKS = reducers.MIN_CHUNKS_PER_PIECE = (
+                1  # the second is done as a big job is
+            )
             found.append([report.files_added, report.chunks_written > 0, report.refs_written > 0])
         sys.stdout.write(json.dumps([type(spark).__module__, *found]) + "\n")
     finally:

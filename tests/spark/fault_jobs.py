@@ -35,7 +35,7 @@ NUM_FILES = 6
 # What may be left over: a fork keeps the changes of its session in a snapshot of its own, and the
 # copy of `repo` is made ahead of the commit.
 _LOST = {"chunk", "manifest", "snapshot", "transaction_log", "backup"}
-_REDUCED = (reducers.REDUCED_FROM, reducers.LEAST_A_PIECE)
+_REDUCED = (reducers.MIN_REDUCED_CHUNKS, reducers.MIN_CHUNKS_PER_PIECE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +108,11 @@ class Job:
     def run(self, spark: SparkSession, place: Place, fault: Fault | None = None) -> None:
         """The whole job, with its commit."""
         reduced = (1, 1) if self.is_reduced else _REDUCED
-        reducers.REDUCED_FROM, reducers.LEAST_A_PIECE = reduced
+        reducers.MIN_REDUCED_CHUNKS, reducers.MIN_CHUNKS_PER_PIECE = reduced
         try:
             self.on_spark(spark, place, place.open(fault=fault))
         finally:
-            reducers.REDUCED_FROM, reducers.LEAST_A_PIECE = _REDUCED
+            reducers.MIN_REDUCED_CHUNKS, reducers.MIN_CHUNKS_PER_PIECE = _REDUCED
 
 
 # -- what is in a repository

@@ -139,7 +139,7 @@ def both(
     """Tell a story twice, and compare what comes of it. Returns the one with reducers."""
     ends = []
     for name, least in (("reduced", 1), ("plain", NEVER)):
-        monkeypatch.setattr(reducers, "REDUCED_FROM", least)
+        monkeypatch.setattr(reducers, "MIN_REDUCED_CHUNKS", least)
         repository = create(tmp_path / name, **options)
         story(repository)
         ends.append(repository)

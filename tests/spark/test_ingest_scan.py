@@ -35,8 +35,8 @@ def num_copy_tasks(spark: SparkSession, num_files: int, bytes_a_file: int) -> in
         source(f"{day}", times([day]), variable("data", ("time", "x"), (1, width), chunks=chunks))
         for day in range(num_files)
     ]
-    pieces = cut_pieces(plan(*files, concat_dims=("time",)), 2 * ingest_copy._PIECES_A_SLOT)
-    return min(len(pieces), tasks_for(spark, len(pieces), ingest_copy._PIECES_A_TASK))
+    pieces = cut_pieces(plan(*files, concat_dims=("time",)), 2 * ingest_copy._PIECES_PER_SLOT)
+    return min(len(pieces), tasks_for(spark, len(pieces), ingest_copy._PIECES_PER_TASK))
 
 
 def test_tasks_of_a_scan_follow_the_number_of_files(spark: SparkSession) -> None:

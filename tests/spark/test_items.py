@@ -33,4 +33,4 @@ def test_every_item_is_done_once_next_to_its_neighbours(
     assert all(part == list(range(part[0], part[-1] + 1)) for part in parts)
     assert len(parts) == min(count, tasks)
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
-    assert (item_bytes * count > module._MOST_CARRIED_BYTES) == (item_bytes > 10 and count > 2)
+    assert (item_bytes * count > module._MAX_CARRIED_BYTES) == (item_bytes > 10 and count > 2)

@@ -47,8 +47,8 @@ def repository(tmp_path: Path) -> Repository:
 
 @pytest.fixture(autouse=True)
 def _tasks_write_manifests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reducers, "REDUCED_FROM", 1)
-    monkeypatch.setattr(reducers, "LEAST_A_PIECE", 1)
+    monkeypatch.setattr(reducers, "MIN_REDUCED_CHUNKS", 1)
+    monkeypatch.setattr(reducers, "MIN_CHUNKS_PER_PIECE", 1)
 
 
 def long_story(repository: Repository) -> None:
@@ -239,14 +239,14 @@ def test_a_session_that_moved_takes_nothing(repository: Repository) -> None:
 def test_small_jobs_are_left_to_the_driver(
     repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reducers, "REDUCED_FROM", 1001)
+    monkeypatch.setattr(reducers, "MIN_REDUCED_CHUNKS", 1001)
     assert not share(repository.writable_session("main"), {"v": ANYWHERE}).tasks.reductions
 
 
 def test_tiny_splits_are_left_to_the_driver(
     repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reducers, "LEAST_A_PIECE", 17)
+    monkeypatch.setattr(reducers, "MIN_CHUNKS_PER_PIECE", 17)
     planned = share(
         repository.writable_session("main"), {"v": ChunkSpan(128), "other": ChunkSpan(136)}
     ).tasks.reductions
@@ -280,7 +280,7 @@ def test_manifests_to_be_cut_are_left_to_the_driver(
         job(session, fill(0, 3, 2))
         session.commit("cut")
         assert share(repository.writable_session("main"), {"v": ANYWHERE}).tasks.reductions or (
-            reducers.REDUCED_FROM == NEVER
+            reducers.MIN_REDUCED_CHUNKS == NEVER
         )
 
     both(tmp_path, monkeypatch, story)

@@ -29,8 +29,8 @@ GRIDS = [(2**27,), (2**16, 2**16), (64, 2**26), (16, 2**13, 2**13)]
 
 @pytest.fixture(autouse=True)
 def _tasks_write_manifests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reducers, "REDUCED_FROM", 1)
-    monkeypatch.setattr(reducers, "LEAST_A_PIECE", 1)
+    monkeypatch.setattr(reducers, "MIN_REDUCED_CHUNKS", 1)
+    monkeypatch.setattr(reducers, "MIN_CHUNKS_PER_PIECE", 1)
 
 
 def create(folder: Path, grid: Sequence[int], limit: int = LIMIT) -> Repository:

@@ -100,7 +100,7 @@ class ManifestConfig(Section):
 
     `max_refs_per_manifest` is icefloe's own: arrays that no rule of `splitting` is about are cut
     along their first axis into manifests of at most so many references (131072 unless set); 0
-    keeps one manifest an array, as Icechunk does. Icechunk ignores the option when it reads a
+    keeps one manifest per array, as Icechunk does. Icechunk ignores the option when it reads a
     saved configuration, and does not write it back.
     """
 

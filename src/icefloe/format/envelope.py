@@ -36,7 +36,7 @@ _ZSTD_MAX_BLOCK = 128 * 1024
 _RLE_BLOCK = 1
 _COMPRESSED_BLOCK = 2
 _SMALL_PAYLOAD = 1 << 20  # bytes: joining costs less than starting a stream
-_MOST_IDLE = 4  # zstd contexts kept for the next small file
+_MAX_IDLE = 4  # zstd contexts kept for the next small file
 
 Bytes = NDArray[np.uint8]
 
@@ -182,10 +182,10 @@ def _joined(segments: Sequence[Segment]) -> bytes:
 
 @lru_cache(maxsize=32)
 def _idle_compressors(level: int) -> deque[zstandard.ZstdCompressor]:
-    return deque(maxlen=_MOST_IDLE)
+    return deque(maxlen=_MAX_IDLE)
 
 
-_idle_decompressors: deque[zstandard.ZstdDecompressor] = deque(maxlen=_MOST_IDLE)
+_idle_decompressors: deque[zstandard.ZstdDecompressor] = deque(maxlen=_MAX_IDLE)
 
 
 def _compress(data: bytes, level: int) -> bytes:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 INSTANT = pa.timestamp("us", tz="UTC")
 TEXTS = pa.list_(pa.field("element", pa.string(), nullable=True))
 INDEX = pa.list_(pa.field("element", pa.int64(), nullable=False))
-"""A chunk index, a shape: one number a dimension."""
+"""A chunk index, a shape: one number per dimension."""
 TEXT_MAP = pa.map_(
     pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string(), nullable=True)
 )

@@ -1,9 +1,9 @@
 """What a forked child may still use of its parent's storage.
 
-obstore runs its own threads, and a fork copies none of them: a child that calls into an obstore
-its parent has used waits for ever. Such a child is told so instead. Memory and directories go on
-working. A fork copies locks as they are, also those that another thread holds, which no thread of
-the child will ever release: whoever keeps a lock or a thread pool registers here for a fresh one.
+obstore runs threads, and a fork does not copy threads. A child that calls obstore after its parent
+has used it would hang, so such calls raise an error here. Memory and directories keep working.
+A fork copies locks in their state. A lock that another thread of the parent holds would never be
+released in the child. So objects with a lock or a thread pool register here to get a new one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Value = TypeVar("Value")
 
 
 class _ObstoreUse:
-    """Whether this process may call obstore: not if a parent that it was forked from did."""
+    """Whether obstore was used here, or by a parent process before the fork."""
 
     def __init__(self) -> None:
         self.has_been_used = False
@@ -45,7 +45,7 @@ def repair_after_fork(thing: ForkAware) -> None:
 
 
 class RenewedLock:
-    """A lock that is free in a forked child. Nobody forks while holding it."""
+    """A lock that is free in a forked child. No code forks while it holds the lock."""
 
     def __init__(self) -> None:
         self.after_fork_in_child()
@@ -73,17 +73,17 @@ class Registry(Generic[Key, Value]):
             return self._living.get(key)
 
     def find_or_make(self, key: Key, make: Callable[[], Value]) -> Value:
-        """The object of this key. Of two threads that make one at once, one gets the other's."""
+        """The object of this key. If two threads make it at once, both get the same one."""
         found = self.find(key)
         if found is None:
-            made = make()  # outside of the lock: this may take time
+            made = make()  # outside the lock: it may take long
             with self._lock:
                 found = self._living.setdefault(key, made)
         return found
 
 
 def note_obstore_use() -> None:
-    """Say that obstore is about to be used in this process."""
+    """Record that this process is about to use obstore."""
     check_obstore_is_ours()
     _use.has_been_used = True
 

@@ -168,7 +168,7 @@ class VirtualRefsMixin:
         *,
         validate_containers: bool = True,
     ) -> Failed:
-        """Set virtual chunks from an Arrow table, one row a chunk, in any order.
+        """Set virtual chunks from an Arrow table, one row per chunk, in any order.
 
         Columns: `index` with a list of chunk numbers, or instead of it one column of numbers for
         each dimension, `i0`, `i1` and so on; `location`, text or (best for many chunks of few
@@ -198,7 +198,7 @@ class VirtualRefsMixin:
     ) -> AsyncIterator[ChunkBatch]:
         """The references of an array in batches of columns, in ascending order.
 
-        A batch is coordinates (a row a chunk), kinds (as in `ChunkType`), paths (a URL for
+        A batch is coordinates (one row per chunk), kinds (as in `ChunkType`), paths (a URL for
         virtual chunks, a chunk id for native ones, nothing for inline ones), offsets, lengths,
         and the bytes of inline chunks by row.
         """

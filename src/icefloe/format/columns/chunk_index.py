@@ -1,6 +1,6 @@
 """Chunk indices as sort keys: order, lookup, boxes and merging, without a Python object a chunk.
 
-An index matrix has one row a chunk and one column a dimension. Its key column is one int64 a
+An index matrix has one row per chunk and one column per dimension. Its key column is one int64 a
 row (the row-major rank within the bounding box); boxes of more than 2**63 cells use big-endian
 bytes instead, which sort the same way.
 """

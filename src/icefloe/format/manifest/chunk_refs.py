@@ -439,7 +439,7 @@ def _plain(
     matrix = whole_numbers("chunk indices", index, np.uint32)
     if matrix.ndim != 2:
         raise InvalidInputError(
-            f"chunk indices have shape {matrix.shape}, expected one row a chunk and one column "
+            f"chunk indices have shape {matrix.shape}, expected one row per chunk and one column "
             "a dimension",
             ErrorKind.INVALID_CHUNK_INDEX,
         )

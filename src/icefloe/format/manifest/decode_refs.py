@@ -1,4 +1,4 @@
-"""Chunk references out of a manifest's payload: all of them as columns, or one where it lies."""
+"""Decoding the chunk references of a manifest: all as columns, or a single one by bisection."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from icefloe.format.manifest.dictionary import encode_dictionary
 from icefloe.format.manifest.locations import CompressedLocations, Locations
 from icefloe.ids import ChunkId, NodeId
 
-# Tables are decoded this many at a time, so that what is gathered stays in the processor cache
-# and temporary columns do not add to the peak.
+# Tables are decoded in slices of this size: temporary columns stay in the processor cache and add
+# little to the peak of memory.
 _SLICE = 1 << 15
 
 _FEW_LOOKUPS = 8
 _REFS_DECODED_IN_A_LOOKUP = 1 << 12
-"""A search takes about as long as decoding so many, of all."""
+"""One search costs about as much as decoding this many references as columns."""
 
 
 class StoredRefs:
-    """The references of one array, still as the file has them.
+    """The references of one array, not yet decoded.
 
-    Whoever wants a chunk or two of a large manifest waits for no more than a search in it. Those
-    who ask often, or for all of it, get columns.
+    The first lookups search in the bytes, so a reader of few chunks does not wait for the whole
+    manifest. After many lookups, and for all references, columns are decoded.
     """
 
     __slots__ = ("_buffer", "_dictionary", "_first", "_lookups_left", "_node_id", "_number")
@@ -41,7 +41,7 @@ class StoredRefs:
     def __init__(
         self, buffer: FlatBuffer, first: int, number: int, dictionary: bytes | None, node_id: NodeId
     ) -> None:
-        """`number` offsets of tables start at `first`."""
+        """The vector has `number` offsets of tables, from position `first` on."""
         self._buffer = buffer
         self._first = first
         self._number = number
@@ -54,16 +54,16 @@ class StoredRefs:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the whole file, which is kept for them."""
+        """The size of the whole file: it stays in memory for these references."""
         return self._buffer.size
 
     @property
     def is_worn_out(self) -> bool:
-        """So many lookups came that columns would have been cheaper."""
+        """Whether the lookups so far cost more than decoding all references."""
         return self._lookups_left <= 0
 
     def decode(self) -> ChunkRefs:
-        """All of them.
+        """All references as columns.
 
         Raises:
             FormatError: they are not whole and consistent.
@@ -73,7 +73,7 @@ class StoredRefs:
         )
 
     def get(self, coordinates: Sequence[int]) -> ChunkRef | None:
-        """One of them, or None."""
+        """The reference of one chunk; None if the array has none."""
         self._lookups_left -= 1
         wanted = tuple(coordinates)
         low, high = 0, self._number
@@ -99,7 +99,7 @@ class StoredRefs:
 
 
 class _RefsDecoder:
-    """Fills the columns of one array slice by slice."""
+    """Fills the columns of one array, slice by slice."""
 
     def __init__(self, buffer: FlatBuffer, position: Ints, dictionary: bytes | None) -> None:
         self.buffer = buffer
@@ -112,7 +112,7 @@ class _RefsDecoder:
         self.index = EqualVectors(buffer, n, "ChunkRef.index")
         self.chunk_id: Bytes | None = None
         self.last_modified: NDArray[np.uint32] | None = None
-        # Where the blobs of a row are, 0 for none: addresses now, bytes when all are known.
+        # Addresses of the blobs of each row, 0 for none. The bytes are copied when all are known.
         self.blob_at: dict[str, NDArray[np.uint32]] = {}
 
     def decode(self, node_id: NodeId) -> ChunkRefs:

@@ -74,16 +74,16 @@ class NodeTable(Sequence[Node]):
     user_data: BlobColumn
     is_array: NDArray[np.bool_]
     extra: BlobColumn | None
-    # one row an array, in node order
+    # one row per array, in node order
     num_dimensions: Ints
     has_names: NDArray[np.bool_]
     num_manifests: Ints
-    # one row a dimension
+    # one row per dimension
     array_length: NDArray[np.uint64]
     num_chunks: NDArray[np.uint64]
     chunk_length: NDArray[np.uint64] | None
     dimension_name: BlobColumn
-    # one row a manifest of an array
+    # one row per manifest of an array
     manifest_id: Bytes
     # (from, to), as many rows a manifest as its array has dimensions
     extents: NDArray[np.uint32]

@@ -26,9 +26,9 @@ from icefloe.virtual.model.shared_variables import only
 from icefloe.virtual.places.access import SourceAccess
 from icefloe.virtual.planning.plan import BLOCK_BYTES, ArrayPlan, IngestPlan
 
-_PIECES_A_SLOT = 8
-_PIECES_A_TASK = 8  # of at most 64 MB each
-_LEAST_BYTES = 1 << 20  # smaller pieces cost more to hand out than to do
+_PIECES_PER_SLOT = 8
+_PIECES_PER_TASK = 8  # of at most 64 MB each
+_MIN_BYTES = 1 << 20  # smaller pieces cost more to hand out than to do
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +53,11 @@ def copy(
     Also tells which files turned out to be damaged, and why. Tasks do not fail for them: Spark
     would try such a task again and again, and print a stack trace each time.
     """
-    pieces = cut_pieces(plan, parallelism(spark) * _PIECES_A_SLOT)
+    pieces = cut_pieces(plan, parallelism(spark) * _PIECES_PER_SLOT)
     native = (array for array in plan.arrays if array.storage == "native")
     chunks = {array.target: array.new_chunks for array in native}
     work = partial(_copy_piece, access)
-    tasks = num_tasks or tasks_for(spark, len(pieces), _PIECES_A_TASK)
+    tasks = num_tasks or tasks_for(spark, len(pieces), _PIECES_PER_TASK)
     report = write_items(spark, session, pieces, work, num_tasks=tasks, chunks=chunks)
     damaged: dict[str, str] = {}
     for told in report.told:
@@ -69,7 +69,7 @@ def cut_pieces(plan: IngestPlan, num_pieces: int) -> list[list[TargetBox]]:
     """The work, in about this many pieces; boxes of the same files lie next to each other."""
     arrays = [array for array in plan.arrays if array.storage == "native"]
     total = sum(int(array.shapes.prod(axis=1).sum()) * array.itemsize for array in arrays)
-    most = int(np.clip(total // max(1, num_pieces), _LEAST_BYTES, BLOCK_BYTES))
+    most = int(np.clip(total // max(1, num_pieces), _MIN_BYTES, BLOCK_BYTES))
     # Files in the order of the first array that has them: where they follow each other.
     rank: dict[int, int] = {}
     for array in arrays:

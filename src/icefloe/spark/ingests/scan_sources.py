@@ -27,7 +27,7 @@ from icefloe.virtual.places.access import SourceAccess, local_path
 from icefloe.virtual.planning.plan import IngestOptions, IngestPlan, Problem
 
 SCANS_AT_ONCE = 8
-FILES_A_TASK = 100
+FILES_PER_TASK = 100
 
 SCHEMA = pa.schema(
     [
@@ -56,7 +56,7 @@ def scan_frame(
     """
     work = partial(_scan_task, options, access)
     items = [(location, (known or {}).get(location)) for location in locations]
-    tasks = num_tasks or tasks_for(spark, len(items), FILES_A_TASK)
+    tasks = num_tasks or tasks_for(spark, len(items), FILES_PER_TASK)
     frame = map_items(spark, items, work, DDL, tasks)
     return frame.persist() if options.mode == "virtual" else frame
 
@@ -102,7 +102,7 @@ def digest_all(
 ) -> tuple[Digests, dict[str, str]]:
     """The digests that a plan wants, and files that turn out to be damaged, with the reasons."""
     items = files_to_read(plan.uncompared, plan.sources)
-    tasks = num_tasks or tasks_for(spark, len(items), FILES_A_TASK)
+    tasks = num_tasks or tasks_for(spark, len(items), FILES_PER_TASK)
     frame = map_items(spark, items, partial(_digest_task, access), DDL, tasks)
     digests: Digests = {}
     damaged: dict[str, str] = {}

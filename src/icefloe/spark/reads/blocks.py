@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from icefloe.geometry import Slices, grow_chunks
 
 Mask = NDArray[np.bool_]
-_MOST_PARTITIONS = 20_000  # Spark keeps a few kilobytes for each on the driver
+_MAX_PARTITIONS = 20_000  # Spark keeps a few kilobytes for each on the driver
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def plan_blocks(
             for length, step, mask in zip(shape, steps, masks, strict=True)
         )
     )
-    together = -(-grid.num_blocks // _MOST_PARTITIONS)
+    together = -(-grid.num_blocks // _MAX_PARTITIONS)
     return BlockGrid(grid.ranges, max(together, 1))
 
 

@@ -1,4 +1,4 @@
-"""`layout="cells"`: one row a cell, with the coordinates as columns.
+"""`layout="cells"`: one row per cell, with the coordinates as columns.
 
 Several variables of a group share rows by the dimensions they have in common; one with fewer
 dimensions is repeated along the others. A dimension without a coordinate array has its index.

@@ -1,4 +1,4 @@
-"""`layout="chunks"`: one row a chunk, its decoded values as bytes.
+"""`layout="chunks"`: one row per chunk, its decoded values as bytes.
 
 For code that goes on with numpy: rows are few, and nothing is spread out.
 `np.frombuffer(row.data, row.dtype).reshape(row.shape)` is the chunk.

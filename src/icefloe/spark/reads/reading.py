@@ -40,9 +40,9 @@ def read(
 ) -> DataFrame:
     """The arrays of a group as a DataFrame, at the snapshot that the ref stands for now.
 
-    `layout="cells"` has one row a cell: a column for each dimension (its coordinates, or the
+    `layout="cells"` has one row per cell: a column for each dimension (its coordinates, or the
     index) and one for each variable; variables with fewer dimensions are repeated. Rows are in
-    no particular order. `layout="chunks"` has one row a chunk: path, chunk_index, offset, shape,
+    no particular order. `layout="chunks"` has one row per chunk: path, chunk_index, offset, shape,
     dtype, and data as little-endian bytes in C order.
 
     Tasks read the repository with the credentials of `repository`, which travel in the pickled

@@ -1,4 +1,4 @@
-"""`write_table`: rows of a DataFrame, one a cell, become arrays in one commit.
+"""`write_table`: rows of a DataFrame, one per cell, become arrays in one commit.
 
 Rows are located by their coordinates and brought together by block of chunks, so that every chunk
 is written by one task; a task holds one block at a time.
@@ -47,7 +47,7 @@ from icefloe.spark.spark_types import arrow_schema
 from icefloe.spark.writes import ref_blocks
 from icefloe.spark.writes.shared_write import TaskSide, share
 
-_TASKS_A_SLOT = 4
+_TASKS_PER_SLOT = 4
 _DRAIN_ROWS = 4 << 20  # references are handed on about this often, so that a task stays small
 
 
@@ -160,7 +160,7 @@ def _write_rows(
     """Write rows whose coordinates are known, into the session."""
     grid = prepare(session, request, values, taken)
     rows = _located(df, request, grid)
-    tasks = num_tasks or parallelism(df.sparkSession) * _TASKS_A_SLOT
+    tasks = num_tasks or parallelism(df.sparkSession) * _TASKS_PER_SLOT
     shared = share(session, {})
     run = partial(_write_blocks, shared.tasks, grid)
     blocks = (

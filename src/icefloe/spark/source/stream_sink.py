@@ -21,7 +21,7 @@ from icefloe.errors import InvalidInputError
 from icefloe.spark.batch_ids import BatchId, app_of
 from icefloe.spark.source.writer import StagedRows, target_of
 
-_ROWS_A_BATCH = 8192
+_ROWS_PER_BATCH = 8192
 _HAS_ARROW = hasattr(datasource, "DataSourceStreamArrowWriter")  # Spark 4.1 and newer
 _Base: Any = (
     datasource.DataSourceStreamArrowWriter if _HAS_ARROW else datasource.DataSourceStreamWriter
@@ -59,6 +59,6 @@ def record_batches(
         if isinstance(first, pa.RecordBatch):
             yield first
             continue
-        many = [first, *islice(rows, _ROWS_A_BATCH - 1)]
+        many = [first, *islice(rows, _ROWS_PER_BATCH - 1)]
         columns = [pa.array([row[name] for row in many], kind) for name, kind in types.items()]
         yield pa.record_batch(columns, list(types))

@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from icefloe.spark.runtime.spark_session import parallelism
 
 _ITEMS = "task bigint, item binary"
-_TASKS_A_SLOT = 4  # so that a slow task does not leave the others idle at the end
-_MOST_CARRIED_BYTES = 1 << 20
+_TASKS_PER_SLOT = 4  # so that a slow task does not leave the others idle at the end
+_MAX_CARRIED_BYTES = 1 << 20
 
 Batches = Iterable[pa.RecordBatch]
 Work = Callable[[Batches], Iterator[pa.RecordBatch]]
@@ -27,7 +27,7 @@ def tasks_for(spark: SparkSession, num_items: int, items_a_task: int) -> int:
 
     Slots come and go under dynamic allocation, and Spark Connect does not tell of them.
     """
-    return max(parallelism(spark) * _TASKS_A_SLOT, -(-num_items // items_a_task))
+    return max(parallelism(spark) * _TASKS_PER_SLOT, -(-num_items // items_a_task))
 
 
 def map_items(
@@ -38,9 +38,9 @@ def map_items(
     Few items travel with the function: rows that Spark has to bring into order cost two more
     stages, which is all the time that a small job takes. Many would be sent to every task.
     """
-    tasks = min(len(items), num_tasks or parallelism(spark) * _TASKS_A_SLOT)
+    tasks = min(len(items), num_tasks or parallelism(spark) * _TASKS_PER_SLOT)
     pickled = [pickle.dumps(item) for item in items]
-    if sum(map(len, pickled)) <= _MOST_CARRIED_BYTES:
+    if sum(map(len, pickled)) <= _MAX_CARRIED_BYTES:
         first = [-(-task * len(items) // tasks) for task in range(tasks + 1)]
         parts = [pickled[start:stop] for start, stop in pairwise(first)]
         return spark.range(0, tasks, 1, tasks).mapInArrow(partial(_carried, parts, work), ddl)

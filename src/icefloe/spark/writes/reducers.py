@@ -1,10 +1,11 @@
-"""Manifests written by the tasks of a big job, so that the driver never sees their references.
+"""Tasks of a large job write the manifests, so that the driver never holds their references.
 
-Arrays are cut into pieces before any reference exists: a split in a job that fills them, and many
-neighbouring splits in a sparse one. Tasks cut the references they made at the borders of pieces. A
-second stage brings those of one piece together; its task lays them over the manifests that are
-there, with the code that a commit uses, writes the new ones and hands back how they are referred
-to. A task that is repeated leaves manifests that nobody refers to.
+The driver cuts each array into pieces before the job starts. A piece is one split if the job fills
+its splits, and several neighbouring splits if the job is sparse. Tasks of the first stage return
+references cut at the borders of pieces. The shuffle brings the references of one piece together. A
+task of the second stage merges them with the existing manifests, by the code of the commit, writes
+the new manifests and returns the references to them. A repeated attempt leaves manifests that
+nothing refers to.
 """
 
 from __future__ import annotations
@@ -39,18 +40,18 @@ from icefloe.spark.writes import ref_blocks
 from icefloe.spark.writes.ref_blocks import Counts, RefBlock
 from icefloe.storage.run import run_blocking
 
-REDUCED_FROM = 1 << 19
-"""Chunks of a job, from which on its tasks write manifests: four of the size that arrays are cut
-into by themselves. Less is merged by the driver in about the time a second stage takes to start."""
+MIN_REDUCED_CHUNKS = 1 << 19
+"""The tasks write manifests if the job may set at least this many chunks: four full manifests. The
+driver merges fewer in about the time that a second stage takes to start."""
 
-LEAST_A_PIECE = 64
-"""Chunks a piece, at least, on the whole."""
+MIN_CHUNKS_PER_PIECE = 64
+"""The tasks write manifests if pieces have at least this many chunks on average."""
 
-_CHUNKS_A_TASK = 1 << 19  # a few megabytes of blocks
-_TASKS_A_SLOT = 4
+_CHUNKS_PER_TASK = 1 << 19  # a few megabytes of blocks
+_TASKS_PER_SLOT = 4
 _REST = ref_blocks.UNCUT - 1
-"""This number, and smaller ones, stand for what a manifest has beyond the pieces of a job."""
-_MOST_PIECES = 2**63  # that a column of numbers can tell apart
+"""Piece `_REST - n` is the part of manifest `n` that lies outside all pieces of the job."""
+_MAX_PIECES = 2**63  # that a column of numbers can tell apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,22 +60,22 @@ class Reduction:
 
     path: str
     sizes: tuple[int, ...]
-    """Of its splits."""
+    """Chunks per split, along each axis."""
     limit: int
-    """References that splits may share a manifest for, or 0."""
+    """Splits share a manifest while they have at most this many references together; 0: never."""
     pieces: tuple[int, ...]
-    """The sizes of its pieces."""
+    """Chunks per piece, along each axis."""
     hull: Box
-    """All pieces that the job may touch."""
+    """The box of all pieces that the job may touch."""
     num_pieces: int
     num_chunks: int
-    """That the job may set, at most."""
+    """The most chunks that the job may set."""
     cut: tuple[int, ...]
-    """Pieces with a manifest that reaches beyond: all parts of it move over."""
+    """Pieces that share a manifest with another piece. Each part of it is written again."""
     rest: tuple[int, ...]
-    """Which of the manifests reach beyond the hull, too."""
+    """Numbers of the manifests that also reach beyond the hull."""
     over: tuple[ManifestId, ...]
-    """The manifests that are there already."""
+    """The manifests that the array has already."""
 
 
 Reductions = Mapping[NodeId, Reduction]
@@ -83,13 +84,13 @@ Reductions = Mapping[NodeId, Reduction]
 def plan_reductions(
     session: Session, fork: ForkSession, chunks: Mapping[str, ChunkSpan]
 ) -> dict[NodeId, Reduction]:
-    """Which arrays the tasks write manifests of, given the chunks of each that they may set.
+    """Choose the arrays whose manifests the tasks write; `chunks` may be set by the job.
 
-    None in a small job. An array is left to the driver where the session has edits of its chunks,
-    which lie below those of the job, where its manifests have to be cut anew first, and where
-    its pieces are so small that the driver would hear as much of manifests as of chunks.
+    None in a small job. The driver merges an array if the session has edits of its chunks (they
+    come before those of the job), if its manifests must be cut anew first, or if its pieces are so
+    small that the driver would get as many manifests as chunks.
     """
-    if sum(span.num_chunks for span in chunks.values()) < REDUCED_FROM:
+    if sum(span.num_chunks for span in chunks.values()) < MIN_REDUCED_CHUNKS:
         return {}
     state = fork.workspace.state
     sizes_of = split_sizes(fork.handle.settings.manifest)
@@ -116,7 +117,7 @@ def plan_reductions(
 
 
 def _reduction(path: str, array: ArrayData, split: Sizes, span: ChunkSpan) -> Reduction | None:
-    """The pieces of an array, unless there are too many."""
+    """The pieces of an array; None if there are too many."""
     grid = [dimension.num_chunks for dimension in array.shape]
     box = tuple((0, count) for count in grid) if span.box is None else span.box
     is_sparse = 2 * span.num_chunks < prod(stop - start for start, stop in box)
@@ -125,7 +126,7 @@ def _reduction(path: str, array: ArrayData, split: Sizes, span: ChunkSpan) -> Re
         sizes = coarser_sizes(grid, sizes, box, span.num_chunks // split.limit)
     pieces = Splits(grid, sizes)
     num_pieces = min(pieces.count_in(box), span.num_chunks)
-    if pieces.count >= _MOST_PIECES or span.num_chunks < LEAST_A_PIECE * num_pieces:
+    if pieces.count >= _MAX_PIECES or span.num_chunks < MIN_CHUNKS_PER_PIECE * num_pieces:
         return None
     hull = pieces.hull(box)
     first, last, is_beyond = pieces.places_of(array.manifests, hull)
@@ -151,7 +152,7 @@ def _reduction(path: str, array: ArrayData, split: Sizes, span: ChunkSpan) -> Re
 
 
 def cut_blocks(fork: ForkSession, plan: Reductions) -> Iterator[RefBlock]:
-    """The chunk edits of a task, those of arrays in the plan cut at the borders of pieces."""
+    """The chunk edits of a task. Those of arrays in the plan are cut at the borders of pieces."""
     for node_id, edits in fork.workspace.state.changes.chunks.items():
         refs, deleted = edits.columns()
         reduction = plan.get(node_id)
@@ -169,7 +170,7 @@ def cut_blocks(fork: ForkSession, plan: Reductions) -> Iterator[RefBlock]:
 
 
 def pieces_to_cut(plan: Reductions) -> pa.RecordBatch:
-    """Empty blocks, so that all parts of a manifest that is cut are written."""
+    """Empty blocks: every part of a manifest that is cut gets a task, also without edits."""
     blocks = []
     for node_id, reduction in plan.items():
         nothing = ChunkRefs.empty(len(reduction.sizes))
@@ -179,14 +180,14 @@ def pieces_to_cut(plan: Reductions) -> pa.RecordBatch:
 
 
 def reduce_blocks(rows: DataFrame, fork: ForkSession, plan: Reductions) -> DataFrame:
-    """Blocks of references as pieces that are written; those of other arrays stay as they are."""
+    """Turn blocks of references into written pieces. Blocks of other arrays pass through."""
     to_cut = pieces_to_cut(plan)
     if to_cut.num_rows:
         rows = rows.union(rows.sparkSession.createDataFrame(pa.Table.from_batches([to_cut])))
     total = sum(reduction.num_pieces for reduction in plan.values())
-    fair = parallelism(rows.sparkSession) * _TASKS_A_SLOT
+    fair = parallelism(rows.sparkSession) * _TASKS_PER_SLOT
     chunks = sum(reduction.num_chunks for reduction in plan.values())
-    tasks = min(total, max(fair, chunks // _CHUNKS_A_TASK))
+    tasks = min(total, max(fair, chunks // _CHUNKS_PER_TASK))
     together = rows.repartition(tasks, "node_id", "piece").sortWithinPartitions("node_id", "piece")
     return together.mapInArrow(partial(reduce_task, fork, plan), ref_blocks.DDL)
 
@@ -194,7 +195,7 @@ def reduce_blocks(rows: DataFrame, fork: ForkSession, plan: Reductions) -> DataF
 def reduce_task(
     fork: ForkSession, plan: Reductions, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Write the manifests of the blocks that come, those of a piece one after the other."""
+    """Write the manifests of each piece. Blocks of one piece arrive next to each other."""
     waiting: list[RefBlock] = []
     for batch in batches:
         is_cut = pc.not_equal(batch.column("piece"), ref_blocks.UNCUT)
@@ -218,7 +219,7 @@ def _reduced(fork: ForkSession, plan: Reductions, blocks: list[RefBlock]) -> pa.
 
 
 def write_piece(fork: ForkSession, reduction: Reduction, edits: RefBlock) -> PreparedPiece:
-    """Lay the edits of one piece over what is there, and write its manifests."""
+    """Merge the edits of one piece with its manifests, and write the result."""
     handle, state = fork.workspace
     _, array = state.array(reduction.path)
     pieces = _pieces(array, reduction)
@@ -265,7 +266,7 @@ def _pieces(array: ArrayData, reduction: Reduction) -> Splits:
 
 
 def _common(first: Box, second: Box) -> Box | None:
-    """What two boxes have in common."""
+    """The intersection of two boxes; None if it is empty."""
     sides = zip(first, second, strict=True)
     box = tuple((max(start, begin), min(stop, end)) for (start, stop), (begin, end) in sides)
     return box if all(start < stop for start, stop in box) else None

@@ -1,8 +1,8 @@
 """What a write task hands back: the references it made, as blocks of columns.
 
-A row stands for all references of one array, or one piece of it, that a task made. Packed as
-compressed Arrow they are a few bytes each, and neither Spark nor the driver ever sees one row a
-chunk. In a big job other tasks put them into manifests: then a row is the manifests of a piece.
+A row holds all references that a task made of one array, or of one piece of it, as compressed
+Arrow: a few bytes per reference. So neither Spark nor the driver has one row per chunk. In a large
+job other tasks write the manifests. Then a row holds the manifests of one piece.
 """
 
 from __future__ import annotations

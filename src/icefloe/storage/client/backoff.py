@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from icefloe.config.resolved import ResolvedRetries
 
-MOST_SECONDS = 180.0
+MAX_SECONDS = 180.0
 """No operation goes on trying for longer than this, whatever the settings say."""
 
 
@@ -18,7 +18,7 @@ def pauses(retries: ResolvedRetries) -> Iterator[float]:
     The pauses grow twofold from `initial_backoff_ms` to `max_backoff_ms`, and each is drawn at
     random between nothing and that, so that those who collided once do not collide again.
     """
-    deadline = time.monotonic() + MOST_SECONDS
+    deadline = time.monotonic() + MAX_SECONDS
     ceiling_ms = float(retries.initial_backoff_ms)
     for _ in range(retries.max_tries - 1):
         pause = random.uniform(0, min(ceiling_ms, retries.max_backoff_ms)) / 1000

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-MOST_THREADS = 64
+MAX_THREADS = 64
 KEYS_OF_PAGE = 1000
 """What services send at once."""
 SEVERAL_KEYS = 50
@@ -97,7 +97,7 @@ class BlockingCalls:
     """Never suspends; several things at a time are done by threads."""
 
     def __init__(self, max_concurrent_requests: int) -> None:
-        self._num_threads = min(max_concurrent_requests, MOST_THREADS)
+        self._num_threads = min(max_concurrent_requests, MAX_THREADS)
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
 

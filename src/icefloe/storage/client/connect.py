@@ -18,7 +18,7 @@ from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
 
 from icefloe.config.resolved import ResolvedStorage
 from icefloe.errors import ErrorKind, StorageError
-from icefloe.storage.client.backoff import MOST_SECONDS
+from icefloe.storage.client.backoff import MAX_SECONDS
 from icefloe.storage.client.failures import ClientError, summary
 from icefloe.storage.client.sign_in import azure_sign_in, gcs_sign_in, s3_sign_in
 from icefloe.storage.identity.aws_profile import aws_profile_region
@@ -230,7 +230,7 @@ def user_agent() -> str:
 def _retries(settings: ResolvedStorage, *, is_once: bool = False) -> RetryConfig:
     retries = settings.retries
     longest_ms = settings.timeouts.operation_timeout_ms
-    longest_seconds = MOST_SECONDS if longest_ms is None else longest_ms / 1000
+    longest_seconds = MAX_SECONDS if longest_ms is None else longest_ms / 1000
     return {
         "max_retries": 0 if is_once else retries.max_tries - 1,
         "retry_timeout": timedelta(seconds=longest_seconds),

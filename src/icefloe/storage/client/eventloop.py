@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from icefloe.storage.client.calls import KEYS_OF_PAGE, MOST_THREADS, SEVERAL_KEYS
+from icefloe.storage.client.calls import KEYS_OF_PAGE, MAX_THREADS, SEVERAL_KEYS
 from icefloe.storage.process_forks import repair_after_fork
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ class _Threads:
     def pool(self) -> ThreadPoolExecutor:
         with self._lock:
             if self._pool is None:
-                self._pool = ThreadPoolExecutor(MOST_THREADS, "icefloe-reads")
+                self._pool = ThreadPoolExecutor(MAX_THREADS, "icefloe-reads")
             return self._pool
 
 

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from icefloe.storage.driver import Span
 
-MOST_SHARED_BYTES = 1 << 20
+MAX_SHARED_BYTES = 1 << 20
 """Reads above this size are worth a request of their own."""
-MOST_REQUEST_BYTES = 8 << 20
-MOST_GAP_BYTES = 256 << 10
+MAX_REQUEST_BYTES = 8 << 20
+MAX_GAP_BYTES = 256 << 10
 """Bytes nobody asked for that are cheaper to fetch than another request."""
 
 
@@ -23,7 +23,7 @@ class SharedRequest(NamedTuple):
 
 def can_share(span: Span | None) -> bool:
     """Whether a read may wait for others; one from the start is most likely of a whole object."""
-    return span is not None and span.start > 0 and 0 < span.length <= MOST_SHARED_BYTES
+    return span is not None and span.start > 0 and 0 < span.length <= MAX_SHARED_BYTES
 
 
 def share_requests(spans: Sequence[Span]) -> list[SharedRequest]:
@@ -34,7 +34,7 @@ def share_requests(spans: Sequence[Span]) -> list[SharedRequest]:
         if requests:
             first, covered = requests[-1].span
             end = max(first + covered, start + length)
-            if start <= first + covered + MOST_GAP_BYTES and end <= first + MOST_REQUEST_BYTES:
+            if start <= first + covered + MAX_GAP_BYTES and end <= first + MAX_REQUEST_BYTES:
                 requests[-1].members.append(number)
                 requests[-1] = requests[-1]._replace(span=Span(first, end - first))
                 continue

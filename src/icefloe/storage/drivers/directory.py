@@ -32,8 +32,8 @@ from icefloe.storage.process_forks import Registry, repair_after_fork
 NUM_LOCKS = 64
 LOCK_TIMEOUT_SECONDS = 120.0
 SWEEP_AFTER_SECONDS = 24 * 3600
-MOST_PENDING = 4096  # files; more of them are synced early, so that memory stays bounded
-MOST_THREADS = 8
+MAX_PENDING = 4096  # files; more of them are synced early, so that memory stays bounded
+MAX_THREADS = 8
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -159,7 +159,7 @@ class Directory:
         with self._mutex:
             self._pending_files[path] = None
             self._not_durable.pop(path, None)
-            is_many = len(self._pending_files) >= MOST_PENDING
+            is_many = len(self._pending_files) >= MAX_PENDING
         if is_many:
             self.sync()
 
@@ -217,7 +217,7 @@ class Directory:
         with self._mutex:
             pool = self._pools.get(task)
             if pool is None:
-                pool = self._pools[task] = ThreadPoolExecutor(MOST_THREADS, f"icefloe-{task}")
+                pool = self._pools[task] = ThreadPoolExecutor(MAX_THREADS, f"icefloe-{task}")
         return list(pool.map(function, listed))
 
     # --- locks --------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from icefloe.storage.identity.credentials import GcsAnonymous, S3Anonymous
 from icefloe.storage.places.locations import GcsLocation, HttpLocation, RemoteLocation, S3Location
 from icefloe.storage.places.services import r2_endpoint, tigris_endpoint
 
-MOST_REDIRECTS = 10
+MAX_REDIRECTS = 10
 TIMEOUT_SECONDS = 30.0
 
 
@@ -39,13 +39,13 @@ def resolve_redirect(base_url: str) -> RemoteLocation:
         StorageError: no redirect, too many, or to something that is no storage (bad-redirect).
     """
     url = base_url
-    for _ in range(MOST_REDIRECTS):
+    for _ in range(MAX_REDIRECTS):
         target = urljoin(url, _next_location(url, base_url))
         found = _as_location(target, base_url)
         if found is not None:
             return found
         url = target
-    raise _bad(base_url, f"still a redirect after {MOST_REDIRECTS} of them")
+    raise _bad(base_url, f"still a redirect after {MAX_REDIRECTS} of them")
 
 
 def _shown(url: str) -> str:

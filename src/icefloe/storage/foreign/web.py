@@ -27,8 +27,8 @@ from icefloe.storage.foreign.reads import ANY_ETAG, Unchanged, bare_etag
 from icefloe.storage.keys import object_not_found
 from icefloe.storage.process_forks import repair_after_fork
 
-MOST_REDIRECTS = 5
-_MOST_IDLE = 32
+MAX_REDIRECTS = 5
+_MAX_IDLE = 32
 _SKIP_BYTES = 1 << 20
 _TRY_AGAIN = frozenset({408, 429, 499, 500, 502, 503, 504})
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -109,7 +109,7 @@ class WebReader:
 
     def _read(self, start: str, key: str, span: Span, condition: Unchanged) -> bytes:
         url = start
-        for _ in range(MOST_REDIRECTS + 1):
+        for _ in range(MAX_REDIRECTS + 1):
             target = urlsplit(url)
             is_home = (target.scheme, target.netloc) == (self._origin.scheme, self._origin.netloc)
             found = self._ask(target, key, span, condition, is_home=is_home)
@@ -121,7 +121,7 @@ class WebReader:
                     f"{start} redirects to {url.partition('?')[0]}, which is not authorised; "
                     "authorise a prefix of it to follow"
                 )
-        raise StorageError(f"{start} is still a redirect after {MOST_REDIRECTS} of them")
+        raise StorageError(f"{start} is still a redirect after {MAX_REDIRECTS} of them")
 
     def _ask(
         self, url: SplitResult, key: str, span: Span, condition: Unchanged, *, is_home: bool
@@ -171,7 +171,7 @@ class WebReader:
         if is_clean:
             with self._lock:
                 idle = self._idle.setdefault((url.scheme, url.netloc), [])
-                if len(idle) < _MOST_IDLE:
+                if len(idle) < _MAX_IDLE:
                     idle.append(connection)
                     return
         connection.close()

@@ -41,7 +41,7 @@ NOT_A_VARIABLE = "This is a netCDF dimension but not a netCDF variable"
 NON_COORDINATE = "_nc4_non_coord_"
 """NetCDF puts this before the name of a variable named like a dimension it does not span."""
 
-_MOST_LINKS = 16
+_MAX_LINKS = 16
 _MARKS = frozenset({b"CLASS", b"NAME", b"DIMENSION_LIST", b"_Netcdf4Dimid", b"_Netcdf4Coordinates"})
 _BOOKKEEPING = frozenset({b"REFERENCE_LIST", b"_NCProperties", b"_nc3_strict"})
 
@@ -305,7 +305,7 @@ def _linked(gid: Any, raw: bytes, depth: int = 0) -> Any:
     kind = gid.links.get_info(raw).type
     if kind == h5l.TYPE_HARD:
         return h5o.open(gid, raw)
-    if kind != h5l.TYPE_SOFT or depth >= _MOST_LINKS:
+    if kind != h5l.TYPE_SOFT or depth >= _MAX_LINKS:
         return None
     path: bytes = gid.links.get_val(raw)
     found = h5g.open(gid, b"/") if path.startswith(b"/") else gid

@@ -29,7 +29,7 @@ from icefloe.virtual.formats.kerchunk_templates import TemplateError, generate, 
 from icefloe.virtual.model.description import Json, SourceError, VariableDescription
 from icefloe.virtual.places.access import SourceFile
 
-MOST_JSON_BYTES = 4 << 30
+MAX_JSON_BYTES = 4 << 30
 _CONSOLIDATED = ".zmetadata"
 _GZIP, _ZSTD, _BOM = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xef\xbb\xbf"
 
@@ -196,7 +196,7 @@ def _unpacked(data: bytes) -> bytes:
         stream = zstandard.ZstdDecompressor().stream_reader(io.BytesIO(data))
     else:
         return data
-    found: bytes = stream.read(MOST_JSON_BYTES)
+    found: bytes = stream.read(MAX_JSON_BYTES)
     if stream.read(1):
-        raise ValueError(f"it has more than {MOST_JSON_BYTES:,} bytes")
+        raise ValueError(f"it has more than {MAX_JSON_BYTES:,} bytes")
     return found

@@ -17,8 +17,8 @@ from itertools import product
 from math import prod
 from typing import Any
 
-MOST_GENERATED = 10_000_000
-_MOST_LETTERS = 200  # of an expression
+MAX_GENERATED = 10_000_000
+_MAX_LETTERS = 200  # of an expression
 _PLACEHOLDER = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -60,8 +60,8 @@ def generate(gen: Any, templates: Mapping[str, str]) -> Iterator[tuple[str, list
     if common := spans.keys() & templates.keys():
         raise TemplateError(f"{min(common)!r} is a dimension of a generator and a template")
     count = prod(len(span) for span in spans.values())
-    if count > MOST_GENERATED:
-        raise TemplateError(f"a generator makes {count:,} references, over {MOST_GENERATED:,}")
+    if count > MAX_GENERATED:
+        raise TemplateError(f"a generator makes {count:,} references, over {MAX_GENERATED:,}")
     fields = [str(gen[name]) for name in ("key", "url", "offset", "length") if name in gen]
     for values in product(*spans.values()):
         names = {**templates, **dict(zip(spans, values, strict=True))}
@@ -99,7 +99,7 @@ def _shown(expression: str, names: Names) -> str:
 @lru_cache(maxsize=4096)
 def _parsed(expression: str) -> ast.expr:
     try:
-        if len(expression) > _MOST_LETTERS:
+        if len(expression) > _MAX_LETTERS:
             raise ValueError
         return ast.parse(expression, mode="eval").body
     except (SyntaxError, ValueError):
@@ -108,7 +108,7 @@ def _parsed(expression: str) -> ast.expr:
 
 
 def _short(text: str) -> str:
-    return repr(text if len(text) <= _MOST_LETTERS else f"{text[:_MOST_LETTERS]}...")
+    return repr(text if len(text) <= _MAX_LETTERS else f"{text[:_MAX_LETTERS]}...")
 
 
 def _value(node: ast.expr, names: Names) -> str | int:

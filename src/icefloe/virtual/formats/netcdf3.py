@@ -47,7 +47,7 @@ _TYPES = {
     10: np.dtype(">i8"),
     11: np.dtype(">u8"),
 }
-_MOST_ITEMS = 10_000_000
+_MAX_ITEMS = 10_000_000
 """More dimensions, attributes or variables than any file has: the header is not one."""
 
 
@@ -316,7 +316,7 @@ class _Parser:
 
     def _bounded(self) -> int:
         count = self._count()
-        if count > _MOST_ITEMS:
+        if count > _MAX_ITEMS:
             raise self._wrong(f"the header lists {count:,} items")
         return count
 

@@ -27,7 +27,7 @@ from icefloe.virtual.ingest.transfer import ReaderOf, check_missing, read_block
 from icefloe.virtual.planning.plan import ArrayPlan, IngestPlan
 
 STORING_THREADS = 4
-_MOST_WAITING_BYTES = 64 << 20  # read, but not stored so far
+_MAX_WAITING_BYTES = 64 << 20  # read, but not stored so far
 _SHUFFLES = {"noshuffle": Blosc.NOSHUFFLE, "shuffle": Blosc.SHUFFLE, "bitshuffle": Blosc.BITSHUFFLE}
 
 Encode = Callable[[NDArray[Any]], Any]
@@ -127,7 +127,7 @@ class _Storing:
         """Store the chunks of a region."""
         for box in cut(region, self._array.chunks):
             values = block[inside(box, region)]
-            while self._waiting and self._waiting_bytes + values.nbytes > _MOST_WAITING_BYTES:
+            while self._waiting and self._waiting_bytes + values.nbytes > _MAX_WAITING_BYTES:
                 self._wait()
             done = self._pool.submit(self._store_chunk, box, values)
             self._waiting.append((done, values.nbytes))

@@ -19,7 +19,7 @@ from icefloe.virtual.formats.opening import NativeReader, open_native
 from icefloe.virtual.model.description import SourceError
 from icefloe.virtual.places.access import SourceAccess
 
-MOST_OPEN_FILES = 64
+MAX_OPEN_FILES = 64
 
 
 class DamagedSourceError(SourceError):
@@ -54,7 +54,7 @@ class OpenFiles:
     def open(self, location: str) -> NativeReader:
         """The file itself, opened."""
         if location not in self._readers:
-            if len(self._readers) >= MOST_OPEN_FILES:
+            if len(self._readers) >= MAX_OPEN_FILES:
                 self._stack.close()
                 self._readers.clear()
             opened = open_native(location, self._access)

@@ -1,6 +1,6 @@
 """Tables of references: where the chunks of one variable lie in its source.
 
-Columns: `index` (a list of one number a dimension), `location`, `offset`, `length`, and where
+Columns: `index` (a list of one number per dimension), `location`, `offset`, `length`, and where
 chunks lie in objects of their own, `etag` or `last_modified`; else those of the source hold for
 all.
 A chunk that is kept in the table itself has its bytes in `inline` and no location; in a table with

@@ -37,7 +37,7 @@ _INLINE_BYTES = 256
 """Values up to this size travel with their file: hashes would be as large."""
 _KEY_BYTES = 12
 _PAGE_BYTES = 1 << 20
-_MOST_SHARED = 16
+_MAX_SHARED = 16
 """Small values that more files than this have differently are not looked for any more."""
 
 Key = bytes
@@ -188,7 +188,7 @@ class Joiner:
         """The variable that files share; None for one whose bytes stay with the file."""
         known = self._shared.setdefault(where, {})
         found = known.get(piece)
-        if found is None and (column.has_key or len(known) < _MOST_SHARED):
+        if found is None and (column.has_key or len(known) < _MAX_SHARED):
             found = self._field(column, 0).make(piece)
             if column.has_key:
                 values = self.parts[piece[DIGEST_BYTES * column.has_digest :]]

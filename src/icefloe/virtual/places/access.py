@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 FIRST_BLOCK_BYTES = 1 << 20
 BLOCK_BYTES = 1 << 18
-MOST_BLOCKS = 128
+MAX_BLOCKS = 128
 _END_BYTES = 4096
 
 
@@ -250,7 +250,7 @@ class BlockReader(io.RawIOBase):
             return self._blocks[number]
         block = self._fetch(base, min(base + BLOCK_BYTES, self.size))
         self._blocks[number] = block
-        if len(self._blocks) > MOST_BLOCKS:
+        if len(self._blocks) > MAX_BLOCKS:
             self._blocks.popitem(last=False)
         return block
 

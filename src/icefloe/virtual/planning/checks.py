@@ -19,9 +19,9 @@ from icefloe.virtual.planning.cf_packing import common_type, packing_of
 from icefloe.virtual.planning.file_boxes import FileBox, FileBoxes
 from icefloe.virtual.planning.targets import (
     COPY_BYTES,
-    MOST_CHUNK_BYTES,
-    MOST_COMPARED_BYTES,
-    MOST_COPIED_BYTES,
+    MAX_CHUNK_BYTES,
+    MAX_COMPARED_BYTES,
+    MAX_COPIED_BYTES,
     are_tiny,
     find_misaligned,
     find_unlike,
@@ -87,10 +87,10 @@ def _size_trouble(work: Arrangement, path: str, box: FileBox) -> dict[int, str]:
         number: f"variable {path!r} has chunks of more than a gigabyte, too large to be copied"
         for item, numbers in new.by_kind()
         if not item.variable.is_contiguous
-        and prod(item.variable.chunks) * item.variable.itemsize > MOST_CHUNK_BYTES
+        and prod(item.variable.chunks) * item.variable.itemsize > MAX_CHUNK_BYTES
         for number in numbers
     }
-    if size <= MOST_COPIED_BYTES:
+    if size <= MAX_COPIED_BYTES:
         return large
     reason = f"variable {path!r} would have {size:,} bytes, too many to be copied"
     return dict.fromkeys(new, reason)
@@ -157,7 +157,7 @@ def find_uncompared(work: Arrangement) -> tuple[dict[str, tuple[str, ...]], list
         unread = [numbers for box, numbers in work.new(boxes).by_kind() if _is_unread(box)]
         unknown = sorted(number for numbers in unread for number in numbers)
         size = widest(boxes)
-        if unknown and size > MOST_COMPARED_BYTES:
+        if unknown and size > MAX_COMPARED_BYTES:
             notes.append(f"variable {path!r} is not compared between files: it has {size:,} bytes")
         elif unknown:
             sources = [work.live[number] for number in unknown]

@@ -14,7 +14,7 @@ from icefloe.virtual.model.shared_variables import digest_in, form_of, has_value
 
 TOLERANCE = 1e-10
 """Of the largest value, and far below the steps between values."""
-_MOST_FORMS = 16
+_MAX_FORMS = 16
 """A coordinate with more different values than this is one that files are joined along."""
 
 
@@ -31,7 +31,7 @@ def snap_coordinates(sources: Sequence[SourceDescription]) -> list[SourceDescrip
                 continue
             known = forms.setdefault(path, {})
             if not form_of(variables, path).shape or (
-                digest not in known and len(known) >= _MOST_FORMS
+                digest not in known and len(known) >= _MAX_FORMS
             ):
                 continue
             variable = variables[path]

@@ -22,14 +22,14 @@ COPY_BYTES = 1024 * 1024
 """Up to this size for each file, what cannot be referred to is copied in a virtual ingest."""
 
 TINY_CHUNK_BYTES = 64
-_MOST_PARTS = 1_000_000
-MOST_COPIED_BYTES = 1 << 50
-MOST_CHUNK_BYTES = 1 << 30
-MOST_COMPARED_BYTES = 256 * 1024 * 1024
+_MAX_PARTS = 1_000_000
+MAX_COPIED_BYTES = 1 << 50
+MAX_CHUNK_BYTES = 1 << 30
+MAX_COMPARED_BYTES = 256 * 1024 * 1024
 """Up to this size, what files repeat is read from each of them to be compared."""
 
 _ZSTD = {"name": "zstd", "configuration": {"level": 0, "checksum": False}}
-_BLOSC_MOST_BYTES = 2**31 - 17
+_BLOSC_MAX_BYTES = 2**31 - 17
 
 
 def array_document(
@@ -71,7 +71,7 @@ def native_codecs(dtype: str, chunks: Sequence[int]) -> list[Json]:
         return [{"name": "vlen-utf8"}, _ZSTD]
     kind = np.dtype(dtype)
     serializer = bytes_codec_of(dtype)
-    is_small = prod(chunks) * kind.itemsize <= _BLOSC_MOST_BYTES
+    is_small = prod(chunks) * kind.itemsize <= _BLOSC_MAX_BYTES
     if kind.kind not in "iufcmM" or kind.itemsize == 1 or not is_small:
         return [serializer, _ZSTD]
     settings = {"cname": "zstd", "clevel": 2, "shuffle": "shuffle", "blocksize": 0}
@@ -155,7 +155,7 @@ def cut_chunks(lengths: Sequence[int], itemsize: int) -> list[int]:
         most = max(1, GOOD_CHUNK_BYTES // max(1, rest))
         chunks[at] = max(part for part in range(1, min(most, length) + 1) if length % part == 0)
     count = prod(length // chunk for length, chunk in zip(lengths, chunks, strict=True))
-    return chunks if count <= _MOST_PARTS else list(lengths)
+    return chunks if count <= _MAX_PARTS else list(lengths)
 
 
 def _is_cut_of(old: Sequence[int], chunks: Sequence[int], num_new_axes: int) -> bool:
