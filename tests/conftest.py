@@ -30,7 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--fuzz-cases",
         type=int,
-        default=20_000,
+        default=5_000,
         help="how many damaged files of each type tests/fuzz tries",
     )
     parser.addoption(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
@@ -12,9 +14,17 @@ from tests.spark.fault_jobs import JOBS, check_done, check_unchanged, history, o
 
 # Where tasks write manifests, one job shows what all do when that fails for good.
 NAMES = [name for name, job in JOBS.items() if not job.is_reduced] + ["regions, manifests lost"]
+# By default every job meets one of the two faults.
+FOR_GOOD = ("table", "native append", "regions, manifests lost")
 
 
-@pytest.mark.parametrize("name", NAMES)
+def jobs(names: Iterable[str], quick: Collection[str]) -> list[Any]:
+    """Names of jobs as parameters; those that are not `quick` are left to `make long`."""
+    slow = pytest.mark.long
+    return [pytest.param(name, marks=() if name in quick else slow) for name in names]
+
+
+@pytest.mark.parametrize("name", jobs(NAMES, FOR_GOOD))
 def test_a_task_fails_for_good(spark: SparkSession, tmp_path: Path, name: str) -> None:
     job = JOBS[name]
     place = job.prepare(tmp_path / "place")
@@ -26,7 +36,7 @@ def test_a_task_fails_for_good(spark: SparkSession, tmp_path: Path, name: str) -
     check_unchanged(place, before)
 
 
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize("name", jobs(JOBS, JOBS.keys() - FOR_GOOD))
 def test_a_task_fails_once(spark: SparkSession, tmp_path: Path, name: str) -> None:
     job = JOBS[name]
     place = job.prepare(tmp_path / "place")

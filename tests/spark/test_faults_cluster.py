@@ -15,7 +15,12 @@ from tests.spark.fault_driver import Order
 from tests.spark.fault_jobs import JOBS, check_done, orphans
 
 # Of jobs that run the same code, one; `test_faults` has them all.
-NAMES = ["table", "native append", "regions, manifests lost", "virtual append, manifests lost"]
+NAMES = [
+    "table",
+    "regions, manifests lost",
+    pytest.param("native append", marks=pytest.mark.long),
+    pytest.param("virtual append, manifests lost", marks=pytest.mark.long),
+]
 
 pytestmark = pytest.mark.timeout(2 * START_SECONDS + ORDER_SECONDS)
 

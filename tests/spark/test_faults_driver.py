@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,21 +21,20 @@ from tests.spark.fault_jobs import (
     state,
 )
 
-NAMES = ["dataset", "table", "native append", "regions, manifests lost"]
+NAMES = ["table", "regions, manifests lost"]
+OTHERS = ["dataset", "native append"]
 MOMENTS: tuple[What, ...] = ("park before", "park after")
 
 Killed = tuple[Place, tuple[dict[str, Any], list[str]]]
 
 
-@pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, What], Killed]:
-    """One driver that has begun all jobs, each in a place of its own, and finished none."""
-    folder = tmp_path_factory.mktemp("drivers")
+def kill_driver(folder: Path, names: list[str]) -> dict[tuple[str, What], Killed]:
+    """Kill a driver that has begun all jobs, each in a place of its own, and finished none."""
     driver = FaultDriver(folder / "driver.log", "local[2]", driver__memory="1g")
     places: dict[tuple[str, What], Killed] = {}
     try:
         for what in MOMENTS:
-            for name in NAMES:
+            for name in names:
                 place = JOBS[name].prepare(folder / f"{what} {name}")
                 before = state(place.open()), history(place.open())
                 fault = place.fault(what, COMMIT, "commit")
@@ -45,13 +45,37 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, What], K
     return places
 
 
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, What], Killed]:
+    return kill_driver(tmp_path_factory.mktemp("drivers"), NAMES)
+
+
+@pytest.fixture(scope="module")
+def others_killed(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, What], Killed]:
+    return kill_driver(tmp_path_factory.mktemp("drivers"), OTHERS)
+
+
 @pytest.mark.timeout(2 * START_SECONDS + len(NAMES) * ORDER_SECONDS)
 @pytest.mark.parametrize("what", MOMENTS)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_driver_is_killed_and_run_again(
     killed: dict[tuple[str, What], Killed], spark: SparkSession, name: str, what: What
 ) -> None:
-    job, (place, before) = JOBS[name], killed[name, what]
+    run_again(spark, name, what, killed[name, what])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(2 * START_SECONDS + len(OTHERS) * ORDER_SECONDS)
+@pytest.mark.parametrize("what", MOMENTS)
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_drivers_are_killed_and_run_again(
+    others_killed: dict[tuple[str, What], Killed], spark: SparkSession, name: str, what: What
+) -> None:
+    run_again(spark, name, what, others_killed[name, what])
+
+
+def run_again(spark: SparkSession, name: str, what: What, killed: Killed) -> None:
+    job, (place, before) = JOBS[name], killed
     if what == "park before":
         check_unchanged(place, before)
     else:

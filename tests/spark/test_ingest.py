@@ -263,6 +263,8 @@ def test_grib_files(spark: SparkSession, tmp_path: Path, repository: Repository)
     assert found.identical(expected)
 
 
+@pytest.mark.long
+@pytest.mark.timeout(600)
 def test_an_ingest_through_spark_connect(tmp_path: Path, repository: Repository) -> None:
     pytest.importorskip("grpc", reason="Spark Connect is an optional dependency")
     paths = files(tmp_path, range(2))

@@ -11,6 +11,7 @@ from benchmarks import spark_files, spark_ingest, spark_read
 from benchmarks.spark_rows import Row, Times, measure, render
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::Warning:xarray")
 def test_values_are_copied_as_official_copies_them(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -23,12 +24,14 @@ def test_values_are_copied_as_official_copies_them(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_files_are_referred_to_as_official_does(spark: SparkSession, tmp_path: Path) -> None:
     pytest.importorskip("icechunk", reason="the benchmarks compare with official icechunk")
     rows = list(spark_ingest.virtual_rows(spark, tmp_path, 3, 1))
     assert [row.amount for row in rows] == [3, 3]
 
 
+@pytest.mark.long
 def test_cells_and_chunks_are_read(spark: SparkSession, tmp_path: Path) -> None:
     rows = list(spark_read.read_rows(spark, tmp_path, 0.1, 1))
     assert [row.unit for row in rows] == ["Mcells"] * 4 + ["chunks"]

@@ -40,8 +40,14 @@ CASE = Case("encode", OFFICIAL, OURS, "a note", 3.0, True, OFFICIAL, True)
     ("only", "cases"),
     [
         ("decode native", ["decode native"]),
-        ("1000 files, spec 2", ["encode and write 1000 files, spec 2"]),
-        ("keys of 13 arrays, S3", ["open, list 13,014 keys of 13 arrays, S3"]),
+        pytest.param(
+            "1000 files, spec 2", ["encode and write 1000 files, spec 2"], marks=pytest.mark.long
+        ),
+        pytest.param(
+            "keys of 13 arrays, S3",
+            ["open, list 13,014 keys of 13 arrays, S3"],
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_a_case_runs_and_is_written_as_json(only: str, cases: list[str], tmp_path: Path) -> None:
@@ -86,6 +92,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server) -> Cor
     return Corpus(folder, WARM_UP_ROWS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=" ".join)
 def test_a_repository_scenario_finds_what_it_should(
     scenario: tuple[str, ...], corpus: Corpus
@@ -120,6 +127,7 @@ CHECKS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("check", CHECKS)
 def test_either_library_finds_what_the_other_wrote(check: str, corpus: Corpus) -> None:
     store_checks.main(str(corpus.folder), str(corpus.rows), check)

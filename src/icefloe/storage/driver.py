@@ -105,7 +105,7 @@ class Driver(Protocol):
         content_type: str | None = None,
         storage_class: str | None = None,
     ) -> None:
-        """Write an object that nobody else writes (ids are random). Never seen half written."""
+        """Write an object with one writer (ids are random). Readers see all of it or none."""
         ...
 
     async def put_many(

@@ -140,7 +140,7 @@ class Storage(Shown):
         return remote.ObstoreDriver(connection, settings, calls)
 
     def is_same_place(self, other: Storage) -> bool:
-        """Whether the same objects are there, whoever signs in and however they are reached."""
+        """Whether both are the same place, whatever the credentials and the way to reach it."""
         return self._location.place == other._location.place
 
     def __eq__(self, other: object) -> bool:

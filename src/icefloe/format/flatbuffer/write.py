@@ -196,7 +196,7 @@ class OffsetVectors:
 
 
 class FewOffsetVectors:
-    """See `OffsetVectors`: the same for a handful of rows, each of them a vector by itself."""
+    """See `OffsetVectors`: the same for few rows, one vector at a time."""
 
     def __init__(self, writer: FlatWriter, counts: Ints) -> None:
         self._counts = counts.tolist()
@@ -240,7 +240,7 @@ class SingleTable:
 
 
 class FewTables:
-    """See `TableWriter`: the same for a handful of rows, each of them a table by itself."""
+    """See `TableWriter`: the same for few rows, one table at a time."""
 
     def __init__(
         self, writer: FlatWriter, spec: TableSpec, count: int, fields: Mapping[str, Mask | None]

@@ -36,7 +36,7 @@ from icefloe.records import record
 
 
 class ManifestFileInfo(NamedTuple):
-    """A manifest file; `size_bytes` is exact, because readers fetch just so many bytes."""
+    """A manifest file; `size_bytes` is exact, because readers fetch that many bytes."""
 
     id: ManifestId
     size_bytes: int

@@ -94,7 +94,7 @@ def ingest(
         InvalidInputError: files cannot be read or do not fit together; every one is named with its
             reason, and nothing was committed.
         AlreadyExistsError: the group has arrays and `append` is not set.
-        RebaseFailedError: somebody else changed the same arrays meanwhile; nothing was committed,
+        RebaseFailedError: another writer changed the same arrays meanwhile; nothing was committed,
             run it again.
     """
     arguments: IngestArguments = {

@@ -120,13 +120,13 @@ def made_batch(
 
 
 def told_batch(told: Any) -> pa.RecordBatch:
-    """Something a task has to say besides, as a row that is neither references nor a manifest."""
+    """A row with another result of a task, besides references and manifests."""
     row = {"node_id": b"", "piece": UNCUT, "ndim": 0, "chunks": 0, "virtual": 0, "bytes": 0}
     return pa.RecordBatch.from_pylist([{**row, "told": pickle.dumps(told)}], schema=SCHEMA)
 
 
 def told_in(table: pa.Table) -> list[Any]:
-    """What tasks had to say."""
+    """The other results of the tasks."""
     return [pickle.loads(told) for told in table["told"].drop_null().to_pylist()]
 
 

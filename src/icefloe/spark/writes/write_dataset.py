@@ -262,7 +262,7 @@ def _part(names: tuple[str, ...], region: Region, start: Sequence[int], pieces: 
 
 
 def _detached(piece: Any) -> Any:
-    """A slice of an array in memory pickles by itself; as a view it may drag the whole along."""
+    """Copy slices of arrays in memory: a view would pickle the whole array."""
     for name, variable in piece.variables.items():
         if variable._in_memory:
             piece[name] = variable.copy(data=np.ascontiguousarray(variable.values))

@@ -80,7 +80,7 @@ class Calls(Protocol):
     ) -> Result:
         """`function` of this item and of others that are asked for `key` at the same moment.
 
-        It returns an outcome for every item; an exception goes to whoever asked for that item.
+        It returns an outcome for every item; an exception is raised to the caller of that item.
         """
         ...
 

@@ -158,7 +158,7 @@ async def _answer(
             raise
         return
     for (_, answer), outcome in zip(asked, outcomes, strict=True):
-        if answer.done():  # whoever asked was cancelled
+        if answer.done():  # the caller was cancelled
             continue
         if isinstance(outcome, Exception):
             answer.set_exception(outcome)

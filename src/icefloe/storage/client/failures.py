@@ -1,4 +1,4 @@
-"""Errors of the object store client, told in our words: which object, which storage, no secrets."""
+"""Errors of the object store client as ours: they name the object and storage, and no secrets."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class Directory:
             self._move(temporary, path, may_replace=may_replace)
 
     def _write_aside(self, data: Any, path: str, *, is_synced: bool) -> str:
-        """Write `data` to a new file that nobody looks at; returns where."""
+        """Write `data` to a new temporary file; returns its path."""
         if not self._is_swept:
             self._sweep()
         aside = f"{self._temporary}/{self._run}-{next(self._names)}"
@@ -176,7 +176,7 @@ class Directory:
         A file whose fsync failed is reported by every sync from then on, until it is written
         again: the kernel tells about lost pages only once, and a second fsync would succeed.
         """
-        # Whoever comes second has to wait for the first, who may be syncing files of the second.
+        # A second sync waits for the first, which may be syncing files of the second.
         with self._sync_mutex:
             with self._mutex:
                 files, self._pending_files = self._pending_files, {}

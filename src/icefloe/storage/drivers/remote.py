@@ -410,7 +410,7 @@ class ObstoreDriver:
         try:
             await self._calls.delete(self._connection.writer(), [*names])
         except FileNotFoundError:
-            # Of several, nobody says which one was missing, nor whether the others are gone.
+            # The answer does not say which of several was missing, nor whether others are gone.
             if len(names) > 1:
                 for name in names:
                     await self._delete([name])

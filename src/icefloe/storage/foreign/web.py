@@ -50,7 +50,7 @@ class WebOptions:
 
 
 _Idle = dict[tuple[str, str], list[http.client.HTTPConnection]]
-"""Open connections that nobody uses, by scheme and host."""
+"""Idle connections, by scheme and host."""
 
 
 class _Passing(Exception):  # noqa: N818 - never leaves this module
@@ -129,7 +129,7 @@ class WebReader:
         """The bytes, or where we are sent instead."""
         path = (url.path or "/") + (f"?{url.query}" if url.query else "")
         headers = {"Accept-Encoding": "identity", **_conditions(condition)}
-        if is_home:  # what is meant for this server is nobody else's business
+        if is_home:  # headers of this server go to no other
             headers |= self._options.headers
             if self._sign is not None:
                 headers |= self._sign(url.netloc, path)

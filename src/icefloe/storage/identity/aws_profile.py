@@ -59,5 +59,5 @@ def _section(path: str, name: str) -> dict[str, str]:
     try:
         parser.read(Path(path).expanduser(), encoding="utf-8")
     except (configparser.Error, UnicodeDecodeError):
-        return {}  # not ours to judge: whoever needs what it says will say so
+        return {}  # the code that needs the profile reports the problem
     return dict(parser[name]) if parser.has_section(name) else {}

@@ -158,7 +158,7 @@ def _copied(file: SourceFile) -> Iterator[Path]:
 
 
 def _open(path: Path, location: str) -> xr.Dataset:
-    # Raising, cfgrib tells of messages that do not fit; otherwise it leaves them out.
+    # cfgrib then raises for messages that do not fit; by default it leaves them out.
     options = {"indexpath": "", "errors": "raise"}
     try:
         return xr.open_dataset(path, engine="cfgrib", decode_cf=False, backend_kwargs=options)

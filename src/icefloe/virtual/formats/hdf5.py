@@ -330,7 +330,7 @@ def _phony_name(size: int, phony: list[tuple[str, int]], used: set[str]) -> str:
 
 
 def _attributes(owner: Any) -> tuple[dict[str, Any], dict[bytes, Any]]:
-    """The attributes that are somebody's data, and those that are marks; numpy or Python values."""
+    """The attributes of the user, and those that HDF5 and NetCDF add; numpy or Python values."""
     found, marks = {}, {}
     for number in range(h5a.get_num_attrs(owner)):
         attribute = h5a.open(owner, index=number)
@@ -338,7 +338,7 @@ def _attributes(owner: Any) -> tuple[dict[str, Any], dict[bytes, Any]]:
         if raw in _BOOKKEEPING:
             continue
         is_list = raw == b"DIMENSION_LIST"
-        # h5py crashes at some references, and nobody could follow them in a repository.
+        # h5py crashes at some references, and they have no meaning in a repository.
         readable = is_list or not holds_references(attribute.get_type())
         value = _attribute(attribute) if readable else None
         if value is None and is_list:
@@ -353,7 +353,7 @@ def _attributes(owner: Any) -> tuple[dict[str, Any], dict[bytes, Any]]:
 
 
 def _attribute(attribute: Any) -> Any:
-    """The value of an attribute; None for types that nobody could write down, such as times."""
+    """The value of an attribute; None for types that JSON cannot hold, such as times."""
     if attribute.get_space().get_simple_extent_type() == h5s.NULL:
         return ""
     try:

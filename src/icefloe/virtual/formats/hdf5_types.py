@@ -38,7 +38,7 @@ def storable_dtype(dataset: Any) -> tuple[np.dtype[Any], str | None]:
 def unusual_storage(stored: Any, dtype: np.dtype[Any]) -> str | None:
     """Why the stored bytes are not what numpy's type has in memory; None if they are.
 
-    HDF5 converts such values when they are read. Whoever reads the bytes themselves cannot.
+    HDF5 converts such values when it reads them. A reader of the bytes cannot.
     """
     if dtype.kind == "O":
         return None

@@ -66,7 +66,7 @@ class PreprocessedSource:
 
 
 class _Lazy(BackendArray):
-    """A variable of a source that is read when somebody looks at it."""
+    """A variable of a source that is read when its values are used."""
 
     def __init__(self, reader: Any, variable: VariableDescription) -> None:
         self._reader, self._path = reader, variable.path

@@ -73,7 +73,7 @@ def _numcodec(item: dict[str, Json]) -> Json:
 
 
 def _compressor(item: dict[str, Json], dtype: np.dtype[Any]) -> Json:
-    """Those that version 3 itself has under a name of its own are given it."""
+    """Codecs that version 3 has under another name get that name."""
     shuffle = item.get("shuffle")
     if item["id"] == "blosc" and shuffle in _BLOSC_SHUFFLE:
         configuration = {

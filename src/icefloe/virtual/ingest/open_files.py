@@ -1,7 +1,7 @@
-"""Source files while their values are copied: a few open at a time, every failure told by name.
+"""Source files while their values are copied: few are open at once, every error names its file.
 
-Libraries say what was wrong with some bytes, and not in which file. Whoever copies has to know the
-file: with `on_error="skip"` it is left out, and the others are copied without it.
+Errors of libraries do not say which file they are about. The copy has to know: with
+`on_error="skip"` that file is left out, and the others are copied.
 """
 
 from __future__ import annotations

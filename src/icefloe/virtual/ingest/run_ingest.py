@@ -44,7 +44,7 @@ class FillCounts(NamedTuple):
 
 
 class Engine(Protocol):
-    """Who does the work of an ingest. Files that are damaged come back with the reason."""
+    """What does the work of an ingest. Damaged files are returned with the reason."""
 
     def scan(
         self,
@@ -54,7 +54,7 @@ class Engine(Protocol):
     ) -> tuple[list[SourceDescription], list[Problem]]:
         """Describe all sources, in the order given; those that cannot be read are problems.
 
-        Of those that are `known` in the very version they have, only the version is told.
+        A source that is `known` in its present version is described by that version only.
         """
         ...
 
@@ -71,12 +71,12 @@ class Engine(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of what the scan has kept."""
+        """Release what the scan has kept."""
         ...
 
 
 def run_ingest(engine: Engine, request: IngestRequest) -> IngestReport:
-    """Do it; see `icefloe.spark.ingest` for what may be raised."""
+    """Run an ingest to its commit; `icefloe.spark.ingest` says what may be raised."""
     started = time.monotonic()
     options = request.options
     session = request.repository.writable_session(request.branch)

@@ -81,7 +81,7 @@ def _float_json(value: Any) -> Json:
         return number
     if math.isinf(number):
         return "Infinity" if number > 0 else "-Infinity"
-    # Missing values are compared bit by bit by nobody, but a NaN with a payload is kept as it is.
+    # No reader compares missing values bit by bit, but a NaN keeps its payload.
     bits = np.asarray(value).astype(np.asarray(value).dtype.newbyteorder(">")).tobytes()
     usual = np.asarray(np.nan, np.asarray(value).dtype.newbyteorder(">")).tobytes()
     return "NaN" if bits == usual else "0x" + bits.hex()

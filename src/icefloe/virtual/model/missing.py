@@ -149,7 +149,7 @@ def find_unfillable(
     *,
     is_virtual: bool,
 ) -> str | None:
-    """Why places that no file fills could not be told from others; None if they can."""
+    """Why places that no file fills cannot be distinguished from others; None if they can."""
     kind = "text" if variable.dtype == "string" else str(np.dtype(variable.dtype))
     if document is not None:
         if means_missing(document, variable):

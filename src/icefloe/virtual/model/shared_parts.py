@@ -90,7 +90,7 @@ class Splitter:
         return pickle.dumps(slim)
 
     def fresh(self) -> Iterator[tuple[Key, bytes]]:
-        """The parts that nobody has got so far."""
+        """The parts that were not handed out so far."""
         yield from self._fresh
         self._fresh.clear()
 

@@ -26,7 +26,7 @@ class Existing:
     """zarr.json of its arrays, by path relative to the group."""
     ledger: Ledger = field(default_factory=Ledger)
     num_holes: dict[str, int] = field(default_factory=dict)
-    """How many places of an array are new, and nobody has filled so far."""
+    """How many places of an array are new and not filled yet."""
 
 
 @dataclass(slots=True, eq=False)
@@ -108,7 +108,7 @@ class Arrangement:
         return tuple(shape)
 
     def has_holes(self, path: str, box: FileBox) -> bool:
-        """Whether there will be places that no file fills, and nobody filled before."""
+        """Whether places remain that neither a file nor an earlier ingest fills."""
         if not box.concat_axes or is_coordinate(box):
             return False
         boxes = self.boxes[path]

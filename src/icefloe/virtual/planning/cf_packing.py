@@ -85,7 +85,7 @@ class Packing:
 
 
 def packing_of(variable: VariableDescription) -> Packing | None:
-    """How a variable is packed; None if it is in a way that nobody understands."""
+    """How a variable is packed; None if its attributes make no sense."""
     attributes, kind = variable.attributes, np.dtype(variable.dtype)
     scale, offset = (attributes.get(name) for name in _SCALES[:2])
     if not all(isinstance(value, int | float | None) for value in (scale, offset)):

@@ -1,4 +1,4 @@
-"""What stands in the way of a plan: files that could not be told apart from others afterwards."""
+"""Reasons to refuse files in a plan: their values could not be distinguished afterwards."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _takes(there: VariableDescription, kind: np.dtype[Any]) -> bool:
 
 
 def find_trouble(work: Arrangement, path: str) -> dict[int, str]:
-    """Files that fill what others fill, or cannot be told apart from what is missing."""
+    """Files that fill what others fill, or whose values look like missing ones."""
     boxes = work.boxes[path]
     first = boxes[work.first(boxes)]
     wrong = find_overlaps(path, boxes, work.num_old, work.names, work.late)
@@ -78,7 +78,7 @@ def _hole_trouble(work: Arrangement, path: str, box: FileBox) -> dict[int, str]:
 
 
 def _size_trouble(work: Arrangement, path: str, box: FileBox) -> dict[int, str]:
-    """Files with arrays that HDF5 declares, but that nobody could ever have written."""
+    """Files that declare arrays too large to have been written."""
     if work.options.mode == "virtual":
         return {}
     new = work.new(work.boxes[path])

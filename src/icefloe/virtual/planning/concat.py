@@ -1,4 +1,4 @@
-"""Which dimensions files are joined along, when nobody says, and which variables they share."""
+"""Finds the dimensions that files are joined along, and the variables that they share."""
 
 from __future__ import annotations
 

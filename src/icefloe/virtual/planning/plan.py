@@ -225,7 +225,7 @@ class IngestPlan:
     """Files that an earlier ingest has brought over already."""
     notes: tuple[str, ...] = ()
     uncompared: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Variables that have to be the same in these files, and that nobody has looked at."""
+    """Variables that must be equal in these files and were not compared yet."""
 
     def raise_problems(self) -> None:
         """Refuse the plan if any file is left out of it.
