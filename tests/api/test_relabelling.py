@@ -151,6 +151,24 @@ def test_reindexing(name: str, is_committed: bool, official: Any) -> None:
     assert results[0] == results[1]
 
 
+@pytest.mark.parametrize("own", [(0,), (1,), (2,), (0, 1), (1, 4)])
+@pytest.mark.parametrize("name", ["all to one place", "half of them"])
+def test_of_chunks_sent_to_one_place_that_of_the_session_counts(
+    name: str, own: tuple[int, ...], official: Any
+) -> None:
+    """Those in manifests come first, and of several the last one counts."""
+    forward = {"all to one place": lambda _i: [3], "half of them": lambda i: [i[0] // 2]}[name]
+    results = []
+    for library in (icefloe, official):
+        session = line(library)
+        array: Any = zarr.open_array(session.store, path="a", mode="r+")
+        for at in own:
+            array[2 * at : 2 * at + 2] = 90 + at
+        told = outcome(session.reindex_array, "/a", forward, None)
+        results.append([told, array[:].tolist(), *seen(session)])
+    assert results[0] == results[1]
+
+
 def _refusals(library: Any) -> list[Any]:
     session = line(library)
     repository = hierarchy(library, library.in_memory_storage())

@@ -32,13 +32,20 @@ def shifted(refs: ChunkRefs, offset: Iterable[int], grid: Sequence[int]) -> tupl
 
 
 def reindexed(
-    refs: ChunkRefs, forward: Relabel, backward: Relabel | None, grid: Sequence[int]
+    refs: ChunkRefs, own: Index, forward: Relabel, backward: Relabel | None, grid: Sequence[int]
 ) -> tuple[ChunkRefs, Index]:
     """References moved to where `forward` sends their indices (None: it stays), and the indices
     to be cleared: those that nothing was sent to and whose origin, by `backward`, has no chunk.
+
+    Of references sent to one place the last counts: chunks of the session's `own` come after the
+    others, as in Icechunk.
     """
     rows, goals = [], []
-    for row, at in enumerate(refs.index.tolist()):
+    is_own = np.zeros(len(refs), np.bool_)
+    found = refs.lookup.find_many(own)
+    is_own[found[found >= 0]] = True
+    order = np.argsort(is_own, kind="stable")
+    for row, at in zip(order.tolist(), refs.index[order].tolist(), strict=True):
         goal = _answer(forward, at, "forward", len(grid))
         if goal is None:
             continue

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 
+import numpy as np
+
 from icefloe import paths
 from icefloe.changes.relabel import Relabel, reindexed, shifted
 from icefloe.errors import ErrorKind, InvalidInputError, SessionStateError
@@ -15,8 +17,9 @@ from icefloe.repo.session_view import all_chunks
 from icefloe.repo.sessions import SessionState
 from icefloe.repo.workspace import Workspace
 
-_Move = Callable[[ChunkRefs, Sequence[int]], tuple[ChunkRefs, Index]]
-"""From the references of an array and its grid: references in new places, places now empty."""
+_Move = Callable[[ChunkRefs, Index, Sequence[int]], tuple[ChunkRefs, Index]]
+"""From the references of an array, the indices of those that the session has changed, and the grid:
+references in new places, places now empty."""
 
 _MOST_TRIES = 100
 
@@ -24,7 +27,7 @@ _MOST_TRIES = 100
 async def shift_array(workspace: Workspace, path: str, offset: Iterable[int]) -> None:
     """Move every chunk by an offset; chunks that leave the grid are gone."""
     steps = tuple(offset)
-    await _relabel(workspace, path, lambda refs, grid: shifted(refs, steps, grid))
+    await _relabel(workspace, path, lambda refs, _, grid: shifted(refs, steps, grid))
 
 
 async def reindex_array(
@@ -34,7 +37,11 @@ async def reindex_array(
     backward: Relabel | None,
 ) -> None:
     """Move every chunk to where a function sends it."""
-    await _relabel(workspace, path, lambda refs, grid: reindexed(refs, forward, backward, grid))
+    await _relabel(
+        workspace,
+        path,
+        lambda refs, own, grid: reindexed(refs, own, forward, backward, grid),
+    )
 
 
 async def _relabel(workspace: Workspace, path: str, move: _Move) -> None:
@@ -44,8 +51,11 @@ async def _relabel(workspace: Workspace, path: str, move: _Move) -> None:
         node, grid = _regular_array(state, path)
         with state.lock:
             state.packs.close(state.changes)  # an open pack knows its chunks by their indices
-            seen = _edits_of(state, node)
-        moved, vacated = move(await all_chunks(handle, state.view, node), grid)
+            seen, view = _edits_of(state, node), state.view
+            own = np.empty((0, len(grid)), np.uint32)
+            if node.id in state.changes.edited:
+                own = state.changes.touched_chunks(node.id)
+        moved, vacated = move(await all_chunks(handle, view, node), own, grid)
         with state.writing():
             if _edits_of(state, node) is not seen:
                 continue
