@@ -81,7 +81,8 @@ def _add(rows: RefRows, index: Sequence[int], payload: Any, checked: Checked) ->
     kind, value = variant(payload, checked, "the payload of a chunk")
     if kind == "Ref":
         raw, offset, length = checked.items(value, "a chunk reference", 3)
-        rows.add_native(index, (read_object_id(raw, checked, "chunk id"), offset, length))
+        found = raw if isinstance(raw, str) else read_object_id(raw, checked, "chunk id")
+        rows.add_native(index, (found, offset, length))
     elif kind == "Inline":
         rows.add_inline(index, checked.octets(value, "an inline chunk"))
     elif kind == "Virtual":

@@ -13,7 +13,7 @@ from icefloe.format.columns.blobs import Bytes
 from icefloe.format.columns.chunk_index import Index
 from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRefs
 from icefloe.format.manifest.file import ArrayManifest, Manifest
-from icefloe.ids import ManifestId, NodeId
+from icefloe.ids import ManifestId, NodeId, decode_base32_rows
 from icefloe.legacy.checked import Checked
 from icefloe.legacy.numbered.wide_ids import IdMap
 
@@ -29,7 +29,8 @@ class RefRows:
         self.inline_index: list[Sequence[int]] = []
         self.inline: list[bytes] = []
         self.native_index: list[Sequence[int]] = []
-        self.native: list[tuple[bytes, int, int]] = []
+        self.native: list[tuple[bytes | str, int, int]] = []
+        """Id, as bytes or as text, offset and length."""
         self.virtual_index: list[Sequence[int]] = []
         self.virtual: list[tuple[str, int, int, str | None, int]] = []
         """Location, offset, length, ETag, and seconds of the last change or 0."""
@@ -38,7 +39,7 @@ class RefRows:
         self.inline_index.append(index)
         self.inline.append(data)
 
-    def add_native(self, index: Sequence[int], chunk: tuple[bytes, int, int]) -> None:
+    def add_native(self, index: Sequence[int], chunk: tuple[bytes | str, int, int]) -> None:
         self.native_index.append(index)
         self.native.append(chunk)
 
@@ -64,7 +65,7 @@ class RefRows:
             if self.native:
                 raw, offset, length = zip(*self.native, strict=True)
                 index = _matrix(self.native_index, ndim, checked)
-                short = ids.shorten(_id_rows(raw, checked))
+                short = ids.shorten(_id_rows(raw, ids, checked))
                 parts.append(
                     ChunkRefs.native(
                         index, short, _numbers(offset, checked), _numbers(length, checked)
@@ -92,11 +93,19 @@ class RefRows:
         )
 
 
-def _id_rows(raw: Sequence[bytes], checked: Checked) -> Bytes:
-    sizes = set(map(len, raw))
+def _id_rows(raw: Sequence[bytes | str], ids: IdMap, checked: Checked) -> Bytes:
+    if all(isinstance(each, str) and each.isascii() for each in raw):
+        # Texts are decoded all at once, unless one is in a form that only people write.
+        rows, is_id = decode_base32_rows(np.array(raw, np.bytes_), ids.size)
+        if is_id.all():
+            return rows
+    found = [
+        checked.id_text(each, "chunk id", 12, 16) if isinstance(each, str) else each for each in raw
+    ]
+    sizes = set(map(len, found))
     if len(sizes) > 1:
         raise checked.fail(f"chunk ids have {sorted(sizes)} bytes, expected one size in a file")
-    return np.frombuffer(b"".join(raw), np.uint8).reshape(-1, sizes.pop())
+    return np.frombuffer(b"".join(found), np.uint8).reshape(-1, sizes.pop())
 
 
 def _matrix(rows: Sequence[Sequence[int]], ndim: int, checked: Checked) -> Index:
