@@ -90,7 +90,7 @@ def test_the_generation_is_told(opened: tuple[World, icefloe.Repository]) -> Non
     world, repo = opened
     expected = GENERATIONS[world.release.name]
     assert repo.generation is expected
-    assert f"generation={expected.value}" in repr(repo)
+    assert f"<icefloe.Repository ({expected.value})>" in repr(repo)
     assert repo.spec_version == 0
     assert icefloe.Repository.exists(repo.storage)
 

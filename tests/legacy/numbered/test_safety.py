@@ -27,6 +27,7 @@ from icefloe.testing.faults import FaultyDriver
 from tests.safety.counting import check_counting, count_once, start_counting
 from tests.safety.crews import crew, work_together
 from tests.safety.test_lost_commits import check_all_is_there, jobs_for, kill_at_random
+from tests.safety.worker import Job
 from tests.safety.worlds import driver_of, new_storage, read_objects, write_objects
 from tests.servers import S3Server
 
@@ -73,13 +74,20 @@ def test_processes_on_a_directory_lose_nothing(
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_processes_on_s3_lose_nothing(s3_server: S3Server, tmp_path: Path) -> None:
+    """Eight processes, 200 of 200 commits; in five rounds, because no answer may take minutes."""
     storage = s3_server.storage()
-    new_counter(storage, "json", 25)
+    new_counter(storage, "json", 5)
+    jobs: list[Job] = []
     with crew(8) as workers:
-        jobs = jobs_for(storage, tmp_path, "run", 25)
-        work_together(workers, jobs)
+        for number in range(5):
+            mine = [
+                Job(storage, 8 * number + at, 5, tmp_path / f"round{number}-{at}")
+                for at in range(len(workers))
+            ]
+            work_together(workers, mine)
+            jobs += mine
     check_all_is_there(storage, jobs)
     check_numbers(storage)
 
