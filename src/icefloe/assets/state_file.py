@@ -9,7 +9,7 @@ from dataclasses import replace
 from icefloe.assets.assets import Assets, Caches
 from icefloe.assets.computed_logs import computed_log
 from icefloe.config.resolved import ResolvedConfig
-from icefloe.errors import ErrorKind, InvalidInputError, SnapshotNotFoundError, StorageError
+from icefloe.errors import ErrorKind, SnapshotNotFoundError, StorageError
 from icefloe.format.manifest.file import ArrayManifest, Manifest
 from icefloe.format.snapshot.file import Snapshot
 from icefloe.format.transaction_log import TransactionLog
@@ -131,6 +131,7 @@ class StateFileAssets(Assets):
         nodes, inventories = nodes_of(structure, attributes)
         self.caches.inventories.update((found.id, found) for found in inventories)
         self.caches.profile = structure.profile
+        self.caches.notes[snapshot_id] = structure.next_id, structure.profile
         # A snapshot that forks read is not listed: only its nodes matter.
         listed = entry or Entry(snapshot_id.text, None, 0, key)
         return Snapshot(
@@ -182,16 +183,10 @@ class StateFileAssets(Assets):
 
     def encode_manifest(self, manifest: Manifest) -> bytes:
         (array,) = manifest.arrays
-        number = names.node_number(array.node_id)
-        if number is None:
-            raise InvalidInputError(
-                f"{Generation.STATE_FILE.noun} takes the chunks of a new array with its commit, "
-                "and not written ahead: commit the array before its chunks, or migrate the "
-                "repository",
-                ErrorKind.UNIMPLEMENTED,
-            )
         profile = self.caches.profile
-        data = encode_manifest(array.node_id, array.refs, profile, f"array {number}")
+        data = encode_manifest(
+            array.node_id, array.refs, profile, f"array {names.array_id(array.node_id)}"
+        )
         extent = tuple(array.refs.extents())
         inventory = Inventory(names.parquet_name(manifest.id), 0, array.node_id, extent)
         self.caches.inventories[manifest.id] = inventory
@@ -231,6 +226,7 @@ class StateFileAssets(Assets):
             attrs_file=attrs_file,
             inline_attrs_bytes=INLINE_ATTRS_BYTES,
         )
+        self.caches.notes[snapshot.id] = next_id, profile
         files = [(self.snapshot_key(snapshot.id), new.data)]
         if new.attributes:
             files.append((names.ATTRIBUTES + attrs_file, encode_attributes(new.attributes)))

@@ -62,11 +62,13 @@ async def write_commit(
     tip_check: TipCheck = TipCheck.NONE,
     amended: TransactionLog | None = None,
     made: MadeManifests | None = None,
+    is_aside: bool = False,
 ) -> WrittenCommit:
     """Write everything that a commit of the session needs.
 
     `branch` is the one to be checked, `amended` the log of a commit that is amended, `made` what
-    earlier tries of the same commit have written.
+    earlier tries of the same commit have written. What `is_aside` keeps the ids that nodes have in
+    the session.
 
     Raises:
         ConflictError: the branch has moved; nothing but packs was uploaded.
@@ -80,7 +82,9 @@ async def write_commit(
     with state.lock:  # every chunk of the plan has its place in a pack, and is stored below
         packs = close_packs(state)
         check_placed(state.changes)
-        changes = handle.family.with_node_ids(handle, base, state.changes)
+        changes = state.changes
+        if not is_aside:
+            changes = handle.family.with_node_ids(handle, base, changes)
         plan = plan_commit(base, changes, sizes, rewrite_all=request.rewrite_all)
         # Under the same lock, so that log and plan tell of the same changes.
         log = changes.log(snapshot_id, is_packed=amended is None)
@@ -111,7 +115,8 @@ async def store_aside(workspace: Workspace) -> Snapshot:
     """
     parent_id = workspace.state.snapshot_id
     request = CommitRequest("fork", None)
-    return (await write_commit(workspace, request, parent_id=parent_id)).snapshot
+    written = await write_commit(workspace, request, parent_id=parent_id, is_aside=True)
+    return written.snapshot
 
 
 async def _require_tip(

@@ -21,7 +21,7 @@ from icefloe.format.columns.arrow_columns import (
 from icefloe.format.columns.blob_column import BlobColumn
 from icefloe.format.columns.chunk_index import Index
 from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRefs
-from icefloe.ids import ChunkId, base32_letters, decode_base32_letters
+from icefloe.ids import ChunkId, NodeId, base32_letters, decode_base32_letters
 from icefloe.legacy.generation import Generation
 from icefloe.legacy.state_file import names
 from icefloe.legacy.state_file.parquet import check_fits, column, read_parquet, write_parquet
@@ -56,7 +56,7 @@ def decode_manifest(
     borders = np.concatenate([[0], np.flatnonzero(np.diff(array_id)) + 1, [len(array_id)]])
     found = []
     for inventory in inventories:
-        number = int.from_bytes(inventory.node_id, "big")
+        number = names.array_id(inventory.node_id)
         start = inventory.row
         if start >= len(array_id) or int(array_id[start]) != number:
             raise names.checked(name).fail(
@@ -102,9 +102,7 @@ def _refs(table: pa.Table, inventory: Inventory, name: str) -> ChunkRefs:
         parts += _native(index[is_own], own, offset[is_own], length[is_own], name)
     merged = ChunkRefs.overlay([(part, None) for part in parts], ndim)[0]
     if len(merged) != len(index):
-        raise check.fail(
-            f"a chunk of array {int.from_bytes(inventory.node_id, 'big')} is there twice"
-        )
+        raise check.fail(f"a chunk of array {names.array_id(inventory.node_id)} is there twice")
     return merged
 
 
@@ -153,7 +151,7 @@ def _ids_of(texts: BlobColumn) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
 # -- writing
 
 
-def encode_manifest(node_id: bytes, refs: ChunkRefs, profile: Profile, path: str) -> bytes:
+def encode_manifest(node_id: NodeId, refs: ChunkRefs, profile: Profile, path: str) -> bytes:
     """The file with the references of one array, in the order of their coordinates.
 
     Raises:
@@ -171,7 +169,7 @@ def encode_manifest(node_id: bytes, refs: ChunkRefs, profile: Profile, path: str
     if count:
         check_fits(f"the length of a chunk of {path!r}", int(refs.length.max()), bits, profile)
     is_inline = refs.kind == ChunkKind.INLINE
-    number = int.from_bytes(node_id, "big")
+    number = names.array_id(node_id)
     wide: Any = np.uint64 if bits == 64 else np.uint32
     columns = [
         numbers_to_arrow(np.arange(count, dtype=wide)),

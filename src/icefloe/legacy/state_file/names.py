@@ -76,3 +76,12 @@ def node_number(found: NodeId) -> int | None:
     """The number of a node, or None where it has not got one yet."""
     number = int.from_bytes(found, "big")
     return number if number <= _MAX_NODE_ID else None
+
+
+def array_id(found: NodeId) -> int:
+    """What the manifests of a node call it.
+
+    A node without a number is in a snapshot that only forks of a session read. Its manifests are
+    of no use to anybody else.
+    """
+    return int.from_bytes(found[-4:], "big")

@@ -13,7 +13,6 @@ from hashlib import blake2b
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from icefloe.errors import InternalError
 from icefloe.format.snapshot.file import ManifestFileInfo, ManifestFiles
 from icefloe.format.snapshot.nodes import ArrayData, Dimension, ManifestRef, Node, NodeTable
 from icefloe.ids import ManifestId, NodeId
@@ -39,6 +38,7 @@ _COLUMNS = (
     "inventories",
 )
 _NEXT_ID = "icefloe.next_node_id"
+_OWN_IDS = "icefloe.node_ids"
 _MAX_CHUNKS = 2**32 - 1
 _DIGEST_BYTES = 16
 
@@ -64,6 +64,8 @@ class Structure(NamedTuple):
     rows: Sequence[Mapping[str, Any]]
     next_id: int
     profile: Profile
+    own_ids: Mapping[str, NodeId]
+    """Ids of nodes by path, in a snapshot that only forks of a session read."""
     name: str
 
     @property
@@ -87,10 +89,21 @@ def read_structure(data: bytes | memoryview, name: str) -> Structure:
     highest = -1
     for row in rows:
         highest = max(highest, check.whole(row["id"], "the id of a node", 2**32 - 1))
-    note = notes_of(table).get(_NEXT_ID, "")
+    notes = notes_of(table)
+    note = notes.get(_NEXT_ID, "")
     noted = int(note) if note.isdecimal() and len(note) < 16 else 0
     profile = Profile.strict if table.schema.field("id").type == pa.uint16() else Profile.wide
-    return Structure(rows, max(highest + 1, noted), profile, name)
+    own_ids = _decode_own_ids(notes.get(_OWN_IDS), check)
+    return Structure(rows, max(highest + 1, noted), profile, own_ids, name)
+
+
+def _decode_own_ids(note: str | None, check: Checked) -> dict[str, NodeId]:
+    if note is None:
+        return {}
+    try:
+        return {path: NodeId(bytes.fromhex(text)) for path, text in json.loads(note).items()}
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        raise check.unexpected(f"note {_OWN_IDS}", note, "ids by path") from None
 
 
 def nodes_of(
@@ -103,7 +116,7 @@ def nodes_of(
     inventories: list[Inventory] = []
     for row in structure.rows:
         path = _path(check.text(row["path"], "the path of a node"), check)
-        node_id = names.node_id(row["id"], structure.name)
+        node_id = structure.own_ids.get(path) or names.node_id(row["id"], structure.name)
         if path in nodes or node_id in seen:
             raise check.fail(f"node {path!r} (id {row['id']}) appears twice")
         seen.add(node_id)
@@ -262,7 +275,10 @@ def encode_structure(
     attrs_file: str,
     inline_attrs_bytes: int,
 ) -> NewStructure:
-    """The structure file of these nodes, all of which have a number.
+    """The structure file of these nodes.
+
+    Nodes have numbers, except in a snapshot that only forks of a session read: there the ids that
+    they have in the session are noted in the file.
 
     Attributes of more than `inline_attrs_bytes` go into `attrs_file`. Those that an attributes
     file has already stay there.
@@ -272,6 +288,7 @@ def encode_structure(
     """
     stored: list[bytes] = []
     rows, readable = [], []
+    own_ids: dict[str, str] = {}
     inventories: dict[ManifestId, Inventory] = {}
     for node in nodes:
         metadata, packed = split_document(node.user_data, node.path)
@@ -286,26 +303,29 @@ def encode_structure(
             array = replace(
                 array, manifests=tuple(ManifestRef(at.id, at.extent) for at in found.values())
             )
-        rows.append(_row(node, metadata, packed, reference, inventories, profile))
+        number = names.node_number(node.id)
+        if number is None:
+            number, next_id = next_id, next_id + 1
+            own_ids[node.path] = node.id.hex()
+        rows.append(_row(node, number, metadata, packed, reference, inventories, profile))
         document = join_document(metadata, packed, node.path)
         note = None if reference is None or packed is None else _note(*reference, packed)
         readable.append(Node(node.id, node.path, compact_json(document), array, note))
     table = pa.Table.from_pylist(rows, structure_schema(profile))
-    data = write_parquet(table, {_NEXT_ID: str(next_id)})
+    notes = {_NEXT_ID: str(next_id)} | ({_OWN_IDS: json.dumps(own_ids)} if own_ids else {})
+    data = write_parquet(table, notes)
     return NewStructure(data, stored, NodeTable.from_nodes(readable), inventories)
 
 
 def _row(
     node: Node,
+    number: int,
     metadata: Mapping[str, Any] | None,
     packed: bytes | None,
     reference: tuple[str, int] | None,
     known: Mapping[ManifestId, Inventory],
     profile: Profile,
 ) -> dict[str, Any]:
-    number = names.node_number(node.id)
-    if number is None:
-        raise InternalError(f"node {node.path!r} has not got a number")
     is_wide = profile is Profile.wide
     size_bits, row_bits = (64, 32) if is_wide else (16, 16)
 

@@ -12,7 +12,7 @@ from icefloe.changes.change_set import ChangeSet
 from icefloe.changes.zarr_metadata import parse_zarr_json
 from icefloe.config import RepositoryConfig
 from icefloe.config.resolved import ResolvedConfig
-from icefloe.errors import ConflictError, RefNotFoundError
+from icefloe.errors import ConflictError, ErrorKind, InvalidInputError, RefNotFoundError
 from icefloe.format.repo_info.snapshots import SnapshotInfo
 from icefloe.format.snapshot.file import ManifestFiles, Snapshot
 from icefloe.format.snapshot.nodes import ArrayData, NodeTable
@@ -178,6 +178,12 @@ class StateFile(Family):
     def with_node_ids(self, handle: RepoHandle, base: Snapshot, changes: ChangeSet) -> ChangeSet:
         first, _ = assets_of(handle).notes(base)
         new = [changes.new[path].id for path in sorted(changes.new)]
+        if not changes.prepared.keys().isdisjoint(new):
+            raise InvalidInputError(
+                f"{self.noun} takes the chunks of a new array with its commit, and not written "
+                "ahead: commit the array before its chunks, or migrate the repository",
+                ErrorKind.UNIMPLEMENTED,
+            )
         return changes.with_ids(
             {found: names.node_id(first + row, "a commit") for row, found in enumerate(new)}
         )
