@@ -1,8 +1,8 @@
 """Arrow types as Spark wants them, and the Spark types they correspond to.
 
-Spark has no unsigned numbers, no half floats, no fixed-size binary and no dictionaries; what
-Zarr has of these is widened (`columns.py`). Element names and nullability are Spark's, because it
-compares schemas to the letter.
+Spark has no unsigned numbers, no half floats, no fixed-size binary and no dictionaries.
+`reads/coding.py` widens what Zarr has of these. Element names and nullability are Spark's, because
+it compares schemas to the letter.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`read` and `table`: what is in a repository as DataFrames."""
+"""`read`: the arrays of a repository as a DataFrame."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def write_table(
         raise InvalidInputError(f"df is a {type(df).__name__}, expected a Spark DataFrame")
     if getattr(df, "isStreaming", False):
         raise InvalidInputError(
-            "df is a stream; write it with icefloe.spark.rows.write_stream, or call write_table in "
+            "df is a stream; write it with icefloe.spark.write_stream, or call write_table in "
             "foreachBatch"
         )
     started = time.monotonic()
