@@ -17,8 +17,9 @@ from icefloe.storage.run import run_blocking
 
 if TYPE_CHECKING:
     from icefloe.api import maintenance_values
-    from icefloe.maintenance import collect, expire, inspect, stats
+    from icefloe.maintenance import collect, expire, inspect, packed, stats
     from icefloe.maintenance.garbage import GarbagePlan
+    from icefloe.maintenance.packed import PackedObjects
     from icefloe.maintenance.progress import Report
     from icefloe.maintenance.retention import Keep
     from icefloe.maintenance.summary import ChunkStorageStats, GCSummary
@@ -27,6 +28,7 @@ else:
     collect = on_demand("icefloe.maintenance.collect")
     expire = on_demand("icefloe.maintenance.expire")
     inspect = on_demand("icefloe.maintenance.inspect")
+    packed = on_demand("icefloe.maintenance.packed")
     stats = on_demand("icefloe.maintenance.stats")
 
 
@@ -174,6 +176,21 @@ class RepositoryMaintenance(RepositoryMaintenanceAsync):
             max_concurrent_manifest_fetches=max_concurrent_manifest_fetches,
         )
         return run_blocking(stats.chunk_storage_stats(self.handle, limits)).native_bytes
+
+    def packed_objects(self) -> PackedObjects:
+        """Objects that hold several chunks, and how much of each is in use."""
+        return run_blocking(packed.packed_objects(self.handle))
+
+    def repack_chunks(
+        self, message: str, *, branch: str, min_dead_fraction: float = 0.5
+    ) -> str | None:
+        """Write chunks of packed objects anew in which at least so much is dead, and commit.
+
+        Returns the id of the new snapshot, or None if no object is dead enough. The old objects
+        are garbage when the older snapshots that need them have expired.
+        """
+        made = run_blocking(packed.repack(self.handle, branch, message, min_dead_fraction))
+        return None if made is None else made.text
 
     def inspect_snapshot(self, snapshot_id: str) -> dict[str, Any]:
         """The nodes of a snapshot and their manifests, as plain values."""

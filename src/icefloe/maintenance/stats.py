@@ -28,13 +28,13 @@ async def chunk_storage_stats(
     tips = await live.ref_tips(handle)
     snapshots = await live.reachable_snapshots(handle, tips.values())
     files = await live.manifest_files(handle, snapshots, limits)
-    native, virtual, inlined = _DistinctRows(28), _DistinctRows(24), 0
+    native, virtual, inlined = DistinctRows(28), DistinctRows(24), 0
     places: dict[str, int] = {}
     done = 0
     async for manifest in live.each_manifest(handle, files, limits):
         for array in manifest.arrays:
             table = array.refs
-            native.add(_native_rows(table))
+            native.add(native_rows(table))
             virtual.add(_virtual_rows(table, places))
             inlined += int(table.length[table.kind == ChunkKind.INLINE].sum())
         done += 1
@@ -43,7 +43,7 @@ async def chunk_storage_stats(
     return ChunkStorageStats(_total_length(native), _total_length(virtual), inlined)
 
 
-def _native_rows(table: ChunkRefs) -> Bytes:
+def native_rows(table: ChunkRefs) -> Bytes:
     """Id, offset and length of every native chunk."""
     rows = np.flatnonzero(table.kind == ChunkKind.NATIVE)
     if table.chunk_id is None:
@@ -67,12 +67,12 @@ def _place(table: ChunkRefs, rows: NDArray[np.int64]) -> Bytes:
     return np.ascontiguousarray(columns).view(np.uint8).reshape(-1, 16)
 
 
-def _total_length(rows: _DistinctRows) -> int:
+def _total_length(rows: DistinctRows) -> int:
     length = np.ascontiguousarray(rows.finish()[:, -8:]).view("<u8")
     return int(length.sum(dtype=np.uint64))
 
 
-class _DistinctRows:
+class DistinctRows:
     """Rows of bytes, each once; sorted now and then, so that repetitions take no memory."""
 
     def __init__(self, width: int) -> None:

@@ -14,8 +14,9 @@ from icefloe.repo.handle import RepoHandle
 
 if TYPE_CHECKING:
     from icefloe.api import maintenance_values
-    from icefloe.maintenance import collect, expire, inspect, stats
+    from icefloe.maintenance import collect, expire, inspect, packed, stats
     from icefloe.maintenance.garbage import GarbagePlan
+    from icefloe.maintenance.packed import PackedObjects
     from icefloe.maintenance.progress import Report
     from icefloe.maintenance.retention import Keep
     from icefloe.maintenance.summary import ChunkStorageStats, GCSummary
@@ -24,6 +25,7 @@ else:
     collect = on_demand("icefloe.maintenance.collect")
     expire = on_demand("icefloe.maintenance.expire")
     inspect = on_demand("icefloe.maintenance.inspect")
+    packed = on_demand("icefloe.maintenance.packed")
     stats = on_demand("icefloe.maintenance.stats")
 
 
@@ -174,6 +176,23 @@ class RepositoryMaintenanceAsync:
             max_concurrent_manifest_fetches=max_concurrent_manifest_fetches,
         )
         return (await stats.chunk_storage_stats(self._aio_handle, limits)).native_bytes
+
+    async def packed_objects_async(self) -> PackedObjects:
+        """Like `packed_objects`, inside an event loop.
+
+        Objects that hold several chunks, and how much of each is in use.
+        """
+        return await packed.packed_objects(self._aio_handle)
+
+    async def repack_chunks_async(
+        self, message: str, *, branch: str, min_dead_fraction: float = 0.5
+    ) -> str | None:
+        """Like `repack_chunks`, inside an event loop.
+
+        Write chunks of packed objects anew in which at least so much is dead, and commit.
+        """
+        made = await packed.repack(self._aio_handle, branch, message, min_dead_fraction)
+        return None if made is None else made.text
 
     async def inspect_snapshot_async(self, snapshot_id: str) -> dict[str, Any]:
         """Like `inspect_snapshot`, inside an event loop.
