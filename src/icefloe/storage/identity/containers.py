@@ -17,46 +17,54 @@ from icefloe.storage.identity.credentials import (
 )
 
 
+class Credentials:
+    """What a virtual chunk container may be read with; make one of the variants."""
+
+    __slots__ = ()
+
+    S3: ClassVar[type[ContainerS3]]
+    Gcs: ClassVar[type[ContainerGcs]]
+    Azure: ClassVar[type[ContainerAzure]]
+    LocalFileSystemAccess: ClassVar[type[ContainerLocalFileSystem]]
+    HttpAccess: ClassVar[type[ContainerHttp]]
+
+
 @dataclass(frozen=True, slots=True)
-class ContainerS3:
+class ContainerS3(Credentials):
     """Sign in to S3."""
 
     credentials: AnyS3Credential
 
 
 @dataclass(frozen=True, slots=True)
-class ContainerGcs:
+class ContainerGcs(Credentials):
     """Sign in to Google."""
 
     credentials: AnyGcsCredential
 
 
 @dataclass(frozen=True, slots=True)
-class ContainerAzure:
+class ContainerAzure(Credentials):
     """Sign in to Azure."""
 
     credentials: AnyAzureCredential
 
 
 @dataclass(frozen=True, slots=True)
-class ContainerLocalFileSystem:
+class ContainerLocalFileSystem(Credentials):
     """Permission to read local files."""
 
 
 @dataclass(frozen=True, slots=True)
-class ContainerHttp:
+class ContainerHttp(Credentials):
     """Permission to read from web servers."""
 
 
-class Credentials:
-    """What a virtual chunk container may be read with; make one of the variants."""
-
-    S3: ClassVar[type[ContainerS3]] = ContainerS3
-    Gcs: ClassVar[type[ContainerGcs]] = ContainerGcs
-    Azure: ClassVar[type[ContainerAzure]] = ContainerAzure
-    LocalFileSystemAccess: ClassVar[type[ContainerLocalFileSystem]] = ContainerLocalFileSystem
-    HttpAccess: ClassVar[type[ContainerHttp]] = ContainerHttp
-
+Credentials.S3 = ContainerS3
+Credentials.Gcs = ContainerGcs
+Credentials.Azure = ContainerAzure
+Credentials.LocalFileSystemAccess = ContainerLocalFileSystem
+Credentials.HttpAccess = ContainerHttp
 
 AnyCredential = (
     ContainerS3 | ContainerGcs | ContainerAzure | ContainerLocalFileSystem | ContainerHttp

@@ -81,36 +81,43 @@ class S3StaticCredentials(Shown):
         return Picture(self._title_(), list(fields.items()))
 
 
+class S3Credentials:
+    """The ways to sign in to S3 services; make one of the variants."""
+
+    __slots__ = ()
+
+    FromEnv: ClassVar[type[S3FromEnv]]
+    Anonymous: ClassVar[type[S3Anonymous]]
+    Static: ClassVar[type[S3Static]]
+    Refreshable: ClassVar[type[S3Refreshable]]
+
+
 @dataclass(frozen=True, slots=True)
-class S3FromEnv:
+class S3FromEnv(S3Credentials):
     """Whatever the environment offers: variables, the AWS profile, the role of the machine."""
 
 
 @dataclass(frozen=True, slots=True)
-class S3Anonymous:
+class S3Anonymous(S3Credentials):
     """Requests are not signed."""
 
 
 @dataclass(frozen=True, slots=True)
-class S3Static:
+class S3Static(S3Credentials):
     """One key pair for good."""
 
     credentials: S3StaticCredentials
 
 
 @dataclass(frozen=True, slots=True)
-class S3Refreshable(Refreshable[S3StaticCredentials]):
+class S3Refreshable(Refreshable[S3StaticCredentials], S3Credentials):
     """Key pairs from a function."""
 
 
-class S3Credentials:
-    """The ways to sign in to S3 services; make one of the variants."""
-
-    FromEnv: ClassVar[type[S3FromEnv]] = S3FromEnv
-    Anonymous: ClassVar[type[S3Anonymous]] = S3Anonymous
-    Static: ClassVar[type[S3Static]] = S3Static
-    Refreshable: ClassVar[type[S3Refreshable]] = S3Refreshable
-
+S3Credentials.FromEnv = S3FromEnv
+S3Credentials.Anonymous = S3Anonymous
+S3Credentials.Static = S3Static
+S3Credentials.Refreshable = S3Refreshable
 
 AnyS3Credential = S3FromEnv | S3Anonymous | S3Static | S3Refreshable
 
@@ -129,78 +136,92 @@ class GcsBearerCredential:
         _check_expiry(self.expires_after)
 
 
+class GcsStaticCredentials:
+    """The kinds of fixed credentials for Google; make one of the variants."""
+
+    __slots__ = ()
+
+    ServiceAccount: ClassVar[type[GcsServiceAccount]]
+    ServiceAccountKey: ClassVar[type[GcsServiceAccountKey]]
+    ApplicationCredentials: ClassVar[type[GcsApplicationCredentials]]
+    BearerToken: ClassVar[type[GcsBearerToken]]
+
+
 @dataclass(frozen=True, slots=True)
-class GcsServiceAccount:
+class GcsServiceAccount(GcsStaticCredentials):
     """The path of a service account file."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
-class GcsServiceAccountKey:
+class GcsServiceAccountKey(GcsStaticCredentials):
     """The text of a service account file."""
 
     key: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
-class GcsApplicationCredentials:
+class GcsApplicationCredentials(GcsStaticCredentials):
     """The path of an application credentials file."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
-class GcsBearerToken:
+class GcsBearerToken(GcsStaticCredentials):
     """A token that is never renewed."""
 
     token: str = field(repr=False)
 
 
-class GcsStaticCredentials:
-    """The kinds of fixed credentials for Google; make one of the variants."""
-
-    ServiceAccount: ClassVar[type[GcsServiceAccount]] = GcsServiceAccount
-    ServiceAccountKey: ClassVar[type[GcsServiceAccountKey]] = GcsServiceAccountKey
-    ApplicationCredentials: ClassVar[type[GcsApplicationCredentials]] = GcsApplicationCredentials
-    BearerToken: ClassVar[type[GcsBearerToken]] = GcsBearerToken
-
+GcsStaticCredentials.ServiceAccount = GcsServiceAccount
+GcsStaticCredentials.ServiceAccountKey = GcsServiceAccountKey
+GcsStaticCredentials.ApplicationCredentials = GcsApplicationCredentials
+GcsStaticCredentials.BearerToken = GcsBearerToken
 
 AnyGcsStaticCredential = (
     GcsServiceAccount | GcsServiceAccountKey | GcsApplicationCredentials | GcsBearerToken
 )
 
 
+class GcsCredentials:
+    """The ways to sign in to Google Cloud Storage; make one of the variants."""
+
+    __slots__ = ()
+
+    Anonymous: ClassVar[type[GcsAnonymous]]
+    FromEnv: ClassVar[type[GcsFromEnv]]
+    Static: ClassVar[type[GcsStatic]]
+    Refreshable: ClassVar[type[GcsRefreshable]]
+
+
 @dataclass(frozen=True, slots=True)
-class GcsAnonymous:
+class GcsAnonymous(GcsCredentials):
     """Requests are not signed."""
 
 
 @dataclass(frozen=True, slots=True)
-class GcsFromEnv:
+class GcsFromEnv(GcsCredentials):
     """Application default credentials."""
 
 
 @dataclass(frozen=True, slots=True)
-class GcsStatic:
+class GcsStatic(GcsCredentials):
     """One credential for good."""
 
     credentials: AnyGcsStaticCredential
 
 
 @dataclass(frozen=True, slots=True)
-class GcsRefreshable(Refreshable[GcsBearerCredential]):
+class GcsRefreshable(Refreshable[GcsBearerCredential], GcsCredentials):
     """Bearer tokens from a function."""
 
 
-class GcsCredentials:
-    """The ways to sign in to Google Cloud Storage; make one of the variants."""
-
-    Anonymous: ClassVar[type[GcsAnonymous]] = GcsAnonymous
-    FromEnv: ClassVar[type[GcsFromEnv]] = GcsFromEnv
-    Static: ClassVar[type[GcsStatic]] = GcsStatic
-    Refreshable: ClassVar[type[GcsRefreshable]] = GcsRefreshable
-
+GcsCredentials.Anonymous = GcsAnonymous
+GcsCredentials.FromEnv = GcsFromEnv
+GcsCredentials.Static = GcsStatic
+GcsCredentials.Refreshable = GcsRefreshable
 
 AnyGcsCredential = GcsAnonymous | GcsFromEnv | GcsStatic | GcsRefreshable
 
@@ -208,8 +229,24 @@ AnyGcsCredential = GcsAnonymous | GcsFromEnv | GcsStatic | GcsRefreshable
 # --- Azure -------------------------------------------------------------------------------------
 
 
+class AzureStaticCredentials:
+    """The kinds of fixed credentials for Azure; make one of the variants."""
+
+    __slots__ = ()
+
+    AccessKey: ClassVar[type[AzureAccessKey]]
+    SasToken: ClassVar[type[AzureSasToken]]
+    BearerToken: ClassVar[type[AzureBearerToken]]
+
+
+class AzureRefreshableCredential(AzureStaticCredentials):
+    """The same kinds, returned by a function and with an end."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
-class AzureAccessKey:
+class AzureAccessKey(AzureRefreshableCredential):
     """The key of the storage account."""
 
     key: str = field(repr=False)
@@ -220,7 +257,7 @@ class AzureAccessKey:
 
 
 @dataclass(frozen=True, slots=True)
-class AzureSasToken:
+class AzureSasToken(AzureRefreshableCredential):
     """A shared access signature."""
 
     token: str = field(repr=False)
@@ -231,7 +268,7 @@ class AzureSasToken:
 
 
 @dataclass(frozen=True, slots=True)
-class AzureBearerToken:
+class AzureBearerToken(AzureRefreshableCredential):
     """An access token of Entra ID."""
 
     bearer: str = field(repr=False)
@@ -241,51 +278,50 @@ class AzureBearerToken:
         _check_expiry(self.expires_after)
 
 
-class AzureStaticCredentials:
-    """The kinds of fixed credentials for Azure; make one of the variants."""
-
-    AccessKey: ClassVar[type[AzureAccessKey]] = AzureAccessKey
-    SasToken: ClassVar[type[AzureSasToken]] = AzureSasToken
-    BearerToken: ClassVar[type[AzureBearerToken]] = AzureBearerToken
-
-
-class AzureRefreshableCredential(AzureStaticCredentials):
-    """The same kinds, returned by a function and with an end."""
-
+AzureStaticCredentials.AccessKey = AzureAccessKey
+AzureStaticCredentials.SasToken = AzureSasToken
+AzureStaticCredentials.BearerToken = AzureBearerToken
 
 AnyAzureStaticCredential = AzureAccessKey | AzureSasToken | AzureBearerToken
 
 
+class AzureCredentials:
+    """The ways to sign in to Azure; make one of the variants."""
+
+    __slots__ = ()
+
+    Anonymous: ClassVar[type[AzureAnonymous]]
+    FromEnv: ClassVar[type[AzureFromEnv]]
+    Static: ClassVar[type[AzureStatic]]
+    Refreshable: ClassVar[type[AzureRefreshable]]
+
+
 @dataclass(frozen=True, slots=True)
-class AzureAnonymous:
+class AzureAnonymous(AzureCredentials):
     """Requests are not signed."""
 
 
 @dataclass(frozen=True, slots=True)
-class AzureFromEnv:
+class AzureFromEnv(AzureCredentials):
     """Whatever the environment offers."""
 
 
 @dataclass(frozen=True, slots=True)
-class AzureStatic:
+class AzureStatic(AzureCredentials):
     """One credential for good."""
 
     credentials: AnyAzureStaticCredential
 
 
 @dataclass(frozen=True, slots=True)
-class AzureRefreshable(Refreshable[AnyAzureStaticCredential]):
+class AzureRefreshable(Refreshable[AnyAzureStaticCredential], AzureCredentials):
     """Credentials from a function."""
 
 
-class AzureCredentials:
-    """The ways to sign in to Azure; make one of the variants."""
-
-    Anonymous: ClassVar[type[AzureAnonymous]] = AzureAnonymous
-    FromEnv: ClassVar[type[AzureFromEnv]] = AzureFromEnv
-    Static: ClassVar[type[AzureStatic]] = AzureStatic
-    Refreshable: ClassVar[type[AzureRefreshable]] = AzureRefreshable
-
+AzureCredentials.Anonymous = AzureAnonymous
+AzureCredentials.FromEnv = AzureFromEnv
+AzureCredentials.Static = AzureStatic
+AzureCredentials.Refreshable = AzureRefreshable
 
 AnyAzureCredential = AzureAnonymous | AzureFromEnv | AzureStatic | AzureRefreshable
 
