@@ -70,6 +70,11 @@ def _buries_orphans(step: Step, official: Any, ours: Any, situation: Situation) 
     return step.name == "move" and situation.has_orphans and ours in (None, refused)
 
 
+def _deletes_what_it_made(step: Step, official: Any, ours: Any, situation: Situation) -> bool:
+    """Official counts chunks of an array that was made and deleted in the session as changes."""
+    return situation.has_filled_new_array and official == ours
+
+
 # -- rebasing
 
 
@@ -141,6 +146,7 @@ KNOWN = {
     "a read-only session is flushed": Known(_flushes_nothing),
     "chunks deleted in the session are given other indices": Known(_moves_holes),
     "a node is moved above nodes without a group": Known(_buries_orphans),
+    "an array made in the session is deleted again": Known(_deletes_what_it_made),
     "a branch that is gone is to be moved": Known(_branch_is_missing, is_state_same=True),
     "the branch is gone": Known(_branch_is_gone),
     "the branch was reset or amended": Known(_history_is_gone),

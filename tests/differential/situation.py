@@ -28,6 +28,8 @@ class Situation:
     """Whether chunks of the array were deleted in this session."""
     has_orphans: bool = False
     """Whether nodes lie below the path a node is moved to, where there is none itself."""
+    has_filled_new_array: bool = False
+    """Whether chunks of an array that this session made were set or deleted."""
 
 
 def before(side: Side, step: Step) -> Situation:
@@ -43,6 +45,10 @@ def before(side: Side, step: Step) -> Situation:
         return found
     if step.name in ("shift", "reindex"):
         return replace(found, has_holes=_has_holes(side, **step.arguments))
+    if step.name in ("delete_node", "delete_dir", "clear"):
+        status = session.status()
+        filled = not status.new_arrays.isdisjoint(status.updated_chunks)
+        return replace(found, has_filled_new_array=filled)
     if step.name == "move":
         return replace(found, has_orphans=_has_orphans(side, **step.arguments))
     if step.name in ("rebase", "commit", "amend"):
