@@ -7,6 +7,7 @@ read: the id of such a thing is a hash of its name, so that it is the same in ev
 
 from __future__ import annotations
 
+from functools import lru_cache
 from hashlib import blake2b
 from typing import TypeVar
 
@@ -42,6 +43,7 @@ def id_of(kind: type[Id], text: str) -> Id:
     return kind(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=kind.size).digest())
 
 
+@lru_cache(1 << 16)  # a long history is gone through again with every commit
 def snapshot_id(text: str) -> SnapshotId:
     """The id of the snapshot that the state file calls `text`."""
     return id_of(SnapshotId, text)
