@@ -6,6 +6,7 @@ The modules have the original's names and are thin: they import what they offer 
 
 from __future__ import annotations
 
+from icefloe.api.upgrade_call import upgrade_icechunk_repository
 from icefloe.as_icechunk import (
     _exceptions,
     config,
@@ -37,6 +38,7 @@ __all__ = [
     "print_debug_info",
     "spec_version",
     "supported_spec_versions",
+    "upgrade_icechunk_repository",
     "user_agent",
 ]
 
