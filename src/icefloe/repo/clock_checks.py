@@ -1,4 +1,4 @@
-"""Times of commits: later than what they follow, and close to the clock of the storage."""
+"""Commit times: later than the commit before, and close to the storage's clock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ _CHECK_LASTS_US = 60_000_000
 
 
 def later_than(previous: int, now: int, what: str) -> int:
-    """A time after `previous`, the time of `what`: `now`, unless another clock is a little ahead.
+    """A time after `previous`, which is the time of `what`. This is `now` unless that clock is
+    ahead.
 
     Times are in microseconds.
 
@@ -31,9 +32,9 @@ def later_than(previous: int, now: int, what: str) -> int:
 
 
 async def require_clock_of_storage(handle: RepoHandle, key: str, written_at: int) -> None:
-    """Refuse to publish a time that the storage contradicts by its time of a file just stored.
+    """Compare the clock with the time that the storage gave to a file just stored.
 
-    One answer of the storage is good for a minute.
+    The result of one comparison is valid for a minute.
     """
     checked_at = handle.shared.clock_checked_at
     if checked_at is not None and 0 <= written_at - checked_at < _CHECK_LASTS_US:

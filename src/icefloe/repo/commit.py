@@ -1,7 +1,7 @@
 """The verbs of a commit: `commit`, `amend`, `flush`.
 
-Each writes the files of a snapshot (`write_commit`) and then lets the family of the repository
-publish it, by one conditional write.
+Each writes the files of a snapshot (`write_commit`). The family of the repository then publishes it
+with one conditional write.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ async def _commit_rebasing(
     solver: ConflictSolver,
     rebase_tries: int,
 ) -> SnapshotId:
-    """Rebase and try to commit, in turn."""
+    """Alternate between rebasing and trying to commit."""
     handle = workspace.handle
     clock, contention = handle.clock, handle.shared.contention
     made = MadeManifests()
     rebases = 0
     while True:
         started, tip_check = clock.now_us(), TipCheck.BEFORE_UPLOAD
-        # A session that is behind finds that out before it uploads anything.
+        # A session that is behind its branch notices it before the first upload.
         if rebases < rebase_tries:
             if await rebase_sealed(workspace, solver):
                 rebases += 1
@@ -126,7 +126,7 @@ async def amend(
     allow_empty: bool = False,
     rewrite_all: bool = False,
 ) -> SnapshotId:
-    """Replace the tip of the branch by a snapshot that also has the session's changes."""
+    """Replace the tip of the branch with a snapshot that also has the session's changes."""
     handle, state = workspace
     handle.family.require_amending()
     branch = _require_branch(state)
@@ -205,7 +205,7 @@ def _require_changes(state: SessionState, *, allow_empty: bool) -> None:
 
 
 def _require_same_kind(state: SessionState, amended: TransactionLog) -> None:
-    """Readers expect that a log either moves nodes or changes what is inside them."""
+    """Refuse to mix moves and edits in one log: readers expect one or the other."""
     if amended.moved_nodes and state.mode != SessionMode.rearrange:
         raise SessionStateError(
             "the commit to be amended moved nodes, only a rearrange_session can amend it; commit "

@@ -1,8 +1,8 @@
-"""The fence: up to when a garbage collection may have deleted objects that nothing referred to.
+"""The fence: the time before which a collection may have deleted unreferenced objects.
 
-A collection raises the fence before it makes its decision final, and deletes only afterwards. A
-writer that finds a collection behind its back asks here how old its own objects may be. The fence
-never goes down.
+A collection raises the fence before it commits its decision, and deletes objects only afterwards. A
+writer that finds a concurrent collection checks that its own objects are newer than the fence. The
+fence never goes down.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ _TRIES = 100
 
 
 async def collected_before(handle: RepoHandle) -> int:
-    """Every object stored from this instant on (microseconds, the storage's clock) is there.
+    """No collection deleted an object stored at or after this time (microseconds, storage clock).
 
-    0 when icefloe has collected nothing yet.
+    0 when icefloe has never collected in this repository.
     """
     return (await _read(handle))[0]
 
 
 async def raise_fence(handle: RepoHandle, instant: int) -> None:
-    """From now on only objects stored at `instant` or later are safe without a reference."""
+    """Raise the fence: unreferenced objects stored before `instant` may be deleted."""
     for _ in range(_TRIES):
         present, version = await _read(handle)
         if present >= instant:
@@ -37,7 +37,7 @@ async def raise_fence(handle: RepoHandle, instant: int) -> None:
                 layout.COLLECTED, data, previous=version, content_type="application/json"
             )
         except ConditionFailed:
-            continue  # another collection was faster
+            continue  # another collection replaced the file first
         return
     raise StorageError(
         f"{layout.COLLECTED} was changed by others at each of {_TRIES} attempts", ErrorKind.UNKNOWN

@@ -1,4 +1,4 @@
-"""Forks: sessions for workers, whose changes are merged back into the session they came from."""
+"""Forks: sessions for workers. Their changes are merged back into the original session."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from icefloe.storage.spec import Storage
 
 @dataclass(frozen=True, slots=True)
 class ForkChanges:
-    """The changes of a fork. `root` is the snapshot of the session at the top of its forks."""
+    """The changes of a fork. `root` is the snapshot of the session that was forked first."""
 
     storage: Storage
     is_fork: bool
@@ -29,14 +29,14 @@ class ForkChanges:
     snapshot_id: SnapshotId
     changes: ChangeSet
     opened_at: int
-    """Of the session it comes from; see `Family.opened_at`."""
+    """When the original session was opened; see `Family.opened_at`."""
 
 
 async def fork_session(workspace: Workspace) -> SessionState:
-    """A session that starts from the present state of this one. It can be merged, not committed.
+    """A session that starts from the current state of this one. It can be merged, not committed.
 
-    Uncommitted changes are first stored as a snapshot that nothing lists. So a fork is small to
-    send, whatever was written before.
+    Uncommitted changes are first stored as an unlisted snapshot. So a fork is small to pickle,
+    regardless of how much was written before.
     """
     state = workspace.state
     if state.mode == SessionMode.readonly:
@@ -80,20 +80,20 @@ async def fork_changes(workspace: Workspace) -> ForkChanges:
         await restore_edits(workspace, state.changes.prepared)
         with state.lock:
             if state.changes.prepared:
-                continue  # another thread has added some meanwhile
+                continue  # another thread has added chunks in the meantime
             packs = close_packs(state)
             changes = state.changes.copy()
             changes.chunks = {key: edits.copy() for key, edits in changes.chunks.items()}
             root, base = state.fork_root or state.snapshot_id, state.snapshot_id
             break
-    # The copy does not have what other threads write from here on.
+    # The copy does not include later writes of other threads.
     await store_closed(workspace, packs)
     await handle.driver.sync()
     return ForkChanges(handle.storage, state.is_fork, root, base, changes, state.opened_at)
 
 
 async def merge_forks(workspace: Workspace, forks: Sequence[ForkChanges]) -> None:
-    """Merge the changes of forks into a session, in order. Either all are merged or none.
+    """Merge the changes of forks into a session, in order. Either all are merged, or none is.
 
     Raises:
         SessionStateError: kind `merge-not-allowed` for forks of another repository or of a
@@ -111,7 +111,7 @@ async def merge_forks(workspace: Workspace, forks: Sequence[ForkChanges]) -> Non
         _require_same_origin(handle, fork, root)
     starts = {fork.snapshot_id: None for fork in forks}
     nodes = {key: (await handle.assets.snapshot(key)).nodes for key in starts}
-    # If an array became smaller, the merge needs the index of every chunk that was written.
+    # If an array has shrunk, the merge needs the index of every chunk that was written.
     await restore_edits(workspace, {key for fork in forks for key in fork.changes.updated})
     with state.writing():
         merged = state.changes

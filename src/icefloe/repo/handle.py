@@ -1,8 +1,8 @@
-"""A repository as operations see it: a handle, and the family that it belongs to.
+"""A repository as operations see it: a handle and its family.
 
-Operations are the same for all families. They ask the family of their handle for what is stored
-differently: refs, history, the write that publishes a commit, the configuration. The two classes
-are in one file because each names the other.
+Operations are the same for all families. They call the family of their handle for everything that
+is stored differently: refs, history, the write that publishes a commit, the configuration. The two
+classes are in one file because each refers to the other.
 """
 
 from __future__ import annotations
@@ -60,17 +60,17 @@ class Clock:
 
 @record()
 class Shared:
-    """What all flavours of a repository's handle have in common and may change."""
+    """The mutable state that all driver flavours of a repository's handle share."""
 
     default_commit_metadata: dict[str, Any] = field(default_factory=dict)
     config_version: Version | None = None
-    """Of config.yaml, in a repository that has one."""
+    """The version of config.yaml, in a repository that has this file."""
     clock_checked_at: int | None = None
     """When this machine's clock was last compared with the storage's, in microseconds."""
 
     @cached_property
     def contention(self) -> Contention:
-        """What this process knows of others that commit to the repository."""
+        """What this process knows about concurrent committers."""
         return competitors.Contention()
 
 
@@ -97,11 +97,11 @@ class RepoHandle:
         return self.family.new_id(kind, self.clock.random_bytes(kind.size))
 
     def snapshot_id(self, text: str) -> SnapshotId:
-        """The id behind the text that people see and pass."""
+        """The snapshot id that a text stands for."""
         return self.family.parse_snapshot_id(text)
 
     def require_writable(self) -> None:
-        """Refuse to write where the driver or the family can only read."""
+        """Refuse to write if the driver or the family is read-only."""
         self.family.require_writable()
         if not self.driver.can_write:
             raise ReadOnlyError(
@@ -109,7 +109,7 @@ class RepoHandle:
             )
 
 
-# -- what a family is asked with, and what it answers
+# -- arguments and results of a family's methods
 
 
 @record(frozen=True)
@@ -121,7 +121,7 @@ class NewCommit:
     """The snapshot that the session started from."""
     moves_nodes: bool
     opened_at: int = 0
-    """When the session was opened, as `Family.opened_at` said then."""
+    """The result of `Family.opened_at` when the session was opened."""
 
 
 @record(frozen=True)
@@ -130,11 +130,11 @@ class LineCommit:
 
     id: SnapshotId
     pruned: Sequence[SnapshotId] = ()
-    """Ancestors right before it that have expired, oldest first; only their logs are left."""
+    """Expired ancestors right before this commit, oldest first. Only their logs may still exist."""
 
 
 class SeenTip:
-    """A branch that was at the base of a session a moment ago."""
+    """A branch that was just seen at the base of a session."""
 
     @property
     def files(self) -> Sequence[tuple[str, bytes]]:
@@ -143,7 +143,7 @@ class SeenTip:
 
 
 class FoundRepository(ABC):
-    """A repository that was recognised, and what was read of it meanwhile."""
+    """A repository that was recognised, with everything that was read to do so."""
 
     family: Family
 
@@ -152,31 +152,31 @@ class FoundRepository(ABC):
         """The configuration that is saved with the repository."""
 
     def remember(self, handle: RepoHandle) -> None:
-        """Give the new handle what was read already, so that it is not read again."""
+        """Put what was already read into the caches of the new handle."""
         return
 
 
 class Family(ABC):
     """How one kind of repository stores refs, history, commits and configuration.
 
-    An object of it has nothing that changes, and pickles. A family that is only read implements
-    the abstract methods; all others refuse, and say what the family is.
+    A family is immutable and can be pickled. A read-only family implements the abstract methods.
+    The default of every other method refuses with a message that names the family.
     """
 
     name: str
     """The name of the generation of the format, such as "spec-2"."""
     spec_version: int
-    """What `Repository.spec_version` says; 0 before spec version 1."""
+    """The value of `Repository.spec_version`; 0 before spec version 1."""
     is_writable = True
     stores_parents = True
-    """A snapshot file has the id of its parent."""
+    """Whether a snapshot file has the id of its parent."""
     has_repo_object = False
-    """There is a `repo` object, with an operations log, a status and metadata of its own."""
+    """Whether there is a `repo` object, with an operations log, a status and metadata."""
     can_amend = False
     numbers_nodes = False
-    """Nodes have numbers of 32 bits, of which two might be the same."""
+    """Whether node ids are 32-bit numbers, which can collide."""
     looks_before_upload = False
-    """A commit calls `require_tip` before it uploads; one that rebases always does."""
+    """Whether a commit calls `require_tip` before it uploads. A commit that rebases always does."""
 
     @property
     def generation(self) -> Generation:
@@ -192,37 +192,37 @@ class Family(ABC):
 
     @abstractmethod
     async def find(self, driver: Driver) -> FoundRepository | None:
-        """Recognise a repository of this family, or None."""
+        """Recognise a repository of this family; None if there is none."""
 
     @abstractmethod
     def missing(self) -> str:
-        """The key whose absence says that there is no repository of this family."""
+        """The key that every repository of this family has."""
 
     def new_id(self, kind: type[Id], random: bytes) -> Id:
         """A new id from random bytes."""
         return kind(random)
 
     def parse_snapshot_id(self, text: str) -> SnapshotId:
-        """The id behind the text of it in this family."""
+        """The id that a text stands for in this family."""
         return SnapshotId.parse(text)
 
     def make_assets(self, driver: Driver, settings: ResolvedConfig) -> Assets:
-        """Files of this family, with empty caches."""
+        """Typed access to the files of this family, with empty caches."""
         self._refuse("this operation")
 
     def data_driver(self, storage: Storage, driver: Driver) -> Driver:
-        """The driver for files of a repository at `storage`, some of which may be elsewhere."""
+        """The driver for the files of a repository at `storage`. Some files may be elsewhere."""
         return driver
 
     async def is_unfinished(self, driver: Driver) -> bool:
-        """Whether all that is there was left by a creation that was not published."""
+        """Whether the only files are those of a creation that was never published."""
         return False
 
     async def create(self, handle: RepoHandle, config: RepositoryConfig | None) -> None:
         """Write the first snapshot and publish it as `main`.
 
         Raises:
-            ConditionFailed: somebody else created a repository at the same time.
+            ConditionFailed: another process created a repository at the same time.
         """
         self._refuse("creating a repository")
 
@@ -282,10 +282,10 @@ class Family(ABC):
 
     @abstractmethod
     async def lookup_snapshot(self, handle: RepoHandle, snapshot_id: SnapshotId) -> SnapshotInfo:
-        """What is known of one snapshot that may be opened; `SnapshotNotFoundError` otherwise."""
+        """The description of a snapshot that may be opened; `SnapshotNotFoundError` otherwise."""
 
     async def require_snapshot(self, handle: RepoHandle, snapshot_id: SnapshotId) -> None:
-        """Refuse to open a snapshot that is not listed, although its file may be there."""
+        """Refuse to open a snapshot that is not listed, even if its file exists."""
         await self.lookup_snapshot(handle, snapshot_id)
 
     @abstractmethod
@@ -293,7 +293,8 @@ class Family(ABC):
         """A snapshot and all its ancestors, newest first."""
 
     async def line(self, handle: RepoHandle, tip: SnapshotId) -> Line:
-        """The same, as rows of a table where there is one: a value for each costs more to make."""
+        """The same, as rows of a table if the family has one. That is cheaper than one object
+        each."""
         return await self.ancestry(handle, tip)
 
     async def branch_ancestry(self, handle: RepoHandle, branch: str) -> Iterable[SnapshotInfo]:
@@ -301,7 +302,7 @@ class Family(ABC):
         return await self.ancestry(handle, await self.lookup_branch(handle, branch))
 
     async def all_snapshots(self, handle: RepoHandle) -> list[SnapshotInfo]:
-        """Every snapshot that is listed or, where there is no list, that a ref leads to."""
+        """Every listed snapshot, or every snapshot reachable from a ref if there is no list."""
         found: dict[SnapshotId, SnapshotInfo] = {}
         refs = [*(await self.branches(handle)).values(), *(await self.tags(handle)).values()]
         for tip in refs:
@@ -324,15 +325,16 @@ class Family(ABC):
         self._refuse("writing metadata")
 
     def stored_document(self, document: bytes, path: str) -> bytes:
-        """A zarr.json as it will be found in a snapshot: not all families keep every byte.
+        """The zarr.json as a reader of the snapshot will find it: some families do not keep every
+        byte.
 
         Raises:
-            InvalidInputError: the files of this family have no place for a part of it.
+            InvalidInputError: the files of this family cannot hold a part of it.
         """
         return document
 
     def parse_array(self, document: bytes, path: str) -> ArrayData | None:
-        """What a snapshot says of the array with this zarr.json; None for a group.
+        """The array description that a snapshot keeps for this zarr.json; None for a group.
 
         Raises:
             InvalidInputError: it is not valid, or the files of this family cannot hold it.
@@ -340,28 +342,27 @@ class Family(ABC):
         return zarr_metadata.parse_zarr_json(document, path)
 
     def with_node_ids(self, handle: RepoHandle, base: Snapshot, changes: ChangeSet) -> ChangeSet:
-        """The changes of a session with the ids that its new nodes get in the commit.
+        """The changes of a session, with the ids that its new nodes get in the commit.
 
-        Sessions give random ids. Where the nodes of a repository are numbered, numbers are given
-        out when it is clear on top of which snapshot they are.
+        Sessions assign random ids. Families with numbered nodes replace them once the base snapshot
+        of the commit is known.
         """
         return changes
 
     async def writable_tip(self, handle: RepoHandle, branch: str) -> SnapshotId:
-        """The tip of a branch that may be committed to."""
+        """The tip of a branch, checked to accept commits."""
         return await self.lookup_branch(handle, branch)
 
     def require_moves(self) -> None:
-        """Refuse to move nodes where commits cannot tell of that."""
+        """Refuse to move nodes if commits of this family cannot record moves."""
         self.require_repo_object("moving nodes")
 
     async def movable_tip(self, handle: RepoHandle, branch: str) -> SnapshotId:
-        """The tip of a branch on which nodes may be moved."""
+        """The tip of a branch, checked to accept moves."""
         return await self.writable_tip(handle, branch)
 
     def opened_at(self, handle: RepoHandle) -> int:
-        """When a session is opened now, in the time by which `publish` can tell whether a garbage
-        collection ran since then."""
+        """The current time, in the clock by which `publish` detects later garbage collections."""
         return 0
 
     async def line_since(
@@ -374,13 +375,13 @@ class Family(ABC):
         self._refuse("rebasing a session")
 
     def seen_tip(self, handle: RepoHandle) -> SeenTip | None:
-        """What `require_tip` would return, from memory, right after `line_since` found the tip."""
+        """The result of `require_tip` without a request, right after `line_since` found the tip."""
         return None
 
     async def require_tip(
         self, handle: RepoHandle, branch: str, base: SnapshotId
     ) -> SeenTip | None:
-        """Refuse to commit to a branch that is not at `base`; `publish` takes the result.
+        """Refuse to commit to a branch that is not at `base`. The result is passed to `publish`.
 
         Raises:
             ConflictError: the branch has moved.
@@ -398,20 +399,20 @@ class Family(ABC):
         self._refuse("committing")
 
     async def require_listed(self, handle: RepoHandle, base: SnapshotId) -> None:
-        """Refuse a base that has expired, where that can be known."""
+        """Refuse a base that has expired, if the family can tell."""
         return
 
     async def publish_detached(self, handle: RepoHandle, commit: NewCommit) -> None:
-        """Make a snapshot known that no branch points at, where snapshots are listed."""
+        """List a snapshot that no branch points at, if the family lists snapshots."""
         return
 
     def require_amending(self) -> None:
-        """Refuse to amend where commits cannot be replaced."""
+        """Refuse to amend if the family cannot replace commits."""
         if not self.can_amend:
             self.require_repo_object("amending a commit")
 
     async def require_amendable(self, handle: RepoHandle, base: SnapshotId) -> SnapshotId:
-        """Refuse to amend a snapshot; returns the parent of one that can be amended."""
+        """The parent of a snapshot that is to be amended. Refuses one that cannot be amended."""
         self._refuse("amending a commit")
 
     async def publish_amended(self, handle: RepoHandle, commit: NewCommit, branch: str) -> None:
@@ -421,11 +422,11 @@ class Family(ABC):
     # -- settings
 
     async def save_config(self, handle: RepoHandle) -> None:
-        """Keep the configuration in force with the repository."""
+        """Save the current configuration with the repository."""
         self._refuse("saving the configuration")
 
     def require_repo_object(self, what: str) -> None:
-        """Refuse an operation that only repositories with a `repo` object have a place for."""
+        """Refuse an operation that needs a `repo` object."""
         raise FormatError(
             "repository version error, please upgrade your on-disk format: "
             f"{what} needs a repository of spec version 2, this is {self.noun}; migrate it first",
@@ -433,7 +434,7 @@ class Family(ABC):
         )
 
     def require_spec_folders(self, what: str) -> None:
-        """Refuse an operation that looks for files where spec versions 1 and 2 have them."""
+        """Refuse an operation that needs the key layout of spec versions 1 and 2."""
         if self.generation not in (Generation.SPEC_1, Generation.SPEC_2):
             raise FormatError(
                 f"{what} knows the folders of spec versions 1 and 2, and not those of {self.noun}; "

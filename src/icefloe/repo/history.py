@@ -1,4 +1,4 @@
-"""Looking back: ancestry, snapshots by id, ref or time, differences, the operations log."""
+"""History: ancestry, snapshots by id, ref or time, differences, the operations log."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def resolve(
 
 
 async def lookup_snapshot(handle: RepoHandle, snapshot_id: SnapshotId) -> SnapshotInfo:
-    """What is known of one snapshot."""
+    """The description of one snapshot."""
     return await handle.family.lookup_snapshot(handle, snapshot_id)
 
 
@@ -60,7 +60,7 @@ async def ancestry(handle: RepoHandle, tip: SnapshotId) -> list[SnapshotInfo]:
 
 
 async def snapshot_as_of(handle: RepoHandle, branch: str, instant_us: int) -> SnapshotId:
-    """The newest snapshot of a branch that was there at that time."""
+    """The newest snapshot of a branch that is not later than the given time."""
     for entry in await handle.family.branch_ancestry(handle, branch):
         if entry.flushed_at <= instant_us:
             return entry.id
@@ -90,7 +90,7 @@ async def diff(handle: RepoHandle, start: SnapshotId, end: SnapshotId) -> Diff:
 
 
 async def find_log(handle: RepoHandle, snapshot_id: SnapshotId) -> TransactionLog | None:
-    """A log that garbage collection may have taken, or None."""
+    """A transaction log, or None if garbage collection has deleted it."""
     try:
         return await handle.assets.transaction_log(snapshot_id)
     except StorageError as error:
@@ -100,20 +100,20 @@ async def find_log(handle: RepoHandle, snapshot_id: SnapshotId) -> TransactionLo
 
 
 async def ops_log(handle: RepoHandle) -> AsyncIterator[Update]:
-    """Every operation, newest first, over the backups that continue the log."""
+    """Every operation, newest first. Backups of the `repo` object continue the log."""
     handle.family.require_repo_object("the operations log")
     info = (await handle.assets.repo_object()).info
     for entry in info.latest_updates:
         yield entry
     seen = set()
     while (name := info.repo_before_updates) is not None and name not in seen:
-        seen.add(name)  # a log that leads back to itself ends here
+        seen.add(name)  # a cycle of backups ends here
         key = layout.OVERWRITTEN + name
         try:
             info = decode_repo_info(bytes(await handle.driver.get(key)), key)
         except StorageError as error:
             if error.kind == ErrorKind.OBJECT_NOT_FOUND:
-                return  # backups may be deleted by hand; the log ends there
+                return  # the backup was deleted, so the log ends here
             raise
         for row, entry in enumerate(info.latest_updates):
             yield entry if row else replace(entry, backup_path=name)

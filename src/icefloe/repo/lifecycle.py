@@ -34,9 +34,9 @@ _PAUSES_S = (0.05, 0.1, 0.2, 0.4)
 
 
 def _families() -> Iterator[Family]:
-    """The families of the spec versions, in the order in which a repository is asked for its own.
+    """The families of the spec versions, in the order in which they are tried.
 
-    Older generations come after them: a migration in place leaves their files where they are.
+    Older generations are tried last, because a migration in place leaves their files behind.
     """
     yield Spec2()
     yield spec1.Spec1()
@@ -104,7 +104,7 @@ async def open_repository(
     whether the caller vouches for the containers, normally if they are in `config`.
 
     Raises:
-        RepositoryNotFoundError: nothing is.
+        RepositoryNotFoundError: nothing is stored here.
     """
     found = await _require_repository(storage, driver)
     saved = await found.saved_config()
@@ -127,11 +127,11 @@ async def create_repository(
 ) -> RepoHandle:
     """Start a repository: an empty first snapshot and the branch `main`.
 
-    A `family` given is that of an older generation, instead of a spec version.
+    `family` selects an older generation instead of a spec version.
 
     Raises:
-        AlreadyExistsError: somebody else created one at the same moment.
-        InvalidInputError: the place is not empty, kind `parent-directory-not-clean`.
+        AlreadyExistsError: another process created one at the same time.
+        InvalidInputError: the storage is not empty, kind `parent-directory-not-clean`.
     """
     family = family or new_family(spec_version)
     if storage.is_bucket_root:
@@ -177,7 +177,7 @@ def make_handle(
     clock: Clock,
     access: VirtualAccess | None = None,
 ) -> RepoHandle:
-    """A handle with empty caches; the settings of the driver are those of its storage."""
+    """A handle with empty caches. Its driver uses the settings of the storage."""
     settings = replace(config.resolved(), storage=driver.settings)
     virtual = VirtualReader(access or VirtualAccess(), blocking=True)
     files = family.data_driver(storage, driver)
@@ -191,7 +191,7 @@ def _access(
     authorize: Authorizations | None,
     are_own: bool | None = None,
 ) -> VirtualAccess:
-    """Containers given now replace the saved ones, and only they are the caller's own words."""
+    """Containers in `config` replace the saved ones. Only those are trusted as the caller's own."""
     if are_own is None:
         are_own = given is not None and given.virtual_chunk_containers is not None
     containers = _merged(saved, given).virtual_chunk_containers
@@ -199,10 +199,10 @@ def _access(
 
 
 def _merged(saved: RepositoryConfig | None, given: RepositoryConfig | None) -> RepositoryConfig:
-    """Saved settings, with those given now on top.
+    """Saved settings, overridden by those given now.
 
-    Whether conditional writes can be done without depends on where the files lie now, and they
-    may have been copied from elsewhere. So a file never switches them off.
+    A saved file never switches conditional writes off: the repository may have been copied from a
+    storage that did not need them.
     """
     config = saved or RepositoryConfig()
     if config.storage is not None:
@@ -228,7 +228,7 @@ async def open_or_create(
     check_clean_root: bool,
     authorize: Authorizations | None = None,
 ) -> RepoHandle:
-    """Open what is there, else create it; whoever loses a race opens what the other made."""
+    """Open the repository, or create it. A process that loses the race opens the other's."""
     try:
         return await open_repository(storage, driver, config, clock, authorize=authorize)
     except RepositoryNotFoundError:
@@ -244,8 +244,8 @@ async def open_or_create(
             authorize=authorize,
         )
     except (AlreadyExistsError, InvalidInputError) as problem:
-        # Another process was faster, or is in the middle of it: then its repository shows up
-        # soon. If none does, this place really holds something else.
+        # Another process has created the repository, or is about to finish. If no repository
+        # appears soon, the storage holds something else.
         for pause in _PAUSES_S:
             try:
                 return await open_repository(storage, driver, config, clock, authorize=authorize)

@@ -1,7 +1,7 @@
-"""Fetching small manifests ahead, together with the first one that a session asks for.
+"""Prefetching small manifests, together with the first one that a session reads.
 
-A reader of a dataset first reads its coordinates: small arrays with one manifest each. The first
-read of a manifest also fetches the others that the settings name, in the same round trip. A session
+Readers of a dataset read its coordinates first: small arrays with one manifest each. The first read
+of a manifest also fetches the others that the settings select, in the same round trip. A session
 that reads no chunk fetches nothing.
 """
 
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 async def load_manifest(
     handle: RepoHandle, snapshot: Snapshot, wanted: ManifestFileInfo, *, is_first: bool
 ) -> Manifest:
-    """Load a manifest that is not in the cache. The first one of a session brings others along."""
+    """Load a manifest that is not in the cache. The first load of a session prefetches others."""
     files = snapshot.manifest_files
     ahead = _plan(handle, snapshot) if is_first and len(files) > 1 else []
     requests = [(wanted.id, wanted.size_bytes)]
@@ -31,14 +31,14 @@ async def load_manifest(
         try:
             return (await handle.assets.manifests(requests))[0]
         except IcechunkError as error:
-            # The other manifests were not asked for. A read that needs one raises its error.
+            # The other manifests are optional. A read that needs one of them raises its error.
             _log.warning("manifests could not be fetched ahead: %s", error)
     return await handle.assets.manifest(wanted.id, wanted.size_bytes)
 
 
 def _plan(handle: RepoHandle, snapshot: Snapshot) -> list[ManifestId]:
     if handle.settings.caching.num_chunk_refs == 0:
-        return []  # nothing would be kept
+        return []  # the cache is off
     files, settings = snapshot.manifest_files, handle.settings.manifest.preload
     planned = plan_preload(snapshot.nodes, files, settings)
     return [key for key in planned if key in files and key not in handle.assets.caches.manifests]

@@ -21,11 +21,11 @@ _Move = Callable[[ChunkRefs, Index, Sequence[int]], tuple[ChunkRefs, Index]]
 """From the references of an array, the indices of those that the session has changed, and the grid:
 references in new places, places now empty."""
 
-_MOST_TRIES = 100
+_MAX_ATTEMPTS = 100
 
 
 async def shift_array(workspace: Workspace, path: str, offset: Iterable[int]) -> None:
-    """Move every chunk by an offset; chunks that leave the grid are gone."""
+    """Move every chunk by an offset. Chunks that leave the grid are dropped."""
     steps = tuple(offset)
     await _relabel(workspace, path, lambda refs, _, grid: shifted(refs, steps, grid))
 
@@ -36,7 +36,7 @@ async def reindex_array(
     forward: Relabel,
     backward: Relabel | None,
 ) -> None:
-    """Move every chunk to where a function sends it."""
+    """Move every chunk to the index that a function returns for it."""
     await _relabel(
         workspace,
         path,
@@ -45,12 +45,12 @@ async def reindex_array(
 
 
 async def _relabel(workspace: Workspace, path: str, move: _Move) -> None:
-    """Change the indices of chunks. A concurrent write to the array starts the move again."""
+    """Change the indices of chunks. The move is retried after a concurrent write to the array."""
     handle, state = workspace
-    for _ in range(_MOST_TRIES):
+    for _ in range(_MAX_ATTEMPTS):
         node, grid = _regular_array(state, path)
         with state.lock:
-            state.packs.close(state.changes)  # an open pack knows its chunks by their indices
+            state.packs.close(state.changes)  # an open pack identifies its chunks by their indices
             seen, view = _edits_of(state, node), state.view
             own = np.empty((0, len(grid)), np.uint32)
             if node.id in state.changes.edited:
@@ -63,7 +63,7 @@ async def _relabel(workspace: Workspace, path: str, move: _Move) -> None:
                 edits.set_table(moved, vacated)
             return
     raise SessionStateError(
-        f"array {path!r} was written to by another thread during each of {_MOST_TRIES} tries to "
+        f"array {path!r} was written to by another thread during each of {_MAX_ATTEMPTS} tries to "
         "move its chunks; let that thread finish first",
         ErrorKind.UNKNOWN,
     )

@@ -1,7 +1,7 @@
-"""What a commit has stored itself: looked for again, when a garbage collection ran meanwhile.
+"""Checks the objects that a commit has stored, when a garbage collection ran in the meantime.
 
-A collection takes objects that nothing refers to yet, if they are old enough. What the base of
-the session refers to is safe, because a branch leads to it.
+A collection deletes unreferenced objects that are old enough. The objects of the session's base are
+safe, because a branch leads to them.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from icefloe.repo.handle import NewCommit, RepoHandle
 from icefloe.storage.keys import microseconds
 
 _MANIFESTS_AT_ONCE = 64
-_FEW = 100  # objects: more of them are looked up in a listing
+_MAX_HEAD_REQUESTS = 100  # objects; more of them are found by a listing
 
 
 async def require_own_objects(handle: RepoHandle, commit: NewCommit) -> None:
-    """Refuse to publish a commit that refers to objects a collection has taken, or still may.
+    """Refuse to publish a commit that refers to objects a collection has deleted or may delete.
 
     Raises:
-        SessionStateError: kind `objects-collected`; the session cannot be committed any more.
+        SessionStateError: kind `objects-collected`; the session can no longer be committed.
     """
     fence = await collected_before(handle)
     base = await handle.assets.snapshot(commit.base)
@@ -42,7 +42,7 @@ async def require_own_objects(handle: RepoHandle, commit: NewCommit) -> None:
     _require_none_gone(await _gone(handle, layout.MANIFESTS, manifests, fence), layout.MANIFESTS)
     lost = await _gone(handle, layout.CHUNKS, chunks, fence)
     if lost.size:
-        # Chunks that were moved within an array are old, and the base may still have them.
+        # Chunks that were moved within an array are old. The base may still refer to them.
         lost = lost.minus(await _chunks_of(handle, theirs, IdSet.of(theirs.id)))
     _require_none_gone(lost, layout.CHUNKS)
 
@@ -59,8 +59,8 @@ async def _chunks_of(handle: RepoHandle, files: ManifestFiles, wanted: IdSet) ->
 
 
 async def _gone(handle: RepoHandle, folder: str, wanted: IdSet, fence: int) -> IdSet:
-    """Those that are not there, or were stored before the fence."""
-    if wanted.size > _FEW:
+    """The objects that are missing, or were stored before the fence."""
+    if wanted.size > _MAX_HEAD_REQUESTS:
         stored = await list_folder(handle.driver, folder)
     else:
         stored = await _looked_up(handle, folder, wanted)
@@ -89,7 +89,7 @@ def _require_none_gone(gone: IdSet, folder: str) -> None:
     more = f" and {gone.size - 3:,} more" if gone.size > 3 else ""
     raise SessionStateError(
         f"a garbage collection that ran since this session was opened takes objects that the "
-        f"session has stored and not committed: {shown}{more}. Nothing was committed. Write the "
+        f"session has stored but not committed: {shown}{more}. Nothing was committed. Write the "
         "changes again in a new session, and collect only objects older than the longest session",
         ErrorKind.OBJECTS_COLLECTED,
     )

@@ -1,4 +1,4 @@
-"""Storing small chunks in packs: when one is full, and before a commit refers to it."""
+"""Storing small chunks in packs. A pack is stored when it is full, or before a commit."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from icefloe.repo.handle import RepoHandle
 from icefloe.repo.sessions import SessionState
 from icefloe.repo.workspace import Workspace
 
-_MOST_PACKS_IN_FLIGHT = 8
+_MAX_PACKS_IN_FLIGHT = 8
 _PAUSE_S = 0.005
-_MOST_PAUSES = 12_000
+_MAX_PAUSES = 12_000
 
 
 def is_packed(handle: RepoHandle, size: int) -> bool:
@@ -25,11 +25,11 @@ def is_packed(handle: RepoHandle, size: int) -> bool:
 async def add_chunk(
     workspace: Workspace, node: Node, coordinates: Coordinates, data: bytes
 ) -> None:
-    """Add a chunk to the session. The caller that fills a pack waits until it is stored.
+    """Add a chunk to the session. A caller that fills a pack waits until the pack is stored.
 
     Raises:
-        StorageError: a pack could not be stored. Its chunks stay in the session. The next chunk
-            and the commit try again.
+        StorageError: a pack could not be stored. Its chunks stay in the session. The next chunk and
+            the commit retry it.
     """
     handle, state = workspace
     await _make_room(workspace)
@@ -47,7 +47,7 @@ async def add_chunk(
 
 
 async def store_packs(workspace: Workspace) -> None:
-    """Store every chunk of the session that is only in memory."""
+    """Store all chunks of the session that are only in memory."""
     state = workspace.state
     with state.lock:
         packs = close_packs(state)
@@ -59,28 +59,28 @@ def close_packs(state: SessionState) -> list[Pack]:
 
     The caller holds the lock.
     Returns the packs that have to be stored (`store_closed`) before a manifest refers to them.
-    Packs that another thread is storing are among them: storing a pack twice is harmless, and
-    needs no waiting.
+    These include packs that another thread is storing: storing a pack twice is harmless and avoids
+    a wait.
     """
     state.packs.close(state.changes)
     return state.packs.take(all_closed=True)
 
 
 async def _make_room(workspace: Workspace) -> None:
-    """Bound the memory: store packs that failed before, and limit those in flight."""
+    """Bound the memory: retry packs that failed to be stored, and limit the packs in flight."""
     handle, state = workspace
     with state.lock:
         failed = state.packs.take()
     await store_closed(workspace, failed)
-    for _ in range(_MOST_PAUSES):
+    for _ in range(_MAX_PAUSES):
         with state.lock:
-            if state.packs.num_taken < _MOST_PACKS_IN_FLIGHT:
+            if state.packs.num_taken < _MAX_PACKS_IN_FLIGHT:
                 return
         await handle.driver.sleep(_PAUSE_S)
 
 
 async def store_closed(workspace: Workspace, packs: list[Pack]) -> None:
-    """Store packs that are closed. If that fails, they stay in the session."""
+    """Store closed packs. Packs that fail to be stored stay in the session."""
     handle, state = workspace
     if not packs:
         return

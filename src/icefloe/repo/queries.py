@@ -1,4 +1,4 @@
-"""Questions that take a ref in any of its forms."""
+"""Queries that take a branch, a tag or a snapshot id."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def ancestry_of(
 async def line_of(
     handle: RepoHandle, *, branch: str | None, tag: str | None, snapshot_id: str | None
 ) -> Line:
-    """The same, as rows of a table where there is one."""
+    """The same, as rows of a table if the family has one."""
     tip = await history.resolve(handle, branch=branch, tag=tag, snapshot_id=snapshot_id)
     return await handle.family.line(handle, tip)
 

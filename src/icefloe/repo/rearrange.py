@@ -1,4 +1,4 @@
-"""Rearrange sessions: nodes get other paths, and nothing else happens."""
+"""Rearrange sessions: they move nodes to other paths and change nothing else."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from icefloe.repo.workspace import Workspace
 
 
 async def open_rearrange(handle: RepoHandle, branch: str) -> SessionState:
-    """A session that moves nodes and can commit that to `branch`."""
+    """A session that can move nodes and commit the moves to `branch`."""
     handle.family.require_moves()
     handle.require_writable()
     tip = await handle.family.movable_tip(handle, branch)

@@ -1,7 +1,7 @@
-"""Rebase: put the uncommitted changes of a session on top of what others have committed.
+"""Rebase: put the uncommitted changes of a session on top of newer commits.
 
-Everything that is needed is fetched first. Then, under the session's lock, the commits in between
-are gone through without touching storage, and the session moves: it is never left halfway.
+Everything that is needed is fetched first. The newer commits are then replayed under the session's
+lock, without requests, and the session moves to its new base in one step.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from icefloe.repo.workspace import Workspace
 
 @dataclass(frozen=True, slots=True)
 class _Commit:
-    """A commit of others: its log, preceded by those of ancestors that expired."""
+    """A newer commit: its log, preceded by the logs of expired ancestors."""
 
     id: SnapshotId
     logs: Sequence[TransactionLog]
@@ -53,18 +53,18 @@ class _Line:
     tip: Snapshot
     snapshots: Mapping[SnapshotId, Snapshot]
     is_diverged: bool = False
-    """The session's base is not in the history of the tip. The tip counts as one commit then,
-    whose log is made by comparing the two."""
+    """Whether the session's base is not an ancestor of the tip. The tip then counts as one commit,
+    whose log is computed by comparing the two snapshots."""
     chunks: Mapping[NodeId, tuple[ChunkRefs, ChunkRefs]] = field(default_factory=dict)
-    """Of a diverged line: both states of arrays whose manifests differ."""
+    """If diverged: both states of the arrays whose manifests differ."""
 
 
 async def rebase(workspace: Workspace, solver: ConflictSolver) -> int:
-    """Move the session to the tip of its branch; returns how many commits it went over.
+    """Move the session to the tip of its branch. Returns the number of commits replayed.
 
     Raises:
-        RebaseFailedError: the solver could not settle a conflict. The session is on the last
-            commit without one, and keeps its changes.
+        RebaseFailedError: the solver could not settle a conflict. The session is at the last commit
+            without a conflict and keeps its changes.
         SessionStateError: a log that is needed has been deleted, kind `rebase-tx-log-pruned`.
     """
     state = workspace.state
@@ -74,7 +74,7 @@ async def rebase(workspace: Workspace, solver: ConflictSolver) -> int:
 
 
 async def rebase_sealed(workspace: Workspace, solver: ConflictSolver) -> int:
-    """Like `rebase`, for a commit that rebases its own session."""
+    """`rebase`, called by a commit of the same session."""
     handle, state = workspace
     if state.mode == SessionMode.readonly or state.branch is None:
         raise SessionStateError(
@@ -86,8 +86,8 @@ async def rebase_sealed(workspace: Workspace, solver: ConflictSolver) -> int:
     if line is None:
         return 0
     while True:
-        # Other threads may go on writing. What they add while something is fetched is looked at
-        # here, in one go with moving the session: no change escapes the comparison.
+        # Other threads may keep writing during the fetches. Their changes are compared here, under
+        # the lock that also moves the session, so none is missed.
         with state.lock:
             _require_base(state, base)
             changes, unfit = state.changes, list[NodeId]()
@@ -126,8 +126,10 @@ def _require_base(state: SessionState, base: Snapshot) -> None:
 
 
 def _move(state: SessionState, snapshot: Snapshot, decisions: Sequence[Decision]) -> list[NodeId]:
-    """Put the session on another snapshot, unless manifests written ahead are in the way: then
-    nothing changes, and the arrays they belong to are returned."""
+    """Move the session to another snapshot.
+
+    Returns the arrays whose prepared manifests do not fit on it. If there are any, nothing changes.
+    """
     changed = {
         decision.conflict.node_id
         for decision in decisions
@@ -154,7 +156,7 @@ def _move(state: SessionState, snapshot: Snapshot, decisions: Sequence[Decision]
 def _replay(
     changes: ChangeSet, base: Snapshot, solver: ConflictSolver, line: _Line
 ) -> tuple[int, list[Decision], list[Conflict]]:
-    """Go over the commits, oldest first, up to one whose conflicts cannot be settled."""
+    """Replay the commits, oldest first, up to the first whose conflicts cannot be settled."""
     settled: list[Decision] = []
     before, commits = base.nodes, line.commits
     if line.is_diverged:
@@ -162,7 +164,7 @@ def _replay(
         log = net_log(tip.id, base.nodes, tip.nodes, changes, line.chunks)
         commits = [_Commit(tip.id, [log])]
     for number, commit in enumerate(commits):
-        # A commit that made and deleted no node left the hierarchy as it was.
+        # A commit that created and deleted no node did not change the hierarchy.
         snapshot = line.snapshots.get(commit.id) if any(map(changes_nodes, commit.logs)) else None
         after = before if snapshot is None else snapshot.nodes
         for log in commit.logs:
@@ -210,7 +212,7 @@ async def _fetch_commits(
 
 
 async def _require_pruned_logs(handle: RepoHandle, line: Sequence[LineCommit]) -> None:
-    """Say which log of an expired snapshot is missing, if one is."""
+    """Raise an error that names the missing log of an expired snapshot, if there is one."""
     for commit in line:
         for key in commit.pruned:
             try:
@@ -227,7 +229,7 @@ async def _require_pruned_logs(handle: RepoHandle, line: Sequence[LineCommit]) -
 
 
 def _unknown_snapshots(line: _Line, changes: ChangeSet) -> list[SnapshotId]:
-    """The snapshots whose nodes have to be looked at: those of commits where nodes came or went."""
+    """The snapshots whose nodes are needed: those of commits that created or deleted nodes."""
     if not (changes.new or changes.deleted or changes.moves.steps):
         return []
     return [
@@ -240,10 +242,10 @@ def _unknown_snapshots(line: _Line, changes: ChangeSet) -> list[SnapshotId]:
 def _unknown_arrays(
     line: _Line, base: Snapshot, changes: ChangeSet
 ) -> dict[NodeId, tuple[Node, Node]]:
-    """The edited arrays of a diverged line whose chunks may differ, at the base and at the tip.
+    """The edited arrays whose chunks may differ between the base and a diverged tip.
 
-    The branch was reset or its commit amended, or history was cut. What the logs on the way would
-    say is then not what matters, but how the two states differ.
+    The branch was reset, its tip was amended, or its history was cut. The logs in between then do
+    not matter, only the difference between the two states.
     """
     found: dict[NodeId, tuple[Node, Node]] = {}
     for node_id in changes.edited if line.is_diverged else ():
@@ -252,7 +254,7 @@ def _unknown_arrays(
         path = changes.chunk_path(node_id)
         old, new = base.nodes.find(path), line.tip.nodes.find(path)
         if old is None or new is None or old.id != new.id or old.array is None or new.array is None:
-            continue  # ours alone, or gone: the nodes tell
+            continue  # only one side has the array, which the comparison of nodes finds
         if {ref.id for ref in old.array.manifests} != {ref.id for ref in new.array.manifests}:
             found[node_id] = (old, new)
     return found

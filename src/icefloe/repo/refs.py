@@ -1,4 +1,4 @@
-"""Branches and tags: what holds for every family of repositories."""
+"""Branches and tags: the rules that all families share."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def delete_branch(handle: RepoHandle, name: str) -> None:
 
 
 async def create_tag(handle: RepoHandle, name: str, snapshot_id: SnapshotId) -> None:
-    """Create a tag, which never moves."""
+    """Create a tag. Tags never move."""
     handle.family.require_ref_name(name)
     await handle.family.create_tag(handle, name, snapshot_id)
 

@@ -24,9 +24,9 @@ async def edits_of(handle: RepoHandle, node_id: NodeId, ahead: PreparedArray) ->
 
 
 async def restore_edits(workspace: Workspace, nodes: Iterable[NodeId]) -> None:
-    """Replace the prepared manifests of some arrays by edits, which can be laid over any base.
+    """Replace the prepared manifests of some arrays with edits, which fit on any base.
 
-    The content of the session does not change. Its references are in memory afterwards.
+    The content of the session does not change. The references are in memory afterwards.
     """
     handle, state = workspace
     for node_id in list(nodes):
@@ -35,7 +35,7 @@ async def restore_edits(workspace: Workspace, nodes: Iterable[NodeId]) -> None:
             continue
         layer = await edits_of(handle, node_id, ahead)
         with state.lock:
-            # Another thread may have discarded it or added to it. Callers check again.
+            # Another thread may have discarded or extended it. Callers check again.
             if state.changes.prepared.get(node_id) is ahead:
                 state.changes.lay_below(node_id, layer)
                 state.forget_nodes()

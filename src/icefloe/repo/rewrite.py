@@ -1,4 +1,4 @@
-"""Writing all manifests of a branch again, split the way the settings now say."""
+"""Rewriting all manifests of a branch, split as the current settings say."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def rewrite_manifests(
     metadata: Mapping[str, Any] | None,
     commit_method: str,
 ) -> SnapshotId:
-    """Commit to `branch` (or amend its tip) with every manifest written again."""
+    """Commit to `branch`, or amend its tip, with every manifest rewritten."""
     if commit_method not in get_args(CommitMethod):
         raise InvalidInputError(
             f"commit_method is {commit_method!r}, expected 'new_commit' or 'amend'"

@@ -1,8 +1,8 @@
 """What a session sees: a snapshot, and the changes on top of it.
 
-A commit, a rebase and a discard replace the view of a session by another one. An operation that
-reads takes the view once. So the nodes, references and manifests it finds belong together, whatever
-happens to the session meanwhile.
+A commit, a rebase and a discard replace the view of a session. A reading operation takes the view
+once. So the nodes, references and manifests that it finds are consistent, even if the session
+changes in the meantime.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _MANIFESTS_AT_ONCE = 128
 class SessionView:
     """A snapshot, the changes on top of it, and the packs that hold chunks not yet stored.
 
-    The snapshot never changes. The session adds to the changes and packs of its present view while
-    it holds its lock.
+    The snapshot never changes. The session adds to the changes and packs of its current view under
+    its lock.
     """
 
     def __init__(self, snapshot: Snapshot, changes: ChangeSet, packs: Packs, lock: RLock) -> None:
@@ -39,7 +39,7 @@ class SessionView:
         self.packs = packs
         self.lock = lock
         self.has_read = False
-        """Whether a manifest was loaded already. The first one brings small ones along."""
+        """Whether a manifest has been loaded. The first load prefetches small manifests."""
         self._nodes: dict[str, Node] = {}
         self._boxes: dict[NodeId, ManifestBoxes] = {}
 
@@ -49,7 +49,7 @@ class SessionView:
         return self.changes.manifest_files(self.snapshot.manifest_files)
 
     def find_node(self, path: str) -> Node | None:
-        """The node at `path`; remembered until the session changes a node."""
+        """The node at `path`, cached until the session changes a node."""
         node = self._nodes.get(path)
         if node is None:
             with self.lock:
@@ -59,14 +59,14 @@ class SessionView:
         return node
 
     def find_document(self, path: str) -> bytes | None:
-        """The zarr.json of the node at `path`, or None. Nothing else of the node is decoded."""
+        """The zarr.json of the node at `path`, or None. No other part of the node is decoded."""
         if self.changes.is_empty:
             return self.snapshot.nodes.find_user_data(path)
         node = self.find_node(path)
         return None if node is None else node.user_data
 
     def node(self, path: str) -> Node:
-        """The node at `path`, which has to be there."""
+        """The node at `path`; raises if there is none."""
         node = self.find_node(path)
         if node is None:
             raise NodeNotFoundError(f"no node at {path!r} in snapshot {self.snapshot.id}")
@@ -92,7 +92,7 @@ class SessionView:
             return [self.node(path) for path in self.all_paths(below)]
 
     def boxes(self, node: Node) -> ManifestBoxes:
-        """The boxes of the manifests of an array; remembered like the node."""
+        """The boxes of an array's manifests, cached like the node."""
         assert node.array is not None
         found = self._boxes.get(node.id)
         if found is None or found.manifests is not node.array.manifests:
@@ -100,7 +100,7 @@ class SessionView:
         return found
 
     def forget_nodes(self) -> None:
-        """Look nodes up again; for callers who changed one and hold the lock."""
+        """Drop cached nodes. For callers that changed a node and hold the lock."""
         self._nodes = {}
         self._boxes = {}
 
@@ -111,9 +111,9 @@ class SessionView:
 async def find_chunk(
     handle: RepoHandle, view: SessionView, node: Node, coordinates: Coordinates
 ) -> ChunkRef | None:
-    """The reference of one chunk: the session's own edit, or what a manifest says."""
+    """The reference of one chunk: from the session's edits, or from a manifest."""
     if node.id in view.changes.chunks:
-        with view.lock:  # a reference and the pack it is in belong together
+        with view.lock:  # the reference and its pack have to be consistent
             edits = view.changes.chunks.get(node.id)
             is_touched, ref = (False, None) if edits is None else edits.find(coordinates)
             if is_touched:
@@ -130,7 +130,7 @@ async def find_chunk(
 
 
 async def load_manifests(handle: RepoHandle, view: SessionView, nodes: Iterable[Node]) -> None:
-    """Fetch the manifests of many arrays ahead, many requests at once, into the cache."""
+    """Prefetch the manifests of many arrays into the cache, with concurrent requests."""
     files = view.manifest_files
     wanted = [
         (ref.id, files[ref.id].size_bytes)
@@ -147,17 +147,17 @@ async def committed_chunks(handle: RepoHandle, files: ManifestFiles, node: Node)
     assert node.array is not None
     wanted = [(ref.id, files[ref.id].size_bytes) for ref in node.array.manifests]
     found = [manifest.find(node.id) for manifest in await handle.assets.manifests(wanted)]
-    ndim = len(node.array.shape)  # official leaves chunks of another rank where that changed
+    ndim = len(node.array.shape)  # Icechunk keeps chunks of another rank when the rank changes
     layers = [(refs, None) for refs in found if refs is not None and refs.index.shape[1] == ndim]
     return ChunkRefs.overlay(layers, ndim)[0]
 
 
 async def all_chunks(handle: RepoHandle, view: SessionView, node: Node) -> ChunkRefs:
-    """Every reference of an array inside its grid, the session's edits included."""
+    """Every reference of an array inside its grid, including the session's edits."""
     assert node.array is not None
     grid = [dimension.num_chunks for dimension in node.array.shape]
     merged = await committed_chunks(handle, view.manifest_files, node)
-    with view.lock:  # others may be adding chunks
+    with view.lock:  # other threads may be adding chunks
         edits = view.changes.chunks.get(node.id)
         columns = None if edits is None else edits.columns()
     if columns is not None:

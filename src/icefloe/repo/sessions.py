@@ -1,4 +1,4 @@
-"""Sessions: a view of a repository and, in writable ones, the rules by which it changes."""
+"""Sessions: a view of a repository and, if writable, the rules for changing it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class SessionState:
 
     The lock guards dictionaries only and is never held across an await: Zarr calls from its
     event-loop thread while the user calls from another one. An operation that reads and awaits
-    takes the `view` once; the short forms below are for a single question.
+    takes the `view` once. The shortcuts below are for a single query.
     """
 
     def __init__(self, snapshot: Snapshot, branch: str | None, mode: SessionMode) -> None:
@@ -42,15 +42,15 @@ class SessionState:
         self.branch = branch
         self.mode = mode
         self.fork_root: SnapshotId | None = None
-        """In a fork: the snapshot of the session that all forks around it come from."""
+        """In a fork: the snapshot of the session that was forked first."""
         self.opened_at = 0
-        """See `Family.opened_at`; of the forks merged into it, the earliest."""
+        """See `Family.opened_at`. The earliest one, including the forks that were merged."""
         self._is_sealed = False
         repair_after_fork(self)
 
     def after_fork_in_child(self) -> None:
-        # A thread of the parent may have held the lock, committed or stored a pack. It is not
-        # here to end what it began.
+        # A thread of the parent process may have held the lock, committed or stored a pack. That
+        # thread does not exist here, so it cannot finish.
         self.lock = self.view.lock = RLock()
         self._is_sealed = False
         self.packs.give_back_all()
@@ -99,16 +99,16 @@ class SessionState:
         return self.fork_root is not None
 
     def edits(self, node: Node) -> ChunkEdits | None:
-        """The chunk edits of an array found a moment ago; None if another thread deleted it.
+        """The chunk edits of an array that was just found; None if another thread deleted it.
 
-        For callers who hold the lock. A session that was committed meanwhile raises.
+        For callers that hold the lock. Raises if the session was committed in the meantime.
         """
         self.require_writable()
         found = self.find_node(node.path)
         if found is None or found.id != node.id or found.array is None or node.array is None:
             return None
         if len(found.array.shape) != len(node.array.shape):
-            return None  # replaced in place, by an array to which these chunk indices mean nothing
+            return None  # replaced by another array, for which these chunk indices are meaningless
         return self.changes.edits(found)
 
     def require_writable(self) -> None:
@@ -131,14 +131,14 @@ class SessionState:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Hold the lock for a change. Whatever gets in is part of the session's commit."""
+        """Hold the lock for a change. A change made under it is part of the session's commit."""
         with self.lock:
             self.require_open()
             yield
 
     @contextmanager
     def sealed(self) -> Iterator[None]:
-        """Refuse changes while a commit is written: it would neither have nor keep them."""
+        """Refuse changes while a commit is written: they would be lost."""
         with self.lock:
             self.require_no_commit()
             self._is_sealed = True
@@ -148,16 +148,16 @@ class SessionState:
             self._is_sealed = False
 
     def require_no_commit(self) -> None:
-        """Refuse what cannot go on beside a commit of the same session."""
+        """Refuse operations that cannot run during a commit of the same session."""
         if self._is_sealed:
             raise SessionStateError(
                 "another commit of this session is under way", ErrorKind.COMMIT_NOT_ALLOWED
             )
 
     def show(self, snapshot: Snapshot, changes: ChangeSet, packs: Packs | None = None) -> None:
-        """Let the session see something else from now on; for callers who hold the lock.
+        """Replace the view of the session. For callers that hold the lock.
 
-        Readers who took the view before go on with that one, so nothing of it is taken apart.
+        Readers that took the old view keep using it, so it is not modified.
         """
         view = SessionView(snapshot, changes, packs or self.packs, self.lock)
         view.has_read = self.view.has_read
@@ -176,7 +176,7 @@ class SessionState:
 
 
 def new_node_id(handle: RepoHandle, state: SessionState) -> NodeId:
-    """An id for a new node; for callers who hold the lock of the session."""
+    """An id for a new node. For callers that hold the lock of the session."""
     new_id = handle.new_id(NodeId)
     if handle.family.numbers_nodes:
         taken = {node.id for node in state.changes.new.values()}
@@ -192,7 +192,7 @@ async def open_readonly(handle: RepoHandle, snapshot_id: SnapshotId) -> SessionS
 
 
 async def open_writable(handle: RepoHandle, branch: str) -> SessionState:
-    """A session that can commit to `branch`; refused where nothing can be written."""
+    """A session that can commit to `branch`. Refused if the repository is read-only."""
     handle.require_writable()
     tip = await handle.family.writable_tip(handle, branch)
     return await open_at_tip(handle, tip, branch, SessionMode.writable)
@@ -201,7 +201,7 @@ async def open_writable(handle: RepoHandle, branch: str) -> SessionState:
 async def open_at_tip(
     handle: RepoHandle, tip: SnapshotId, branch: str, mode: SessionMode
 ) -> SessionState:
-    """A session that starts now from the tip of its branch."""
+    """A session that starts from the current tip of its branch."""
     state = SessionState(await handle.assets.snapshot(tip), branch, mode)
     state.opened_at = handle.family.opened_at(handle)
     return state

@@ -1,4 +1,4 @@
-"""What a repository remembers about itself: configuration, metadata, status."""
+"""Settings that are stored with a repository: configuration, metadata, status."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from icefloe.repo.handle import RepoHandle
 
 
 async def save_config(handle: RepoHandle) -> None:
-    """Keep the configuration in force with the repository, for everyone who opens it."""
+    """Save the current configuration with the repository, for everyone who opens it."""
     await handle.family.save_config(handle)
 
 
@@ -25,7 +25,7 @@ async def get_metadata(handle: RepoHandle) -> dict[str, Any]:
 async def set_metadata(handle: RepoHandle, metadata: Mapping[str, Any]) -> None:
     """Replace all metadata of the repository."""
     handle.family.require_repo_object("repository metadata")
-    handle.family.require_metadata(metadata)  # refused before anything is read
+    handle.family.require_metadata(metadata)  # refuse before the first request
 
     def change(info: RepoInfo) -> Changed:
         return replace(info, metadata=dict(metadata)), UpdateKind.METADATA_CHANGED, {}
@@ -34,7 +34,7 @@ async def set_metadata(handle: RepoHandle, metadata: Mapping[str, Any]) -> None:
 
 
 async def update_metadata(handle: RepoHandle, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Set some keys and keep the others; returns all of it."""
+    """Set some keys and keep the others. Returns all metadata."""
     handle.family.require_repo_object("repository metadata")
     handle.family.require_metadata(metadata)
 
@@ -46,13 +46,13 @@ async def update_metadata(handle: RepoHandle, metadata: Mapping[str, Any]) -> di
 
 
 async def get_status(handle: RepoHandle) -> RepoStatus:
-    """Whether the repository takes writes."""
+    """Whether the repository accepts writes."""
     handle.family.require_repo_object("the repository status")
     return (await handle.assets.repo_object()).info.status
 
 
 async def set_status(handle: RepoHandle, status: RepoStatus) -> None:
-    """Make the repository read-only for everyone, or bring it back."""
+    """Make the repository read-only for everyone, or writable again."""
     handle.family.require_repo_object("the repository status")
 
     def change(info: RepoInfo) -> Changed:

@@ -1,4 +1,4 @@
-"""What operations on a session work on."""
+"""The argument of operations on a session."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Writing the files of a commit: packs, manifests, snapshot and log.
 
-They have new ids and nothing refers to them, so a commit that ends here has changed nothing.
+The files have new ids and nothing refers to them yet. A commit that fails here has no effect.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from icefloe.repo.packing import close_packs, store_closed
 from icefloe.repo.workspace import Workspace
 from icefloe.repo.write_manifests import write_manifests
 
-_MOST_REFS_AHEAD = 1_000_000
+_MAX_PREFETCHED_REFS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class CommitRequest:
-    """What a commit is to say, and whether manifests that did not change are written again."""
+    """Message and properties of a commit, and whether unchanged manifests are rewritten."""
 
     message: str
     metadata: Mapping[str, Any] | None
@@ -37,17 +37,17 @@ class CommitRequest:
 
 
 class TipCheck(Enum):
-    """How a commit makes sure, before it uploads, that its branch has not moved."""
+    """How a commit checks before its uploads that its branch has not moved."""
 
     NONE = auto()
     BEFORE_UPLOAD = auto()
     WAS_DONE = auto()
-    """The session was at the tip a moment ago. Asked again only if manifests have to be fetched."""
+    """The session was just at the tip. Checked again only if manifests have to be fetched."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenCommit:
-    """A snapshot that is stored and that nothing refers to; what was seen of the branch."""
+    """A stored snapshot that nothing refers to yet, and what was seen of the branch."""
 
     snapshot: Snapshot
     seen: SeenTip | None
@@ -66,9 +66,9 @@ async def write_commit(
 ) -> WrittenCommit:
     """Write everything that a commit of the session needs.
 
-    `branch` is the one to be checked, `amended` the log of a commit that is amended, `made` what
-    earlier tries of the same commit have written. What `is_aside` keeps the ids that nodes have in
-    the session.
+    `branch` is checked before the upload. `amended` is the log of the amended commit. `made` has
+    the manifests that earlier attempts of the same commit have written. With `is_aside`, nodes
+    keep the ids that they have in the session.
 
     Raises:
         ConflictError: the branch has moved; nothing but packs was uploaded.
@@ -79,14 +79,14 @@ async def write_commit(
     handle.family.require_metadata(metadata)
     snapshot_id = handle.new_id(SnapshotId)
     sizes = split_sizes(handle.settings.manifest)
-    with state.lock:  # every chunk of the plan has its place in a pack, and is stored below
+    with state.lock:  # every chunk of the plan has its place in a pack; the packs are stored below
         packs = close_packs(state)
         check_placed(state.changes)
         changes = state.changes
         if not is_aside:
             changes = handle.family.with_node_ids(handle, base, changes)
         plan = plan_commit(base, changes, sizes, rewrite_all=request.rewrite_all)
-        # Under the same lock, so that log and plan tell of the same changes.
+        # Under the same lock, so that log and plan have the same changes.
         log = changes.log(snapshot_id, is_packed=amended is None)
     await store_closed(workspace, packs)
     seen = None
@@ -109,9 +109,9 @@ async def write_commit(
 
 
 async def store_aside(workspace: Workspace) -> Snapshot:
-    """Store the session as it is now as a snapshot that nothing lists, for its forks to read.
+    """Store the current state of the session as an unlisted snapshot, for its forks to read.
 
-    Nothing of it ends up in a commit. The next garbage collection deletes it.
+    No commit refers to this snapshot. The next garbage collection deletes it.
     """
     parent_id = workspace.state.snapshot_id
     request = CommitRequest("fork", None)
@@ -122,9 +122,9 @@ async def store_aside(workspace: Workspace) -> Snapshot:
 async def _require_tip(
     handle: RepoHandle, plan: CommitPlan, branch: str, base: SnapshotId, tip_check: TipCheck
 ) -> SeenTip | None:
-    """Find out that the branch has moved before anything is uploaded, as late as possible.
+    """Check that the branch has not moved, as late as possible before the first upload.
 
-    Old manifests that have to be read are fetched first, because that takes time.
+    Old manifests that are needed are fetched first, because that takes time.
     """
     needed = {
         ref.id
@@ -136,7 +136,7 @@ async def _require_tip(
     infos = [plan.files[key] for key in needed if cached.get(key) is None]
     if tip_check == TipCheck.WAS_DONE and not infos:
         return handle.family.seen_tip(handle)
-    if sum(info.num_chunk_refs for info in infos) < _MOST_REFS_AHEAD:
+    if sum(info.num_chunk_refs for info in infos) < _MAX_PREFETCHED_REFS:
         await handle.assets.manifests([(info.id, info.size_bytes) for info in infos])
     return await handle.family.require_tip(handle, branch, base)
 

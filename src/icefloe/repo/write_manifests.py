@@ -1,6 +1,6 @@
-"""Writing the manifests of a commit: old ones are fetched, edits laid over them, new ones written.
+"""Writing the manifests of a commit: fetch the old ones, apply the edits, write the new ones.
 
-That happens in batches that fit into memory, so that a commit may have any size.
+This is done in batches that fit into memory, so a commit may have any size.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Task(NamedTuple):
     rewrite: SplitRewrite
 
     def num_refs(self, files: ManifestFiles) -> int:
-        """An upper bound of the references that have to be in memory for it."""
+        """An upper bound of the references that it needs in memory."""
         return self.rewrite.num_edits + files.refs_in([ref.id for ref in self.rewrite.sources])
 
 
@@ -42,7 +42,7 @@ async def write_manifests(
         for node_id, array_plan in arrays.items()
         for rewrite in array_plan.rewrites
     ]
-    # A large manifest that is cut is a source of many batches. It is dropped after the last.
+    # A large manifest that is cut is a source of many batches. It is dropped after the last one.
     uses = Counter(ref.id for task in tasks for ref in task.rewrite.sources)
     held: dict[ManifestId, Manifest] = {}
     made: dict[NodeId, list[NewManifest]] = {}
@@ -65,7 +65,7 @@ async def write_manifests(
 
 
 def forget_replaced(handle: RepoHandle, before: Snapshot, after: Snapshot) -> None:
-    """Drop the manifests that a commit replaced from the cache: they are rarely read again."""
+    """Drop replaced manifests from the cache, because they are rarely read again."""
     replaced = before.manifest_files.not_in(after.manifest_files)
     handle.assets.caches.manifests.drop(replaced)
 

@@ -1,1 +1,1 @@
-"""The kinds of repository there are: one folder each, chosen when a repository is opened."""
+"""The kinds of repository, one folder each; the kind is chosen when a repository is opened."""

@@ -17,9 +17,10 @@ _MESSAGE = "Repository initialized"
 
 
 async def put_first_snapshot(handle: RepoHandle, *, has_log: bool) -> Snapshot:
-    """Write the first snapshot, or take the one that another creator has written.
+    """Write the first snapshot, or use the one that another process has written.
 
-    Its id is the same in every repository, so unlike all others it must not be overwritten.
+    Its id is the same in every repository. So this file, unlike all others, must not be
+    overwritten.
     """
     first = Snapshot(
         FIRST_SNAPSHOT_ID,
@@ -42,7 +43,7 @@ async def put_first_snapshot(handle: RepoHandle, *, has_log: bool) -> Snapshot:
 
 
 async def is_unfinished(driver: Driver) -> bool:
-    """Whether all that is here was left by a creation that broke off before it was published."""
+    """Whether the only files are those of an interrupted creation that was never published."""
     leftovers = {
         layout.snapshot_key(FIRST_SNAPSHOT_ID),
         layout.transaction_log_key(FIRST_SNAPSHOT_ID),

@@ -1,4 +1,4 @@
-"""Repositories of the generations before spec version 1, told apart when they are opened."""
+"""Recognising repositories of the generations before spec version 1."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from icefloe.repo.families.state_file.family import FoundState
 from icefloe.repo.handle import FoundRepository
 from icefloe.storage.driver import Driver, find_object
 
-_REFS = "r"  # what `r/` and `refs/` start with: one listing for both
+_REFS = "r"  # the common prefix of `r/` and `refs/`: one listing for both
 
 
 class FoundNumbered(FoundRepository):
@@ -37,7 +37,7 @@ async def find_older(driver: Driver) -> FoundRepository | None:
     """The older repository stored here, or None.
 
     Raises:
-        FormatError: there are two, of different generations, or it lacks a file.
+        FormatError: there are two repositories of different generations, or a file is missing.
     """
     try:
         keys = [entry.key for entry in await driver.list(_REFS)]

@@ -19,8 +19,8 @@ _MAIN = "main"
 async def create(handle: RepoHandle) -> None:
     """000, Initialize New Repository: an empty snapshot, then the first file of `main`.
 
-    Of several clients that do this at once, one can create that file. The snapshots of the others
-    stay behind, under names of their own.
+    When several clients do this at once, only one creates that file. The snapshots of the others
+    remain as unreferenced files.
     """
     snapshot_id = handle.new_id(SnapshotId)
     nodes, none = NodeTable.from_nodes([]), ManifestFiles.from_infos([])
@@ -34,7 +34,7 @@ async def create(handle: RepoHandle) -> None:
 
 
 async def is_unfinished(driver: Driver, names: Names) -> bool:
-    """Whether all that is there are snapshots of creations that were not published."""
+    """Whether the only files are snapshots of creations that were never published."""
     listed = [entry.key for entry in await driver.list("")]
     folders = (names.snapshots, names.transactions, PROBE_DIRECTORY)
     return bool(listed) and all(key.startswith(folders) for key in listed)

@@ -35,7 +35,8 @@ from icefloe.storage.driver import Driver
 
 
 class Numbered(Family):
-    """Repositories with a file for each commit of a branch; those of document 000 are written."""
+    """Repositories with one file per commit of a branch. Only those of document 000 are
+    writable."""
 
     spec_version = 0
 
@@ -52,14 +53,14 @@ class Numbered(Family):
         self.id_size = id_size
         self.inline_attributes_bytes = inline_attributes_bytes
         self.name = generation.value
-        # The program of those weeks named refs otherwise, and had no schema for what it wrote.
+        # That early program named refs differently, and its files had no schema.
         self.is_writable = generation is Generation.NUMBERED and names == DOCUMENT
         self.numbers_nodes = generation is Generation.NUMBERED
 
     # -- recognising and creating
 
     async def find(self, driver: Driver) -> FoundRepository | None:
-        """Only `older` can tell: the names of all older generations are looked at together."""
+        """Not available: `older` recognises all older generations together."""
         self._refuse("recognising it by itself")
 
     def missing(self) -> str:
@@ -125,7 +126,8 @@ class Numbered(Family):
         await refs.create_tag(handle, name, at)
 
     async def delete_branch(self, handle: RepoHandle, name: str) -> None:
-        """A number that was used once must not be free again: a session may still count on it."""
+        """Refused: a sequence number must never be reused, because an open session may rely on
+        it."""
         self._refuse("deleting a branch")
 
     async def delete_tag(self, handle: RepoHandle, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Looking back where a snapshot remembers some of those before it."""
+"""History of repositories in which a snapshot lists some of its ancestors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from icefloe.repo.handle import LineCommit, RepoHandle
 
 
 def info_of(snapshot: Snapshot) -> SnapshotInfo:
-    """What is known of a snapshot whose file is there."""
+    """The description of a snapshot whose file exists."""
     return SnapshotInfo(
         snapshot.id, snapshot.parent_id, snapshot.flushed_at, snapshot.message, snapshot.metadata
     )
@@ -21,8 +21,8 @@ def info_of(snapshot: Snapshot) -> SnapshotInfo:
 async def ancestry(handle: RepoHandle, tip: SnapshotId) -> list[SnapshotInfo]:
     """A snapshot and all its ancestors, newest first.
 
-    A snapshot whose file is gone is there with what a newer one remembers of it, without
-    properties. The line ends where nobody remembers anything.
+    A snapshot whose file is gone is described by a newer snapshot, without properties. The ancestry
+    ends where no file describes the next snapshot.
     """
     found: dict[SnapshotId, SnapshotInfo] = {}
     remembered: list[Ancestor] = []
@@ -39,8 +39,11 @@ async def ancestry(handle: RepoHandle, tip: SnapshotId) -> list[SnapshotInfo]:
 async def _info(
     handle: RepoHandle, current: SnapshotId, remembered: list[Ancestor], *, must_exist: bool
 ) -> SnapshotInfo | None:
-    """What is known of one snapshot; `remembered` is what its file says of those before it, or
-    what is left of what a newer file says."""
+    """The description of one snapshot.
+
+    `remembered` is updated: the ancestors that its file lists, or the rest of those that a newer
+    file lists.
+    """
     assets = assets_of(handle)
     try:
         snapshot = await assets.snapshot(current)
@@ -74,7 +77,7 @@ async def line_since(
                 return list(line.values())[::-1]
             current = found if found not in line else None
             line.setdefault(found, LineCommit(found))
-        # The last one may remember more.
+        # The file of the last ancestor may list more ancestors.
         if current is not None and len(history) > 1:
             del line[current]
         else:

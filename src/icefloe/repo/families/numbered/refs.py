@@ -1,7 +1,7 @@
 """Branches and tags of repositories with numbered branch files.
 
-A branch is a directory of files, one for each commit; the newest sorts first. It moves when the
-file of the next number is created. Files are never replaced.
+A branch is a directory with one file per commit; the newest sorts first. A commit creates the file
+with the next number. Files are never replaced.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ async def _read(handle: RepoHandle, key: str) -> SnapshotId | None:
 
 
 async def create_file(handle: RepoHandle, key: str, snapshot_id: SnapshotId) -> bool:
-    """Create a ref file; False when another writer has put one there before."""
+    """Create a ref file; False when it exists already."""
     handle.require_writable()
     data = encode_ref(assets_of(handle).ids.wide(snapshot_id), handle.clock.now_us(), None)
     try:
@@ -114,7 +114,7 @@ async def move_branch(
     """Create the next file of a branch, if its newest still points at `expected`.
 
     Raises:
-        ConflictError: it does not, or another writer has taken the number.
+        ConflictError: it does not, or another writer has used the number.
     """
     names = assets_of(handle).names
     tip = await find_tip(handle, name)
@@ -125,7 +125,7 @@ async def move_branch(
             return
         actual = await _read(handle, key)
         if actual == to:
-            return  # a repeated request of ours had succeeded before
+            return  # an earlier attempt of this request succeeded
     was, now = (None if each is None else each.text for each in (expected, actual))
     raise ConflictError(was, now, kind=kind)
 
@@ -134,7 +134,7 @@ async def create_branch(handle: RepoHandle, name: str, at: SnapshotId) -> None:
     """Create the first file of a branch."""
     names = assets_of(handle).names
     await handle.assets.snapshot(at)
-    # Once a branch has moved on, its first file is still there, so this cannot succeed twice.
+    # The first file of a branch is never deleted, so this cannot succeed twice.
     if await create_file(handle, names.branch_key(name, 0), at):
         return
     tip = await find_tip(handle, name)

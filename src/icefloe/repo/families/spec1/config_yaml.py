@@ -1,4 +1,4 @@
-"""The configuration of a version-1 repository: a file of its own, replaced under a condition."""
+"""The configuration file of a version-1 repository, replaced by conditional writes."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ async def create(handle: RepoHandle, config: RepositoryConfig) -> None:
     else:
         raise AlreadyExistsError(
             f"{handle.storage.describe()} has a {layout.CONFIG_YAML} with other settings: another "
-            "process is creating a repository here, or broke off while it did; open the "
+            "process is creating a repository here, or was interrupted; open the "
             "repository when it is there, or delete that file",
             ErrorKind.REPO_INFO_UPDATED,
         )
 
 
 async def save(handle: RepoHandle) -> None:
-    """Replace the configuration, with a copy of the old one set aside."""
+    """Replace the configuration, after storing a copy of the old one."""
     handle.require_writable()
     driver, previous = handle.driver, handle.shared.config_version
     if previous is not None and (old := await find_object(driver, layout.CONFIG_YAML)) is not None:
@@ -43,7 +43,7 @@ async def save(handle: RepoHandle) -> None:
         )
     except ConditionFailed:
         raise ConflictError(
-            message="the configuration was saved by somebody else since this repository was "
+            message="the configuration was saved by another process since this repository was "
             "opened; reopen it, make the change again and save",
             kind=ErrorKind.CONFIG_UPDATED,
         ) from None

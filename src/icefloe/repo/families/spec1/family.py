@@ -54,7 +54,7 @@ class _FoundBranch(FoundRepository):
 
 
 class Spec1(Family):
-    """Repositories with one small file per ref, which is replaced under a condition."""
+    """Repositories with one small file per ref, replaced by conditional writes."""
 
     name = "spec-1"
     spec_version = 1
@@ -75,7 +75,8 @@ class Spec1(Family):
         return await creation.is_unfinished(driver)
 
     async def create(self, handle: RepoHandle, config: RepositoryConfig | None) -> None:
-        """The branch comes last: it makes the repository, and then the configuration is there."""
+        """The branch is written last: its file makes the repository visible, with its
+        configuration."""
         await creation.put_first_snapshot(handle, has_log=False)
         if config is not None:
             await config_yaml.create(handle, config)
@@ -123,7 +124,7 @@ class Spec1(Family):
     async def delete_tag(self, handle: RepoHandle, name: str) -> None:
         await refs.delete_tag(handle, name)
 
-    # -- history: one request for each snapshot
+    # -- history: one request per snapshot
 
     async def lookup_snapshot(self, handle: RepoHandle, snapshot_id: SnapshotId) -> SnapshotInfo:
         return _info(await handle.assets.snapshot(snapshot_id))
@@ -145,7 +146,7 @@ class Spec1(Family):
         return parse_zarr_json(document, path, has_rectilinear_grids=False)
 
     def opened_at(self, handle: RepoHandle) -> int:
-        """By this machine's clock, which is compared with the storage's."""
+        """The time of this machine's clock, which is compared with the storage's."""
         return handle.clock.now_us()
 
     async def line_since(
@@ -169,7 +170,7 @@ class Spec1(Family):
         self, handle: RepoHandle, commit: NewCommit, branch: str, seen: SeenTip | None
     ) -> None:
         async def check() -> None:
-            # No collection reaches an object that was stored after it looked.
+            # A collection never deletes an object that was stored after its listing.
             if await collected_before(handle) > commit.opened_at - MOST_CLOCK_SKEW_US:
                 await require_own_objects(handle, commit)
 
@@ -206,5 +207,5 @@ async def _line_since(
         except SnapshotNotFoundError:
             if current == tip:
                 raise
-            return None  # history was cut off by expiration
+            return None  # expiration has cut the history
     return None

@@ -37,7 +37,7 @@ async def _listed(handle: RepoHandle) -> dict[str, set[str]]:
     buried = set()
     for entry in await handle.driver.list(layout.REFS):
         folder, _, file = entry.key.removeprefix(layout.REFS).partition("/")
-        # One published text spells the tombstone's folder "tags."; honouring it hurts nobody.
+        # One published text spells the tombstone's folder "tags."; reading it as well is harmless.
         kind = next((kind for kind in ("branch.", "tags.", "tag.") if folder.startswith(kind)), "")
         if not kind:
             raise FormatError(
@@ -74,7 +74,7 @@ async def lookup_branch(handle: RepoHandle, name: str) -> SnapshotId:
 
 
 async def _require_branch(handle: RepoHandle, name: str) -> tuple[SnapshotId, Version]:
-    """The tip of a branch, which has to be there, and the version of its file."""
+    """The tip of an existing branch, and the version of its file."""
     key = layout.branch_key(name)
     found = await find_object(handle.driver, key)
     if found is None:
@@ -93,7 +93,7 @@ async def lookup_tag(handle: RepoHandle, name: str) -> SnapshotId:
 
 
 async def require_not_migrated(handle: RepoHandle) -> None:
-    """Refuse to write refs that nobody looks at any more."""
+    """Refuse to write refs after a migration: readers no longer use them."""
     try:
         await handle.driver.head(layout.REPO)
     except StorageError as error:
@@ -101,22 +101,23 @@ async def require_not_migrated(handle: RepoHandle) -> None:
             return
         raise
     raise FormatError(
-        "the repository was migrated to spec version 2 since it was opened, so this change would "
-        "be seen by nobody; open it again",
+        "the repository was migrated to spec version 2 since it was opened, so no reader would see "
+        "this change; open it again",
         ErrorKind.UNSUPPORTED_SPEC_VERSION,
     )
 
 
 async def touch_branch(handle: RepoHandle, name: str, expected: SnapshotId) -> bool:
-    """Write the ref file of a branch again, so that it has another version; False if it is not
-    at `expected` any more.
+    """Rewrite the ref file of a branch to give it a new version.
 
-    Whoever read it before and writes it afterwards fails, and has to look again.
+    A writer that read the old version then fails its conditional write and reads again.
+
+    Returns False if the branch is no longer at `expected`.
     """
     found = await find_object(handle.driver, layout.branch_key(name))
     if found is None or decode_ref_file(found[0], layout.branch_key(name)) != expected:
         return False
-    # Some storages name a version by the bytes of the object, so these have to be new.
+    # Some storages derive the version from the bytes of the object, so the bytes have to change.
     noise = bytes(b" \n\t\r"[byte & 3] for byte in handle.clock.random_bytes(32))
     try:
         await put_ref(handle, layout.branch_key(name), encode_ref_file(expected) + noise, found[1])
@@ -149,10 +150,10 @@ async def move_branch(
     expected: SnapshotId | None,
     check: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
-    """Point a branch at another snapshot, unless somebody else moved it first.
+    """Point a branch at another snapshot, unless another writer moved it first.
 
-    `check` may refuse. It is made between reading and writing the branch: a collection or a
-    migration that it does not see yet gives the branch another version, so that the write fails.
+    `check` may refuse. It runs between reading and writing the branch. A collection or a migration
+    that starts after the check gives the branch another version, so the write fails.
     """
     handle.require_writable()
     tip, version = await _require_branch(handle, name)
@@ -166,7 +167,7 @@ async def move_branch(
         except ConditionFailed:
             tip, _ = await _require_branch(handle, name)
             if tip == snapshot_id:
-                return  # a repeated request of ours had succeeded before
+                return  # an earlier attempt of this request succeeded
     kind = ErrorKind.BRANCH_UPDATE_CONFLICT
     raise ConflictError(None if expected is None else expected.text, tip.text, kind=kind)
 
@@ -195,7 +196,7 @@ async def create_tag(handle: RepoHandle, name: str, snapshot_id: SnapshotId) -> 
 
 
 async def delete_tag(handle: RepoHandle, name: str) -> None:
-    """Put up the tombstone of a tag."""
+    """Write the tombstone of a tag."""
     handle.require_writable()
     await require_not_migrated(handle)
     await lookup_tag(handle, name)
@@ -206,5 +207,5 @@ async def delete_tag(handle: RepoHandle, name: str) -> None:
 
 
 async def put_ref(handle: RepoHandle, key: str, data: bytes, previous: Version | None) -> None:
-    """Write a ref file, if it is still in its previous version (None: if it does not exist)."""
+    """Write a ref file if its version is still `previous` (None: if it does not exist)."""
     await handle.driver.put_if(key, data, previous=previous, content_type=_JSON)

@@ -1,1 +1,1 @@
-"""Spec version 2: the `repo` object has the refs, the history and the configuration."""
+"""Spec version 2: the `repo` object holds the refs, the history and the configuration."""

@@ -1,4 +1,4 @@
-"""What a `repo` object has to say before an operation goes on."""
+"""Checks on a `repo` object before an operation proceeds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from icefloe.ids import SnapshotId
 
 
 def require_online(info: RepoInfo) -> None:
-    """Refuse a repository that takes no writes now."""
+    """Refuse to write to a repository whose status is read-only."""
     if info.status.availability != RepoAvailability.ONLINE:
         reason = info.status.limited_availability_reason
         raise ReadOnlyError(
@@ -20,14 +20,14 @@ def require_online(info: RepoInfo) -> None:
 
 
 def require_branch(info: RepoInfo, name: str) -> SnapshotId:
-    """The tip of a branch, which has to be there."""
+    """The tip of a branch; raises if there is no such branch."""
     if name not in info.branches:
         raise RefNotFoundError(f"no branch {name!r}; {_known('branches', info.branches)}")
     return info.branches[name]
 
 
 def require_tag(info: RepoInfo, name: str) -> SnapshotId:
-    """The snapshot of a tag, which has to be there."""
+    """The snapshot of a tag; raises if there is no such tag."""
     if name not in info.tags:
         raise RefNotFoundError(f"no tag {name!r}; {_known('tags', info.tags)}")
     return info.tags[name]

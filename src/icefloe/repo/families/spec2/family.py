@@ -1,4 +1,4 @@
-"""The family of spec version 2: what it reads is here, what it writes beside it."""
+"""The family of spec version 2. Reads are in this module, writes in the modules beside it."""
 
 from __future__ import annotations
 
@@ -56,14 +56,15 @@ class _FoundRepo(FoundRepository):
 
 
 class Spec2(Family):
-    """Repositories with a `repo` object, which every change replaces under a condition."""
+    """Repositories with a `repo` object, which every change replaces by compare-and-swap."""
 
     name = "spec-2"
     spec_version = 2
     stores_parents = False
     has_repo_object = True
     can_amend = True
-    looks_before_upload = True  # the copy of `repo` is stored with the files: a round trip less
+    # This saves a round trip: the copy of `repo` is stored with the other files.
+    looks_before_upload = True
 
     # -- recognising and creating
 
@@ -162,7 +163,7 @@ class Spec2(Family):
         return require_branch(info, branch)
 
     def require_moves(self) -> None:
-        """Every repository of this family can tell of moves; a flag may forbid them."""
+        """The logs of this family can record moves; a feature flag may forbid them."""
 
     async def movable_tip(self, handle: RepoHandle, branch: str) -> SnapshotId:
         info = await _info(handle)
@@ -235,7 +236,7 @@ def _line_since(info: RepoInfo, tip: SnapshotId, base: SnapshotId) -> list[LineC
         if key == base:
             return line[::-1]
         pruned = info.snapshots[key].pruned_ancestor_tx_logs
-        if base in pruned:  # it expired, but what came after it is still listed
+        if base in pruned:  # the base expired, but its descendants are still listed
             line.append(LineCommit(key, pruned[pruned.index(base) + 1 :]))
             return line[::-1]
         line.append(LineCommit(key, pruned))

@@ -13,7 +13,7 @@ FLAG_IDS = {"move_node": 3, "create_tag": 4, "delete_tag": 5}
 
 @record(frozen=True)
 class FeatureFlag(Shown):
-    """A flag, what it is set to (None: the default), and what that comes to."""
+    """A flag, its setting (None: the default), and its effective value."""
 
     shown_in = "config"
 
@@ -32,7 +32,7 @@ class FeatureFlag(Shown):
 
 
 def flags_of(info: RepoInfo) -> list[FeatureFlag]:
-    """Every known flag; ids found on disk that are not known are carried along and ignored."""
+    """Every known flag. Unknown ids on disk are preserved and ignored."""
     flags = []
     for name, number in FLAG_IDS.items():
         setting = None

@@ -36,7 +36,7 @@ async def publish(handle: RepoHandle, commit: NewCommit, branch: str, seen: Seen
 
 
 async def publish_amended(handle: RepoHandle, commit: NewCommit, branch: str) -> None:
-    """List the snapshot with the parent of its base, and make it the tip instead of its base."""
+    """List the snapshot with the parent of its base, and replace the base with it as the tip."""
 
     def change(info: RepoInfo) -> Changed:
         require_tip(info, branch, commit.base)
@@ -68,11 +68,11 @@ async def publish_detached(handle: RepoHandle, commit: NewCommit) -> None:
     await _update(handle, commit, change)
 
 
-class _AlreadyListed(Exception):  # noqa: N818 - good news, not an error
-    """An earlier try of this very update has succeeded."""
+class _AlreadyListed(Exception):  # noqa: N818 - reports success, not an error
+    """An earlier attempt of the same update has succeeded."""
 
 
-class _Collected(Exception):  # noqa: N818 - caught right here
+class _Collected(Exception):  # noqa: N818 - caught in this module
     """A collection ran since the session was opened."""
 
     def __init__(self, at: int) -> None:
@@ -80,9 +80,9 @@ class _Collected(Exception):  # noqa: N818 - caught right here
 
 
 def may_have_collected(info: RepoInfo, since: int) -> bool:
-    """Whether a garbage collection ran after an entry of the operations log.
+    """Whether a garbage collection may have run after an entry of the operations log.
 
-    Where the log at hand does not reach back that far, nobody knows.
+    True also when the log in the object does not reach back that far.
     """
     log = UpdateTable.from_updates(info.latest_updates)
     is_later = log.updated_at > since
@@ -96,8 +96,8 @@ async def _update(
 ) -> None:
     """Publish a commit once.
 
-    A request that had succeeded may be repeated on the way to the storage. The repetition fails,
-    which looks as if another writer had been first. So a snapshot that is listed ends the update.
+    The transport may repeat a request that has succeeded. The repetition fails as if another writer
+    had been first. So the update ends when the snapshot is already listed.
     """
 
     opened_at = commit.opened_at
@@ -119,7 +119,7 @@ async def _update(
             pass
         except _Collected as found:
             await require_own_objects(handle, commit)
-            opened_at = found.at  # of collections up to then the objects have nothing to fear
+            opened_at = found.at  # collections up to this one have not deleted the objects
             continue
         return
 
@@ -132,7 +132,7 @@ def require_tip(info: RepoInfo, branch: str, expected: SnapshotId) -> None:
 
 
 def require_base(info: RepoInfo, base: SnapshotId) -> None:
-    """Refuse the base of a session that is not listed any more."""
+    """Refuse to commit on a base snapshot that is no longer listed."""
     if base not in info.snapshots:
         raise SnapshotNotFoundError(
             f"snapshot {base}, from which the session started, has expired or was deleted since; "

@@ -1,6 +1,6 @@
 """Replacing the `repo` object of a version-2 repository: read, change, write if unchanged.
 
-This one conditional write is what makes commits, refs and settings atomic.
+This one compare-and-swap makes commits, refs and settings atomic.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from icefloe.storage.driver import ConditionFailed
 
 Changed = tuple[RepoInfo, UpdateKind, Mapping[str, Any]]
 Change = Callable[[RepoInfo], Changed]
-"""Given the current object, the new one and its entry for the operations log."""
+"""From the current object to the new one and its entry in the operations log."""
 
 _IMMEDIATE_RETRIES = 5
 
 
 @record(frozen=True)
 class SeenRepo(SeenTip):
-    """A repo object that was the current one a moment ago, and the name for a copy of it."""
+    """A repo object that was just read, and the name for its backup copy."""
 
     current: RepoObject
     backup: str
@@ -43,7 +43,7 @@ class SeenRepo(SeenTip):
 
 
 def seen_now(handle: RepoHandle, current: RepoObject) -> SeenRepo:
-    """An object to be replaced next. A caller who writes other files stores the copy with them."""
+    """An object that is about to be replaced. The caller may store its copy with other files."""
     milliseconds = handle.clock.now_us() // 1000
     return SeenRepo(current, layout.backup_name(layout.REPO, milliseconds, handle.new_id(ChunkId)))
 
@@ -55,14 +55,14 @@ async def update_repo(
     is_status_change: bool = False,
     seen: SeenRepo | None = None,
 ) -> RepoInfo:
-    """Apply `change` to the newest repo object, again and again until nobody interferes.
+    """Apply `change` to the newest repo object, and retry while other writers replace it.
 
-    `change` makes its own checks on the object it is given; what it raises ends the update. The
-    first try takes the object in `seen`, of which the copy is stored already, for the newest.
+    `change` checks the object it is given; an exception from it ends the update. The first attempt
+    uses the object in `seen`, whose backup copy is already stored.
 
     Raises:
-        ReadOnlyError: the repository does not take writes now.
-        ConflictError: others kept changing the object, kind `update-attempts-exhausted`.
+        ReadOnlyError: the status of the repository is read-only.
+        ConflictError: every attempt lost to another writer, kind `update-attempts-exhausted`.
     """
     handle.require_writable()
     retries = handle.settings.repo_update_retries.default

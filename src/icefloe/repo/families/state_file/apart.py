@@ -11,14 +11,14 @@ from icefloe.storage.spec import Storage
 
 
 def apart(state: Driver, root: Storage) -> Driver:
-    """A driver for the files below `root`, except that the state file is where `state` leads."""
+    """A driver for the files below `root` that takes the state file from `state`."""
     is_blocking = getattr(state, "is_blocking", True)
     data = root.driver(state.settings, blocking=is_blocking)
     return cast(Driver, _Apart(state, data))
 
 
 class _Apart:
-    """Asks one driver for the state file and the other one for everything else."""
+    """Sends requests for the state file to one driver and all others to a second driver."""
 
     def __init__(self, state: Driver, data: Driver) -> None:
         self._state, self._data = state, data

@@ -44,7 +44,7 @@ _FIRST_MESSAGE = "Repository initialized"
 
 
 class FoundState(FoundRepository):
-    """A state file. There is no place for a configuration."""
+    """A state file. It has no field for a configuration."""
 
     def __init__(self, data: bytes, version: Version) -> None:
         self._state, self._version = decode_state(data), version
@@ -58,7 +58,7 @@ class FoundState(FoundRepository):
 
 
 class StateFile(Family):
-    """Datasets with a state file, which every change replaces under a condition."""
+    """Datasets with a state file, which every change replaces by compare-and-swap."""
 
     name = Generation.STATE_FILE.value
     spec_version = 0
@@ -189,7 +189,7 @@ class StateFile(Family):
         )
 
     def require_moves(self) -> None:
-        """Nodes keep their numbers, so that every commit tells of moves."""
+        """Nodes keep their numbers, so moves can be found by comparing snapshots."""
 
     async def line_since(
         self, handle: RepoHandle, branch: str, base: SnapshotId
@@ -219,7 +219,7 @@ class StateFile(Family):
 
         def change(current: StateObject) -> State | None:
             if commit.snapshot.id in current.entries:
-                return None  # a repeated request of ours had succeeded before
+                return None  # an earlier attempt of this request succeeded
             _require_tip(current, branch, commit.base)
             entry = _entry(commit.snapshot, refs.require_entry(current, commit.base))
             listed = replace(current.state, snapshots=(*current.state.snapshots, entry))

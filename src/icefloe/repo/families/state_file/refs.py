@@ -1,4 +1,4 @@
-"""Branches and tags of a state file. A name is a branch or a tag, and never both."""
+"""Branches and tags of a state file. A name is either a branch or a tag, never both."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def require_entry(current: StateObject, snapshot_id: SnapshotId) -> Entry:
 
 
 def with_ref(state: State, name: str, ref: Ref | None) -> State:
-    """A state in which a name points elsewhere, or (None) is gone."""
-    # A branch that is only implied has to be written down before there is any other reference.
+    """The state with a name that points elsewhere, or without the name (None)."""
+    # The implied branch has to be written explicitly before any other reference exists.
     implied = {key: Ref(tip, RefType.branch) for key, tip in state.named(RefType.branch).items()}
     refs = {**implied, **state.refs}
     refs.pop(name, None)
@@ -84,7 +84,7 @@ async def reset_branch(
 
 
 async def delete_ref(handle: RepoHandle, kind: RefType, name: str) -> None:
-    """Delete a branch or a tag. The state file has no place to remember the name of a tag."""
+    """Delete a branch or a tag. The state file cannot record that a tag name was used."""
 
     def change(current: StateObject) -> State:
         find_ref(current, kind, name)

@@ -1,8 +1,8 @@
 """Replacing `state.json`: read, change, write if unchanged.
 
 Document 003: "in an atomic swap operation, it replaces the state file with a new state file
-recording the presence of the new snapshot". The swap is a conditional write, which fails when
-somebody else has replaced the file since it was read.
+recording the presence of the new snapshot". The swap is a conditional write. It fails when another
+writer has replaced the file since it was read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from icefloe.repo.handle import RepoHandle
 from icefloe.storage.driver import ConditionFailed
 
 Change = Callable[[StateObject], State | None]
-"""Given the current state, the new one, or None if nothing is left to do."""
+"""From the current state to the new one, or None if nothing has to change."""
 
 _IMMEDIATE_RETRIES = 5
 _JSON = "application/json"
@@ -40,13 +40,13 @@ async def create_state(handle: RepoHandle, state: State) -> None:
 
 
 async def update_state(handle: RepoHandle, change: Change) -> None:
-    """Apply `change` to the newest state, again and again until nobody interferes.
+    """Apply `change` to the newest state, and retry while other writers replace it.
 
-    `change` makes its own checks on the state it is given; what it raises ends the update. Each
-    update increments `generation`.
+    `change` checks the state it is given; an exception from it ends the update. Each update
+    increments `generation`.
 
     Raises:
-        ConflictError: others kept changing the file, kind `update-attempts-exhausted`.
+        ConflictError: every attempt lost to another writer, kind `update-attempts-exhausted`.
     """
     handle.require_writable()
     assets = assets_of(handle)
