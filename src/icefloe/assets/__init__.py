@@ -1,1 +1,1 @@
-"""Ids in, decoded objects out: the typed side of storage, with its caches."""
+"""Typed access to stored files: from ids to decoded objects, with caches."""

@@ -34,7 +34,7 @@ else:
 
 Loaded = TypeVar("Loaded")
 
-_LONGEST_WAIT_S = 30.0  # for a load of another reader
+_MAX_WAIT_S = 30.0  # for the load of another reader
 
 _FILE_TYPE_NAMES = {
     FileType.SNAPSHOT: "snapshot",
@@ -44,8 +44,8 @@ _FILE_TYPE_NAMES = {
 }
 
 BYTES_PER_CHUNK_REF = 48
-"""Bytes per cached reference that the cache has room for. A plain reference takes about 40. With
-many inline chunks, or one location per chunk, the cache is full by bytes before it is by count."""
+"""Bytes of cache per reference. A plain reference takes about 40. With many inline chunks, or one
+location per chunk, the limit in bytes is reached before the limit by count."""
 
 
 @record()
@@ -72,7 +72,7 @@ class Caches:
         self.repo: RepoObject | None = None
 
     def clear(self) -> None:
-        """Forget all but the repo object, which is asked about every time anyway."""
+        """Clear all caches except the repo object, which is revalidated on every use."""
         for cache in (self.snapshots, self.manifests, self.logs, self.chunks):
             cache.clear()
 
@@ -88,7 +88,7 @@ class Assets:
     settings: ResolvedConfig
     caches: Caches
     loading: InFlight = field(default_factory=InFlight)
-    """Loads through this flavour of driver."""
+    """Loads in flight through this flavour of driver."""
     virtual: VirtualReader = field(
         default_factory=lambda: VirtualReader(VirtualAccess(), blocking=True)
     )
@@ -175,7 +175,8 @@ class Assets:
     async def snapshots_and_logs(
         self, snapshot_ids: Sequence[SnapshotId], log_ids: Sequence[SnapshotId]
     ) -> tuple[list[Snapshot], list[TransactionLog]]:
-        """Decode several of both, fetched at once; `object-not-found` when any is missing."""
+        """Decode several snapshots and logs, fetched at once; `object-not-found` if any is
+        missing."""
         snapshots = {key: self.caches.snapshots.get(key) for key in snapshot_ids}
         logs = {key: self.caches.logs.get(key) for key in log_ids}
         wanted = [self.snapshot_key(key) for key, found in snapshots.items() if found is None]
@@ -210,7 +211,8 @@ class Assets:
     ) -> dict[str, Loaded]:
         """Load files that never change; concurrent readers share one load.
 
-        A reader whose wait for another load fails or takes too long loads the file itself.
+        If the load of another reader fails or takes too long, a waiting reader loads the file
+        itself.
         """
         mine, theirs = self.loading.claim(keys)
         found: dict[str, Loaded] = {}
@@ -220,7 +222,7 @@ class Assets:
         finally:
             self.loading.finish(mine, found)
         for key, work in theirs.items():
-            if await self.driver.wait_for(work, _LONGEST_WAIT_S) and work.result() is not None:
+            if await self.driver.wait_for(work, _MAX_WAIT_S) and work.result() is not None:
                 found[key] = work.result()
         left = [key for key in keys if key not in found]
         if left:
@@ -230,8 +232,8 @@ class Assets:
     async def repo_object(self) -> RepoObject:
         """The current repo object; not fetched again if it has not changed since last time.
 
-        A load of this object is never shared: a response on its way may be older than a commit
-        that the caller knows of.
+        A load of this object is never shared: a response in flight may be older than a commit that
+        the caller knows.
         """
         cached = self.caches.repo
         if cached is None:
@@ -268,11 +270,12 @@ class Assets:
     async def encode_commit(
         self, snapshot: Snapshot, log: TransactionLog
     ) -> tuple[Snapshot, list[tuple[str, bytes]]]:
-        """The snapshot as readers will find it, and its files, that of the snapshot first."""
+        """The snapshot as readers will find it, and its files. The snapshot file comes first."""
         return snapshot, [self.encode_snapshot(snapshot), self.encode_log(log)]
 
     async def put_metadata_files(self, files: Sequence[tuple[str, bytes]]) -> None:
-        """Write snapshots, manifests and logs, at once; their ids are new, so nothing is lost."""
+        """Write snapshots, manifests and logs concurrently. Their ids are new, so nothing is
+        overwritten."""
         storage_class = self.settings.storage.metadata_storage_class
         await self.driver.put_many(files, describe=self.describe, storage_class=storage_class)
 

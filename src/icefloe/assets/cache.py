@@ -19,9 +19,9 @@ class _Entry(NamedTuple, Generic[Value]):
 
 
 class BoundedCache(Generic[Value]):
-    """Keeps what was used last, as long as both weights and bytes fit. Immutable values only.
+    """Keeps the most recently used values within both limits. Values must be immutable.
 
-    Without `max_bytes`, weights alone count.
+    Without `max_bytes`, only weights are limited.
     """
 
     def __init__(self, capacity: int, max_bytes: int | None = None) -> None:
@@ -33,14 +33,14 @@ class BoundedCache(Generic[Value]):
         repair_after_fork(self)
 
     def after_fork_in_child(self) -> None:
-        """Another thread of the parent may have been at work here: start afresh."""
+        """After a fork of the process: another thread may have held the lock, so start empty."""
         self._lock = Lock()
         self._entries = OrderedDict()
         self._weight = self._nbytes = 0
 
     @property
     def nbytes(self) -> int:
-        """Bytes of everything kept, as far as it was told."""
+        """The bytes of all values whose size is known."""
         return self._nbytes
 
     def __len__(self) -> int:
@@ -69,13 +69,13 @@ class BoundedCache(Generic[Value]):
                 self._remove(next(iter(self._entries)))
 
     def drop(self, keys: Iterable[Hashable]) -> None:
-        """Let go of what nobody will ask for again; keys that are not here do not matter."""
+        """Drop values that will not be read again. Missing keys are ignored."""
         with self._lock:
             for key in keys:
                 self._remove(key)
 
     def clear(self) -> None:
-        """Let go of everything."""
+        """Drop everything."""
         with self._lock:
             self._entries.clear()
             self._weight = self._nbytes = 0

@@ -9,8 +9,8 @@ from icefloe.storage.driver import Readable, Span
 
 
 async def fetch_chunk(assets: Assets, ref: ChunkRef, span: Span | None) -> Readable:
-    """The bytes of a chunk, or a span of them; the span lies inside the chunk."""
-    if ref.inline is not None:  # also of native chunks that are still to be stored
+    """The bytes of a chunk, or a span of them. The span has to be inside the chunk."""
+    if ref.inline is not None:  # also native chunks that are not stored yet
         return ref.inline if span is None else ref.inline[span.start : span.start + span.length]
     if ref.kind == ChunkKind.VIRTUAL:
         return await assets.virtual.fetch(ref, span)
@@ -25,9 +25,9 @@ async def fetch_chunk(assets: Assets, ref: ChunkRef, span: Span | None) -> Reada
 
 
 async def _fetch_stored(assets: Assets, key: str, span: Span) -> Readable:
-    """Part of an object that icefloe stored. Such objects never change, so that any may be cached.
+    """Part of an object of the repository. These objects never change, so they can be cached.
 
-    Virtual chunks are not: their objects belong to others, who may replace them.
+    Virtual chunks are not cached, because their objects may be replaced by their owners.
     """
     if assets.settings.caching.num_bytes_chunks == 0:
         return await assets.driver.get(key, span)

@@ -1,5 +1,7 @@
-"""Transaction logs of generations that do not write any: what a commit did is found by comparing
-its snapshot with that of its parent."""
+"""Transaction logs of generations that do not write any.
+
+The changes of a commit are computed by comparing its snapshot with its parent's.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,10 @@ from icefloe.ids import NodeId
 
 
 async def computed_log(assets: Assets, snapshot: Snapshot) -> TransactionLog:
-    """The log of a commit. Only manifests that one of the two snapshots lacks are read.
+    """The log of a commit. Only manifests that are not in both snapshots are read.
 
     Raises:
-        StorageError: the parent is gone, kind `object-not-found`, as for a log that was deleted.
+        StorageError: the parent is gone, kind `object-not-found`, as for a deleted log.
     """
     before, files = NodeTable.from_nodes([]), ManifestFiles.from_infos([])
     if snapshot.parent_id is not None:

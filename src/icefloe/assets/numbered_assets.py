@@ -1,4 +1,4 @@
-"""Files of repositories with numbered branches, decoded to what today's sessions know."""
+"""Files of repositories with numbered branches, decoded to the types of current sessions."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from icefloe.legacy.numbered.to_snapshot import AttributeFiles, attribute_files_
 from icefloe.legacy.numbered.wide_ids import IdMap
 from icefloe.storage.driver import Readable, find_object
 
-_MOST_ANCESTORS_KEPT = 100_000
-_MOST_PLACES_KEPT = 10_000
+_MAX_CACHED_ANCESTORS = 100_000
+_MAX_CACHED_PLACES = 10_000
 _FILE_TYPES = {1: "snapshot", 2: "manifest", 3: "attributes", 4: "transaction-log"}
 
 
 class NumberedCaches(Caches):
-    """What is known of one such repository."""
+    """The cached state of one such repository."""
 
     def __init__(
         self,
@@ -49,19 +49,19 @@ class NumberedCaches(Caches):
         self.form = form
         """Of files that are written."""
         self.inline_attributes_bytes = inline_attributes_bytes
-        """Attributes that take more of JSON go into a file of their own; None: none do."""
+        """Attributes with more bytes of JSON go into an attributes file; None: none do."""
         self.ids = IdMap(id_size)
-        self.lineages: BoundedCache[Lineage] = BoundedCache(_MOST_ANCESTORS_KEPT)
-        """Of a snapshot that would follow the one under the key."""
-        self.placed: BoundedCache[AttributesRef] = BoundedCache(_MOST_PLACES_KEPT)
-        """Where sets of attributes are that snapshots refer to, by their JSON."""
+        self.lineages: BoundedCache[Lineage] = BoundedCache(_MAX_CACHED_ANCESTORS)
+        """The history of a snapshot that follows the one under the key."""
+        self.placed: BoundedCache[AttributesRef] = BoundedCache(_MAX_CACHED_PLACES)
+        """The places of attributes that are already stored, keyed by their JSON."""
 
 
 class NumberedAssets(Assets):
     """Typed access to the files of one such repository.
 
-    Ids of 16 bytes are known to sessions by 12 (`ids`). What a commit changed is read from its
-    transaction log where the generation has one, and found by comparison where it has none.
+    Sessions use 12-byte ids for the 16-byte ids in the files (`ids`). The changes of a commit are
+    read from its transaction log if the generation has one, and computed otherwise.
     """
 
     caches: NumberedCaches
@@ -74,7 +74,7 @@ class NumberedAssets(Assets):
     def ids(self) -> IdMap:
         return self.caches.ids
 
-    # -- where files lie
+    # -- naming
 
     def snapshot_key(self, snapshot_id: SnapshotId) -> str:
         return self.names.snapshot_key(self.ids.wide(snapshot_id))
@@ -89,7 +89,7 @@ class NumberedAssets(Assets):
         return self.names.chunk_key(self.ids.wide(chunk_id))
 
     def label(self, key: str) -> str:
-        """What errors call a file."""
+        """The name of a file in error messages."""
         return f"{key} of {self.caches.generation.noun}"
 
     # -- reading
@@ -147,7 +147,8 @@ class NumberedAssets(Assets):
         return found.manifest(manifest_id)
 
     async def transaction_log(self, snapshot_id: SnapshotId) -> TransactionLog:
-        """What a commit changed; `object-not-found` when neither a log nor its parent is there."""
+        """The changes of a commit; `object-not-found` if both its log and its parent are
+        missing."""
         cached = self.caches.logs.get(snapshot_id)
         if cached is not None:
             return cached
@@ -181,7 +182,7 @@ class NumberedAssets(Assets):
         return files.decode_log(stored[0], self.label(key), snapshot_id, arrays)
 
     async def _parent_nodes(self, snapshot: Snapshot) -> NodeTable | None:
-        """The nodes before a commit; None when nobody knows them any more."""
+        """The nodes before a commit; None if they are no longer known."""
         assert snapshot.parent_id is not None
         try:
             return (await self.snapshot(snapshot.parent_id)).nodes
@@ -191,7 +192,7 @@ class NumberedAssets(Assets):
     # -- history
 
     async def history_after(self, snapshot_id: SnapshotId) -> Lineage:
-        """The history that a snapshot on top of this one has: itself comes first."""
+        """The history of a snapshot on top of this one. It starts with this one."""
         found = self.caches.lineages.get(snapshot_id)
         if found is None:
             old, _ = await self._old_snapshot(snapshot_id)
@@ -212,7 +213,8 @@ class NumberedAssets(Assets):
     async def encode_commit(
         self, snapshot: Snapshot, log: TransactionLog
     ) -> tuple[Snapshot, list[tuple[str, bytes]]]:
-        """The snapshot and its files: itself, attributes that are too long for it, and a log."""
+        """The snapshot and its files: the snapshot file, an attributes file for long attributes, a
+        log."""
         level = self.settings.compression.level
         lineage = FIRST
         if snapshot.parent_id is not None:
@@ -253,7 +255,7 @@ class NumberedAssets(Assets):
         )
 
     def describe(self, data: bytes) -> dict[str, str]:
-        """What document 004 wants stored with a file: version, type, compression, client."""
+        """The user metadata that document 004 requires: version, type, compression, client."""
         form = form_of(data)
         if form not in (Form.BINARY, Form.UNCOMPRESSED):
             return {"icclient": WRITER_NAME}

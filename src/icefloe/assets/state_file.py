@@ -1,4 +1,4 @@
-"""The files of a state-file dataset: `state.json`, and the Parquet files that it leads to."""
+"""The files of a state-file dataset: `state.json`, and the Parquet files it refers to."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class StateObject:
 
 
 class StateFileCaches(Caches):
-    """What is remembered of a dataset."""
+    """The cached state of a dataset."""
 
     def __init__(self, settings: ResolvedConfig) -> None:
         super().__init__(settings)
         self.state: StateObject | None = None
         self.inventories: dict[ManifestId, Inventory] = {}
-        """Where the references are that manifest ids stand for."""
+        """The location of the references of each manifest id."""
         self.profile = Profile.strict
         """Of the structure file that was read last."""
         self.notes: dict[SnapshotId, tuple[int, Profile]] = {}
@@ -68,8 +68,8 @@ class StateFileAssets(Assets):
         return names.STRUCTURES + names.parquet_name(snapshot_id)
 
     def manifest_key(self, manifest_id: ManifestId) -> str:
-        """The file of a manifest that is written now. Inventories of one file are told apart by
-        their ids, and have no file of that name."""
+        """The file of a new manifest. Inventories within one file have ids of their own and no
+        file of that name."""
         return names.INVENTORIES + names.parquet_name(manifest_id)
 
     def chunk_key(self, chunk_id: ChunkId) -> str:
@@ -90,7 +90,7 @@ class StateFileAssets(Assets):
         return self.keep_state(decode_state(data), version)
 
     def keep_state(self, state: State, version: Version) -> StateObject:
-        """Remember a state file that was just read or written."""
+        """Cache a state file that was just read or written."""
         entries = {entry.id: entry for entry in state.snapshots}
         found = self.caches.state = StateObject(state, version, entries)
         return found
@@ -146,7 +146,7 @@ class StateFileAssets(Assets):
         )
 
     async def load_manifests(self, wanted: Sequence[tuple[ManifestId, int]]) -> list[Manifest]:
-        """Read the manifest files that hold some inventories, each once."""
+        """Read the manifest files of some inventories, each file once."""
         by_file: dict[str, list[Inventory]] = {}
         for manifest_id, _ in wanted:
             inventory = self.caches.inventories[manifest_id]
@@ -162,7 +162,8 @@ class StateFileAssets(Assets):
         return [found[manifest_id] for manifest_id, _ in wanted]
 
     async def transaction_log(self, snapshot_id: SnapshotId) -> TransactionLog:
-        """What a commit did, found by comparing; `object-not-found` when its parent is gone."""
+        """The changes of a commit, computed by comparison; `object-not-found` if its parent is
+        gone."""
         cached = self.caches.logs.get(snapshot_id)
         if cached is None:
             cached = await computed_log(self, await self.snapshot(snapshot_id))
@@ -193,7 +194,7 @@ class StateFileAssets(Assets):
         return data
 
     def notes(self, snapshot: Snapshot) -> tuple[int, Profile]:
-        """The number for the next new node, and the widths of numbers; remembered by snapshot."""
+        """The number for the next new node, and the widths of numbers. Cached by snapshot."""
         if snapshot.extra is not None:
             next_id, profile = json.loads(snapshot.extra)
             self.caches.notes[snapshot.id] = next_id, Profile(profile)
@@ -204,7 +205,8 @@ class StateFileAssets(Assets):
     ) -> tuple[Snapshot, list[tuple[str, bytes]]]:
         """The structure file, and an attributes file if there are long new attributes.
 
-        What readers will find has other ids for new manifests, and zarr.json in its one form.
+        The snapshot as readers will find it has other ids for new manifests, and zarr.json in its
+        canonical form.
         """
         next_id, profile = 0, Profile.strict
         if snapshot.parent_id is not None:
@@ -214,7 +216,7 @@ class StateFileAssets(Assets):
     def encode_structure(
         self, snapshot: Snapshot, next_id: int, profile: Profile
     ) -> tuple[Snapshot, list[tuple[str, bytes]]]:
-        """The files of a snapshot; `next_id` is above all numbers that nodes have had before."""
+        """The files of a snapshot. `next_id` is larger than all node numbers used so far."""
         numbers = (names.node_number(node.id) or 0 for node in snapshot.nodes)
         next_id = max(next_id, max(numbers, default=-1) + 1)
         attrs_file = names.parquet_name(snapshot.id)
@@ -245,5 +247,5 @@ class StateFileAssets(Assets):
 
 
 def _extra(next_id: int, profile: Profile) -> bytes:
-    """What a snapshot in memory keeps of its structure file besides the nodes."""
+    """What a decoded snapshot keeps of its structure file besides the nodes."""
     return json.dumps([next_id, profile.value]).encode()

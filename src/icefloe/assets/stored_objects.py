@@ -1,4 +1,4 @@
-"""The objects of a folder as columns: id, size, when they were stored."""
+"""The objects of a folder as columns: id, size, creation time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class StoredObjects(NamedTuple):
     created_at: NDArray[np.int64]
     """By the storage's clock, in microseconds since the epoch."""
     strange_names: tuple[str, ...] = ()
-    """Names that are no ids. Nobody of ours wrote them; they are left alone."""
+    """Names that are not ids. icefloe did not write these objects and ignores them."""
 
     def __len__(self) -> int:
         return len(self.id)

@@ -1,9 +1,9 @@
-"""What a reader allows: which containers, with which credentials.
+"""Which containers a reader has authorised, and with which credentials.
 
-A repository's saved configuration is written by somebody else. It may say where chunks lie, never
-what is done with the reader's credentials: nothing is read without an authorisation of exactly
-the container's prefix, and where a saved container would send a secret, or whatever the machine
-is signed in with, to a host of its own choice, the reader has to name that host.
+The saved configuration of a repository is not trusted. It may say where chunks are, but not how the
+reader's credentials are used. A chunk is read only if the reader has authorised exactly the prefix
+of its container. If a saved container would send a secret, or the credentials of the machine, to a
+host that it chooses, the reader has to name that host.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ _EXPECTED = {
     "Http": ("ContainerHttp", "credentials.HttpAccess"),
     "LocalFileSystem": ("ContainerLocalFileSystem", "credentials.LocalFileSystemAccess"),
 }
-"""By the class of the store: the class of its credential, and what to write."""
+"""By class of store: the class of its credential, and an example for messages."""
 
 
 @record(frozen=True)
 class VirtualAccess:
-    """The containers in force and what the reader said about them."""
+    """The effective containers and the reader's authorisations."""
 
     containers: ContainerSet = field(default_factory=lambda: ContainerSet([]))
     authorizations: Authorizations = field(default_factory=dict)
     are_own: bool = False
-    """Whether the containers are the reader's, not out of the saved configuration."""
+    """Whether the containers come from the reader, not from the saved configuration."""
     problems: tuple[str, ...] = ()
     """Why containers of the saved configuration cannot be used."""
 
@@ -78,11 +78,11 @@ class VirtualAccess:
         return access
 
     def is_authorized(self, container: VirtualChunkContainer) -> bool:
-        """Whether exactly this prefix was authorised; a final `/` may be left out."""
+        """Whether exactly this prefix was authorised. A trailing `/` is optional."""
         return self._key(container) is not None
 
     def credential(self, container: VirtualChunkContainer) -> AnyCredential | None:
-        """What the reader gave for a container."""
+        """The credential that the reader gave for a container."""
         key = self._key(container)
         if key is None:
             raise InvalidInputError(
@@ -107,7 +107,8 @@ class VirtualAccess:
         return self.containers.resolve(location)
 
     def may_follow(self, url: str) -> bool:
-        """Whether a web server may send us there: below a prefix authorised for the web."""
+        """Whether a redirect to this URL may be followed: it is below a prefix authorised for
+        HTTP."""
         parts = urlsplit(url)
         if parts.username is not None or parts.password is not None:
             return False
@@ -124,7 +125,7 @@ class VirtualAccess:
 
 
 def _is_plain_path(path: str) -> bool:
-    """Whether a server cannot read a path as one above it."""
+    """Whether no server can interpret the path as one above the prefix."""
     lowered = path.lower().replace("%2e", ".").replace("%2f", "/").replace("\\", "/")
     return ".." not in lowered.replace("%5c", "/").split("/")
 

@@ -27,23 +27,23 @@ else:
     eventloop = on_demand("icefloe.storage.client.eventloop")
 
 MOST_READERS = 50
-_MOST_LOCATIONS = 4096
+_MAX_CACHED_LOCATIONS = 4096
 _MAX_CONCURRENT_REQUESTS = 256
 
 
 @record(frozen=True)
 class _Found:
-    """Where a location leads. It names the reader only, which may be gone and made again."""
+    """The target of a location. It has the key of the reader only, which may be recreated."""
 
     container: VirtualChunkContainer
     key: str
 
 
 class VirtualReader:
-    """Reads virtual chunks the way one driver flavour waits. Threads may share it.
+    """Reads virtual chunks for one driver flavour. Thread-safe.
 
-    Readers are made when a chunk first needs one and kept, one for each container, which names
-    its bucket or server; where locations lead is remembered for those seen last.
+    Readers are created on first use and kept, one per container. Resolved locations are cached for
+    the most recently used ones.
     """
 
     def __init__(self, access: VirtualAccess, *, blocking: bool) -> None:
@@ -51,17 +51,17 @@ class VirtualReader:
         flavour = BlockingCalls if blocking else eventloop.EventLoopCalls
         self._calls: Calls = flavour(_MAX_CONCURRENT_REQUESTS)
         self._readers: BoundedCache[ForeignReader] = BoundedCache(MOST_READERS)
-        self._found: BoundedCache[_Found] = BoundedCache(_MOST_LOCATIONS)
+        self._found: BoundedCache[_Found] = BoundedCache(_MAX_CACHED_LOCATIONS)
 
     def flavour(self, *, blocking: bool) -> VirtualReader:
-        """The same access through the other kind of waiting."""
+        """The same access for the other driver flavour."""
         return VirtualReader(self.access, blocking=blocking)
 
     async def fetch(self, ref: ChunkRef, span: Span | None) -> Readable:
         """The bytes of a virtual chunk, or a span of them.
 
         Raises:
-            InvalidInputError: nobody may read there, or the location makes no sense.
+            InvalidInputError: the location is not authorised, or it is not valid.
             StorageError: the source is missing, too short or forbidden, or it has changed.
         """
         assert ref.location is not None
@@ -86,7 +86,7 @@ class VirtualReader:
             ) from error
 
     async def fetch_all(self, refs: Sequence[ChunkRef]) -> list[Readable | IcechunkError]:
-        """The bytes of several virtual chunks, fetched at once, or why one could not be read."""
+        """For several virtual chunks, fetched at once: the bytes, or the error of each."""
 
         async def outcome(ref: ChunkRef) -> Readable | IcechunkError:
             try:
@@ -97,14 +97,14 @@ class VirtualReader:
         return await self._calls.each(outcome, refs)
 
     def _shown(self, location: str) -> str:
-        """For messages: the absolute URL, without a query, which may be a secret."""
+        """The absolute URL for messages, without the query, which may contain a secret."""
         return repr(self.access.containers.expand(location).partition("?")[0])
 
     def _locate(self, location: str) -> _Found:
         found = self._found.get(location)
         if found is None:
             container, url = self.access.resolve(location)
-            self.access.credential(container)  # says what to do when it is not authorised
+            self.access.credential(container)  # raises if it is not authorised
             if virtual_urls.has_odd_segments(url.path) or not url.key:
                 raise InvalidInputError(
                     f"virtual chunk location {location!r}: its key {url.key!r} has empty, '.' or "
@@ -121,7 +121,7 @@ class VirtualReader:
     def _reader(self, container: VirtualChunkContainer) -> ForeignReader:
         reader = self._readers.get(container.url_prefix)
         if reader is None:
-            # Two threads may both make one; making connects nowhere, and one of them is kept.
+            # Two threads may both create one. Creating makes no connection, and only one is kept.
             reader = virtual_sources.make_reader(self.access, container, self._calls)
             self._readers.put(container.url_prefix, reader, 1)
         return reader

@@ -1,7 +1,7 @@
-"""From an authorised container to something its objects can be read with.
+"""From an authorised container to a reader of its objects.
 
-The rules that keep a hostile configuration from misusing a reader are here; see
-`virtual_access.py` for the principle. `are_own` says that the reader wrote the container.
+This module enforces that a hostile configuration cannot misuse a reader's credentials; see
+`virtual_access.py` for the principle. `are_own` means that the reader supplied the container.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def make_reader(
     """A reader for everything below the container's prefix.
 
     Raises:
-        InvalidInputError: it is not authorised, or asks for more than was authorised.
+        InvalidInputError: it is not authorised, or needs more than was authorised.
     """
     credential = access.credential(container)
     prefix, store, are_own = parse(container.url_prefix), container.store, access.are_own
@@ -73,7 +73,7 @@ def make_reader(
 
 def _obstore(location: RemoteLocation, calls: Calls) -> ForeignReader:
     settings = location.default_settings().resolved()
-    # The keys are somebody else's: taken as they are, not spelled the way our own files are.
+    # Foreign keys are used verbatim, without the encoding of our own keys.
     connection = replace(connect(location, settings), encodes_keys=False)
     return ObstoreDriver(connection, settings, calls)
 
@@ -132,7 +132,7 @@ def _check_endpoint(
 
 
 def _s3_by_hand(location: S3Location, endpoint: str, calls: Calls) -> ForeignReader:
-    """Through requests of our own, because obstore would follow an endpoint to other hosts."""
+    """Uses our own HTTP requests, because obstore follows an endpoint to other hosts."""
     is_path_style, url = endpoint_of(location)
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
@@ -199,7 +199,7 @@ def _azure(
 def _service_options(
     container: VirtualChunkContainer, options: Mapping[str, str], are_own: bool
 ) -> tuple[tuple[str, str], ...]:
-    """Options for the service: all that the caller gave. A stored configuration has no say."""
+    """Options for the service: only those of the caller. A saved configuration has no effect."""
     if are_own:
         return tuple(sorted(options.items()))
     choices = [name for name in options if not _TUNING.fullmatch(name)]

@@ -1,7 +1,7 @@
 """From a base snapshot and a change set to the files of a commit.
 
-`plan_commit` says which old manifests are needed; with those at hand `build_manifests` makes the
-new ones, and `build_snapshot` the rest. Nothing here reads or writes.
+`plan_commit` decides which old manifests are needed. `build_manifests` makes the new manifests from
+them, and `build_snapshot` makes the snapshot. This module makes no requests.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class CommitPlan:
 
     base: NodeTable
     files: ManifestFiles
-    """All that the nodes and the plan refer to."""
+    """Every file that the nodes and the plan refer to."""
     gone: Sequence[str]
     moved: Sequence[Node]
     changed: Sequence[Node]
@@ -50,7 +50,7 @@ class ManifestFile:
 def plan_commit(
     base: Snapshot, changes: ChangeSet, split_sizes: SplitSizes, *, rewrite_all: bool = False
 ) -> CommitPlan:
-    """Decide what a commit has to read and write."""
+    """Decide which manifests a commit has to read and write."""
     changed = list(base.nodes) if rewrite_all else list(changes.touched(base.nodes))
     files = changes.manifest_files(base.manifest_files)
     arrays = {}
@@ -91,7 +91,7 @@ def build_manifests(
     new_id: Callable[[], ManifestId],
     encode: Callable[[Manifest], bytes],
 ) -> list[ManifestFile]:
-    """The manifest files of one split, or of those that share; none when no chunk is left."""
+    """The manifest files of one split, or of a group that shares one. Empty if no chunk is left."""
     files = []
     for merged in merge_split(rewrite, list(sources)):
         if len(merged):
@@ -114,7 +114,7 @@ def build_snapshot(
     message: str,
     metadata: Mapping[str, Any],
 ) -> Snapshot:
-    """The new snapshot; `manifests` has what was made for each changed array."""
+    """The new snapshot. `manifests` has the new manifests of each changed array."""
     nodes = list(plan.moved)  # they keep their manifests
     made = []
     for node in plan.changed:
@@ -142,7 +142,7 @@ def build_snapshot(
 
 
 def _check_listed(files: ManifestFiles, nodes: NodeTable) -> None:
-    """Every manifest that a node refers to is listed, and no other."""
+    """Check that the snapshot lists exactly the manifests that its nodes refer to."""
     used = np.unique(np.ascontiguousarray(nodes.manifest_id).view("S12").reshape(-1))
     if not np.array_equal(used, np.ascontiguousarray(files.id).view("S12").reshape(-1)):
         raise InternalError(

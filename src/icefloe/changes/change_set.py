@@ -42,9 +42,9 @@ class Deleted(NamedTuple):
 
 
 class ChangeSet:
-    """Edits on top of a base snapshot. Methods that look at nodes are given the base.
+    """Edits on top of a base snapshot. Methods that look up nodes take the base as an argument.
 
-    A session either moves nodes or edits them, so `moves` or everything else is empty.
+    A session either moves nodes or edits them. So either `moves` or everything else is empty.
     """
 
     def __init__(self) -> None:
@@ -53,16 +53,16 @@ class ChangeSet:
         self.deleted: dict[str, Deleted] = {}
         self.chunks: dict[NodeId, ChunkEdits] = {}
         self.prepared: dict[NodeId, PreparedArray] = {}
-        """Manifests written ahead; what is in `chunks` lies on top of them."""
+        """Prepared manifests. The edits in `chunks` apply on top of them."""
         self._written_ahead: dict[ManifestId, ManifestFileInfo] = {}
-        """Their files, kept also when the manifests have been turned into edits: a reader may
-        have found the array before that."""
+        """The files of prepared manifests. They are kept after the manifests were turned into
+        edits, because a reader may have found the array before that."""
         self.moves = Moves()
         self._path_of: dict[NodeId, str] = {}
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was done; a node moved away and back was."""
+        """Whether there are no edits. A node that was moved away and back counts as an edit."""
         edits = self.new or self.updated or self.deleted or self.chunks or self.prepared
         return not (edits or self.moves.steps)
 
@@ -111,7 +111,7 @@ class ChangeSet:
         return both[sort_rows(both)]
 
     def manifest_files(self, base: ManifestFiles) -> ManifestFiles:
-        """The files of the base and those written ahead: all that a node may refer to."""
+        """All manifest files that a node may refer to: those of the base and the prepared ones."""
         return base.with_infos(list(self._written_ahead.values()))
 
     # -- changing
@@ -139,7 +139,7 @@ class ChangeSet:
             self.updated[old.id] = NodeUpdate(path, user_data, array)
 
     def _check_rank(self, old: Node, new: ArrayData | None) -> None:
-        """Chunks have a place in a grid of as many dimensions as their array had."""
+        """Refuse to change the number of dimensions of an array that has chunks."""
         if old.array is None or new is None or len(old.array.shape) == len(new.shape):
             return
         if old.array.manifests or old.id in self.chunks:
@@ -150,13 +150,14 @@ class ChangeSet:
             )
 
     def delete_node(self, base: NodeTable, path: str) -> None:
-        """Delete an array, or a group with everything below it; nothing if no node is there."""
+        """Delete an array, or a group with everything below it. Does nothing if there is no
+        node."""
         node = self.find(base, path)
         if node is not None:
             self._delete([path] if node.array is not None else self.paths(base, path), base)
 
     def delete_all(self, base: NodeTable) -> None:
-        """Delete every node, also where the root is missing."""
+        """Delete every node, even if there is no root."""
         self._delete(self.paths(base), base)
 
     def _delete(self, gone: Iterable[str], base: NodeTable) -> None:
@@ -170,7 +171,7 @@ class ChangeSet:
                 self.deleted[path] = Deleted(node.id, node.array is not None)
 
     def edits(self, node: Node) -> ChunkEdits:
-        """The chunk edits of an array, made on first use."""
+        """The chunk edits of an array, created on first use."""
         assert node.array is not None
         if node.id not in self.chunks:
             self.chunks[node.id] = ChunkEdits(len(node.array.shape))
@@ -178,13 +179,14 @@ class ChangeSet:
         return self.chunks[node.id]
 
     def prepare(self, node: Node, ahead: PreparedArray) -> None:
-        """Let an array have these manifests; they hold all that those it has now do, and more."""
+        """Give an array new prepared manifests. They contain everything its current manifests
+        do."""
         self.prepared[node.id] = ahead
         self._written_ahead.update((info.id, info) for info in ahead.files)
         self._path_of[node.id] = node.path
 
     def lay_below(self, node_id: NodeId, layer: EditLayer) -> None:
-        """Turn what was written ahead into ordinary edits, which are in `layer`."""
+        """Replace the prepared manifests of an array with the ordinary edits in `layer`."""
         ahead = self.prepared.pop(node_id)
         edits = ChunkEdits(ahead.touched.ndim)
         edits.set_table(*layer)
@@ -219,7 +221,7 @@ class ChangeSet:
         return twin
 
     def log(self, snapshot_id: SnapshotId, *, is_packed: bool = False) -> TransactionLog:
-        """The transaction log of these changes; chunks stay packed where they are, if asked for."""
+        """The transaction log of these changes. Chunk indices stay packed on request."""
         packed = {}
         if is_packed:
             packed = {

@@ -1,7 +1,7 @@
 """The uncommitted chunk changes of one array.
 
-Single chunks collect in a dictionary, because that is how the Zarr store is called; whole tables
-stay tables, one layer behind the other. Nothing is merged before a commit does so, split by split.
+The Zarr store sets chunks one by one; these are collected in a dictionary. Tables of chunks are
+kept as layers. A commit merges them split by split.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ EditLayer = tuple[ChunkRefs, Index]
 """References set, and indices deleted before that."""
 
 _SMALL = 1 << 14
-"""Rows: tables below this are merged with their neighbours, so that layers stay few."""
+"""Rows. Smaller tables are merged with their neighbours to limit the number of layers."""
 
 
 class ChunkEdits:
-    """References set and deleted, in the order they came: the last one counts."""
+    """References set and deleted, in order. The last edit of a chunk counts."""
 
     __slots__ = ("_layers", "_merged", "_single", "_single_layer", "ndim", "state")
 
@@ -57,7 +57,7 @@ class ChunkEdits:
             self._layers = [*others, ChunkRefs.overlay([older, newer], self.ndim)]
 
     def find(self, coordinates: Coordinates) -> tuple[bool, ChunkRef | None]:
-        """Whether the chunk was touched, and the reference it has now (None when deleted)."""
+        """Whether the chunk was edited, and its current reference (None if deleted)."""
         if coordinates in self._single:
             return True, self._single[coordinates]
         for refs, deleted in reversed(self._layers):
@@ -68,7 +68,7 @@ class ChunkEdits:
         return False, None
 
     def layers(self) -> list[EditLayer]:
-        """Everything in the order it came, as few tables as it came in."""
+        """All edits in order, without merging their tables."""
         if not self._single:
             return list(self._layers)
         if self._single_layer is None:
@@ -98,7 +98,7 @@ class ChunkEdits:
         return both[sort_rows(both)]
 
     def without(self, index: Index) -> ChunkEdits:
-        """The edits apart from those of some chunks."""
+        """The edits without those of some chunks."""
         refs, deleted = self.columns()
         dropped = SortedIndex(index[sort_rows(index)])
         twin = ChunkEdits(self.ndim)
@@ -116,7 +116,8 @@ class ChunkEdits:
 
     @property
     def most_set(self) -> int:
-        """How many chunks were set, at most: one that was set twice may count twice."""
+        """An upper bound of the chunks that were set. A chunk that was set twice may count
+        twice."""
         return len(self._single) + sum(len(refs) for refs, _ in self._layers)
 
     def __iter__(self) -> Iterator[Coordinates]:

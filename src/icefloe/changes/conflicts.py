@@ -1,7 +1,7 @@
-"""What a session and a commit made beside it have done to the same things.
+"""Conflicts between the changes of a session and a concurrent commit.
 
 `find_conflicts` compares the uncommitted changes with one transaction log. Chunks are compared as
-sorted columns, so that logs of a million chunks cost a fraction of a second.
+sorted columns, so a log of a million chunks takes a fraction of a second.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from icefloe.ids import NodeId
 
 
 class ConflictType(Enum):
-    """How two changes contradict each other: "new" and "update" are ours, the other is theirs."""
+    """Kinds of conflicts. "New", "update" and "delete" name the session's change."""
 
     NewNodeConflictsWithExistingNode = 1
     NewNodeInInvalidGroup = 2
@@ -50,7 +50,7 @@ class ConflictType(Enum):
 
 
 class Conflict(Shown):
-    """One contradiction between a session and a commit."""
+    """One conflict between a session and a commit."""
 
     __slots__ = ("_chunks", "_path", "_type", "node_id")
 
@@ -71,24 +71,24 @@ class Conflict(Shown):
 
     @property
     def conflict_type(self) -> ConflictType:
-        """What kind of conflict it is."""
+        """The kind of the conflict."""
         return self._type
 
     @property
     def path(self) -> str:
-        """The node it is about."""
+        """The path of the node in conflict."""
         return self._path
 
     @property
     def conflicted_chunks(self) -> list[list[int]] | None:
-        """The indices of the chunks that both changed; None where it is not about chunks."""
+        """The indices of the chunks that both changed; None if the conflict is not about chunks."""
         if self._chunks is None:
             return None
         return [[int(at) for at in row] for row in self._chunks]
 
     @property
     def chunk_index(self) -> Index | None:
-        """The same as a matrix, one row a chunk."""
+        """The same as a matrix, one row per chunk."""
         return None if self._chunks is None else np.array(self._chunks, np.uint32)
 
     def __eq__(self, other: object) -> bool:
@@ -123,7 +123,7 @@ _SHOWN_CHUNKS = 10
 
 
 def changes_nodes(log: TransactionLog) -> bool:
-    """Whether there are other nodes after this commit than before."""
+    """Whether a commit created, deleted or moved nodes."""
     lists = log.new_groups, log.new_arrays, log.deleted_groups, log.deleted_arrays
     return any(lists) or bool(log.moved_nodes)
 
@@ -131,9 +131,9 @@ def changes_nodes(log: TransactionLog) -> bool:
 def find_conflicts(
     changes: ChangeSet, log: TransactionLog, before: NodeTable, after: NodeTable
 ) -> list[Conflict]:
-    """Where `changes` and the commit with this log contradict each other.
+    """The conflicts between `changes` and the commit with this log.
 
-    `before` has the nodes the changes are based on, `after` those the commit led to.
+    `before` has the nodes that the changes are based on, `after` the nodes after the commit.
     """
     if log.moved_nodes:
         return [Conflict(ConflictType.MoveOperationCannotBeRebased, paths.ROOT)]
@@ -148,7 +148,7 @@ def find_conflicts(
 
 
 def _moves(moves: Moves, before: NodeTable, after: NodeTable) -> list[Conflict]:
-    """The first of our moves that cannot be made any more; later ones may depend on it."""
+    """The first of our moves that is no longer possible. Later moves may depend on it."""
     first, again = Moves(), Moves()
     for source, destination in moves.steps:
         node = first.find(before, source)
@@ -176,7 +176,7 @@ def _moves(moves: Moves, before: NodeTable, after: NodeTable) -> list[Conflict]:
 
 
 def moved_again(moves: Moves, nodes: NodeTable) -> Moves:
-    """The same moves on top of other nodes, where nothing is in their way."""
+    """The same moves on top of other nodes, on which they are possible."""
     again = Moves()
     for source, destination in moves.steps:
         again.move(nodes, source, destination)
@@ -195,7 +195,7 @@ def _new_nodes(changes: ChangeSet, before: NodeTable, after: NodeTable) -> Itera
     for path in new:
         for group in _unfit_groups(path, changes, after, gone):
             yield Conflict(ConflictType.NewNodeInInvalidGroup, group)
-    # Nodes of theirs inside what is going to be an array of ours.
+    # Nodes of the commit below a path where the session has a new array.
     arrays = {path for path, node in changes.new.items() if node.array is not None}
     above = {group for path in here - there for group in paths.ancestors(path)}
     for path in sorted(arrays & above):
@@ -203,10 +203,10 @@ def _new_nodes(changes: ChangeSet, before: NodeTable, after: NodeTable) -> Itera
 
 
 def _unfit_groups(path: str, changes: ChangeSet, after: NodeTable, gone: set[str]) -> Iterator[str]:
-    """Paths above a new node where they made an array, or deleted the group."""
+    """Paths above a new node where the commit created an array or deleted the group."""
     for group in paths.ancestors(path):
         if group in changes.new or group in changes.deleted:
-            continue  # what is there is our own doing
+            continue  # the session's own change
         node = after.find(group)
         if group in gone or (node is not None and node.array is not None):
             yield group
@@ -243,14 +243,14 @@ def _chunks(changes: ChangeSet, log: TransactionLog) -> Iterator[Conflict]:
         if node_id in log.updated_chunks:
             ours_here, theirs_here = changes.touched_chunks(node_id), log.updated_chunks[node_id]
             if ours_here.shape[1] != theirs_here.shape[1]:
-                continue  # a conflict of another kind
+                continue  # reported as another kind of conflict
             both = common_rows(ours_here, theirs_here)
             if len(both):
                 yield Conflict(ConflictType.ChunkDoubleUpdate, path, both, node_id=node_id)
 
 
 def _chunks_of_another_rank(changes: ChangeSet, log: TransactionLog) -> Iterator[Conflict]:
-    """Arrays without chunks whose number of dimensions we changed, and they wrote the first."""
+    """Arrays whose number of dimensions we changed while they wrote the first chunks."""
     for node_id in sorted(changes.updated.keys() & log.updated_chunks.keys()):
         update = changes.updated[node_id]
         ndim = log.updated_chunks[node_id].shape[1]
@@ -281,7 +281,7 @@ def _deletions(
 
 
 def _grown_groups(changes: ChangeSet, before: NodeTable, after: NodeTable) -> set[str]:
-    """Groups we delete in which they have created something: the nearest one of each new node."""
+    """Groups that we delete and in which they created nodes: the nearest group of each new node."""
     if before is after:
         return set()
     grown = set()
@@ -293,7 +293,7 @@ def _grown_groups(changes: ChangeSet, before: NodeTable, after: NodeTable) -> se
 
 
 def common_rows(ours: Index, theirs: Index) -> Index:
-    """The chunk indices that are in both, of two matrices whose rows ascend."""
+    """The rows that two matrices with ascending rows have in common."""
     if not len(ours) or not len(theirs) or ours.shape[1] != theirs.shape[1]:
         return ours[:0]
     few, many = (ours, theirs) if len(ours) <= len(theirs) else (theirs, ours)

@@ -1,4 +1,4 @@
-"""Transaction logs as people read them: paths instead of node ids."""
+"""Transaction logs in readable form: paths instead of node ids."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _chunk_lines(chunks: list[list[int]]) -> str:
 
 
 def make_diff(logs: Iterable[TransactionLog], path_of: Mapping[NodeId, str]) -> Diff:
-    """The union of several logs, oldest first; nodes that neither end knows are left out."""
+    """The union of several logs, oldest first. Nodes that exist at neither end are left out."""
     diff = Diff()
     chunks: dict[str, list[Index]] = {}
     for log in logs:
@@ -99,7 +99,7 @@ def make_diff(logs: Iterable[TransactionLog], path_of: Mapping[NodeId, str]) -> 
             if (path := path_of.get(node_id)) is not None:
                 chunks.setdefault(path, []).append(index)
         moves = [(move.source, move.destination) for move in log.moved_nodes or ()]
-        diff.moved_nodes[:0] = moves  # official lists the newest commit first
+        diff.moved_nodes[:0] = moves  # Icechunk lists the newest commit first
     for path, parts in chunks.items():
         # One array may have changed its number of dimensions along the way.
         by_rank: dict[int, list[Index]] = {}

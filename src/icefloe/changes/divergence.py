@@ -1,5 +1,4 @@
-"""How two snapshots differ, as a transaction log would have it, when no line of commits connects
-them."""
+"""The difference between two snapshots as a transaction log, when neither is an ancestor."""
 
 from __future__ import annotations
 
@@ -33,10 +32,10 @@ def net_log(
     changes: ChangeSet,
     chunks: Mapping[NodeId, tuple[ChunkRefs, ChunkRefs]],
 ) -> TransactionLog:
-    """The log of a commit that leads from one table of nodes to the other.
+    """The log of a hypothetical commit that leads from one table of nodes to the other.
 
-    Of chunks it lists those that `changes` touched; `chunks` has both states of such arrays. An
-    array of which other chunks differ is listed without any.
+    It lists only chunks that `changes` touched; `chunks` has both states of their arrays. An array
+    in which only other chunks differ is listed without chunks.
     """
     touched = {key: changes.touched_chunks(key) for key in chunks}
     return _log(snapshot_id, before, after, touched, chunks)
@@ -48,9 +47,9 @@ def log_between(
     after: NodeTable,
     chunks: Mapping[NodeId, tuple[ChunkRefs, ChunkRefs]],
 ) -> TransactionLog:
-    """The log that a commit would have, which leads from one table of nodes to the other.
+    """The complete log of a hypothetical commit that leads from one table of nodes to the other.
 
-    `chunks` has both states of the arrays whose manifests differ, as far as they differ.
+    `chunks` has both states of the arrays whose manifests differ, limited to the difference.
     """
     touched = {}
     for key, (old, new) in chunks.items():
@@ -64,7 +63,7 @@ def log_between(
 
 
 def _goes_along(move: Move, went: Mapping[str, str]) -> bool:
-    """Whether a node is elsewhere only because the group around it is."""
+    """Whether a node moved only because a group above it moved."""
     group = paths.parent(move.source)
     if group is None or group not in went:
         return False
@@ -114,7 +113,7 @@ def _by_id(nodes: NodeTable) -> dict[NodeId, Node]:
 
 
 def _differs(index: Index, before: ChunkRefs, after: ChunkRefs) -> NDArray[np.bool_]:
-    """Which of these chunks do not have the same reference in both."""
+    """The chunks whose references differ between the two states."""
     if before.ndim != index.shape[1] or after.ndim != index.shape[1]:
         return np.ones(len(index), np.bool_)
     old, new = before.lookup.find_many(index), after.lookup.find_many(index)

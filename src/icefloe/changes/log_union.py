@@ -1,4 +1,4 @@
-"""One log for several commits in a row, as an amended commit needs it."""
+"""The log of several consecutive commits, which an amended commit needs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def union_of_logs(earlier: TransactionLog, later: TransactionLog) -> Transaction
 
 
 def _composed_moves(earlier: tuple[Move, ...], later: tuple[Move, ...]) -> tuple[Move, ...]:
-    """A to B and then B to C is A to C; a node that came back did not move."""
+    """Combine moves: A to B and then B to C is A to C. A node that came back did not move."""
     net = {move.node_id: move for move in earlier}
     for move in later:
         first = net.get(move.node_id)

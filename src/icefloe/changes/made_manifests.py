@@ -1,7 +1,7 @@
-"""Manifests that a commit has written, kept for its next try.
+"""Manifests that a commit has written, kept for its next attempt.
 
-A commit that rebases tries several times. A split needs no other manifest in the next try if its
-old manifests and the session's edits are the same.
+A commit that rebases makes several attempts. The next attempt reuses the manifest of a split if its
+old manifests and the session's edits are unchanged.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _Key = tuple[NodeId, Box, tuple[ManifestId, ...]]
 
 
 class MadeManifests:
-    """What was written for each split, by the old manifests and the edits it was made of."""
+    """The manifests written for each split, keyed by its old manifests and edits."""
 
     def __init__(self) -> None:
         self._made: dict[_Key, tuple[object, list[NewManifest]]] = {}
 
     def missing(self, plan: CommitPlan, changes: ChangeSet) -> dict[NodeId, SplitsPlan]:
-        """The part of a plan that was not written yet."""
+        """The part of a plan that has not been written yet."""
         left = {}
         for node_id, array_plan in plan.arrays.items():
             edits = _edits(changes, node_id)
@@ -48,9 +48,9 @@ class MadeManifests:
         written: Mapping[NodeId, Sequence[NewManifest]],
         changes: ChangeSet,
     ) -> None:
-        """Keep what was written by these plans, for each array in the order of its splits.
+        """Keep the manifests of these plans. Those of an array are in the order of its splits.
 
-        A split in which no reference is left has no manifest.
+        A split without references has no manifest.
         """
         for node_id, array_plan in plans.items():
             edits, rest = _edits(changes, node_id), list(written.get(node_id, ()))

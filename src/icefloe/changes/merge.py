@@ -1,10 +1,10 @@
 """Merging the changes of a fork into the session it was forked from.
 
-Three sides take part: the nodes the fork started from, the fork's changes, and our session now.
-A node that only one side changed since then is as that side has it; where both changed it, and
-not in the same way, the merge is refused. So edits of several forks meet only where they touch
-different nodes, or different chunks of one array. Of two writes of one chunk the one merged last
-counts, and nobody is told.
+This is a three-way merge of the nodes the fork started from, the fork's changes, and the session's
+current changes. A node that only one side changed takes that side's version. If both sides changed
+a node in different ways, the merge is refused. Several forks may change different nodes, or
+different chunks of one array. If two forks write the same chunk, the one merged last wins without a
+warning.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from icefloe.format.snapshot.nodes import Node, NodeTable
 def merge_changes(
     ours: ChangeSet, base: NodeTable, fork: ChangeSet, fork_base: NodeTable
 ) -> ChangeSet:
-    """Our changes with those of a fork on top; neither argument is changed.
+    """Our changes with those of a fork on top. The arguments are not modified.
 
     Args:
         ours: changes of the session that is merged into.
@@ -54,7 +54,7 @@ class _Merge:
         self.fork = fork
         self.fork_base = fork_base
         self._gone = {path for path in fork.deleted if self._mine(path) is None}
-        """Deleted by both: the fork's own deletions are not yet in the result."""
+        """The paths that both sides deleted. The fork's deletions are not in the result yet."""
 
     def delete_nodes(self) -> None:
         for path, gone in self.fork.deleted.items():
@@ -123,7 +123,8 @@ class _Merge:
             self.result.chunks[node_id] = together
 
     def check_places(self) -> None:
-        """Nodes that one side created are still in a group after what the other side did."""
+        """Check that nodes which one side created are still in a group after the other's
+        changes."""
         for path, node in self.fork.new.items():
             above = paths.parent(path)
             if above is None:
@@ -140,7 +141,7 @@ class _Merge:
                     _refuse(below, f"the session created it, in the fork {path!r} is an array")
 
     def check_grids(self) -> None:
-        """A chunk that one side wrote is not lost because the other side made the array smaller."""
+        """Check that no chunk of one side is lost because the other side shrank the array."""
         arrays = {node_id: update.path for node_id, update in self.fork.updated.items()}
         arrays.update((node_id, self.fork.chunk_path(node_id)) for node_id in self.fork.chunks)
         for node_id, path in arrays.items():

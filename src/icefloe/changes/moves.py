@@ -1,8 +1,7 @@
 """Where the nodes of a base snapshot have been moved to.
 
-A move changes paths and nothing else: ids, metadata and manifests of the nodes stay. Only the
-nodes that are somewhere else than in the base are kept here, so that a rename in a large
-hierarchy costs what it touches.
+A move changes paths only: ids, metadata and manifests of the nodes stay. Only moved nodes are kept
+here, so the cost of a rename in a large hierarchy depends only on the nodes it moves.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ else:
 
 
 class Moved(NamedTuple):
-    """A node that is not where the base snapshot has it."""
+    """A node whose path differs from the base snapshot."""
 
     origin: str
     id: NodeId
@@ -39,17 +38,17 @@ class Moved(NamedTuple):
 
 
 class Moves:
-    """Moves on top of a base snapshot, in order. Methods that look at nodes are given the base."""
+    """Moves on top of a base snapshot, in order. Methods that look up nodes take the base."""
 
     def __init__(self) -> None:
         self.steps: list[tuple[str, str]] = []
-        """(from, to) of every move as it was asked for: what has to be repeated on another base."""
+        """(from, to) of every requested move, to be replayed on another base."""
         self._at: dict[str, Moved] = {}
         self._left: set[str] = set()
         self._order: list[str] = []  # the keys of _at, ascending
 
     def find(self, base: NodeTable, path: str) -> Node | None:
-        """The node that is at `path` now, or None."""
+        """The node that is now at `path`, or None."""
         moved = self._at.get(path)
         if moved is None:
             return None if path in self._left else base.find(path)
@@ -58,7 +57,7 @@ class Moves:
         return replace(node, path=path)
 
     def paths(self, base: NodeTable, below: str = paths.ROOT) -> list[str]:
-        """Paths of all nodes that are at or below a path now, ascending."""
+        """Paths of all nodes that are now at or below a path, ascending."""
         found = paths_within(base.path, below)
         if not self._at:
             return found
@@ -70,13 +69,13 @@ class Moves:
         return self._left
 
     def moved(self, base: NodeTable) -> list[Node]:
-        """Every node that is not where the base has it, at its new path."""
+        """Every moved node, at its new path."""
         nodes = (self.find(base, path) for path in self._order)
         return [node for node in nodes if node is not None]
 
     def log(self) -> tuple[Move, ...]:
-        """The net moves as a transaction log lists them: every node by itself, none that came
-        back, ordered by the segments of the new path."""
+        """The net moves as a transaction log lists them: one entry per node, without nodes that
+        came back, ordered by the segments of the new path."""
         kinds = transaction_log.NodeType.GROUP, transaction_log.NodeType.ARRAY
         return tuple(
             transaction_log.Move(moved.origin, path, moved.id, kinds[moved.is_array])
@@ -84,7 +83,7 @@ class Moves:
         )
 
     def move(self, base: NodeTable, source: str, destination: str) -> None:
-        """Move a node, and everything below it, to a path where nothing is.
+        """Move a node and everything below it to a free path.
 
         Raises:
             NodeNotFoundError: there is no node at `source`.
@@ -106,12 +105,12 @@ class Moves:
         self.steps.append((source, destination))
 
     def _goals(self, base: NodeTable, source: str, destination: str) -> dict[str, str]:
-        """Where a node and everything below it go."""
+        """The new paths of a node and everything below it."""
         group = source.removesuffix("/")
         if group == source or self.find(base, group) is not None:
             riders = self.paths(base, source)
             return {path: paths.rebase(path, source, destination) for path in riders}
-        # A group that official moved to `/q/` has its nodes at `/q/a`, where no group `/q` is.
+        # When Icechunk moves a group to `/q/`, its nodes are at `/q/a`, and there is no group `/q`.
         riders = self.paths(base, group)
         goals = {path: paths.rebase(path, group, destination) for path in riders}
         return {**goals, source: destination}
@@ -126,7 +125,8 @@ class Moves:
         return Moved(path, node.id, node.array is not None)
 
     def _check_free(self, base: NodeTable, destination: str, goals: dict[str, str]) -> None:
-        """Nodes can exist without a group above them, also below a path where none is."""
+        """Refuse a move onto existing nodes. Nodes can exist below `destination` without a
+        group."""
         there = set(self.paths(base, destination)) - goals.keys()
         blocked = sorted(there & set(goals.values()))
         if blocked:
@@ -152,7 +152,7 @@ class Moves:
                 ErrorKind.MOVE_WONT_OVERWRITE,
             )
         above = paths.parent(destination)
-        assert above is not None  # the root lies within nothing, and contains every source
+        assert above is not None  # the root has no parent, and it contains every source
         group = self.find(base, above)
         if group is None:
             raise SessionStateError(
@@ -169,7 +169,7 @@ class Moves:
 
 
 def paths_within(ordered: list[str], below: str) -> list[str]:
-    """Paths at or below one of them: the path itself, and one contiguous stretch."""
+    """Paths at or below a path: the path itself, and one contiguous range."""
     if below == paths.ROOT:
         return ordered
     at = bisect_left(ordered, below)

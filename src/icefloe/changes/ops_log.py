@@ -21,11 +21,11 @@ def with_entry(
     backup: str,
     page_size: int,
 ) -> RepoInfo:
-    """`info` with a new first entry; `backup` is where the object as it was has been copied.
+    """`info` with a new first entry. `backup` is the name of the copy of the old object.
 
-    The former first entry learns in which file it is the newest. Entries beyond `page_size` are
-    left to the backup that holds them, which has to be one with a name. So are entries of a kind
-    that only a newer version knows, with all that are older: nobody else can write them again.
+    The former first entry records that it is the newest one in `backup`. Entries beyond `page_size`
+    are dropped; they remain in the backup, which has to be a named one. Entries of unknown kinds,
+    and all older entries, are dropped as well, because only a newer version can encode them.
     """
     older = UpdateTable.from_updates(info.latest_updates)
     entry = Update(kind, now, values)

@@ -1,10 +1,10 @@
-"""Packs: small chunks of a session that wait to be stored together, in one object.
+"""Packs: small chunks of a session that are stored together in one object.
 
-A chunk belongs to the session from the moment it is added. Its reference names the pack, but has
-no place in it (`PENDING`) until the pack is closed: then the chunks are laid out in the order of
-their coordinates, so that neighbours can be read with one request, and those that were deleted
-or written again meanwhile are left out. A closed pack never changes, so storing it twice does no
-harm.
+A chunk belongs to the session as soon as it is added. Its reference names the pack, but has no
+offset (`PENDING`) until the pack is closed. Closing a pack lays the chunks out in the order of
+their coordinates, so that neighbours can be read with one request. Chunks that were deleted or
+overwritten in the meantime are left out. A closed pack never changes, so storing it twice is
+harmless.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
 from icefloe.ids import ChunkId, NodeId
 
 PENDING = 2**64 - 1
-"""The offset of a chunk that has no place in its pack yet."""
+"""The offset of a chunk in an open pack."""
 
 
 class Pack:
-    """One object to be. While it is open it has `chunks`, once it is closed it has `data`."""
+    """A future object. An open pack has `chunks`, a closed one has `data`."""
 
     __slots__ = ("chunks", "data", "id", "is_taken", "num_bytes")
 
@@ -34,7 +34,7 @@ class Pack:
         self.num_bytes = 0
         self.data = b""
         self.is_taken = False
-        """Somebody is storing it."""
+        """Whether a thread is storing it."""
 
 
 class Packs:
@@ -45,11 +45,11 @@ class Packs:
     def __init__(self) -> None:
         self._packs: dict[ChunkId, Pack] = {}
         self._open: dict[NodeId | None, Pack] = {}
-        """The packs that take chunks: one for all arrays (None), or one for each array."""
+        """The open packs: one for all arrays (None), or one per array."""
 
     @property
     def num_bytes(self) -> int:
-        """What is kept in memory."""
+        """Bytes in memory."""
         return sum(pack.num_bytes for pack in self._packs.values())
 
     @property
@@ -67,9 +67,9 @@ class Packs:
         *,
         is_shared: bool = True,
     ) -> int:
-        """Put a chunk into the open pack and into `edits`; returns how full the pack is now.
+        """Add a chunk to the open pack and to `edits`. Returns the current size of the pack.
 
-        Only a pack that `is_shared` has chunks of several arrays.
+        A pack with `is_shared` may hold chunks of several arrays.
         """
         owner = None if is_shared else node_id
         pack = self._open.get(owner)
@@ -83,12 +83,12 @@ class Packs:
         return pack.num_bytes
 
     def close(self, changes: ChangeSet) -> None:
-        """Give every chunk of open packs its place; chunks to come go into new packs."""
+        """Close all open packs: every chunk gets its offset. Later chunks go into new packs."""
         for owner in list(self._open):
             self.close_pack(changes, owner)
 
     def close_pack(self, changes: ChangeSet, owner: NodeId | None) -> None:
-        """The same for the pack of one array, or for the one that they share (None)."""
+        """Close the pack of one array, or the shared pack (None)."""
         pack = self._open.pop(owner, None)
         if pack is None:
             return
@@ -98,7 +98,7 @@ class Packs:
             edits = changes.chunks.get(node_id)
             ref = None if edits is None else edits.find(coordinates)[1]
             if edits is None or ref is None or ref.chunk_id != pack.id:
-                continue  # not in the session any more
+                continue  # no longer in the session
             edits.set(coordinates, ref._replace(offset=size))
             parts.append(data)
             size += len(data)
@@ -108,7 +108,7 @@ class Packs:
             del self._packs[pack.id]
 
     def take(self, *, all_closed: bool = False) -> list[Pack]:
-        """Closed packs for the caller to store: those nobody is storing yet, or really all."""
+        """Closed packs for the caller to store: those that no thread is storing, or all."""
         packs = [
             pack
             for pack in self._packs.values()
@@ -119,21 +119,21 @@ class Packs:
         return packs
 
     def give_back(self, packs: Iterable[Pack]) -> None:
-        """They could not be stored; somebody has to try again."""
+        """Return packs that could not be stored, for a retry."""
         for pack in packs:
             pack.is_taken = False
 
     def give_back_all(self) -> None:
-        """Whoever was storing packs will not come back."""
+        """After a fork of the process: the threads that were storing packs do not exist here."""
         self.give_back(self._packs.values())
 
     def drop(self, packs: Iterable[Pack]) -> None:
-        """They are stored."""
+        """Forget packs that are stored."""
         for pack in packs:
             self._packs.pop(pack.id, None)
 
     def filled(self, ref: ChunkRef, node_id: NodeId, coordinates: Coordinates) -> ChunkRef:
-        """A current reference; if its chunk is not stored yet, together with the bytes."""
+        """The current reference of a chunk, with its bytes if the chunk is not stored yet."""
         pack = self._packs.get(ref.chunk_id) if ref.chunk_id is not None else None
         if pack is None:
             return ref
@@ -143,11 +143,11 @@ class Packs:
 
 
 def check_placed(changes: ChangeSet) -> None:
-    """Raise InternalError if a reference has no place: nothing could ever read its chunk."""
+    """Raise InternalError if a reference has no offset, because its chunk could not be read."""
     for node_id, edits in changes.chunks.items():
         if not any(_is_pending(refs) for refs, _ in edits.layers()):
             continue
-        # An older layer may have a reference that was placed since, in a newer one.
+        # An older layer may have a pending reference that a newer layer has replaced.
         refs, _ = edits.columns()
         if _is_pending(refs):
             raise InternalError(

@@ -1,4 +1,4 @@
-"""Which manifests a session is likely to need: decided from the snapshot, without reading them."""
+"""Which manifests a session is likely to need, decided from the snapshot alone."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from icefloe.ids import ManifestId
 def plan_preload(
     nodes: NodeTable, files: ManifestFiles, settings: ResolvedPreload
 ) -> list[ManifestId]:
-    """Manifests to fetch ahead, in the order of the nodes.
+    """Manifests to prefetch, in the order of the nodes.
 
-    The first `max_arrays_to_scan` arrays are looked at; their manifests are taken if `preload_if`
-    holds and the references of all that were taken stay within `max_total_refs`.
+    The first `max_arrays_to_scan` arrays are considered. A manifest is selected if `preload_if`
+    holds and the references of all selected manifests stay within `max_total_refs`.
     """
     if settings.max_total_refs == 0 or settings.max_arrays_to_scan == 0:
         return []
@@ -30,7 +30,8 @@ def plan_preload(
         if not len(ids):
             continue
         counts = files.num_refs(ids)
-        # An array of very many manifests has few sizes of them; the condition is asked for each.
+        # The manifests of an array have few distinct sizes; the condition is evaluated once for
+        # each.
         path = nodes.path[row]
         sizes = np.unique(counts).tolist()
         matching = [size for size in sizes if settings.preload_if.matches(path, size)]

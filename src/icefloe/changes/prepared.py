@@ -21,7 +21,7 @@ from icefloe.ids import ManifestId
 
 @dataclass(frozen=True, slots=True)
 class NewManifest:
-    """A manifest that was made: how nodes refer to it, and what the snapshot lists."""
+    """A new manifest: the reference of its node, and the entry in the snapshot."""
 
     ref: ManifestRef
     info: ManifestFileInfo
@@ -85,7 +85,8 @@ def prepare_array(
     pieces: Sequence[PreparedPiece],
     ndim: int,
 ) -> PreparedArray:
-    """Replace manifests of an array, of the snapshot or prepared before, by those of pieces."""
+    """Replace manifests of an array, from the snapshot or prepared earlier, with those of
+    pieces."""
     if before is None:
         manifests = () if base is None else base.manifests
         nothing = PackedIndex(ndim)

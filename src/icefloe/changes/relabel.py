@@ -1,4 +1,4 @@
-"""Chunks of an array under other indices: the bytes stay where they are, references move."""
+"""Moving chunks of an array to other indices. Only references change, no bytes are copied."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from icefloe.format.columns.chunk_index import Index
 from icefloe.format.manifest.chunk_refs import ChunkRefs
 
 Relabel = Callable[[list[int]], Iterable[int] | None]
-_FAR = 2**32  # beyond every index
+_MAX_OFFSET = 2**32  # larger than every index
 
 
 def shifted(refs: ChunkRefs, offset: Iterable[int], grid: Sequence[int]) -> tuple[ChunkRefs, Index]:
-    """All references moved by `offset` chunks, without those that leave the grid; and the
-    indices that have no chunk any more."""
-    steps = [max(-_FAR, min(_FAR, whole_number(step))) for step in offset]
+    """All references moved by `offset` chunks, and the indices that no longer have a chunk.
+
+    References that leave the grid are dropped.
+    """
+    steps = [max(-_MAX_OFFSET, min(_MAX_OFFSET, whole_number(step))) for step in offset]
     if len(steps) != len(grid):
         raise InvalidInputError(
             f"the offset {tuple(steps)} has {len(steps)} dimensions, the array has {len(grid)}",
@@ -34,11 +36,13 @@ def shifted(refs: ChunkRefs, offset: Iterable[int], grid: Sequence[int]) -> tupl
 def reindexed(
     refs: ChunkRefs, own: Index, forward: Relabel, backward: Relabel | None, grid: Sequence[int]
 ) -> tuple[ChunkRefs, Index]:
-    """References moved to where `forward` sends their indices (None: it stays), and the indices
-    to be cleared: those that nothing was sent to and whose origin, by `backward`, has no chunk.
+    """References moved to the indices that `forward` returns (None: not moved).
 
-    Of references sent to one place the last counts: chunks of the session's `own` come after the
-    others, as in Icechunk.
+    Also returns the indices to clear. An index is cleared if nothing was moved to it and its
+    origin by `backward` has no chunk.
+
+    If several references move to one index, the last one wins. The chunks of the session (`own`)
+    come after the others, as in Icechunk.
     """
     rows, goals = [], []
     is_own = np.zeros(len(refs), np.bool_)

@@ -1,4 +1,4 @@
-"""Who wins when a session and a commit contradict each other."""
+"""Conflict solvers: which version wins when a session and a commit conflict."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from icefloe.format.snapshot.nodes import NodeTable
 
 
 class VersionSelection(NamedNumber):
-    """Whose version counts."""
+    """Which version wins."""
 
     Fail = 0
     UseOurs = 1
@@ -24,19 +24,20 @@ _DELETIONS = (ConflictType.DeleteOfUpdatedArray, ConflictType.DeleteOfUpdatedGro
 
 
 class ConflictSolver:
-    """Decides about conflicts: subclass it and say which version counts in `choose`.
+    """Settles conflicts. Subclasses return the version that wins from `choose`.
 
-    Chunks changed by both can be settled either way, the deletion of a node that was updated
-    only in favour of the deletion. Everything else stays a conflict, and is not asked about.
+    Chunks that both changed can be settled either way. The deletion of an updated node can only be
+    settled in favour of the deletion. All other conflicts cannot be settled, and `choose` is not
+    called for them.
     """
 
     def choose(self, conflict: Conflict) -> VersionSelection:
-        """The version to use; nothing is settled unless every conflict of a commit is."""
+        """The version to use. A commit is settled only if all of its conflicts are."""
         raise NotImplementedError(f"{type(self).__name__} does not say how to choose")
 
 
 class ConflictDetector(ConflictSolver):
-    """Settles nothing: a rebase succeeds if there are no conflicts."""
+    """Settles no conflict: a rebase succeeds only if there are none."""
 
     def choose(self, conflict: Conflict) -> VersionSelection:
         """Never chooses."""
@@ -62,7 +63,7 @@ class BasicConflictSolver(ConflictSolver):
         self.fail_on_delete_of_updated_group = bool(fail_on_delete_of_updated_group)
 
     def choose(self, conflict: Conflict) -> VersionSelection:
-        """What the rules given say."""
+        """The version that the rules select."""
         if conflict.conflict_type == ConflictType.ChunkDoubleUpdate:
             return self.on_chunk_conflict
         fails = (
@@ -81,14 +82,14 @@ class BasicConflictSolver(ConflictSolver):
 
 
 class Decision(NamedTuple):
-    """A conflict and the version that counts."""
+    """A conflict and the version that wins."""
 
     conflict: Conflict
     version: VersionSelection
 
 
 def decide(solver: ConflictSolver, conflicts: Iterable[Conflict]) -> list[Decision]:
-    """Ask the solver about every conflict that can be settled at all."""
+    """Ask the solver about every conflict that can be settled."""
     return [Decision(conflict, _choice(solver, conflict)) for conflict in conflicts]
 
 
@@ -102,7 +103,7 @@ def _choice(solver: ConflictSolver, conflict: Conflict) -> VersionSelection:
 
 
 def apply_decisions(changes: ChangeSet, decisions: Sequence[Decision], after: NodeTable) -> None:
-    """Make `changes` ones that fit on top of `after`."""
+    """Adapt `changes` to fit on top of `after`."""
     for conflict, version in decisions:
         if conflict.conflict_type in _DELETIONS:
             _delete_again(changes, conflict.path, after)
@@ -113,7 +114,7 @@ def apply_decisions(changes: ChangeSet, decisions: Sequence[Decision], after: No
 
 
 def _delete_again(changes: ChangeSet, group: str, after: NodeTable) -> None:
-    """Delete what is there now: a node they made in its place, or added inside."""
+    """Delete the current nodes: a replacement of the deleted node, and nodes added below it."""
     for row, path in enumerate(after.path):
         if paths.is_within(path, group):
             node = after.node(row)

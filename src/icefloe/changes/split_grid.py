@@ -1,4 +1,4 @@
-"""Where splits are: a grid of chunks cut along each dimension, and which split a chunk is in."""
+"""The grid of splits: a chunk grid cut along each dimension, and the split of each chunk."""
 
 from __future__ import annotations
 
@@ -17,20 +17,19 @@ Box = tuple[tuple[int, int], ...]
 Ints = NDArray[np.int64]
 Rows = slice | Ints
 Runs = tuple[Ints, Ints, Rows]
-"""A number for each run of rows, where the runs begin and the last one ends, and which rows those
-are of the matrix."""
+"""A key per run of rows, the boundaries of the runs, and the rows of the matrix they cover."""
 _ALL = slice(None)
 
 
 class ChunkSpan(NamedTuple):
-    """The chunks that something touches: how many at most, and the box they are in if known."""
+    """The extent of touched chunks: an upper bound of their number, and their box if known."""
 
     num_chunks: int
     box: Box | None = None
 
     @classmethod
     def of_boxes(cls, first: Ints, last: Ints) -> ChunkSpan:
-        """Of many boxes of chunks, one row each; a chunk that is in two of them counts twice."""
+        """The extent of many boxes, one row each. A chunk that is in two boxes counts twice."""
         if not len(first):
             return cls(0)
         box = zip(first.min(axis=0).tolist(), last.max(axis=0).tolist(), strict=True)
@@ -48,12 +47,12 @@ class Splits:
         self._strides = [prod(counts[axis + 1 :]) for axis in range(len(counts))]
         self.count = prod(counts)
         self._cut_axes = [axis for axis, count in enumerate(counts) if count > 1]
-        # Sizes of 1 in a grid of astronomical extent: slow, but right.
+        # Splits of size 1 in an extremely large grid: slow, but correct.
         self._dtype: Any = np.int64 if self.count < 2**63 else object
 
     @property
     def room(self) -> int:
-        """Chunks in a split, at most."""
+        """The maximum number of chunks in a split."""
         return prod(self.sizes)
 
     def box(self, number: int) -> Box:
@@ -69,7 +68,7 @@ class Splits:
         )
 
     def places(self, numbers: NDArray[Any]) -> Ints:
-        """Where splits are along each axis, one row each."""
+        """The position of splits along each axis, one row per split."""
         sides = zip(self._strides, self._counts, strict=True)
         found = [(numbers // stride % count).astype(np.int64) for stride, count in sides]
         return np.stack(found, axis=1)
@@ -77,8 +76,8 @@ class Splits:
     def places_of(
         self, manifests: Sequence[ManifestRef], within: Box | None = None
     ) -> tuple[Ints, Ints, NDArray[np.bool_]]:
-        """The first split of each manifest and the last plus one, along each axis, and whether it
-        reaches beyond the grid, or a box of whole splits."""
+        """For each manifest: the first and the last split plus one along each axis, and whether it
+        reaches beyond the grid or a box of whole splits."""
         extents = np.array([ref.extents for ref in manifests], np.int64)
         shape = (len(manifests), -1 if manifests else len(self.grid), 2)
         start, stop = extents.reshape(shape).transpose(2, 0, 1)
@@ -89,7 +88,7 @@ class Splits:
         return first, last, ((start < low) | (stop > high)).any(axis=1)
 
     def overlaps(self, manifests: Sequence[ManifestRef]) -> Iterator[tuple[bool, list[int]]]:
-        """For each manifest whether it lies in one split, and all that it overlaps."""
+        """For each manifest: whether it lies in one split, and all splits that it overlaps."""
         first, last, is_outside = self.places_of(manifests)
         is_whole = (first + 1 == last).all(axis=1) & ~is_outside
         places = zip(is_whole.tolist(), first.tolist(), last.tolist(), strict=True)
@@ -104,12 +103,12 @@ class Splits:
         ]
 
     def hull(self, box: Box) -> Box:
-        """The chunk indices of all splits that a box of them touches."""
+        """The chunk indices of all splits that a box of chunk indices touches."""
         sides = zip(box, self.sizes, strict=True)
         return self.chunks([(start // size, -(-stop // size)) for (start, stop), size in sides])
 
     def beyond(self, box: Box) -> Iterator[Box]:
-        """The rest of the grid around a box, as boxes that do not overlap."""
+        """The rest of the grid around a box, as disjoint boxes."""
         whole = tuple((0, count) for count in self.grid)
         for axis, (start, stop) in enumerate(box):
             for side in ((0, start), (stop, self.grid[axis])):
@@ -122,7 +121,7 @@ class Splits:
         return prod(-(-stop // size) - start // size for (start, stop), size in sides)
 
     def runs(self, index: Index) -> Runs:
-        """The splits of rows of `index`, run by run; rows outside the grid are left out."""
+        """The splits of the rows of `index`, run by run. Rows outside the grid are left out."""
         inside: Rows = _ALL
         box = bounding_box(index) if len(index) else ()
         if any(stop > count for (_, stop), count in zip(box, self.grid, strict=False)):
@@ -136,14 +135,14 @@ class Splits:
         return number[starts], np.append(starts, len(number)), inside
 
     def group(self, index: Index) -> Iterator[tuple[int, Rows]]:
-        """Each split that has rows of `index` and those rows, as a slice where they are one."""
+        """Each split with rows of `index`, and its rows: a slice if they are contiguous."""
         return rows_by(*self.runs(index))
 
 
 def rows_by(keys: NDArray[Any], bounds: Ints, inside: Rows) -> Iterator[tuple[int, Rows]]:
-    """Each key of runs and its rows, as a slice where they are one."""
+    """Each key of runs and its rows: a slice if they are contiguous."""
     starts = _starts(keys)
-    if len(np.unique(keys[starts])) < len(starts):  # the rows of a key are not neighbours
+    if len(np.unique(keys[starts])) < len(starts):  # the rows of a key are not contiguous
         keys = np.repeat(keys, np.diff(bounds))
         order = np.argsort(keys, kind="stable")
         inside = order if isinstance(inside, slice) else inside[order]

@@ -1,4 +1,4 @@
-"""The size of an array's splits along each dimension: configured, or else found automatically."""
+"""The size of an array's splits along each dimension: configured, or chosen automatically."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ class Sizes(NamedTuple):
     """How an array is split."""
 
     sizes: tuple[int, ...]
-    """Of a split along each axis."""
+    """The size of a split along each axis."""
     limit: int
-    """Splits with no more references together share a manifest. Those of a rule never do: 0."""
+    """Neighbouring splits share a manifest up to this number of references. 0: never shared, as
+    for sizes from a rule."""
 
 
 SplitSizes = Callable[[str, ArrayData, int], Sizes]
-"""From path, array and number of references (at most) to the sizes of its splits."""
+"""From path, array and an upper bound of its references to the sizes of its splits."""
 
 
 def split_sizes(manifest: ResolvedManifest) -> SplitSizes:
-    """How the settings split arrays: by the rules, and by size where no rule is about an array."""
+    """The split sizes of the settings: by rules, or automatic for arrays without a rule."""
 
     def sizes(path: str, array: ArrayData, num_refs: int) -> Sizes:
         decided = configured_split_sizes(manifest.splitting, path, array)
@@ -44,9 +45,9 @@ def split_sizes(manifest: ResolvedManifest) -> SplitSizes:
 def configured_split_sizes(
     splitting: ResolvedSplitting, path: str, array: ArrayData
 ) -> dict[int, int]:
-    """Sizes by axis, for the axes that a rule decides.
+    """Sizes by axis, for the axes that a rule matches.
 
-    Rules are visited in order; a dimension takes the first that matches it.
+    Rules are visited in order. A dimension takes the first rule that matches it.
     """
     names = array.dimension_names or (None,) * len(array.shape)
     decided: dict[int, int] = {}
@@ -63,10 +64,10 @@ def configured_split_sizes(
 def automatic_split_sizes(grid: Sequence[int], num_refs: int, most: int) -> tuple[int, ...]:
     """Sizes for splits of at most `most` cells of the grid, cut along the outermost axis.
 
-    The size along an axis depends only on the axes behind it, so an array that grows along its
-    first axis keeps the splits it has. Sizes are powers of two: where an inner axis grows,
-    splits are halved each time it has doubled, and not in between. An array with no more
-    references than one split has room for stays whole, however large its grid is. 0 is no limit.
+    The size along an axis depends only on the axes after it. So an array that grows along its first
+    axis keeps its splits. Sizes are powers of two: when an inner axis grows, splits are halved only
+    each time it has doubled. An array whose references fit into one split is not cut, regardless of
+    the size of its grid. 0 means no limit.
     """
     whole = (UNSPLIT,) * len(grid)
     if most == 0 or num_refs == 0:
@@ -84,10 +85,10 @@ def automatic_split_sizes(grid: Sequence[int], num_refs: int, most: int) -> tupl
 def coarser_sizes(
     grid: Sequence[int], sizes: Sequence[int], box: Box, most: int
 ) -> tuple[int, ...]:
-    """Sizes of pieces that are whole splits, of which a box touches at most so many, or one.
+    """Sizes of pieces of whole splits, such that a box touches at most so many pieces, or one.
 
-    They are doubled along the innermost axis until it is whole, then along the one before it:
-    chunks of a piece stay neighbours in row-major order.
+    Sizes are doubled along the innermost axis until it is whole, then along the axis before it. So
+    the chunks of a piece stay contiguous in row-major order.
     """
     found = [min(size, count) for size, count in zip(sizes, grid, strict=True)]
     axis = len(grid) - 1

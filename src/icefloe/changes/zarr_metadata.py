@@ -1,6 +1,6 @@
-"""What a repository needs to know of a zarr.json: node type, grid, dimension names.
+"""The parts of a zarr.json that a repository uses: node type, grid, dimension names.
 
-Everything else in the document is kept byte for byte and not looked at.
+The rest of the document is kept byte for byte and not interpreted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MAX_CHUNKS = 2**32 - 1
 def parse_zarr_json(
     data: bytes, path: str, *, has_rectilinear_grids: bool = True
 ) -> ArrayData | None:
-    """Shape and names of an array's zarr.json; None for a group's.
+    """Shape and dimension names from an array's zarr.json; None for a group's.
 
     Raises:
         InvalidInputError: the document describes neither; kind `bad-metadata`.
@@ -76,7 +76,8 @@ def _num_chunks(grid: Any, lengths: list[int], path: str, has_rectilinear_grids:
 
 
 def _rectilinear_chunks(axis: Any, path: str) -> int:
-    """Items are single chunk sizes, or [size, count] for a run of equal chunks."""
+    """The sizes along one axis. Items are single sizes, or [size, count] for a run of equal
+    chunks."""
     if not isinstance(axis, list):
         raise _bad(path, f"chunk_shapes has {axis!r}, expected a list of sizes")
     total = 0
