@@ -163,12 +163,13 @@ class Directory:
         if is_many:
             self.sync()
 
-    def forget(self, path: str) -> None:
-        """The file was deleted: only that has to be made durable."""
+    def forget(self, paths: Iterable[str]) -> None:
+        """The files were deleted: only that has to be made durable."""
         with self._mutex:
-            self._pending_files.pop(path, None)
-            self._not_durable.pop(path, None)
-            self._pending_directories[os.path.dirname(path)] = None
+            for path in paths:
+                self._pending_files.pop(path, None)
+                self._not_durable.pop(path, None)
+                self._pending_directories[os.path.dirname(path)] = None
 
     def sync(self) -> None:
         """fsync every remembered file, then the directories they are in.

@@ -17,7 +17,6 @@ do not see each other. Tested on Linux with local file systems.
 # ruff: noqa: PTH108, PTH116 - no Path objects on the way of every read and write
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import stat
@@ -167,14 +166,9 @@ class LocalDriver:
         return sorted(listed)
 
     async def list_pages(self, folder: str, at_once: int) -> Sequence[ObjectPage]:
-        rows: list[tuple[str, int, int]] = []
         start = encode_key(folder).removesuffix("/")
         try:
-            for name, entry in _walk(self._root, start):
-                with contextlib.suppress(FileNotFoundError):  # deleted while we were looking
-                    found = entry.stat()
-                    key = decode_key(name)[len(folder) :]
-                    rows.append((key, found.st_size, found.st_mtime_ns // 1000))
+            rows = list(_rows_of(self._root, start))
         except OSError as error:
             raise self._reading_failed(folder, error) from error
         return [
@@ -284,14 +278,22 @@ class LocalDriver:
         self._unlink(keys)
 
     def _unlink(self, keys: Sequence[str]) -> None:
-        for key in keys:
-            path = self._path(key)
-            with self._named_write(key):
+        gone = []
+        try:
+            for key in keys:
+                path = self._path(key)
                 try:
                     os.unlink(path)
                 except (FileNotFoundError, NotADirectoryError):
                     continue
-            self._directory.forget(path)
+                except OSError as error:
+                    raise StorageError(
+                        f"cannot delete object {key!r} in {self._root}: {error.strerror or error}",
+                        ErrorKind.IO,
+                    ) from error
+                gone.append(path)
+        finally:
+            self._directory.forget(gone)
 
     async def sync(self) -> None:
         if self._is_durable:
@@ -318,6 +320,28 @@ def _read_on(descriptor: int, span: Span, data: bytes) -> bytes:
         parts.append(part)
         position += len(part)
     return b"".join(parts)
+
+
+def _rows_of(root: str, folder: str) -> Iterator[tuple[str, int, int]]:
+    """Name below the folder, size and time of every file; for folders with very many."""
+    try:
+        entries = os.scandir(f"{root}/{folder}")
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    with entries:
+        for entry in entries:
+            name = entry.name
+            if entry.is_dir():
+                for inner, inner_size, time_us in _rows_of(root, f"{folder}/{name}"):
+                    yield f"{decode_key(name)}/{inner}", inner_size, time_us
+                continue
+            if "#" in name and _UNFINISHED.search(name):
+                continue
+            try:
+                found = entry.stat()
+            except FileNotFoundError:  # deleted while we were looking
+                continue
+            yield decode_key(name), found.st_size, found.st_mtime_ns // 1000
 
 
 def _walk(root: str, folder: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
