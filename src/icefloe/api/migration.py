@@ -58,7 +58,7 @@ def migrate_repository(
         FormatError: a file of the source cannot be read, or the comparison found a difference.
     """
     source = repo.handle
-    target = _target(repo, storage or repo.storage, int(spec_version), config, chunks)
+    target = target_handle(repo, storage or repo.storage, int(spec_version), config, chunks)
     return run_blocking(
         migrate(
             source,
@@ -71,13 +71,14 @@ def migrate_repository(
     )
 
 
-def _target(
+def target_handle(
     repo: Repository,
     storage: Storage,
     spec_version: int,
     config: RepositoryConfig | None,
     chunks: ChunkMode,
 ) -> RepoHandle:
+    """The repository that a migration makes, which does not exist yet."""
     if chunks not in ("copy", "keep"):
         raise InvalidInputError(f"chunks is {chunks!r}, expected 'copy' or 'keep'")
     saved = config or Repository.fetch_config(repo.storage) or RepositoryConfig()

@@ -19,6 +19,7 @@ from icefloe.spark.ingests.ingest import ingest
 from icefloe.spark.ingests.recipe import load_recipe, run_recipe
 from icefloe.spark.metadata.attach import Attached, attach
 from icefloe.spark.metadata.tables import table
+from icefloe.spark.migration.migrate_on_spark import migrate_repository
 from icefloe.spark.reads.reading import read
 from icefloe.spark.rows.write_stream import write_stream
 from icefloe.spark.rows.write_table import write_table
@@ -34,6 +35,7 @@ __all__ = [
     "attach",
     "ingest",
     "load_recipe",
+    "migrate_repository",
     "read",
     "run_recipe",
     "session",

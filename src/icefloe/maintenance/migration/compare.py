@@ -22,7 +22,9 @@ from icefloe.repo.handle import RepoHandle
 Pair = tuple[frozenset[ManifestId], frozenset[ManifestId]]
 
 
-class _Comparison:
+class Comparison:
+    """What has been compared so far, so that nothing is read twice."""
+
     def __init__(self, source: RepoHandle, target: RepoHandle, *, has_copies: bool) -> None:
         self.source = source
         self.target = target
@@ -31,7 +33,7 @@ class _Comparison:
         self._seen: set[tuple[NodeId, Pair]] = set()
         self._compared = GrowingIdSet()
 
-    async def snapshot(self, moved: MovedSnapshot) -> None:
+    async def snapshot(self, moved: MovedSnapshot, *, has_refs: bool = True) -> None:
         """Compare the nodes of one snapshot, and the references of arrays not seen before."""
         before = await self.source.assets.snapshot(moved.source_id)
         after = await self.target.assets.snapshot(moved.info.id)
@@ -39,7 +41,9 @@ class _Comparison:
         if [(n.path, n.id, n.user_data) for n in ours] != [
             (n.path, n.id, n.user_data) for n in theirs
         ]:
-            raise _differs(moved, "its nodes differ")
+            raise _differs(f"snapshot {moved.info.id}: the nodes differ")
+        if not has_refs:
+            return
         for old, new in zip(ours, theirs, strict=True):
             key = (old.id, (_ids(old), _ids(new)))
             if key in self._seen:
@@ -47,13 +51,16 @@ class _Comparison:
             self._seen.add(key)
             refs = await _refs(self.source, before.manifest_files, old)
             copied = await _refs(self.target, after.manifest_files, new)
-            if not _same(refs, copied):
-                raise _differs(moved, f"the chunk references of {old.path!r} differ")
-            if self._has_copies:
-                await self._objects(moved, refs)
+            await self.references(refs, copied, f"snapshot {moved.info.id}, array {old.path!r}")
 
-    async def _objects(self, moved: MovedSnapshot, refs: ChunkRefs) -> None:
-        """Compare chunk objects that were copied, each once."""
+    async def references(self, refs: ChunkRefs, copied: ChunkRefs, where: str) -> None:
+        """Compare the references of one array, and the chunk objects that were copied for it."""
+        if not _same(refs, copied):
+            raise _differs(f"{where}: the chunk references differ")
+        if self._has_copies:
+            await self._objects(refs, where)
+
+    async def _objects(self, refs: ChunkRefs, where: str) -> None:
         objects = native_objects(refs)
         known: IdSet = self._compared.finish()
         new = np.flatnonzero(~known.contains(objects.chunk_id)).tolist()
@@ -66,7 +73,7 @@ class _Comparison:
             ]
             here = [self.target.assets.chunk_key(one) for one in ids]
             if await _digests(self.source, there) != await _digests(self.target, here):
-                raise _differs(moved, f"chunk objects differ, among them {here[0]}")
+                raise _differs(f"{where}: chunk objects differ, one of {', '.join(here[:3])}")
         self.num_chunks += len(new)
         self._compared.add(objects.chunk_id[new])
 
@@ -78,16 +85,19 @@ async def compare(
     reporter: Reporter,
     *,
     has_copies: bool,
+    has_refs: bool,
 ) -> int:
-    """Read every snapshot, manifest and copied chunk of both; returns how many chunk objects.
+    """Read every snapshot of both, with `has_refs` also manifests and copied chunks.
+
+    Returns how many chunk objects were compared.
 
     Raises:
         FormatError: something differs; nothing has been published yet.
     """
-    comparison = _Comparison(source, target, has_copies=has_copies)
+    comparison = Comparison(source, target, has_copies=has_copies)
     for done, moved in enumerate(history.moved):
         reporter.tell("compare snapshots", done, len(history.moved))
-        await comparison.snapshot(moved)
+        await comparison.snapshot(moved, has_refs=has_refs)
     return comparison.num_chunks
 
 
@@ -132,8 +142,8 @@ async def _digests(handle: RepoHandle, keys: Sequence[str]) -> list[bytes]:
     return [hashlib.blake2b(blob, digest_size=16).digest() for blob in blobs]
 
 
-def _differs(moved: MovedSnapshot, what: str) -> FormatError:
+def _differs(what: str) -> FormatError:
     return FormatError(
-        f"the migrated snapshot {moved.info.id} is not what snapshot {moved.source_id} is: {what}. "
-        "Nothing has been published; the source is as it was"
+        f"the migrated repository is not what its source is: {what}. Nothing has been published; "
+        "the source is as it was"
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,6 +29,24 @@ from icefloe.repo.handle import RepoHandle
 
 Source = tuple[ManifestId, NodeId]
 """An array in a manifest of the source."""
+
+
+class ManifestWork(NamedTuple):
+    """A manifest of the source, and the arrays in it that snapshots refer to."""
+
+    id: ManifestId
+    size_bytes: int
+    nodes: tuple[NodeId, ...]
+    snapshot_id: SnapshotId
+    """One of the snapshots. Ids of 16 bytes are known to whoever has read where they stand."""
+
+
+class ConvertedArray(NamedTuple):
+    """What became of an array in a manifest of the source; without `ref`, it has no chunks."""
+
+    source: Source
+    ref: ManifestRef | None = None
+    info: ManifestFileInfo | None = None
 
 
 class Conversion:
@@ -98,23 +117,50 @@ class Conversion:
         manifests = tuple(ref for ref in made if ref is not None)
         return replace(node, array=replace(node.array, manifests=manifests))
 
-    async def _write_manifests(self, snapshot: Snapshot) -> None:
-        missing: dict[ManifestId, list[Node]] = {}
+    def missing(self, snapshot: Snapshot) -> list[ManifestWork]:
+        """The manifests of a snapshot, as far as they are still to be converted."""
+        nodes: dict[ManifestId, list[NodeId]] = {}
         for node in snapshot.nodes:
             for ref in _manifests(node):
                 if (ref.id, node.id) not in self._made:
-                    missing.setdefault(ref.id, []).append(node)
-        for source_id, nodes in missing.items():
-            size = snapshot.manifest_files[source_id].size_bytes
-            (manifest,) = await self.source.assets.load_manifests([(source_id, size)])
-            for node in nodes:
-                refs = manifest.find(node.id)
-                key = (source_id, node.id)
-                self._made[key] = None if refs is None else await self._write(key, refs)
+                    nodes.setdefault(ref.id, []).append(node.id)
+        files = snapshot.manifest_files
+        return [
+            ManifestWork(source_id, files[source_id].size_bytes, tuple(wanted), snapshot.id)
+            for source_id, wanted in nodes.items()
+        ]
 
-    async def _write(self, source: Source, refs: ChunkRefs) -> ManifestRef | None:
-        if not len(refs):
-            return None
+    async def _write_manifests(self, snapshot: Snapshot) -> None:
+        for work in self.missing(snapshot):
+            self.take([made async for made, _ in self.write_arrays(work)])
+
+    def take(self, converted: Iterable[ConvertedArray]) -> None:
+        """Remember what was written, here or by another process."""
+        for source, ref, info in converted:
+            self._made[source] = ref
+            if info is not None:
+                self._files[info.id] = info
+                self.num_manifests += 1
+                self.num_refs += info.num_chunk_refs
+
+    async def write_arrays(
+        self, work: ManifestWork
+    ) -> AsyncIterator[tuple[ConvertedArray, ChunkRefs]]:
+        """Write a manifest for each array, after the chunks that it refers to.
+
+        The second value has the references of the source.
+        """
+        await self.source.assets.snapshot(work.snapshot_id)
+        (manifest,) = await self.source.assets.load_manifests([(work.id, work.size_bytes)])
+        for node_id in work.nodes:
+            source = (work.id, node_id)
+            refs = manifest.find(node_id)
+            if refs is None or not len(refs):
+                yield ConvertedArray(source), ChunkRefs.empty(0)
+            else:
+                yield await self._write(source, refs), refs
+
+    async def _write(self, source: Source, refs: ChunkRefs) -> ConvertedArray:
         objects = native_objects(refs)
         if self._base_url is not None:
             urls = [self._base_url + key for key in self._keys(objects)]
@@ -126,10 +172,8 @@ class Conversion:
         made = Manifest(new_id, (ArrayManifest(source[1], refs),))
         data = self.target.assets.encode_manifest(made)
         await self.target.assets.put_metadata_files([(layout.manifest_key(new_id), data)])
-        self.num_manifests += 1
-        self.num_refs += len(refs)
-        self._files[new_id] = ManifestFileInfo(new_id, len(data), len(refs))
-        return ManifestRef(new_id, tuple(refs.extents()))
+        info = ManifestFileInfo(new_id, len(data), len(refs))
+        return ConvertedArray(source, ManifestRef(new_id, tuple(refs.extents())), info)
 
     # -- chunks
 

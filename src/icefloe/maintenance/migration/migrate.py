@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, Protocol
 
 from icefloe.assets.assets import RepoObject, object_metadata
 from icefloe.config import RepositoryConfig
@@ -28,10 +28,10 @@ from icefloe.format.repo_info.snapshots import SnapshotInfo, SnapshotTable
 from icefloe.format.snapshot.file import ManifestFiles, Snapshot
 from icefloe.format.snapshot.nodes import NodeTable
 from icefloe.format.transaction_log import TransactionLog
-from icefloe.ids import SnapshotId
+from icefloe.ids import ManifestId, SnapshotId
 from icefloe.maintenance.listing import list_folder
 from icefloe.maintenance.migration.compare import compare
-from icefloe.maintenance.migration.convert import Conversion
+from icefloe.maintenance.migration.convert import Conversion, ConvertedArray, ManifestWork
 from icefloe.maintenance.migration.new_history import NewHistory, plan_history
 from icefloe.maintenance.migration.past_operations import past_operations
 from icefloe.maintenance.progress import Reporter
@@ -43,6 +43,27 @@ from icefloe.storage.drivers.probe import check_conditions_are_honoured
 from icefloe.storage.keys import PROBE_DIRECTORY
 
 ChunkMode = Literal["copy", "keep"]
+
+
+@record(frozen=True)
+class ConvertedAhead:
+    """What an engine has done before snapshots are written: all manifests and chunks."""
+
+    arrays: list[ConvertedArray]
+    chunks_copied: int
+    bytes_copied: int
+    chunks_compared: int
+
+
+class ManifestConverter(Protocol):
+    """Converts manifests and copies chunks somewhere else, such as on executors of Spark."""
+
+    def convert(
+        self, work: Sequence[ManifestWork], *, base_url: str | None, copies: bool, check: bool
+    ) -> ConvertedAhead:
+        """Do all of the work."""
+        ...
+
 
 _FOLDERS = (layout.SNAPSHOTS, layout.MANIFESTS, layout.TRANSACTIONS, layout.CHUNKS)
 _JSON = "application/json"
@@ -101,6 +122,7 @@ async def migrate(
     dry_run: bool,
     check: bool,
     reporter: Reporter,
+    engine: ManifestConverter | None = None,
 ) -> MigrationReport:
     """Make `target`, a handle of a repository that does not exist yet, from `source`.
 
@@ -140,13 +162,21 @@ async def migrate(
         copies_chunks=copies,
         present=present,
     )
+    ahead = ConvertedAhead([], 0, 0, 0)
+    if engine is not None:
+        work = await _all_work(conversion, history, reporter)
+        url = None if copies or stay else base_url(source)
+        ahead = engine.convert(work, base_url=url, copies=copies, check=check)
+        conversion.take(ahead.arrays)
     await _write_first(target, history.first)
     for done, moved in enumerate(history.moved):
         reporter.tell("migrate snapshots", done, len(history.moved))
         await conversion.convert(moved)
     compared = 0
     if check:
-        compared = await compare(source, target, history, reporter, has_copies=copies)
+        compared = await compare(
+            source, target, history, reporter, has_copies=copies, has_refs=engine is None
+        )
     await target.driver.sync()
     await _publish(target, history, new, new_tags)
     reporter.finish()
@@ -155,9 +185,9 @@ async def migrate(
         snapshots_without_log=[each.text for each in conversion.lacks_log],
         manifests=conversion.num_manifests,
         chunk_references=conversion.num_refs,
-        chunks_copied=conversion.num_chunks_copied,
-        bytes_copied=conversion.num_bytes_copied,
-        chunks_compared=compared,
+        chunks_copied=conversion.num_chunks_copied + ahead.chunks_copied,
+        bytes_copied=conversion.num_bytes_copied + ahead.bytes_copied,
+        chunks_compared=compared + ahead.chunks_compared,
     )
 
 
@@ -215,6 +245,20 @@ async def _plan(
             lost.append(info.id.text)
     renames = in_place and _shares_chunks(source, in_place=in_place)
     return plan_history(infos, is_empty, renames=renames), lost
+
+
+async def _all_work(
+    conversion: Conversion, history: NewHistory, reporter: Reporter
+) -> list[ManifestWork]:
+    """Every manifest that snapshots refer to, once, with all arrays that are wanted of it."""
+    found: dict[ManifestId, ManifestWork] = {}
+    for done, moved in enumerate(history.moved):
+        reporter.tell("find manifests", done, len(history.moved))
+        for work in conversion.missing(await conversion.source.assets.snapshot(moved.source_id)):
+            known = found.get(work.id)
+            nodes = work.nodes if known is None else {*known.nodes, *work.nodes}
+            found[work.id] = work._replace(nodes=tuple(sorted(nodes)))
+    return list(found.values())
 
 
 async def _count(source: RepoHandle, history: NewHistory, reporter: Reporter) -> tuple[int, int]:

@@ -1,0 +1,1 @@
+"""Migrations of large repositories: tasks convert manifests and copy chunks."""
