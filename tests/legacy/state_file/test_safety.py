@@ -1,7 +1,6 @@
 """Many writers of one state file: every acknowledged commit is in the history, exactly once.
 
-Runs of 8 x 3 commits by default; `make long` has 8 x 25 on a directory and on S3, and more waves of
-kills.
+Runs of 8 x 3 commits by default; `make long` has 8 x 25 on a directory and on S3, and kills.
 """
 
 from __future__ import annotations
@@ -62,10 +61,6 @@ def test_many_processes_on_a_directory_lose_nothing(tmp_path: Path) -> None:
     count_together(icefloe.local_filesystem_storage(tmp_path / "data"), tmp_path, NUM_TURNS)
 
 
-def test_processes_on_s3_lose_nothing(s3_server: S3Server, tmp_path: Path) -> None:
-    count_together(s3_server.storage(), tmp_path, FEW_TURNS)
-
-
 @pytest.mark.long
 def test_many_processes_on_s3_lose_nothing(s3_server: S3Server, tmp_path: Path) -> None:
     count_together(s3_server.storage(), tmp_path, NUM_TURNS)
@@ -93,10 +88,6 @@ def kill_waves(storage: Storage, folder: Path, num_waves: int) -> None:
         kill_at_random(storage, folder, seed, num_waves=num_waves)
     except AssertionError as error:
         raise AssertionError(f"with seed {seed}") from error
-
-
-def test_killed_processes_on_a_directory_lose_nothing_acknowledged(tmp_path: Path) -> None:
-    kill_waves(icefloe.local_filesystem_storage(tmp_path / "data"), tmp_path, 1)
 
 
 @pytest.mark.long
