@@ -1,1 +1,1 @@
-"""The classes people touch. Each method is a docstring and a call of an operation."""
+"""The public classes. Each method is a docstring and a call of an operation."""

@@ -32,7 +32,7 @@ _KINDS = {"branch.": "branch", "tag.": "tag", "snapshot.": "snapshot_id"}
 
 
 class Address(NamedTuple):
-    """Where a repository is, and which version of it is meant; None if the text names none."""
+    """The location of a repository, and a ref; None if the text has no ref."""
 
     url: str
     ref: str | None
@@ -43,14 +43,14 @@ class Address(NamedTuple):
 
 
 def is_address(text: str) -> bool:
-    """Whether a text is marked as a repository, so that nothing else can be meant by it."""
+    """Whether a text is explicitly marked as the address of a repository."""
     return text.startswith(_MARKS) or any(pipe in text for pipe in _PIPES)
 
 
 def parse_address(text: str) -> Address:
-    """Take an address apart.
+    """Split an address into its parts.
 
-    A local path that exists as it stands is a path, whatever signs are in it.
+    An existing local path is taken literally, whatever characters it contains.
 
     >>> parse_address("s3://bucket/weather@main")
     Address(url='s3://bucket/weather', ref='main')
@@ -82,9 +82,9 @@ def parse_address(text: str) -> Address:
 
 
 def _split_ref(path: str) -> tuple[str, str | None]:
-    """The path without its ref, and the ref: what is behind the last `@`.
+    """The path without its ref, and the ref, which follows the last `@`.
 
-    A query (`?region=...`) belongs to the path; the ref stands before or behind it.
+    A query (`?region=...`) belongs to the path. The ref may come before or after it.
     """
     base, mark, query = path.partition("?")
     if "@" in query:
@@ -97,7 +97,7 @@ def _split_ref(path: str) -> tuple[str, str | None]:
 def resolve_ref(repo: Repository, ref: str | None) -> dict[str, str]:
     """The keyword argument by which `readonly_session` and `ancestry` find a ref.
 
-    A name is a branch, else a tag, else the id of a snapshot. Without a name it is `main`.
+    A name is looked up as a branch, then as a tag, then as a snapshot id. The default is `main`.
 
     Raises:
         RefNotFoundError: it is none of them.

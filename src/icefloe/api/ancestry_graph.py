@@ -1,5 +1,7 @@
-"""History as a picture made of text, or of SVG in notebooks: one line a snapshot, one column a
-line of descent."""
+"""The history as a graph, drawn as text or, in notebooks, as SVG.
+
+Each snapshot is one row. Each branch of the history is one column.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from icefloe.ids import SnapshotId
 _COLOURS = (36, 33, 35, 32, 34, 31)
 _SVG_COLOURS = ("#1b9e77", "#d95f02", "#7570b3", "#66a61e", "#1f78b4", "#e7298a")
 _STEP = 24
-"""Pixels between two snapshots, and between two lines of descent."""
+"""Pixels between two rows, and between two columns."""
 
 
 class _Row(NamedTuple):
@@ -31,7 +33,7 @@ class _Row(NamedTuple):
 
 
 class AncestryGraph:
-    """`print` it for a terminal; `plain=True` leaves colours out."""
+    """The graph. `print` draws it in a terminal; `plain=True` omits colours."""
 
     def __init__(
         self, snapshots: Sequence[tuple[SnapshotInfo, list[str]]], *, plain: bool = False

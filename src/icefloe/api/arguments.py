@@ -1,7 +1,7 @@
-"""Arguments of the public methods: wrong types, and text that is none, are refused at the door.
+"""Type checks of the arguments of public methods.
 
-The annotations are the rule. Only plain classes are looked at (and unions and None); what is
-inside containers is checked where it is used.
+Arguments are checked against the annotations. Only plain classes, unions and None are checked; the
+items of containers are checked where they are used.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _HOMES = {
     "RescuePlan": "maintenance.rescue",
     "SpecVersion": "api.values",
 }
-"""Where names are defined that arguments are annotated with and that are not imported at once."""
+"""The modules of names in annotations that are imported on demand."""
 
 _HINTS = {
     "Storage": "make one with storage_from_url, local_filesystem_storage, s3_storage, ...",
@@ -41,7 +41,7 @@ _HINTS = {
 
 
 def check_arguments(owner: Class) -> Class:
-    """Let every public method of a class check its arguments against its annotations."""
+    """Make every public method of a class check its arguments against its annotations."""
     for name, member in list(vars(owner).items()):
         if name.startswith("_"):
             continue
@@ -77,8 +77,11 @@ def _checked(function: Function) -> Function:
 
 
 class _Rules:
-    """What a function admits, worked out when it is first called: there are many functions, a
-    program calls few of them, and annotations may name what is defined or imported later."""
+    """The classes that a function accepts, computed on its first call.
+
+    A program calls few of the many functions, and annotations may use names that are defined or
+    imported later.
+    """
 
     __slots__ = ("_function", "_rules", "_signature")
 
@@ -106,20 +109,20 @@ class _Rules:
 
 
 class _Later(dict[str, Any]):
-    """Names that annotations use and that are imported only for them."""
+    """Names that are imported only for annotations."""
 
     def __missing__(self, name: str) -> Any:
         return getattr(import_module(f"icefloe.{_HOMES[name]}"), name)
 
 
 def _resolved(function: Callable[..., Any], name: str) -> Any:
-    """What the annotation of an argument stands for."""
+    """The value of an argument's annotation."""
     names = inspect.unwrap(function).__globals__
     return eval(function.__annotations__[name], names, _Later())
 
 
 def _classes(hint: Any) -> tuple[type, ...]:
-    """The classes an annotation admits; none when it cannot be told by looking at a class."""
+    """The classes that an annotation accepts; empty if a class check is not sufficient."""
     if hint is None or hint is type(None):
         return (type(None),)
     if typing.get_origin(hint) in (Union, types.UnionType):
@@ -145,5 +148,5 @@ def _fits(value: Any, classes: tuple[type, ...]) -> bool:
 def _problem(where: str, name: str, value: Any, classes: tuple[type, ...]) -> str:
     wanted = " or ".join("None" if c is type(None) else c.__name__ for c in classes)
     hint = "".join(f"; {_HINTS[c.__name__]}" for c in classes if c.__name__ in _HINTS)
-    where = where.replace("Async.", ".")  # twins live in a base class nobody needs to know
+    where = where.replace("Async.", ".")  # the base class of the async twins is an internal detail
     return f"{where}(): {name} is {value!r:.80}, expected {wanted}{hint}"

@@ -1,4 +1,4 @@
-"""The argument `authorize_virtual_chunk_access`, checked at the door."""
+"""Validation of the argument `authorize_virtual_chunk_access`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ else:
 def authorizations(
     given: Mapping[str, AnyCredential | None] | None,
 ) -> dict[str, AnyCredential | None]:
-    """Credentials by prefix. Plain credentials are wrapped, and None is warned about."""
+    """Credentials by prefix. Plain credentials are wrapped. None gives a warning."""
     if not given:
         return {}
     for prefix in given:

@@ -1,4 +1,4 @@
-"""Older generations of the format, as something new can be created in them."""
+"""Older generations of the format in which repositories can be created."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class NewGeneration(ABC):
 class NumberedRefs(NewGeneration):
     """A repository whose branches are numbered files below `r/`, as documented in October 2024.
 
-    That document leaves open how metadata files are encoded: as JSON that is valid against its
-    schemas, as MessagePack, or as MessagePack behind the binary header that followed it, with or
-    without compression. A repository keeps the encoding it was created with. It has no place for a
-    saved configuration.
+    That document does not define the encoding of metadata files. They can be JSON that is valid
+    against its schemas, MessagePack, or MessagePack after the binary header of a later document,
+    with or without compression. A repository keeps the encoding it was created with. It cannot save
+    a configuration.
 
-    Attributes of a node that take more than `inline_attributes_bytes` as JSON go into an attributes
-    file; without a number none do. The number counts for this object only.
+    Attributes of a node with more than `inline_attributes_bytes` of JSON go into an attributes
+    file. None means that no attributes do. The setting applies to this object only.
     """
 
     encoding: Encoding = "json"
@@ -57,12 +57,12 @@ class NumberedRefs(NewGeneration):
 class StateFileDataset(NewGeneration):
     """A dataset with a state file and Parquet files, as documented in August 2024.
 
-    That document has columns of 16 bits for the shapes of arrays, so that no dimension is longer
-    than 65,535. `widths="wide"` has the same columns with 64 bits; a dataset keeps the widths it
-    was created with. It has no place for a saved configuration.
+    That document has 16-bit columns for the shapes of arrays, which limits a dimension to 65,535.
+    `widths="wide"` has the same columns with 64 bits. A dataset keeps the widths it was created
+    with. It cannot save a configuration.
 
-    With `store_root`, a URL or path of the same kind of storage, everything but the state file is
-    there. Repositories are opened where their state file is.
+    `store_root` is a URL or path of the same kind of storage, for all files except the state file.
+    A repository is opened at the location of its state file.
     """
 
     widths: Widths = "strict"

@@ -1,4 +1,4 @@
-"""A repository through both drivers: blocking, and for event loops when first asked for."""
+"""A repository through both drivers. The driver for event loops is created on first use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from icefloe.storage.spec import Storage
 
 
 class Handles:
-    """What `Repository`, `Session` and the store share. Pickles; caches stay behind."""
+    """The state shared by `Repository`, `Session` and the store. It pickles without its caches."""
 
     def __init__(self, first: RepoHandle, *, is_blocking: bool) -> None:
         virtual = first.assets.virtual.flavour(blocking=is_blocking)
@@ -25,7 +25,7 @@ class Handles:
 
     @property
     def blocking(self) -> RepoHandle:
-        """For code that waits."""
+        """The handle for blocking code."""
         if self._blocking is None:
             assert self._eventloop is not None
             self._blocking = _other(self._eventloop, blocking=True)
@@ -33,7 +33,7 @@ class Handles:
 
     @property
     def eventloop(self) -> RepoHandle:
-        """For code that runs inside an event loop."""
+        """The handle for code inside an event loop."""
         if self._eventloop is None:
             assert self._blocking is not None
             self._eventloop = _other(self._blocking, blocking=False)
@@ -41,7 +41,7 @@ class Handles:
 
     @property
     def either(self) -> RepoHandle:
-        """Whichever exists: for questions that need no storage."""
+        """Either handle, for queries that make no requests."""
         return self._blocking or self.eventloop
 
     @property
@@ -88,7 +88,7 @@ class Handles:
 
 
 def driver_for(storage: Storage, config: RepositoryConfig | None, *, blocking: bool) -> Driver:
-    """A driver with the storage's own defaults and the configured settings on top."""
+    """A driver with the defaults of the storage, overridden by the configured settings."""
     config = config or RepositoryConfig()
     settings = storage.default_settings()
     if config.storage is not None:
@@ -101,10 +101,10 @@ def driver_for(storage: Storage, config: RepositoryConfig | None, *, blocking: b
 
 
 def with_saved_settings(handle: RepoHandle, *, blocking: bool) -> RepoHandle:
-    """The handle with the driver that its configuration asks for.
+    """The handle with a driver for its configuration.
 
-    A repository is opened before its saved configuration is known, with a driver for the
-    settings that the caller gave.
+    A repository is opened before its saved configuration is known. The first driver therefore uses
+    only the settings of the caller.
     """
     driver = _driver_of(handle, blocking=blocking)
     if driver is handle.driver:

@@ -1,4 +1,4 @@
-"""What `Repository` can say about its own health, and do about it.
+"""The methods of `Repository` that verify and repair it.
 
 The `x_async` twin of every method that touches storage is generated from here.
 """
@@ -43,20 +43,20 @@ class RepositoryHealth(RepositoryHealthAsync):
         orphans: bool = True,
         max_findings: int = 1000,
     ) -> VerifyReport:
-        """Look whether everything that refs lead to is there, whole and consistent.
+        """Check that everything reachable from refs exists, is complete and is consistent.
 
         Every ref, snapshot, log and manifest is read and decoded; chunk objects are compared with
-        a listing of the storage. Nothing is written. `report.is_healthy` is the short answer,
-        `print(report)` a longer one, `report.findings` and `report.to_arrow()` have all rows.
+        a listing of the storage. Nothing is written. `report.is_healthy` is the result,
+        `print(report)` a summary. `report.findings` and `report.to_arrow()` have all rows.
 
-        Do not verify while objects are being collected: what is deleted meanwhile looks missing.
+        Do not verify during a garbage collection: objects that it deletes are reported as missing.
 
         Args:
             read_chunks: read every chunk and decode it with the codecs of its array.
-            virtual_sources: ask every virtual source once whether it is there, long enough and
-                unchanged. Needs the containers to be authorised.
+            virtual_sources: check with one request per virtual source that it exists, is long
+                enough and is unchanged. The containers have to be authorised.
             orphans: report objects that nothing refers to.
-            max_findings: how many findings of one kind are kept; all are counted.
+            max_findings: the number of findings of each kind to keep. All are counted.
         """
         options = verify.VerifyOptions(read_chunks, virtual_sources, orphans, max_findings)
         return run_blocking(verify.verify(self.handle, options))
@@ -72,7 +72,7 @@ class RepositoryHealth(RepositoryHealthAsync):
         orphans: bool = True,
         max_findings: int = 1000,
     ) -> VerifyReport:
-        """`verify` for a repository that may be too damaged to be opened.
+        """`verify` for a repository that may be too damaged to open.
 
         Raises:
             RepositoryNotFoundError: there is no trace of a repository.
@@ -90,11 +90,11 @@ class RepositoryHealth(RepositoryHealthAsync):
         return run_blocking(verify.verify(handle, options))
 
     def plan_repair(self, *, branch: str = "main", virtual_sources: bool = False) -> RepairPlan:
-        """Find the references of a branch that lead nowhere, for `run_repair` to drop.
+        """Find the dangling references of a branch, for `run_repair` to drop.
 
-        Those are references to chunk objects that are missing or too short, chunks without bytes
-        and manifests that cannot be read; with `virtual_sources` also references to files that are
-        gone, too short or changed. Dropped chunks read as the fill value.
+        These are references to chunk objects that are missing or too short, chunks without bytes,
+        and manifests that cannot be read. With `virtual_sources`, they include references to files
+        that are missing, too short or changed. Dropped chunks read as the fill value.
         """
         return run_blocking(
             repair.plan_repair(self.handle, branch, virtual_sources=virtual_sources)
@@ -103,31 +103,31 @@ class RepositoryHealth(RepositoryHealthAsync):
     def plan_repoint(
         self, old_prefix: str, new_prefix: str, *, branch: str = "main", check: bool = True
     ) -> RepairPlan:
-        """Let virtual references of a branch follow files that moved, for `run_repair` to commit.
+        """Plan to point virtual references of a branch at files that moved; see `run_repair`.
 
-        With `check` every file is asked for at its new place, which has to be authorised. Those
-        that are missing or too short there are left as they are, and the plan says so. References
-        keep their ETag where the file still has it; others demand that the file does not change
-        from now on.
+        With `check`, every file is requested at its new location, which has to be authorised.
+        References to files that are missing or too short there are not changed, and the plan lists
+        them. References keep their ETag if the file still has it. Other references require that the
+        file does not change from now on.
         """
         return run_blocking(
             repair.plan_repoint(self.handle, branch, old_prefix, new_prefix, check=check)
         )
 
     def run_repair(self, plan: RepairPlan, message: str | None = None) -> str:
-        """Commit what a plan says; returns the id of the new snapshot.
+        """Commit a repair plan. Returns the id of the new snapshot.
 
         Raises:
-            ConflictError: the branch has moved since the plan was made; make another one.
+            ConflictError: the branch has moved since the plan was made; make a new plan.
         """
         return run_blocking(repair.run_repair(self.handle, plan, message)).text
 
     @staticmethod
     def plan_rescue(storage: Storage) -> RescuePlan:
-        """Find out how a lost `repo` object or branch can be made again, for `run_rescue`.
+        """Plan how to rebuild a lost `repo` object or branch, for `run_rescue`.
 
-        A repo object is made from its newest copy below `overwritten/` and the snapshots that
-        were stored later. Branches whose tip is gone go back to what is left of their history.
+        A repo object is rebuilt from its newest copy below `overwritten/` and the snapshots that
+        were stored later. A branch whose tip is lost is reset to its newest remaining ancestor.
         """
         handle = run_blocking(
             open_damaged.open_damaged(
@@ -138,10 +138,10 @@ class RepositoryHealth(RepositoryHealthAsync):
 
     @staticmethod
     def run_rescue(storage: Storage, plan: RescuePlan) -> None:
-        """Write what a plan says.
+        """Execute a rescue plan.
 
         Raises:
-            ConflictError: something has changed since the plan was made; make another one.
+            ConflictError: the repository has changed since the plan was made; make a new plan.
         """
         handle = run_blocking(
             open_damaged.open_damaged(

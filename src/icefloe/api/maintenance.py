@@ -48,17 +48,17 @@ class RepositoryMaintenance(RepositoryMaintenanceAsync):
         snapshot_ids: Iterable[str] | None = None,
         dry_run: bool = False,
     ) -> set[str]:
-        """Take old snapshots out of the history; returns their ids. No data is deleted.
+        """Remove old snapshots from the history. Returns their ids. No data is deleted.
 
         Snapshots older than `older_than` expire. The first snapshot, the tip of `main`, and the
         tips of other branches and tags stay; those with expired tips can be deleted instead.
 
-        Beyond Icechunk: `keep_last` keeps the newest few snapshots of every branch (without
-        `older_than` all others expire), `keep_tagged` keeps tagged snapshots with all that led to
-        them, `branches` has a rule `Keep(since=..., last=...)` for single branches, and
-        `snapshot_ids` lets exactly these expire. With any of them a snapshot that loses its
-        parent goes to the nearest one that stays, else to the first of the history.
-        `dry_run` only tells what would expire.
+        Beyond Icechunk: `keep_last` keeps the newest snapshots of every branch (without
+        `older_than` all others expire). `keep_tagged` keeps tagged snapshots with their ancestors.
+        `branches` has a rule `Keep(since=..., last=...)` per branch. `snapshot_ids` expires exactly
+        these snapshots. With any of them, a snapshot that loses its parent gets the nearest
+        remaining ancestor as its parent, or else the first snapshot of the history.
+        `dry_run` only returns what would expire.
         """
         chosen = maintenance_values.expiration_rules(
             older_than,
@@ -86,13 +86,13 @@ class RepositoryMaintenance(RepositoryMaintenanceAsync):
         max_concurrent_listings: int | None = None,
         progress: Report | None = None,
     ) -> GCSummary:
-        """Delete objects that no branch or tag leads to and that were stored before an instant.
+        """Delete objects that are unreachable from branches and tags and were stored before a time.
 
-        A session of icefloe that wrote objects before that instant and has not committed them
-        fails when it commits. Official Icechunk does not notice: the instant has to be older than
-        the start of its longest session. `dry_run` only counts.
+        A session of icefloe fails to commit if it wrote objects before that time. Sessions of
+        official Icechunk do not detect this, so the time has to be before the start of the longest
+        one. `dry_run` only counts.
 
-        `progress` is called with a `Progress` now and then; without it a terminal shows a bar.
+        `progress` is called regularly with a `Progress`. Without it, a terminal shows a bar.
         """
         options = maintenance_values.collection_options(
             delete_object_older_than,
@@ -112,7 +112,7 @@ class RepositoryMaintenance(RepositoryMaintenanceAsync):
     def plan_garbage_collection(
         self, delete_object_older_than: datetime, *, progress: Report | None = None
     ) -> GarbagePlan:
-        """What a collection would delete, and why: to be printed, saved, approved and run."""
+        """A plan of what a collection would delete, and why. It can be printed, saved and run."""
         options = maintenance_values.collection_options(delete_object_older_than)
         with maintenance_values.reporter(progress) as report:
             return run_blocking(collect.plan_garbage(self.handle, options, report))
@@ -125,7 +125,7 @@ class RepositoryMaintenance(RepositoryMaintenanceAsync):
         max_consecutive_delete_failures: int = 50,
         progress: Report | None = None,
     ) -> GCSummary:
-        """Delete what a plan has, except what came into use since it was made.
+        """Delete the objects of a plan, except those that came into use since it was made.
 
         A run that was interrupted can be repeated with the same plan.
 
@@ -149,7 +149,7 @@ class RepositoryMaintenance(RepositoryMaintenanceAsync):
         max_concurrent_manifest_fetches: int = 500,
         progress: Report | None = None,
     ) -> ChunkStorageStats:
-        """How many bytes the chunks take of all snapshots that a branch or tag leads to."""
+        """The bytes of the chunks of all snapshots that are reachable from branches and tags."""
         limits = maintenance_values.limits(
             max_snapshots_in_memory=max_snapshots_in_memory,
             max_compressed_manifest_mem_bytes=max_compressed_manifest_mem_bytes,
@@ -167,7 +167,7 @@ class RepositoryMaintenance(RepositoryMaintenanceAsync):
         max_decoded_manifest_mem_bytes: int = 4 * 1024 * 1024 * 1024,
         max_concurrent_manifest_fetches: int = 500,
     ) -> int:
-        """The native bytes of `chunk_storage_stats`, which takes the place of this method."""
+        """The native bytes of `chunk_storage_stats`, which replaces this method."""
         maintenance_values.warn_about_total_chunks_storage()
         limits = maintenance_values.limits(
             max_snapshots_in_memory=max_snapshots_in_memory,
@@ -184,10 +184,10 @@ class RepositoryMaintenance(RepositoryMaintenanceAsync):
     def repack_chunks(
         self, message: str, *, branch: str, min_dead_fraction: float = 0.5
     ) -> str | None:
-        """Write chunks of packed objects anew in which at least so much is dead, and commit.
+        """Rewrite packed objects of which at least this fraction is dead, and commit.
 
         Returns the id of the new snapshot, or None if no object is dead enough. The old objects
-        are garbage when the older snapshots that need them have expired.
+        become garbage when the snapshots that need them have expired.
         """
         made = run_blocking(packed.repack(self.handle, branch, message, min_dead_fraction))
         return None if made is None else made.text
@@ -198,12 +198,12 @@ class RepositoryMaintenance(RepositoryMaintenanceAsync):
         return run_blocking(inspect.inspect_snapshot(self.handle, key))
 
     def inspect_manifest(self, manifest_id: str) -> dict[str, Any]:
-        """How many chunks of which kind a manifest holds, as plain values."""
+        """The number of chunks of each kind in a manifest, as plain values."""
         key = ManifestId.parse(manifest_id)
         return run_blocking(inspect.inspect_manifest(self.handle, key))
 
     def inspect_transaction_log(self, snapshot_id: str) -> dict[str, Any]:
-        """What a commit changed, as plain values; with that of expired commits before it."""
+        """The changes of a commit, and of expired commits right before it, as plain values."""
         key = SnapshotId.parse(snapshot_id)
         return run_blocking(inspect.inspect_transaction_log(self.handle, key))
 

@@ -1,4 +1,4 @@
-"""Arguments of the methods that keep a repository healthy, as the operations take them."""
+"""Converts the arguments of maintenance methods to those of the operations."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def limits(
     max_decoded_manifest_mem_bytes: int = 1,
     max_concurrent_manifest_fetches: int = 500,
 ) -> Limits:
-    """How much a walk may hold. One manifest is decoded at a time, whatever may be."""
+    """The memory limits of a walk. At least one manifest is decoded at a time."""
     _require_positive(
         max_snapshots_in_memory=max_snapshots_in_memory,
         max_compressed_manifest_mem_bytes=max_compressed_manifest_mem_bytes,
@@ -86,7 +86,7 @@ def collection_options(
     max_concurrent_listings: int | None = None,
     **of_the_walk: int,
 ) -> Options:
-    """How to collect; without a time for a plan that has its own."""
+    """The options of a collection. There is no time for a plan, which has its own."""
     _require_positive(
         max_concurrent_deletes=max_concurrent_deletes,
         max_consecutive_delete_failures=max_consecutive_delete_failures,
@@ -108,7 +108,7 @@ def _require_positive(**numbers: int) -> None:
 
 @contextmanager
 def reporter(progress: Report | None) -> Iterator[Reporter]:
-    """Where progress is told to, for the time of a call."""
+    """The receiver of progress reports during a call."""
     made = Reporter(progress)
     try:
         yield made
@@ -117,7 +117,7 @@ def reporter(progress: Report | None) -> Iterator[Reporter]:
 
 
 def warn_about_total_chunks_storage() -> None:
-    """Said by a method that another one has taken the place of."""
+    """The warning of a method that was replaced by another one."""
     warnings.warn(
         "total_chunks_storage and total_chunks_storage_async are deprecated: use "
         "chunk_storage_stats(...).native_bytes, which also tells of inline and virtual chunks",

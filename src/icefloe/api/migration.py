@@ -1,4 +1,4 @@
-"""`migrate_repository`: a repository of any generation becomes one of today's."""
+"""`migrate_repository`: from a repository of any generation to a current one."""
 
 from __future__ import annotations
 
@@ -36,22 +36,23 @@ def migrate_repository(
 ) -> MigrationReport:
     """Make a repository of spec version 2, or 1, with all snapshots, branches and tags of `repo`.
 
-    The source can be of any generation and is not changed. A migration that broke off is
-    continued by calling this again: nothing can be opened before it has come to its end.
+    The source can be of any generation and is not changed. Calling this again continues an
+    interrupted migration. The new repository cannot be opened before the migration is complete.
 
     Args:
         repo: the repository to migrate.
-        storage: where the new one is to be; an empty place, or what an earlier call left. Without
-            it the new repository lies beside the old files: only files are added. Nobody should
-            write to the old one meanwhile, nor afterwards: readers then see the new one.
+        storage: where to create the new repository: empty, or with the files of an interrupted
+            call. Without it, the new repository is created beside the old files, and files are
+            only added. Do not write to the old repository during the migration or afterwards:
+            readers then see the new one.
         spec_version: 2, or 1 in another storage.
-        config: saved with the new repository; without it, what was saved with the old one.
+        config: saved with the new repository. The default is the saved one of the old repository.
         chunks: "copy" chunk objects, or "keep" them where they are and refer to them as virtual
             chunks. Repositories of Icechunk 0.1 that are migrated in place keep theirs either way.
         dry_run: write nothing and report what would be done.
         check: read everything back and compare with the source before the new repository can
             be opened.
-        progress: called with the stage and how far it is; a terminal shows a bar without it.
+        progress: called with the stage and its progress. Without it, a terminal shows a bar.
 
     Raises:
         AlreadyExistsError: there is a repository in `storage`.
@@ -91,7 +92,7 @@ def target_handle(
 
 
 def own_container(handle: RepoHandle) -> VirtualChunkContainer:
-    """The container by which readers reach chunks that stay where the old repository is."""
+    """The container for chunks that stay in the old repository."""
     prefix, location = base_url(handle), handle.storage.location
     if isinstance(location, LocalLocation):
         return VirtualChunkContainer(prefix, local_filesystem_store(location.path))

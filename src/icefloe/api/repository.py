@@ -1,4 +1,4 @@
-"""`Repository`: the front of a repository. Each method is a docstring and one operation.
+"""`Repository`: the main public class. Each method is a docstring and one operation.
 
 The `x_async` twin of every method that touches storage is generated from here.
 """
@@ -100,15 +100,15 @@ class Repository(RepositoryMaintenance, RepositoryHealth, RepositoryAsync, Shown
         attribution: Attribution | None = None,
         generation: NewGeneration | None = None,
     ) -> Self:
-        """Start a new repository in an empty place.
+        """Create a repository in an empty location.
 
-        A configuration given here is saved with the repository. `check_clean_root=False` allows
-        a place where other objects lie. `attribution` labels the requests of this object.
+        A configuration given here is saved with the repository. `check_clean_root=False` allows a
+        location that has other objects. `attribution` labels the requests of this object.
         `generation` makes a repository of an older generation, such as `NumberedRefs()`.
 
         Raises:
-            AlreadyExistsError: another process created one at the same moment.
-            InvalidInputError: the place is not empty.
+            AlreadyExistsError: another process created one at the same time.
+            InvalidInputError: the location is not empty.
             StorageError: the storage ignores conditional writes, on which commits rely.
         """
         storage = storage.attributed(attribution)
@@ -136,7 +136,7 @@ class Repository(RepositoryMaintenance, RepositoryHealth, RepositoryAsync, Shown
         authorize_virtual_chunk_access: Mapping[str, AnyCredential | None] | None = None,
         attribution: Attribution | None = None,
     ) -> Self:
-        """Open an existing repository; `config` is laid over the saved configuration.
+        """Open an existing repository. `config` overrides the saved configuration.
 
         Virtual chunks can be read only below prefixes of containers that are authorised here,
         with credentials such as `containers_credentials` makes; `required_access` lists them.
@@ -168,7 +168,7 @@ class Repository(RepositoryMaintenance, RepositoryHealth, RepositoryAsync, Shown
         check_clean_root: bool = True,
         attribution: Attribution | None = None,
     ) -> Self:
-        """Open the repository, or create it if there is none; safe when several try at once."""
+        """Open the repository, or create it if there is none. Safe for concurrent callers."""
         storage = storage.attributed(attribution)
         return cls._from_handle(
             run_blocking(
@@ -222,9 +222,9 @@ class Repository(RepositoryMaintenance, RepositoryHealth, RepositoryAsync, Shown
         config: RepositoryConfig | None = None,
         authorize_virtual_chunk_access: Mapping[str, AnyCredential | None] | None = None,
     ) -> Self:
-        """The same repository with another configuration laid over the one in force.
+        """The same repository with a configuration that overrides the current one.
 
-        Without `authorize_virtual_chunk_access` what was authorised before still is.
+        Without `authorize_virtual_chunk_access`, the current authorisations are kept.
         """
         storage, merged = self._handles.storage, self._handles.config
         access = self._handles.virtual_access
@@ -264,7 +264,7 @@ class Repository(RepositoryMaintenance, RepositoryHealth, RepositoryAsync, Shown
 
     @property
     def config(self) -> RepositoryConfig:
-        """The configuration in force: saved, with what was given at opening on top."""
+        """The current configuration: the saved one, overridden by the one given at opening."""
         return self._handles.config
 
     @property
@@ -283,7 +283,7 @@ class Repository(RepositoryMaintenance, RepositoryHealth, RepositoryAsync, Shown
         return values.SpecVersion(self._handles.spec_version)
 
     def save_config(self) -> None:
-        """Save the configuration in force with the repository."""
+        """Save the current configuration with the repository."""
         return run_blocking(settings.save_config(self.handle))
 
     def set_default_commit_metadata(self, metadata: dict[str, Any]) -> None:
@@ -292,7 +292,7 @@ class Repository(RepositoryMaintenance, RepositoryHealth, RepositoryAsync, Shown
         self._handles.either.shared.default_commit_metadata = dict(metadata)
 
     def default_commit_metadata(self) -> dict[str, Any]:
-        """What `set_default_commit_metadata` set."""
+        """The metadata given to `set_default_commit_metadata`."""
         return dict(self._handles.either.shared.default_commit_metadata)
 
     def get_metadata(self) -> dict[str, Any]:
@@ -362,9 +362,9 @@ class Repository(RepositoryMaintenance, RepositoryHealth, RepositoryAsync, Shown
     def reset_branch(
         self, branch: str, snapshot_id: str, *, from_snapshot_id: str | None = None
     ) -> None:
-        """Point a branch at another snapshot; what it pointed at stays until it is collected.
+        """Point a branch at another snapshot. The old snapshots stay until they are collected.
 
-        With `from_snapshot_id` only if the branch still points there.
+        With `from_snapshot_id`, the branch is only moved if it still points there.
         """
         expected = None if from_snapshot_id is None else self.handle.snapshot_id(from_snapshot_id)
         return run_blocking(
@@ -376,7 +376,7 @@ class Repository(RepositoryMaintenance, RepositoryHealth, RepositoryAsync, Shown
         return run_blocking(refs.delete_branch(self.handle, branch))
 
     def create_tag(self, tag: str, snapshot_id: str) -> None:
-        """Create a tag, which points at its snapshot for good."""
+        """Create a tag. It always points at the same snapshot."""
         return run_blocking(refs.create_tag(self.handle, tag, self.handle.snapshot_id(snapshot_id)))
 
     def list_tags(self) -> set[str]:
@@ -439,7 +439,7 @@ class Repository(RepositoryMaintenance, RepositoryHealth, RepositoryAsync, Shown
         snapshot_id: str | None = None,
         plain: bool = False,
     ) -> AncestryGraph:
-        """The history of all branches, or of one ref, as a picture made of text."""
+        """The history of all branches, or of one ref, as a text graph."""
         lines = run_blocking(
             queries.graph_lines(self.handle, branch=branch, tag=tag, snapshot_id=snapshot_id)
         )
@@ -464,7 +464,7 @@ class Repository(RepositoryMaintenance, RepositoryHealth, RepositoryAsync, Shown
         to_tag: str | None = None,
         to_snapshot_id: str | None = None,
     ) -> Diff:
-        """What changed between two points of one line of history."""
+        """The changes between a snapshot and one of its ancestors."""
         start = {"branch": from_branch, "tag": from_tag, "snapshot_id": from_snapshot_id}
         end = {"branch": to_branch, "tag": to_tag, "snapshot_id": to_snapshot_id}
         return run_blocking(queries.diff_of(self.handle, start, end))
@@ -476,9 +476,9 @@ class Repository(RepositoryMaintenance, RepositoryHealth, RepositoryAsync, Shown
         tag: str | None = None,
         snapshot_id: str | None = None,
     ) -> list[RequiredAccess]:
-        """What a reader of a snapshot has to authorise: where its virtual chunks lie.
+        """The containers that a reader of a snapshot has to authorise for its virtual chunks.
 
-        Needs no authorisation itself and asks none of those places. Without arguments, `main`.
+        This needs no authorisation and makes no requests to the containers. The default is `main`.
         """
         if branch is None and tag is None and snapshot_id is None:
             branch = "main"
@@ -499,7 +499,7 @@ class Repository(RepositoryMaintenance, RepositoryHealth, RepositoryAsync, Shown
         snapshot_id: str | None = None,
         as_of: datetime | None = None,
     ) -> Session:
-        """A session that reads one snapshot: of a branch, a tag, by id, or a branch at a time."""
+        """A session that reads one snapshot: of a branch, a tag, an id, or a branch at a time."""
         instant = None if as_of is None else values.to_microseconds(as_of)
         state = run_blocking(
             queries.open_at(
@@ -513,7 +513,7 @@ class Repository(RepositoryMaintenance, RepositoryHealth, RepositoryAsync, Shown
         return Session(self._handles, run_blocking(sessions.open_writable(self.handle, branch)))
 
     def rearrange_session(self, branch: str) -> Session:
-        """A session that moves nodes, and can commit that to a branch. Needs spec version 2."""
+        """A session that moves nodes and commits the moves to a branch. Needs spec version 2."""
         return Session(self._handles, run_blocking(rearrange.open_rearrange(self.handle, branch)))
 
     def rewrite_manifests(
@@ -524,14 +524,14 @@ class Repository(RepositoryMaintenance, RepositoryHealth, RepositoryAsync, Shown
         metadata: dict[str, Any] | None = None,
         commit_method: CommitMethod = "new_commit",
     ) -> str:
-        """Write all manifests of a branch again and commit, or with "amend" replace the tip.
+        """Rewrite all manifests of a branch and commit, or replace the tip with "amend".
 
-        This is how a changed splitting configuration reaches data that is stored already: other
-        commits only split what they touch. The rules in force go into the commit's metadata.
+        This applies a changed splitting configuration to stored data. Other commits only split the
+        manifests that they rewrite. The current rules are recorded in the commit's metadata.
         Memory does not grow with the size of the arrays. Returns the id of the new snapshot.
 
         Raises:
-            ConflictError: someone else committed to the branch meanwhile; nothing has changed.
+            ConflictError: the branch has moved in the meantime; nothing has changed.
         """
         return run_blocking(
             rewrite.rewrite_manifests(self.handle, message, branch, metadata, commit_method)
@@ -547,9 +547,9 @@ class Repository(RepositoryMaintenance, RepositoryHealth, RepositoryAsync, Shown
         rebase_with: ConflictSolver | None = None,
         rebase_tries: int = 1_000,
     ) -> Iterator[IcechunkStore]:
-        """A store to write to; everything is committed at the end, or nothing if that fails.
+        """A store whose writes are committed at the end of the block, or discarded on an exception.
 
-        `rebase_with` and `rebase_tries` are those of `Session.commit`.
+        `rebase_with` and `rebase_tries` are passed to `Session.commit`.
         """
         session = self.writable_session(branch)
         yield session.store

@@ -63,7 +63,7 @@ class Session(SessionAsync, Shown):
         return Picture(self._title_(), list(fields.items()))
 
     def __eq__(self, value: object) -> bool:
-        # A session is only equal to itself, as in Icechunk: its changes are its own.
+        # A session is only equal to itself, as in Icechunk, because its changes are not shared.
         return isinstance(value, Session) and self._state is value._state
 
     __hash__ = None  # type: ignore[assignment]
@@ -139,7 +139,7 @@ class Session(SessionAsync, Shown):
         return diff.make_diff([log], known)
 
     def discard_changes(self) -> None:
-        """Forget all uncommitted changes."""
+        """Discard all uncommitted changes."""
         if self.read_only:
             raise ReadOnlyError("a read-only session has no changes to discard")
         self._state.discard()
@@ -155,13 +155,13 @@ class Session(SessionAsync, Shown):
     ) -> str:
         """Make the changes the new tip of the branch, and return the new snapshot's id.
 
-        Afterwards the session is read-only, at that snapshot. With `rebase_with`, a session that
-        others have overtaken is rebased with this solver, up to `rebase_tries` times.
+        Afterwards the session is read-only, at that snapshot. With `rebase_with`, a session whose
+        branch has moved is rebased with this solver, up to `rebase_tries` times.
 
         Raises:
-            ConflictError: the branch moved since the session was opened. The session keeps its
+            ConflictError: the branch has moved since the session was opened. The session keeps its
                 changes.
-            RebaseFailedError: others have made changes that contradict those of the session.
+            RebaseFailedError: newer commits conflict with the changes of the session.
         """
         if rebase_tries < 0:
             raise InvalidInputError(
@@ -180,14 +180,14 @@ class Session(SessionAsync, Shown):
         ).text
 
     def rebase(self, solver: ConflictSolver) -> None:
-        """Bring the session up to the tip of its branch, keeping its changes.
+        """Move the session to the tip of its branch and keep its changes.
 
-        Commits that others have made are gone through one by one; the solver decides about
-        what both have changed.
+        The newer commits are replayed one by one. The solver settles conflicts with the session's
+        changes.
 
         Raises:
-            RebaseFailedError: a conflict was not settled. The session is at the last commit
-                before it, and can be rebased again with another solver.
+            RebaseFailedError: a conflict was not settled. The session is at the last commit before
+                it, and can be rebased again with another solver.
         """
         run_blocking(rebase.rebase(self.workspace, solver))
 
@@ -198,7 +198,7 @@ class Session(SessionAsync, Shown):
         metadata: dict[str, Any] | None = None,
         allow_empty: bool = False,
     ) -> str:
-        """Replace the tip of the branch by a snapshot that also has these changes."""
+        """Replace the tip of the branch with a snapshot that also has these changes."""
         return run_blocking(
             commit.amend(self.workspace, message, metadata, allow_empty=allow_empty)
         ).text
@@ -212,8 +212,8 @@ class Session(SessionAsync, Shown):
     def fork(self) -> ForkSession:
         """A session for a worker: it can be pickled, written to, sent back and merged.
 
-        It starts from this session as it is now; changes that are not committed yet are stored
-        aside for it (one snapshot file and its manifests). One fork can be sent to many workers.
+        It starts from the current state of this session. Uncommitted changes are stored for it as
+        an unlisted snapshot and its manifests. One fork can be sent to many workers.
         """
         return ForkSession(self._handles, run_blocking(forks.fork_session(self.workspace)))
 
@@ -222,10 +222,10 @@ class Session(SessionAsync, Shown):
         return ForkSession(self._handles, await forks.fork_session(self._aio_workspace))
 
     def merge(self, *others: Session) -> None:
-        """Take over the changes of forks: of all of them, or if one does not fit, of none.
+        """Merge the changes of forks into this session. Either all forks are merged, or none.
 
-        Forks may touch different nodes, and different chunks of one array. Of two writes of one
-        chunk the one merged last counts.
+        Forks may change different nodes, and different chunks of one array. If two forks wrote the
+        same chunk, the one merged last wins.
 
         Raises:
             SessionStateError: a fork changed a node that another one or this session changed
@@ -248,21 +248,21 @@ class Session(SessionAsync, Shown):
     def move(self, from_path: str, to_path: str) -> None:
         """Move or rename a group or an array, with everything below it.
 
-        Needs a session made by `Repository.rearrange_session`. Nothing is copied, and moves
-        happen in order: two nodes swap places by way of a third name.
+        Needs a session made by `Repository.rearrange_session`. Nothing is copied. Moves are applied
+        in order, so two nodes swap places by way of a third name.
 
         Raises:
             NodeNotFoundError: there is no node at `from_path`.
             AlreadyExistsError: there is one at `to_path`.
-            SessionStateError: `to_path` lies inside `from_path`, or not in an existing group.
+            SessionStateError: `to_path` is inside `from_path`, or not in an existing group.
         """
         return run_blocking(rearrange.move_node(self.workspace, from_path, to_path))
 
     def shift_array(self, array_path: str, chunk_offset: Iterable[int]) -> None:
         """Move all chunks of an array by a number of chunks along each dimension.
 
-        No bytes are copied. Chunks that leave the array are gone: resize it first to keep them.
-        Where they came from the array has its fill value. Only regular chunk grids can do this.
+        No bytes are copied. Chunks that leave the array are dropped; resize the array first to keep
+        them. Vacated chunks read as the fill value. The chunk grid has to be regular.
         """
         return run_blocking(move_chunks.shift_array(self.workspace, array_path, chunk_offset))
 
@@ -272,13 +272,12 @@ class Session(SessionAsync, Shown):
         forward: Callable[[Iterable[int]], Iterable[int] | None],
         backward: Callable[[Iterable[int]], Iterable[int] | None] | None = None,
     ) -> None:
-        """Give the chunks of an array other indices; no bytes are copied.
+        """Move the chunks of an array to other indices. No bytes are copied.
 
-        `forward` is called with the index of every chunk that was written, and returns its new
-        one, or None to leave the chunk in place. A chunk nobody replaces stays where it was,
-        unless `backward`, the inverse of `forward`, returns None for it, or an index that has
-        no chunk: then it is cleared. Exceptions of the functions come through, and nothing
-        has changed.
+        `forward` is called with the index of every existing chunk. It returns the new index, or
+        None to leave the chunk in place. An old index to which no chunk is moved keeps its chunk,
+        unless `backward`, the inverse of `forward`, returns None or an index without a chunk for
+        it. Then it is cleared. If a function raises an exception, nothing changes.
         """
         return run_blocking(
             move_chunks.reindex_array(self.workspace, array_path, forward, backward)
@@ -287,23 +286,23 @@ class Session(SessionAsync, Shown):
     # -- questions about nodes and chunks
 
     def get_node_id(self, path: str) -> str:
-        """The id of a node, which it keeps when it is moved or renamed."""
+        """The id of a node. Moving or renaming does not change it."""
         return run_blocking(session_queries.node_id(self.workspace, path)).text
 
     def chunk_type(self, array_path: str, chunk_coordinates: Sequence[int]) -> ChunkType:
-        """Where the bytes of a chunk are; uninitialized when it was never written."""
+        """Where the bytes of a chunk are; uninitialized if it was never written."""
         return values.ChunkType(
             run_blocking(session_queries.chunk_kind(self.workspace, array_path, chunk_coordinates))
         )
 
     def all_virtual_chunk_locations(self) -> list[str]:
-        """The location of every virtual chunk, one entry a chunk."""
+        """The location of every virtual chunk, one entry per chunk."""
         return run_blocking(session_queries.virtual_locations(self.workspace))
 
     async def chunk_coordinates(
         self, array_path: str, batch_size: int = 1000
     ) -> AsyncIterator[tuple[int, ...]]:
-        """The index of every chunk of an array that was written, in ascending order."""
+        """The index of every existing chunk of an array, in ascending order."""
         if batch_size < 1:
             raise InvalidInputError(f"batch_size is {batch_size}, expected at least 1")
         view = self._state.view
@@ -317,9 +316,9 @@ class Session(SessionAsync, Shown):
 class ForkSession(Session):
     """A session that can be pickled with its changes. Made by `Session.fork`.
 
-    It cannot be committed; `Session.merge` brings its changes back. Pickling waits until every
-    chunk it wrote is stored for good. What was unpickled reads its snapshot when it is first
-    used, so a fork that only comes back to be merged costs no request.
+    It cannot be committed; `Session.merge` merges its changes into the original session. Pickling
+    waits until every chunk it wrote is durably stored. An unpickled fork reads its snapshot on
+    first use, so a fork that is only merged makes no request.
     """
 
     _arrived: ForkChanges | None = None

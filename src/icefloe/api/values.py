@@ -1,4 +1,4 @@
-"""The values that repositories and sessions hand out: ids as text, times as datetimes."""
+"""The values that repositories and sessions return: ids as text, times as datetimes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def to_datetime(microseconds: int) -> datetime:
 
 
 def to_microseconds(instant: datetime) -> int:
-    """A time as the format stores it; without a zone it is taken as local time."""
+    """A time as the format stores it. A time without a zone is local time."""
     return (instant.astimezone(UTC) - _EPOCH) // timedelta(microseconds=1)
 
 
@@ -70,7 +70,7 @@ class ChunkType(NamedNumber):
 
 
 class Value(Shown):
-    """What a repository tells about itself: fields, shown one a line."""
+    """A value with fields, shown one per line."""
 
     __slots__ = ()
 
@@ -87,7 +87,7 @@ def _shown(value: object) -> Any:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SnapshotInfo(Value):
-    """A snapshot, as history shows it."""
+    """A snapshot of the history."""
 
     shown_in: ClassVar[str] = "snapshots"
 
@@ -105,7 +105,7 @@ class SnapshotInfo(Value):
 
     @classmethod
     def along(cls, line: Line) -> Iterator[SnapshotInfo]:
-        """Snapshots and their ancestors, a page of them at a time: few callers want all."""
+        """Snapshots and their ancestors, one page at a time, because few callers need all."""
         if isinstance(line, list):
             yield from map(cls.of, line)
             return
@@ -142,7 +142,7 @@ class ManifestFileInfo(Value):
 
 
 class RepoAvailability(NamedNumber):
-    """Whether a repository takes writes."""
+    """Whether a repository accepts writes."""
 
     online = 0
     read_only = 1
@@ -160,8 +160,8 @@ class RepoStatus(Value):
 
     @classmethod
     def of(cls, status: repo_info.RepoStatus) -> RepoStatus:
-        # The third state, offline, was only ever declared, and newer versions may declare more.
-        # None of them lets us write.
+        # The third state, offline, is declared but never used, and newer versions may declare more.
+        # None of them allows writes.
         is_online = status.availability == repo_info.RepoAvailability.ONLINE
         availability = RepoAvailability.online if is_online else RepoAvailability.read_only
         reason = status.limited_availability_reason
@@ -177,7 +177,7 @@ class RepoStatus(Value):
 
 
 class UpdateType:
-    """What an entry of the operations log records: one of the classes inside."""
+    """The kinds of entries of the operations log, one class each."""
 
     __match_args__: ClassVar[tuple[str, ...]] = ()
 
@@ -215,7 +215,7 @@ class UpdateType:
     FeatureFlagChanged: ClassVar[type[UpdateType]]
     RepoStatusChanged: ClassVar[type[UpdateType]]
     Unknown: ClassVar[type[UpdateType]]
-    """An operation that only a newer version knows; `number` is the format's number for it."""
+    """An operation of a newer version; `number` is its number in the format."""
 
 
 def _update_class(kind: str) -> type[UpdateType]:

@@ -51,7 +51,7 @@ class RepositoryHealthAsync:
     ) -> VerifyReport:
         """Like `verify`, inside an event loop.
 
-        Look whether everything that refs lead to is there, whole and consistent.
+        Check that everything reachable from refs exists, is complete and is consistent.
         """
         options = verify.VerifyOptions(read_chunks, virtual_sources, orphans, max_findings)
         return await verify.verify(self._aio_handle, options)
@@ -69,7 +69,7 @@ class RepositoryHealthAsync:
     ) -> VerifyReport:
         """Like `verify_storage`, inside an event loop.
 
-        `verify` for a repository that may be too damaged to be opened.
+        `verify` for a repository that may be too damaged to open.
         """
         handle = await open_damaged.open_damaged(
             storage,
@@ -86,7 +86,7 @@ class RepositoryHealthAsync:
     ) -> RepairPlan:
         """Like `plan_repair`, inside an event loop.
 
-        Find the references of a branch that lead nowhere, for `run_repair` to drop.
+        Find the dangling references of a branch, for `run_repair` to drop.
         """
         return await repair.plan_repair(self._aio_handle, branch, virtual_sources=virtual_sources)
 
@@ -95,7 +95,7 @@ class RepositoryHealthAsync:
     ) -> RepairPlan:
         """Like `plan_repoint`, inside an event loop.
 
-        Let virtual references of a branch follow files that moved, for `run_repair` to commit.
+        Plan to point virtual references of a branch at files that moved; see `run_repair`.
         """
         return await repair.plan_repoint(
             self._aio_handle, branch, old_prefix, new_prefix, check=check
@@ -104,7 +104,7 @@ class RepositoryHealthAsync:
     async def run_repair_async(self, plan: RepairPlan, message: str | None = None) -> str:
         """Like `run_repair`, inside an event loop.
 
-        Commit what a plan says; returns the id of the new snapshot.
+        Commit a repair plan. Returns the id of the new snapshot.
         """
         return (await repair.run_repair(self._aio_handle, plan, message)).text
 
@@ -112,7 +112,7 @@ class RepositoryHealthAsync:
     async def plan_rescue_async(storage: Storage) -> RescuePlan:
         """Like `plan_rescue`, inside an event loop.
 
-        Find out how a lost `repo` object or branch can be made again, for `run_rescue`.
+        Plan how to rebuild a lost `repo` object or branch, for `run_rescue`.
         """
         handle = await open_damaged.open_damaged(
             storage, driver_for(storage, None, blocking=False), None, Clock()
@@ -121,7 +121,7 @@ class RepositoryHealthAsync:
 
     @staticmethod
     async def run_rescue_async(storage: Storage, plan: RescuePlan) -> None:
-        """Like `run_rescue`, inside an event loop: Write what a plan says."""
+        """Like `run_rescue`, inside an event loop: Execute a rescue plan."""
         handle = await open_damaged.open_damaged(
             storage, driver_for(storage, None, blocking=False), None, Clock()
         )

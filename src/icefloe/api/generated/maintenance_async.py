@@ -58,7 +58,7 @@ class RepositoryMaintenanceAsync:
     ) -> set[str]:
         """Like `expire_snapshots`, inside an event loop.
 
-        Take old snapshots out of the history; returns their ids. No data is deleted.
+        Remove old snapshots from the history. Returns their ids. No data is deleted.
         """
         chosen = maintenance_values.expiration_rules(
             older_than,
@@ -88,7 +88,7 @@ class RepositoryMaintenanceAsync:
     ) -> GCSummary:
         """Like `garbage_collect`, inside an event loop.
 
-        Delete objects that no branch or tag leads to and that were stored before an instant.
+        Delete objects that are unreachable from branches and tags and were stored before a time.
         """
         options = maintenance_values.collection_options(
             delete_object_older_than,
@@ -108,7 +108,7 @@ class RepositoryMaintenanceAsync:
     ) -> GarbagePlan:
         """Like `plan_garbage_collection`, inside an event loop.
 
-        What a collection would delete, and why: to be printed, saved, approved and run.
+        A plan of what a collection would delete, and why. It can be printed, saved and run.
         """
         options = maintenance_values.collection_options(delete_object_older_than)
         with maintenance_values.reporter(progress) as report:
@@ -124,7 +124,7 @@ class RepositoryMaintenanceAsync:
     ) -> GCSummary:
         """Like `run_garbage_collection`, inside an event loop.
 
-        Delete what a plan has, except what came into use since it was made.
+        Delete the objects of a plan, except those that came into use since it was made.
         """
         options = maintenance_values.collection_options(
             None,
@@ -145,7 +145,7 @@ class RepositoryMaintenanceAsync:
     ) -> ChunkStorageStats:
         """Like `chunk_storage_stats`, inside an event loop.
 
-        How many bytes the chunks take of all snapshots that a branch or tag leads to.
+        The bytes of the chunks of all snapshots that are reachable from branches and tags.
         """
         limits = maintenance_values.limits(
             max_snapshots_in_memory=max_snapshots_in_memory,
@@ -166,7 +166,7 @@ class RepositoryMaintenanceAsync:
     ) -> int:
         """Like `total_chunks_storage`, inside an event loop.
 
-        The native bytes of `chunk_storage_stats`, which takes the place of this method.
+        The native bytes of `chunk_storage_stats`, which replaces this method.
         """
         maintenance_values.warn_about_total_chunks_storage()
         limits = maintenance_values.limits(
@@ -189,7 +189,7 @@ class RepositoryMaintenanceAsync:
     ) -> str | None:
         """Like `repack_chunks`, inside an event loop.
 
-        Write chunks of packed objects anew in which at least so much is dead, and commit.
+        Rewrite packed objects of which at least this fraction is dead, and commit.
         """
         made = await packed.repack(self._aio_handle, branch, message, min_dead_fraction)
         return None if made is None else made.text
@@ -205,7 +205,7 @@ class RepositoryMaintenanceAsync:
     async def inspect_manifest_async(self, manifest_id: str) -> dict[str, Any]:
         """Like `inspect_manifest`, inside an event loop.
 
-        How many chunks of which kind a manifest holds, as plain values.
+        The number of chunks of each kind in a manifest, as plain values.
         """
         key = ManifestId.parse(manifest_id)
         return await inspect.inspect_manifest(self._aio_handle, key)
@@ -213,7 +213,7 @@ class RepositoryMaintenanceAsync:
     async def inspect_transaction_log_async(self, snapshot_id: str) -> dict[str, Any]:
         """Like `inspect_transaction_log`, inside an event loop.
 
-        What a commit changed, as plain values; with that of expired commits before it.
+        The changes of a commit, and of expired commits right before it, as plain values.
         """
         key = SnapshotId.parse(snapshot_id)
         return await inspect.inspect_transaction_log(self._aio_handle, key)

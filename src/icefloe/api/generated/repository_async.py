@@ -74,7 +74,7 @@ class RepositoryAsync:
         attribution: Attribution | None = None,
         generation: NewGeneration | None = None,
     ) -> Self:
-        """Like `create`, inside an event loop: Start a new repository in an empty place."""
+        """Like `create`, inside an event loop: Create a repository in an empty location."""
         storage = storage.attributed(attribution)
         return cls._from_handle(
             await lifecycle.create_repository(
@@ -100,7 +100,7 @@ class RepositoryAsync:
     ) -> Self:
         """Like `open`, inside an event loop.
 
-        Open an existing repository; `config` is laid over the saved configuration.
+        Open an existing repository. `config` overrides the saved configuration.
         """
         storage = storage.attributed(attribution)
         return cls._from_handle(
@@ -126,7 +126,7 @@ class RepositoryAsync:
     ) -> Self:
         """Like `open_or_create`, inside an event loop.
 
-        Open the repository, or create it if there is none; safe when several try at once.
+        Open the repository, or create it if there is none. Safe for concurrent callers.
         """
         storage = storage.attributed(attribution)
         return cls._from_handle(
@@ -180,7 +180,7 @@ class RepositoryAsync:
     ) -> Self:
         """Like `reopen`, inside an event loop.
 
-        The same repository with another configuration laid over the one in force.
+        The same repository with a configuration that overrides the current one.
         """
         storage, merged = (self._handles.storage, self._handles.config)
         access = self._handles.virtual_access
@@ -202,7 +202,7 @@ class RepositoryAsync:
     async def save_config_async(self) -> None:
         """Like `save_config`, inside an event loop.
 
-        Save the configuration in force with the repository.
+        Save the current configuration with the repository.
         """
         return await settings.save_config(self._aio_handle)
 
@@ -272,7 +272,7 @@ class RepositoryAsync:
     ) -> None:
         """Like `reset_branch`, inside an event loop.
 
-        Point a branch at another snapshot; what it pointed at stays until it is collected.
+        Point a branch at another snapshot. The old snapshots stay until they are collected.
         """
         expected = (
             None if from_snapshot_id is None else self._aio_handle.snapshot_id(from_snapshot_id)
@@ -288,7 +288,7 @@ class RepositoryAsync:
     async def create_tag_async(self, tag: str, snapshot_id: str) -> None:
         """Like `create_tag`, inside an event loop.
 
-        Create a tag, which points at its snapshot for good.
+        Create a tag. It always points at the same snapshot.
         """
         return await refs.create_tag(
             self._aio_handle, tag, self._aio_handle.snapshot_id(snapshot_id)
@@ -342,7 +342,7 @@ class RepositoryAsync:
     ) -> AncestryGraph:
         """Like `ancestry_graph`, inside an event loop.
 
-        The history of all branches, or of one ref, as a picture made of text.
+        The history of all branches, or of one ref, as a text graph.
         """
         lines = await queries.graph_lines(
             self._aio_handle, branch=branch, tag=tag, snapshot_id=snapshot_id
@@ -361,7 +361,7 @@ class RepositoryAsync:
     ) -> Diff:
         """Like `diff`, inside an event loop.
 
-        What changed between two points of one line of history.
+        The changes between a snapshot and one of its ancestors.
         """
         start = {"branch": from_branch, "tag": from_tag, "snapshot_id": from_snapshot_id}
         end = {"branch": to_branch, "tag": to_tag, "snapshot_id": to_snapshot_id}
@@ -372,7 +372,7 @@ class RepositoryAsync:
     ) -> list[RequiredAccess]:
         """Like `required_access`, inside an event loop.
 
-        What a reader of a snapshot has to authorise: where its virtual chunks lie.
+        The containers that a reader of a snapshot has to authorise for its virtual chunks.
         """
         if branch is None and tag is None and (snapshot_id is None):
             branch = "main"
@@ -391,7 +391,7 @@ class RepositoryAsync:
     ) -> Session:
         """Like `readonly_session`, inside an event loop.
 
-        A session that reads one snapshot: of a branch, a tag, by id, or a branch at a time.
+        A session that reads one snapshot: of a branch, a tag, an id, or a branch at a time.
         """
         instant = None if as_of is None else values.to_microseconds(as_of)
         state = await queries.open_at(
@@ -409,7 +409,7 @@ class RepositoryAsync:
     async def rearrange_session_async(self, branch: str) -> Session:
         """Like `rearrange_session`, inside an event loop.
 
-        A session that moves nodes, and can commit that to a branch. Needs spec version 2.
+        A session that moves nodes and commits the moves to a branch. Needs spec version 2.
         """
         return Session(self._handles, await rearrange.open_rearrange(self._aio_handle, branch))
 
@@ -423,7 +423,7 @@ class RepositoryAsync:
     ) -> str:
         """Like `rewrite_manifests`, inside an event loop.
 
-        Write all manifests of a branch again and commit, or with "amend" replace the tip.
+        Rewrite all manifests of a branch and commit, or replace the tip with "amend".
         """
         return (
             await rewrite.rewrite_manifests(

@@ -86,7 +86,7 @@ class SessionAsync:
     async def rebase_async(self, solver: ConflictSolver) -> None:
         """Like `rebase`, inside an event loop.
 
-        Bring the session up to the tip of its branch, keeping its changes.
+        Move the session to the tip of its branch and keep its changes.
         """
         await rebase.rebase(self._aio_workspace, solver)
 
@@ -95,7 +95,7 @@ class SessionAsync:
     ) -> str:
         """Like `amend`, inside an event loop.
 
-        Replace the tip of the branch by a snapshot that also has these changes.
+        Replace the tip of the branch with a snapshot that also has these changes.
         """
         return (
             await commit.amend(self._aio_workspace, message, metadata, allow_empty=allow_empty)
@@ -130,14 +130,14 @@ class SessionAsync:
     ) -> None:
         """Like `reindex_array`, inside an event loop.
 
-        Give the chunks of an array other indices; no bytes are copied.
+        Move the chunks of an array to other indices. No bytes are copied.
         """
         return await move_chunks.reindex_array(self._aio_workspace, array_path, forward, backward)
 
     async def get_node_id_async(self, path: str) -> str:
         """Like `get_node_id`, inside an event loop.
 
-        The id of a node, which it keeps when it is moved or renamed.
+        The id of a node. Moving or renaming does not change it.
         """
         return (await session_queries.node_id(self._aio_workspace, path)).text
 
@@ -146,7 +146,7 @@ class SessionAsync:
     ) -> ChunkType:
         """Like `chunk_type`, inside an event loop.
 
-        Where the bytes of a chunk are; uninitialized when it was never written.
+        Where the bytes of a chunk are; uninitialized if it was never written.
         """
         return values.ChunkType(
             await session_queries.chunk_kind(self._aio_workspace, array_path, chunk_coordinates)
@@ -155,6 +155,6 @@ class SessionAsync:
     async def all_virtual_chunk_locations_async(self) -> list[str]:
         """Like `all_virtual_chunk_locations`, inside an event loop.
 
-        The location of every virtual chunk, one entry a chunk.
+        The location of every virtual chunk, one entry per chunk.
         """
         return await session_queries.virtual_locations(self._aio_workspace)
