@@ -74,6 +74,8 @@ def session_merge_reduction(
 
 def _sessions(array: Any) -> list[Any]:
     """One task a block, which writes it and returns the fork."""
+    if not hasattr(array, "map_blocks"):
+        raise TypeError(f"Expected a dask array, received {type(array)!r}")
     none = np.empty((0,) * array.ndim, object)
     blocks = array.map_blocks(extract_session, dtype=object, meta=none)
     found: list[Any] = blocks.to_delayed().ravel().tolist()

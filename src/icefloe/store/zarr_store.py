@@ -283,7 +283,8 @@ def _buffer(data: Readable | None, prototype: BufferPrototype | None) -> Buffer 
 def _bytes_of(value: Buffer) -> Any:
     if not isinstance(value, Buffer):
         raise TypeError(
-            f"IcechunkStore.set(): `value` must be a Buffer instance, found {type(value)}"
+            "IcechunkStore.set(): `value` must be a Buffer instance. "
+            f"Got an instance of {type(value)} instead."
         )
     return value.as_numpy_array()
 
