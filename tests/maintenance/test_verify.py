@@ -40,7 +40,7 @@ def copied(made: Path, place: Path) -> World:
     kept = made / "kept"
     if not kept.exists():
         shutil.copytree(made / "sources", kept)
-    shutil.rmtree(made / "sources")
+    shutil.rmtree(made / "sources", ignore_errors=True)
     shutil.copytree(kept, made / "sources")
     return World(place / "repository", made / "sources")
 

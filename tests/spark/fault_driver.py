@@ -19,10 +19,12 @@ from pyspark.sql import SparkSession
 import icefloe.spark
 from tests.spark.danger import Fault
 from tests.spark.fault_jobs import JOBS, Place
+from tests.spark.maintenance_jobs import MAINTENANCE_JOBS
 
 MARK = "fault driver: "
 """What its own lines begin with: Java writes to the same output."""
 PARK_SECONDS = 120.0
+_JOBS = {**JOBS, **MAINTENANCE_JOBS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ def main(master: str, *settings: str) -> None:
 
 
 def _obey(spark: SparkSession, order: Order) -> None:
-    job, place, fault = JOBS[order.job], Place(Path(order.folder)), order.fault
+    job, place, fault = _JOBS[order.job], Place(Path(order.folder)), order.fault
     if fault is not None and fault.is_for_driver:
         thread = threading.Thread(target=job.run, args=(spark, place, fault), daemon=True)
         thread.start()

@@ -85,7 +85,7 @@ def check_manifest_file(
 
     def broken(kind: FindingKind, detail: str) -> CheckedManifest:
         note(kind, detail, min((use.path for use in uses), default=""))
-        return CheckedManifest(None, found, *_nothing())
+        return CheckedManifest(None, found, *nothing_referred_to())
 
     try:
         manifest = decode_manifest(data, key)
@@ -166,7 +166,7 @@ def native_of(manifest: Manifest, paths_of: Mapping[NodeId, str]) -> pa.RecordBa
         parts.append((ids, end, paths_of.get(array.node_id, "")))
     count = sum(len(ids) for ids, _, _ in parts)
     if not count:
-        return _nothing()[0]
+        return nothing_referred_to()[0]
     ids = np.concatenate([ids for ids, _, _ in parts])
     return pa.RecordBatch.from_arrays(
         [
@@ -223,7 +223,7 @@ def sources_of(manifest: Manifest, paths_of: Mapping[NodeId, str]) -> pa.RecordB
         ]
         tables.append(pa.RecordBatch.from_arrays(columns, schema=SOURCES))
     if not tables:
-        return _nothing()[1]
+        return nothing_referred_to()[1]
     return pa.Table.from_batches(tables).combine_chunks().to_batches()[0]
 
 
@@ -245,7 +245,8 @@ def ends_of(refs: ChunkRefs) -> NDArray[np.int64]:
     return found
 
 
-def _nothing() -> tuple[pa.RecordBatch, pa.RecordBatch]:
+def nothing_referred_to() -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """No rows of `NATIVE`, and none of `SOURCES`."""
     return (
         pa.RecordBatch.from_pylist([], schema=NATIVE),
         pa.RecordBatch.from_pylist([], schema=SOURCES),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field
 from itertools import pairwise
 
@@ -12,7 +12,7 @@ from icefloe.format.config.file import decode_config_flexbuffer, decode_config_y
 from icefloe.format.ref_files import decode_ref_file
 from icefloe.format.repo_info.file import RepoInfo, decode_repo_info
 from icefloe.format.repo_info.snapshots import SnapshotInfo, SnapshotTable
-from icefloe.format.snapshot.file import Snapshot
+from icefloe.format.snapshot.file import Snapshot, decode_snapshot
 from icefloe.ids import SnapshotId
 from icefloe.maintenance.findings import FindingKind, FindingLog
 from icefloe.records import record
@@ -34,10 +34,13 @@ class History:
     is_lost: bool = False
     """Whether the repo object cannot be read, so that every stored snapshot may be in use."""
 
-    @property
-    def follows_files(self) -> bool:
-        """Whether ancestors are found in snapshot files only."""
-        return self.table is None
+    times: dict[SnapshotId, int] = field(default_factory=dict)
+    """When snapshots were flushed, in microseconds; the repo object says so, or their parents."""
+
+    def parent_of(self, snapshot: Snapshot) -> SnapshotId | None:
+        """The repo object knows parents, or in version 1 the snapshots themselves."""
+        info = self.info(snapshot.id)
+        return snapshot.parent_id if info is None else info.parent_id
 
     def info(self, snapshot_id: SnapshotId) -> SnapshotInfo | None:
         """What the repo object says of a snapshot."""
@@ -73,9 +76,9 @@ async def read_history(handle: RepoHandle, log: FindingLog) -> History:
     pruned = {SnapshotId(row.tobytes()) for row in info.snapshots.pruned_id}
     names = _names({f"branch {name!r}": tip for name, tip in info.branches.items()})
     names |= _names({f"tag {name!r}": tip for name, tip in info.tags.items()})
-    return History(
-        list(info.snapshots), info.snapshots, sorted(pruned - set(info.snapshots)), names
-    )
+    ids = list(info.snapshots)
+    times = dict(zip(ids, info.snapshots.flushed_at.tolist(), strict=True))
+    return History(ids, info.snapshots, sorted(pruned - set(ids)), names, times=times)
 
 
 def _names(tips: Mapping[str, SnapshotId]) -> dict[SnapshotId, list[str]]:
@@ -164,4 +167,25 @@ async def _history_v1(handle: RepoHandle, log: FindingLog) -> History:
     except StorageError as error:
         if error.kind != ErrorKind.OBJECT_NOT_FOUND:
             raise
-    return History(sorted(set(tips.values())), names=_names(tips))
+    times = await _walk_files(handle, tips.values())
+    return History(sorted(times), names=_names(tips), times=times)
+
+
+async def _walk_files(handle: RepoHandle, tips: Iterable[SnapshotId]) -> dict[SnapshotId, int]:
+    """These snapshots and all their ancestors; a file that cannot be read ends a line."""
+    times: dict[SnapshotId, int] = {}
+    frontier = set(tips)
+    while frontier:
+        times |= dict.fromkeys(frontier, -1)
+        parents: set[SnapshotId] = set()
+        for one in sorted(frontier):
+            key = layout.snapshot_key(one)
+            try:
+                snapshot = decode_snapshot(await handle.driver.get(key), key)
+            except (FormatError, StorageError):
+                continue  # found again, and told, when snapshots are looked at
+            times[one] = snapshot.flushed_at
+            if snapshot.parent_id is not None:
+                parents.add(snapshot.parent_id)
+        frontier = parents - times.keys()
+    return times

@@ -66,7 +66,7 @@ class Options:
 
 async def plan_garbage(handle: RepoHandle, options: Options, report: Reporter) -> GarbagePlan:
     """What a collection would delete now. Changes nothing."""
-    collection = _Collection(handle, options, report)
+    collection = Collection(handle, options, report)
     await collection.look()
     return await collection.plan()
 
@@ -75,7 +75,7 @@ async def collect_garbage(
     handle: RepoHandle, options: Options, report: Reporter, *, dry_run: bool = False
 ) -> GCSummary:
     """Delete what is old and not in use."""
-    collection = _Collection(handle, options, report)
+    collection = Collection(handle, options, report)
     await collection.look()
     if dry_run:
         return would_delete((await collection.plan()).objects)
@@ -90,13 +90,13 @@ async def run_plan(
         raise InvalidInputError(
             f"the plan is for the repository in {plan.url}, this one is in {handle.storage.url}"
         )
-    collection = _Collection(handle, replace(options, older_than=plan.older_than), report)
+    collection = Collection(handle, replace(options, older_than=plan.older_than), report)
     await collection.look()
     collection.stored = among(collection.stored, plan)
     return await collection.run()
 
 
-class _Collection:
+class Collection:
     """One collection: what is stored, and what was found to be in use so far."""
 
     def __init__(self, handle: RepoHandle, options: Options, report: Reporter) -> None:
@@ -104,16 +104,20 @@ class _Collection:
         self.options = options
         self.report = report
         self.stored: dict[str, StoredObjects] = {}
-        self._walked = IdSet.of_ids(())
+        self.walked = IdSet.of_ids(())
         self._manifests = IdSet.of_ids(())
         self._chunks = GrowingIdSet()
 
-    async def look(self) -> None:
-        """List everything."""
+    async def require_open(self) -> None:
+        """Refuse a repository that takes no writes."""
         live.require_spec_1_or_2(self.handle, "garbage collection")
         self.handle.require_writable()
         if self.handle.family.has_repo_object:
             require_online((await self.handle.assets.repo_object()).info)
+
+    async def look(self) -> None:
+        """List everything."""
+        await self.require_open()
         for kind, folder in KINDS.items():
             found = await list_folder(self.handle.driver, folder, self.options.listings_at_once)
             self.stored[kind] = found
@@ -121,14 +125,7 @@ class _Collection:
 
     async def plan(self) -> GarbagePlan:
         """What would be deleted, and why."""
-        if self.handle.family.has_repo_object:
-            in_use, forgotten = await self._walk_to_the_end()
-        else:
-            tips = await live.ref_tips(self.handle)
-            reached = await live.reachable_snapshots(self.handle, tips.values())
-            await self._walk(reached)
-            in_use, forgotten = self._in_use(reached, reached), 0
-            await refs_v1.require_not_migrated(self.handle)
+        in_use, forgotten = await self.decide()
         return GarbagePlan(
             self.handle.storage.url,
             self.handle.clock.now_us(),
@@ -143,19 +140,32 @@ class _Collection:
         bound = newest_before(self.stored, self.options.older_than)
         if bound:
             await fence.raise_fence(self.handle, bound)
-        if self.handle.family.has_repo_object:
-            in_use = await self._publish()
-        else:
-            in_use = await self._publish_v1()
+        in_use = await self.publish()
         garbage = find_garbage(self.stored, in_use, self.options.older_than)
         self.handle.assets.caches.clear()
         return await delete_objects(self.handle.driver, garbage, self.options.pace, self.report)
 
+    async def decide(self) -> tuple[InUse, int]:
+        """What has to stay now, and how many snapshots go."""
+        if self.handle.family.has_repo_object:
+            return await self._walk_to_the_end()
+        tips = await live.ref_tips(self.handle)
+        reached = await live.reachable_snapshots(self.handle, tips.values())
+        await self.walk(reached)
+        await refs_v1.require_not_migrated(self.handle)
+        return self._in_use(reached, reached), 0
+
+    async def publish(self) -> InUse:
+        """Make the decision final; returns what has to stay."""
+        if self.handle.family.has_repo_object:
+            return await self._publish()
+        return await self._publish_v1()
+
     # -- walking
 
-    async def _walk(self, snapshots: IdSet) -> None:
+    async def walk(self, snapshots: IdSet) -> None:
         """Note what these snapshots use, unless that was done before."""
-        new = snapshots.minus(self._walked)
+        new = snapshots.minus(self.walked)
         if not new.size:
             return
         handle, limits = self.handle, self.options.limits
@@ -168,7 +178,7 @@ class _Collection:
             done += 1
             self.report.tell("reading manifests", done, total)
         self._manifests = IdSet.union([self._manifests, IdSet.of(files.id)])
-        self._walked = IdSet.union([self._walked, new])
+        self.walked = IdSet.union([self.walked, new])
 
     def _in_use(self, snapshots: IdSet, logs: IdSet) -> InUse:
         return InUse(snapshots, logs, self._manifests, self._chunks.finish())
@@ -191,7 +201,7 @@ class _Collection:
         for _ in range(_TRIES):
             table, num_gone = self._decide((await self.handle.assets.repo_object()).info)
             try:
-                await self._walk(IdSet.of(table.id))
+                await self.walk(IdSet.of(table.id))
             except (StorageError, SnapshotNotFoundError) as error:
                 await self._require_change(error, table)
                 continue
@@ -219,7 +229,7 @@ class _Collection:
 
         def change(info: RepoInfo) -> Changed:
             table, _ = self._decide(info)
-            if IdSet.of(table.id).minus(self._walked).size:
+            if IdSet.of(table.id).minus(self.walked).size:
                 raise _NotWalkedError
             final[:] = [table]
             return replace(info, snapshots=table), UpdateKind.GC_RAN, {}
@@ -242,7 +252,7 @@ class _Collection:
         for _ in range(_TRIES):
             tips = await live.ref_tips(self.handle)
             reached = await live.reachable_snapshots(self.handle, tips.values())
-            await self._walk(reached)
+            await self.walk(reached)
             moved = {name: tip for name, tip in tips.items() if touched.get(name) != tip}
             if not moved:
                 # An upgrade to version 2 writes `repo` before it deletes refs. If there is none,

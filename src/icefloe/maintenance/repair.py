@@ -26,6 +26,7 @@ from icefloe.format.manifest.file import ArrayManifest, Manifest
 from icefloe.format.snapshot.file import Snapshot
 from icefloe.format.snapshot.nodes import Node
 from icefloe.ids import ManifestId, NodeId, SnapshotId
+from icefloe.maintenance.check_files import get_all
 from icefloe.maintenance.check_manifest import (
     ListedFile,
     Use,
@@ -36,8 +37,8 @@ from icefloe.maintenance.check_manifest import (
 from icefloe.maintenance.check_sources import SourceTable, dead_sources
 from icefloe.maintenance.findings import FindingKind
 from icefloe.maintenance.listing import list_folder
+from icefloe.maintenance.live import require_spec_1_or_2
 from icefloe.maintenance.object_table import ObjectTable
-from icefloe.maintenance.verify import get_all
 from icefloe.records import record
 from icefloe.repo.commit import commit
 from icefloe.repo.handle import RepoHandle
@@ -110,6 +111,7 @@ async def plan_repair(handle: RepoHandle, branch: str, *, virtual_sources: bool)
     manifests that cannot be read, and with `virtual_sources` references to files that are gone,
     too short or changed.
     """
+    require_spec_1_or_2(handle, "repair")
     snapshot = (await open_writable(handle, branch)).snapshot
     chunks = ObjectTable(await list_folder(handle.driver, layout.CHUNKS))
     dead: set[tuple[Any, ...]] = set()
@@ -281,6 +283,7 @@ async def plan_repoint(
         raise InvalidInputError(
             f"old prefix {old_prefix!r} and new prefix {new_prefix!r} have to differ"
         )
+    require_spec_1_or_2(handle, "repair")
     snapshot = (await open_writable(handle, branch)).snapshot
     moved = _Moves(old_prefix, new_prefix)
     table = SourceTable()

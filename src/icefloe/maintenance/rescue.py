@@ -31,8 +31,10 @@ from icefloe.format.snapshot.file import Snapshot, decode_snapshot
 from icefloe.format.snapshot.nodes import Node
 from icefloe.format.transaction_log import TransactionLog, decode_transaction_log
 from icefloe.ids import FIRST_SNAPSHOT_ID, SnapshotId
+from icefloe.maintenance.check_files import get_all
 from icefloe.maintenance.listing import list_folder
-from icefloe.maintenance.verify import FILES_AT_ONCE, get_all
+from icefloe.maintenance.live import require_spec_1_or_2
+from icefloe.maintenance.verify import FILES_AT_ONCE
 from icefloe.records import record
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.refs import MAIN, reset_branch
@@ -72,6 +74,7 @@ class RescuePlan:
 
 async def plan_rescue(handle: RepoHandle) -> RescuePlan:
     """Find out what is lost of the refs, and what can be put in its place."""
+    require_spec_1_or_2(handle, "rescue")
     if not handle.family.has_repo_object:
         return await _plan_v1(handle)
     found = await find_object(handle.driver, layout.REPO)

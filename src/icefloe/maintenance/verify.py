@@ -10,32 +10,31 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 
-from icefloe.errors import StorageError
 from icefloe.format import layout
-from icefloe.format.snapshot.file import Snapshot
-from icefloe.ids import ManifestId, SnapshotId
-from icefloe.maintenance.check_manifest import CheckedManifest, ListedFile, Use, check_manifest_file
-from icefloe.maintenance.check_refs import History, read_history
-from icefloe.maintenance.check_snapshot import (
-    ENTRIES,
-    USES,
-    check_log_file,
-    check_snapshot_file,
-    entries_of,
-    uses_of,
+from icefloe.ids import SnapshotId
+from icefloe.maintenance.check_files import (
+    ManifestToCheck,
+    check_fetched_manifest,
+    check_fetched_snapshot,
+    get_all,
+    manifests_to_check,
+    missing_pruned_log,
 )
+from icefloe.maintenance.check_manifest import CheckedManifest, Use
+from icefloe.maintenance.check_refs import History, read_history
+from icefloe.maintenance.check_snapshot import ENTRIES, USES, entries_of, uses_of
 from icefloe.maintenance.check_sources import SourceTable, check_sources
 from icefloe.maintenance.findings import DEFAULT_KEPT, FindingKind, FindingLog, VerifyReport
 from icefloe.maintenance.listing import StoredObjects, list_folder
+from icefloe.maintenance.live import require_spec_1_or_2
 from icefloe.maintenance.object_table import ObjectTable
 from icefloe.maintenance.read_chunks import UnreadChunks, read_and_decode
 from icefloe.records import record
 from icefloe.repo.handle import RepoHandle
-from icefloe.storage.driver import Readable
 
 FILES_AT_ONCE = 64
 BYTES_AT_ONCE = 64 << 20
@@ -76,6 +75,7 @@ class Listed(NamedTuple):
 
 async def verify(handle: RepoHandle, options: VerifyOptions) -> VerifyReport:
     """Look at everything that the refs of a repository lead to."""
+    require_spec_1_or_2(handle, "verification")
     state = _State(handle, options, FindingLog(max(1, options.max_findings)))
     history = await read_history(handle, state.log)
     listed = await _list_all(handle, state)
@@ -89,6 +89,7 @@ async def verify(handle: RepoHandle, options: VerifyOptions) -> VerifyReport:
         listed.chunks.refer(checked.native)
         if checked.manifest is None:
             continue
+        state.checked["manifests"] += 1
         state.checked["references"] += checked.manifest.num_chunk_refs
         sources.add(checked.sources)
         if options.read_chunks:
@@ -125,97 +126,28 @@ async def _check_snapshots(
 ) -> tuple[pa.Table, pa.Table]:
     """Snapshots with their logs; returns the manifests they use and list."""
     uses, entries = _Distinct(USES), _Distinct(ENTRIES)
-    times: dict[SnapshotId, int] = {}
-    parents: list[tuple[SnapshotId, SnapshotId]] = []
-    waiting = list(history.snapshots)
-    seen = set(waiting)
-    while waiting:
-        batch, waiting = waiting[:FILES_AT_ONCE], waiting[FILES_AT_ONCE:]
-        async for snapshot_id, snapshot in _checked_batch(state, history, listed, batch):
-            if snapshot is None:
-                continue
-            uses.add(uses_of(snapshot, with_forms=state.options.read_chunks))
-            entries.add(entries_of(snapshot))
-            times[snapshot_id] = snapshot.flushed_at
-            info = history.info(snapshot_id)
-            parent = snapshot.parent_id if info is None else info.parent_id
-            if parent is None:
-                continue
-            parents.append((snapshot_id, parent))
-            if history.follows_files and parent not in seen:
-                seen.add(parent)
-                waiting.append(parent)
-    for child, parent in parents:
-        if parent in times and times[parent] >= times[child]:
-            detail = f"its parent {parent} was flushed at or after the time of the snapshot"
-            state.log.add(FindingKind.PARENT_IS_NEWER, layout.snapshot_key(child), detail)
-    for snapshot_id in history.pruned:
-        if not listed.logs.mark(snapshot_id):
-            key = layout.transaction_log_key(snapshot_id)
-            detail = "the log of an expired commit is gone; differences across it are unknown"
-            state.log.add(FindingKind.MISSING_PRUNED_LOG, key, detail)
-    return uses.finish(), entries.finish()
-
-
-async def _checked_batch(
-    state: _State, history: History, listed: Listed, batch: Sequence[SnapshotId]
-) -> AsyncIterator[tuple[SnapshotId, Snapshot | None]]:
-    there = [one for one in batch if listed.snapshots.mark(one)]
-    for one in batch:
-        if one not in there:
-            kind = (
-                FindingKind.DANGLING_REF if one in history.names else FindingKind.MISSING_SNAPSHOT
+    for first in range(0, len(history.snapshots), FILES_AT_ONCE):
+        batch = history.snapshots[first : first + FILES_AT_ONCE]
+        keys = [layout.snapshot_key(one) for one in batch if listed.snapshots.mark(one)]
+        keys += [layout.transaction_log_key(one) for one in batch if listed.logs.mark(one)]
+        found = dict(zip(keys, await get_all(state.handle, keys), strict=True))
+        for one in batch:
+            checked = check_fetched_snapshot(
+                history,
+                one,
+                found.get(layout.snapshot_key(one)),
+                found.get(layout.transaction_log_key(one)),
             )
-            detail = f"the snapshot does not exist; {history.named_by(one)}"
-            state.log.add(kind, layout.snapshot_key(one), detail)
-    logs = [one for one in batch if listed.logs.mark(one)]
-    keys = [layout.snapshot_key(one) for one in there]
-    keys += [layout.transaction_log_key(one) for one in logs]
-    found = dict(zip(keys, await get_all(state.handle, keys), strict=True))
-    for one in batch:
-        snapshot = None
-        data = found.get(layout.snapshot_key(one))
-        if isinstance(data, StorageError):
-            key = layout.snapshot_key(one)
-            state.log.add(FindingKind.DAMAGED_SNAPSHOT, key, f"cannot be read: {data.message}")
-        elif data is not None:
-            state.checked["snapshots"] += 1
-            checked = check_snapshot_file(data, one, history.info(one))
             state.log.add_all(checked.findings)
-            snapshot = checked.snapshot
-        yield one, snapshot
-        _check_log(state, history, one, snapshot, found.get(layout.transaction_log_key(one)))
-
-
-def _check_log(
-    state: _State,
-    history: History,
-    snapshot_id: SnapshotId,
-    snapshot: Snapshot | None,
-    data: Readable | StorageError | None,
-) -> None:
-    key = layout.transaction_log_key(snapshot_id)
-    if isinstance(data, StorageError):
-        state.log.add(FindingKind.DAMAGED_LOG, key, f"cannot be read: {data.message}")
-    elif data is not None:
-        state.checked["logs"] += 1
-        state.log.add_all(check_log_file(data, snapshot_id, snapshot))
-    elif history.needs_log(snapshot_id, snapshot):
-        state.log.add(FindingKind.MISSING_LOG, key, "the log of a commit does not exist")
-
-
-async def get_all(handle: RepoHandle, keys: Sequence[str]) -> list[Readable | StorageError]:
-    """The bytes of each object, or why it could not be read."""
-    try:
-        return list(await handle.driver.get_many([(key, None) for key in keys]))
-    except StorageError:  # one of them; found out one by one
-        outcomes: list[Readable | StorageError] = []
-        for key in keys:
-            try:
-                outcomes.append(await handle.driver.get(key))
-            except StorageError as error:
-                outcomes.append(error)
-        return outcomes
+            state.checked["logs"] += checked.num_logs
+            if checked.snapshot is not None:
+                state.checked["snapshots"] += 1
+                uses.add(uses_of(checked.snapshot, with_forms=state.options.read_chunks))
+                entries.add(entries_of(checked.snapshot))
+    for one in history.pruned:
+        if not listed.logs.mark(one):
+            state.log.add_all([missing_pruned_log(one)])
+    return uses.finish(), entries.finish()
 
 
 class _Distinct:
@@ -255,41 +187,7 @@ async def _checked_manifests(
         keys = [layout.manifest_key(one.id) for one in batch if manifests.mark(one.id)]
         found = dict(zip(keys, await get_all(state.handle, keys), strict=True))
         for one in batch:
-            key = layout.manifest_key(one.id)
-            path = min((use.path for use in one.uses), default="")
-            data = found.get(key)
-            if data is None:
-                detail = f"the manifest does not exist; {one.described}"
-                state.log.add(FindingKind.MISSING_MANIFEST, key, detail, path)
-                continue
-            if isinstance(data, StorageError):
-                detail = f"cannot be read: {data.message}"
-                state.log.add(FindingKind.DAMAGED_MANIFEST, key, detail, path)
-                continue
-            note_sizes(state.log, one, len(data), path)
-            state.checked["manifests"] += 1
-            yield check_manifest_file(data, one.id, one.entries, one.uses), one.uses
-
-
-class ManifestToCheck(NamedTuple):
-    """A manifest, and what snapshots say of it."""
-
-    id: ManifestId
-    entries: list[ListedFile]
-    uses: list[Use]
-
-    @property
-    def described(self) -> str:
-        """For messages."""
-        number = max((entry.num_chunk_refs for entry in self.entries), default=0)
-        return f"it had {number:,} references" if number else "no snapshot says what it had"
-
-
-def note_sizes(log: FindingLog, one: ManifestToCheck, size: int, path: str) -> None:
-    """Readers fetch as many bytes as a snapshot says."""
-    for other in sorted({entry.size_bytes for entry in one.entries} - {size}):
-        detail = f"the file has {size:,} bytes, a snapshot says {other:,}"
-        log.add(FindingKind.WRONG_MANIFEST_SIZE, layout.manifest_key(one.id), detail, path)
+            yield check_fetched_manifest(one, found.get(layout.manifest_key(one.id))), one.uses
 
 
 def _manifest_batches(
@@ -306,43 +204,6 @@ def _manifest_batches(
             batch, size = [], 0
     if batch:
         yield batch
-
-
-def manifests_to_check(uses: pa.Table, entries: pa.Table) -> Iterable[ManifestToCheck]:
-    """One item for each manifest of the two tables, which ascend by manifest."""
-    users, listed = _Groups(uses), _Groups(entries)
-    while users.key is not None or listed.key is not None:
-        key = min(key for key in (users.key, listed.key) if key is not None)
-        yield ManifestToCheck(
-            ManifestId(key),
-            [ListedFile(*row) for row in listed.take(key)],
-            [Use(*row) for row in users.take(key)],
-        )
-
-
-class _Groups:
-    """Rows of an ascending table, group by group; few at a time are Python objects."""
-
-    def __init__(self, table: pa.Table) -> None:
-        self._rows = self._walk(table)
-        self._next = next(self._rows, None)
-
-    @staticmethod
-    def _walk(table: pa.Table) -> Any:
-        for batch in table.to_batches(max_chunksize=4096):
-            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
-
-    @property
-    def key(self) -> bytes | None:
-        return None if self._next is None else self._next[0]
-
-    def take(self, key: bytes) -> list[Any]:
-        """The rows of a group, if it is the next one; without their key."""
-        found = []
-        while self._next is not None and self._next[0] == key:
-            found.append(self._next[1:])
-            self._next = next(self._rows, None)
-        return found
 
 
 async def _read_chunks(

@@ -34,8 +34,7 @@ async def rewrite_manifests(
             f"commits cannot be amended in {handle.family.noun}; use 'new_commit'",
             ErrorKind.UNSUPPORTED_OPERATION_FOR_VERSION,
         )
-    rules = handle.settings.manifest.splitting.split_sizes or ONE_MANIFEST_PER_ARRAY
-    described = {"__icechunk": {"splitting_config": splitting_document(rules)}}
+    described = splitting_metadata(handle)
     state = await open_writable(handle, branch)
     make = amend if commit_method == "amend" else commit
     return await make(
@@ -45,3 +44,9 @@ async def rewrite_manifests(
         allow_empty=True,
         rewrite_all=True,
     )
+
+
+def splitting_metadata(handle: RepoHandle) -> dict[str, Any]:
+    """What the metadata of such a commit says of the rules in force."""
+    rules = handle.settings.manifest.splitting.split_sizes or ONE_MANIFEST_PER_ARRAY
+    return {"__icechunk": {"splitting_config": splitting_document(rules)}}

@@ -76,6 +76,8 @@ class Reduction:
     """Numbers of the manifests that also reach beyond the hull."""
     over: tuple[ManifestId, ...]
     """The manifests that the array has already."""
+    rewrites_all: bool = False
+    """Whether manifests are written again that could stay as they are; then pieces are splits."""
 
 
 Reductions = Mapping[NodeId, Reduction]
@@ -251,14 +253,20 @@ def _plan_piece(
         )
     inside = tuple(ref for ref in array.manifests if _common(ref.extents, box) is not None)
     array = replace(array, manifests=inside)
-    return plan_array(
+    plan = plan_array(
         array,
         [(edits.refs, edits.deleted)],
         reduction.sizes,
+        rewrite_all=reduction.rewrites_all,
         limit=reduction.limit,
         num_refs=num_refs_in(state.manifest_files, array),
         within=box,
     )
+    if not reduction.rewrites_all:
+        return plan
+    # Parts of a manifest in other pieces are theirs.
+    mine = [rewrite for rewrite in plan.rewrites if _common(rewrite.box, box) == rewrite.box]
+    return SplitsPlan(plan.kept, mine)
 
 
 def _pieces(array: ArrayData, reduction: Reduction) -> Splits:
