@@ -1,6 +1,6 @@
-"""What must hold for one manifest file, and which objects and sources it refers to.
+"""The checks of one manifest file, and the objects and sources it refers to.
 
-Nothing here reads storage, so that one process and the tasks of a cluster share it.
+This module makes no requests, so local and distributed verification share it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NATIVE = pa.schema(
         ("path", pa.string()),
     ]
 )
-"""One row for each chunk object that a manifest refers to, and how far its references reach."""
+"""One row per chunk object that a manifest refers to, with the largest end of its references."""
 
 SOURCES = pa.schema(
     [
@@ -43,7 +43,7 @@ SOURCES = pa.schema(
         ("path", pa.string()),
     ]
 )
-"""The same for virtual sources, with the state they have to be in."""
+"""The same for virtual sources, with their expected state."""
 
 _FARTHEST = np.uint64(2**63 - 1)
 
@@ -58,14 +58,14 @@ class Use(NamedTuple):
 
 
 class ListedFile(NamedTuple):
-    """What some snapshot says of a manifest file."""
+    """The entry of a manifest file in a snapshot."""
 
     size_bytes: int
     num_chunk_refs: int
 
 
 class CheckedManifest(NamedTuple):
-    """A manifest that was looked at; it is None where the file cannot be decoded."""
+    """A checked manifest; None if the file cannot be decoded."""
 
     manifest: Manifest | None
     findings: list[Finding]
@@ -76,7 +76,7 @@ class CheckedManifest(NamedTuple):
 def check_manifest_file(
     data: Readable, manifest_id: ManifestId, entries: Iterable[ListedFile], uses: Sequence[Use]
 ) -> CheckedManifest:
-    """Decode a manifest and compare it with what snapshots say of it."""
+    """Decode a manifest and compare it with the snapshots that list it."""
     key = layout.manifest_key(manifest_id)
     found: list[Finding] = []
 
@@ -90,7 +90,7 @@ def check_manifest_file(
     try:
         manifest = decode_manifest(data, key)
         for array in manifest.arrays:
-            array.refs  # noqa: B018 - large ones are decoded when they are asked for
+            array.refs  # noqa: B018 - large ones are decoded on first access
     except FormatError as error:
         return broken(FindingKind.DAMAGED_MANIFEST, error.message)
     if manifest.id != manifest_id:
@@ -155,7 +155,7 @@ def _check_extents(refs: ChunkRefs, extents: bytes, path: str, note: Any) -> Non
 
 
 def native_of(manifest: Manifest, paths_of: Mapping[NodeId, str]) -> pa.RecordBatch:
-    """The chunk objects of a manifest, each once for every array, as rows of `NATIVE`."""
+    """The chunk objects of a manifest, once per array, as rows of `NATIVE`."""
     parts = []
     for array in manifest.arrays:
         refs = array.refs
@@ -180,7 +180,7 @@ def native_of(manifest: Manifest, paths_of: Mapping[NodeId, str]) -> pa.RecordBa
 
 
 def distinct_ids(ids: Bytes, end: NDArray[np.int64]) -> tuple[Bytes, NDArray[np.int64]]:
-    """Ascending ids, each once, with the largest end it has."""
+    """Distinct ids in ascending order, with the largest end of each."""
     if not len(ids):
         return ids, end
     keys = np.ascontiguousarray(ids).view("S12").reshape(-1)
@@ -191,7 +191,7 @@ def distinct_ids(ids: Bytes, end: NDArray[np.int64]) -> tuple[Bytes, NDArray[np.
 
 
 def sources_of(manifest: Manifest, paths_of: Mapping[NodeId, str]) -> pa.RecordBatch:
-    """The virtual sources of a manifest in every state they are expected in."""
+    """The virtual sources of a manifest, once per expected state."""
     tables = []
     for array in manifest.arrays:
         refs = array.refs
@@ -236,7 +236,7 @@ def _texts(column: Any, codes: pa.ChunkedArray) -> pa.Array:
 
 
 def ends_of(refs: ChunkRefs) -> NDArray[np.int64]:
-    """Where each chunk ends in its object."""
+    """The end of each chunk in its object."""
     end = refs.offset + refs.length
     wrapped = end < refs.offset
     found: NDArray[np.int64] = np.where(wrapped, _FARTHEST, np.minimum(end, _FARTHEST)).astype(

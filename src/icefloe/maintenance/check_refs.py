@@ -1,4 +1,4 @@
-"""Where a verification starts: refs, the repo object, the operations log."""
+"""The start of a verification: refs, the repo object, the operations log."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from icefloe.repo.refs import MAIN
 
 @record()
 class History:
-    """The snapshots to look at, and what is known of them beforehand."""
+    """The snapshots to check, and what refs and the repo object say about them."""
 
     snapshots: list[SnapshotId]
     table: SnapshotTable | None = None
-    """What the repo object lists; there is none in version 1."""
+    """The table of the repo object; None in version 1."""
     pruned: list[SnapshotId] = field(default_factory=list)
-    """Expired commits whose logs are still of use."""
+    """Expired commits whose logs are still needed."""
     names: dict[SnapshotId, list[str]] = field(default_factory=dict)
     """The refs that point at a snapshot."""
     is_lost: bool = False
@@ -43,11 +43,11 @@ class History:
         return snapshot.parent_id if info is None else info.parent_id
 
     def info(self, snapshot_id: SnapshotId) -> SnapshotInfo | None:
-        """What the repo object says of a snapshot."""
+        """The entry of a snapshot in the repo object."""
         return None if self.table is None else self.table.get(snapshot_id)
 
     def named_by(self, snapshot_id: SnapshotId) -> str:
-        """Who refers to a snapshot, for messages."""
+        """What refers to a snapshot, for messages."""
         names = self.names.get(snapshot_id)
         if names:
             return f"{' and '.join(names[:3])} point{'s' if len(names) == 1 else ''} at it"
@@ -56,7 +56,7 @@ class History:
         )
 
     def needs_log(self, snapshot_id: SnapshotId, snapshot: Snapshot | None) -> bool:
-        """Every commit has a log; the first snapshot of a version-1 repository is no commit."""
+        """Whether a snapshot needs a log. The first snapshot of version 1 is not a commit."""
         info = self.info(snapshot_id)
         if info is not None:
             return info.parent_id is not None
@@ -64,7 +64,7 @@ class History:
 
 
 async def read_history(handle: RepoHandle, log: FindingLog) -> History:
-    """Refs and what they lead to; what cannot be read is noted."""
+    """Refs and the snapshots they lead to. Unreadable refs are recorded as findings."""
     if not handle.family.has_repo_object:
         return await _history_v1(handle, log)
     info = await _repo_info(handle, log)
@@ -102,7 +102,7 @@ async def _repo_info(handle: RepoHandle, log: FindingLog) -> RepoInfo | None:
 
 
 async def _check_operations(handle: RepoHandle, info: RepoInfo, log: FindingLog) -> None:
-    """The log of operations goes back in time, over the backups that continue it."""
+    """Check that the operations log, continued in backups, goes back in time."""
     listed = {found.key for found in await handle.driver.list(layout.OVERWRITTEN)}
     key, newest = layout.REPO, None
     seen = set()

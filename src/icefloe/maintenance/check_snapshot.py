@@ -1,6 +1,6 @@
-"""What must hold for one snapshot file and its log, and which manifests the snapshot uses.
+"""The checks of one snapshot file and its log, and the manifests that the snapshot uses.
 
-Nothing here reads storage, so that one process and the tasks of a cluster share it.
+This module makes no requests, so local and distributed verification share it.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ USES = pa.schema(
         ("form", pa.string()),
     ]
 )
-"""One row for each manifest that an array of some snapshot uses. `extents` has the numbers of the
-file, `form` what is needed to decode a chunk (empty when no chunk is read)."""
+"""One row per manifest that an array of a snapshot uses. `extents` has the numbers of the file,
+`form` the metadata needed to decode a chunk (empty if no chunk is read)."""
 
 ENTRIES = pa.schema(
     [("manifest_id", pa.binary()), ("size_bytes", pa.int64()), ("num_chunk_refs", pa.int64())]
 )
-"""One row for each manifest file that some snapshot lists."""
+"""One row per manifest file that a snapshot lists."""
 
-_MOST_PAIRS = 1 << 24
+_MAX_PAIRS = 1 << 24
 
 
 class CheckedSnapshot(NamedTuple):
-    """A snapshot that was looked at; it is None where the file cannot be decoded."""
+    """A checked snapshot; None if the file cannot be decoded."""
 
     snapshot: Snapshot | None
     findings: list[Finding]
@@ -63,7 +63,7 @@ class CheckedSnapshot(NamedTuple):
 def check_snapshot_file(
     data: Readable, snapshot_id: SnapshotId, info: SnapshotInfo | None
 ) -> CheckedSnapshot:
-    """Decode a snapshot and compare it with itself and with what the repo object says of it."""
+    """Decode a snapshot and check it against itself and its entry in the repo object."""
     key = layout.snapshot_key(snapshot_id)
     found: list[Finding] = []
 
@@ -94,7 +94,7 @@ def check_snapshot_file(
 
 
 def _stored_order(data: Readable, key: str) -> Iterator[tuple[FindingKind, str]]:
-    """Readers search nodes and manifests by bisection; decoding here sorts them first."""
+    """Check the order in the file. Readers use bisection, but decoding here sorts first."""
     _, payload, size = decode_envelope(data, FileType.SNAPSHOT, key)
     root = FlatBuffer(payload, size, key).root(SNAPSHOT)
     listed: list[str] = root.rows("nodes", NODE_SNAPSHOT).strings("path").to_list()
@@ -149,9 +149,9 @@ def _check_nodes(nodes: NodeTable) -> Iterator[tuple[FindingKind, str, str]]:
 
 @lru_cache(maxsize=4096)  # most nodes are the same in every snapshot
 def _described(user_data: bytes) -> list[tuple[int, int]] | str | None:
-    """Lengths and numbers of chunks by zarr.json, None for a group, or what is wrong with it."""
+    """Lengths and numbers of chunks from zarr.json, None for a group, or the error in it."""
     try:
-        # Rectilinear grids may be read whatever the version; only writers refuse them.
+        # Rectilinear grids can be read in all versions; only writers refuse them.
         found = parse_zarr_json(user_data, "")
     except InvalidInputError as error:
         return error.message
@@ -187,7 +187,7 @@ def _check_manifests(snapshot: Snapshot, note: Any) -> None:
 
 
 def _have_overlap(boxes: NDArray[np.uint32]) -> bool:
-    """Whether two boxes share a cell. Boxes apart along an axis part company, axis by axis."""
+    """Whether any two boxes share a cell. Boxes are separated axis by axis."""
     boxes = boxes[(boxes[:, :, 1] > boxes[:, :, 0]).all(axis=1)]
     waiting = [(boxes, 0, 0)]
     while waiting:
@@ -208,14 +208,14 @@ def _have_overlap(boxes: NDArray[np.uint32]) -> bool:
 
 
 def _overlaps_pairwise(boxes: NDArray[np.uint32]) -> bool:
-    step = max(1, _MOST_PAIRS // len(boxes))
+    step = max(1, _MAX_PAIRS // len(boxes))
     for first in range(0, len(boxes), step):
         some = boxes[first : first + step]
         shared = np.ones((len(some), len(boxes)), np.bool_)
         for axis in range(boxes.shape[1]):
             shared &= some[:, None, axis, 0] < boxes[None, :, axis, 1]
             shared &= boxes[None, :, axis, 0] < some[:, None, axis, 1]
-        if int(shared.sum()) > len(some):  # each shares with itself
+        if int(shared.sum()) > len(some):  # each box overlaps itself
             return True
     return False
 
@@ -226,7 +226,7 @@ def _overlaps_pairwise(boxes: NDArray[np.uint32]) -> bool:
 def check_log_file(
     data: Readable, snapshot_id: SnapshotId, snapshot: Snapshot | None
 ) -> list[Finding]:
-    """Decode a log and compare it with its snapshot, where that is known."""
+    """Decode a log and compare it with its snapshot, if that is known."""
     key = layout.transaction_log_key(snapshot_id)
     try:
         log = decode_transaction_log(data, key)
@@ -298,13 +298,13 @@ def entries_of(snapshot: Snapshot) -> pa.RecordBatch:
 
 
 def chunk_form(user_data: bytes) -> str:
-    """What decoding a chunk needs of a zarr.json, spelled the same way whatever else is in it."""
+    """The parts of a zarr.json that decoding a chunk needs, in a canonical form."""
     try:
         document = json.loads(user_data)
         names = ("data_type", "chunk_grid", "codecs", "fill_value")
         return json.dumps({name: document[name] for name in names}, sort_keys=True)
     except (ValueError, KeyError, TypeError):
-        return ""  # a finding of its own
+        return ""  # reported as a separate finding
 
 
 def extents_in(row: bytes) -> list[tuple[int, int]]:
@@ -314,7 +314,7 @@ def extents_in(row: bytes) -> list[tuple[int, int]]:
 
 
 def binary_column(rows: NDArray[Any], length: NDArray[Any]) -> pa.Array:
-    """Rows of bytes, one behind the other, as a column."""
+    """Concatenated rows of bytes as a column."""
     ends = np.zeros(len(length) + 1, np.int32)
     np.cumsum(length, out=ends[1:])
     data = np.ascontiguousarray(rows)

@@ -1,7 +1,7 @@
-"""Virtual sources: whether each is there, long enough, and in the state that was referred to.
+"""Virtual sources: whether each exists, is long enough and has its expected state.
 
-One byte is asked for, the last one that any reference needs, under the condition that references
-carry. So a source is asked once for every state that is expected of it, normally one.
+One byte is requested: the last one that any reference needs, with the condition of the references.
+So there is one request per source and expected state, and normally one state.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NOT_ALLOWED = {
 
 
 class SourceTable:
-    """Sources of many manifests, each once for every state expected of it."""
+    """Sources of many manifests, once per expected state."""
 
     def __init__(self) -> None:
         self._known = SOURCES.empty_table()
@@ -55,7 +55,7 @@ class SourceTable:
 
 
 async def check_sources(handle: RepoHandle, sources: pa.Table) -> list[Finding]:
-    """Ask for the last byte of every source that is needed."""
+    """Request the last needed byte of every source."""
     found: list[Finding] = []
     for batch in sources.to_batches(max_chunksize=_AT_ONCE):
         rows = batch.to_pylist()
@@ -67,10 +67,10 @@ async def check_sources(handle: RepoHandle, sources: pa.Table) -> list[Finding]:
 
 
 async def dead_sources(handle: RepoHandle, sources: pa.Table) -> set[tuple[Any, ...]]:
-    """Location, ETag and time of those that are missing, too short or changed.
+    """Location, ETag and time of the sources that are missing, too short or changed.
 
     Raises:
-        IcechunkError: a source could not be asked; whether it is dead is unknown then.
+        IcechunkError: a source could not be checked, so its state is unknown.
     """
     found: set[tuple[Any, ...]] = set()
     for batch in sources.to_batches(max_chunksize=_AT_ONCE):

@@ -1,6 +1,6 @@
-"""Garbage collection: look, decide, make the decision final, delete.
+"""Garbage collection: list, decide, make the decision final, delete.
 
-The order is what makes it safe beside writers:
+This order makes it safe with concurrent writers:
 
 1. All objects are listed. Only these can be deleted, and of them only the old ones.
 2. What is in use is found by walking from the refs.
@@ -58,14 +58,14 @@ class Options:
     """How to collect."""
 
     older_than: int
-    """Objects stored from this instant on stay (microseconds)."""
+    """Objects stored at or after this time are kept (microseconds)."""
     limits: Limits = DEFAULT_LIMITS
     listings_at_once: int = LISTINGS_AT_ONCE
     pace: Pace = field(default_factory=Pace)
 
 
 async def plan_garbage(handle: RepoHandle, options: Options, report: Reporter) -> GarbagePlan:
-    """What a collection would delete now. Changes nothing."""
+    """The plan of what a collection would delete now. Changes nothing."""
     collection = Collection(handle, options, report)
     await collection.look()
     return await collection.plan()
@@ -74,7 +74,7 @@ async def plan_garbage(handle: RepoHandle, options: Options, report: Reporter) -
 async def collect_garbage(
     handle: RepoHandle, options: Options, report: Reporter, *, dry_run: bool = False
 ) -> GCSummary:
-    """Delete what is old and not in use."""
+    """Delete old objects that are not in use."""
     collection = Collection(handle, options, report)
     await collection.look()
     if dry_run:
@@ -85,7 +85,7 @@ async def collect_garbage(
 async def run_plan(
     handle: RepoHandle, plan: GarbagePlan, options: Options, report: Reporter
 ) -> GCSummary:
-    """Delete what a plan has, as far as it is still there and still not in use."""
+    """Delete the objects of a plan that still exist and are still not in use."""
     if plan.url != handle.storage.url:
         raise InvalidInputError(
             f"the plan is for the repository in {plan.url}, this one is in {handle.storage.url}"
@@ -97,7 +97,7 @@ async def run_plan(
 
 
 class Collection:
-    """One collection: what is stored, and what was found to be in use so far."""
+    """One collection: the stored objects, and those found to be in use so far."""
 
     def __init__(self, handle: RepoHandle, options: Options, report: Reporter) -> None:
         self.handle = handle
@@ -124,7 +124,7 @@ class Collection:
             self.report.tell("listing", sum(map(len, self.stored.values())))
 
     async def plan(self) -> GarbagePlan:
-        """What would be deleted, and why."""
+        """The objects to delete, and why."""
         in_use, forgotten = await self.decide()
         return GarbagePlan(
             self.handle.storage.url,
@@ -164,7 +164,7 @@ class Collection:
     # -- walking
 
     async def walk(self, snapshots: IdSet) -> None:
-        """Note what these snapshots use, unless that was done before."""
+        """Record what these snapshots use, unless that is already recorded."""
         new = snapshots.minus(self.walked)
         if not new.size:
             return
@@ -186,14 +186,13 @@ class Collection:
     # -- version 2
 
     def _is_young(self, table: SnapshotTable) -> NDArray[np.bool_]:
-        """Which snapshots have a file that this collection does not delete: the listing does not
-        show it, or it is not old."""
+        """The snapshots whose file this collection keeps: it is not listed, or not old."""
         files = self.stored["snapshots"]
         old = IdSet.of(files.id[files.created_at < self.options.older_than])
         return ~old.contains(table.id)
 
     def _decide(self, info: RepoInfo) -> tuple[SnapshotTable, int]:
-        """The snapshots that stay, and how many go."""
+        """The snapshots that stay, and the number of those that are removed."""
         plan = plan_collection(history_of(info), self._is_young)
         return without(info.snapshots, plan.released, plan.parents), len(plan.released)
 
@@ -211,8 +210,8 @@ class Collection:
     async def _require_change(
         self, error: StorageError | SnapshotNotFoundError, table: SnapshotTable
     ) -> None:
-        """Another collection may have deleted what was in use a moment ago. If the repository has
-        not changed, something is really missing."""
+        """Handle a missing object. Another collection may have deleted it since the refs were read.
+        If the repository has not changed since then, the object is really missing."""
         if isinstance(error, StorageError) and error.kind != ErrorKind.OBJECT_NOT_FOUND:
             raise error
         now, _ = self._decide((await self.handle.assets.repo_object()).info)
@@ -224,7 +223,7 @@ class Collection:
         return self._in_use(snapshots, IdSet.union([snapshots, IdSet.of(table.pruned_id)]))
 
     async def _publish(self) -> InUse:
-        """Take the snapshots out of the repo object; what stays is walked by then."""
+        """Remove the snapshots from the repo object, after all remaining ones were walked."""
         final: list[SnapshotTable] = []
 
         def change(info: RepoInfo) -> Changed:
@@ -246,8 +245,8 @@ class Collection:
     # -- version 1
 
     async def _publish_v1(self) -> InUse:
-        """Give every branch another version, so that no commit that has not seen the fence can
-        move it. A branch that moved meanwhile is walked and tried again."""
+        """Give every branch file a new version, so that a commit that has not seen the fence cannot
+        move the branch. A branch that has moved is walked and tried again."""
         touched: dict[str, SnapshotId] = {}
         for _ in range(_TRIES):
             tips = await live.ref_tips(self.handle)
@@ -261,14 +260,14 @@ class Collection:
                 return self._in_use(reached, reached)
             for name, tip in moved.items():
                 kind, _, bare = name.partition(".")
-                # Tags never move: there is nobody to stop.
+                # Tags never move, so no writer has to be stopped.
                 if kind == "tag" or await refs_v1.touch_branch(self.handle, bare, tip):
                     touched[name] = tip
         raise _moved_too_often()
 
 
 class _NotWalkedError(Exception):
-    """A commit came in between: what it uses is not known yet."""
+    """A concurrent commit succeeded. The objects it uses are not known yet."""
 
 
 def _moved_too_often() -> ConflictError:

@@ -1,4 +1,4 @@
-"""Deleting many objects: in batches, several at once, slower when the storage asks for it."""
+"""Deleting many objects: in concurrent batches, with back-off when the storage throttles."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from icefloe.maintenance.summary import GCSummary
 from icefloe.storage.driver import Driver
 
 KEYS_AT_ONCE = 1000
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 30.0
-_MOST_MESSAGES = 10
+_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.05, 30.0
+_MAX_MESSAGES = 10
 
 
 class Pace(NamedTuple):
@@ -21,7 +21,7 @@ class Pace(NamedTuple):
 
     batches_at_once: int = 10
     failures_in_a_row: int = 50
-    """After so many failed requests in a row the rest is given up with an error."""
+    """The number of consecutive failed requests after which deleting ends with an error."""
 
 
 class _Deleting:
@@ -37,7 +37,7 @@ class _Deleting:
         self.in_a_row = 0
 
     async def delete(self, kind: str, objects: StoredObjects) -> bool:
-        """Delete all objects of a kind; whether all went well."""
+        """Delete all objects of a kind. Returns whether all requests succeeded."""
         todo = [
             objects.take(slice(at, at + KEYS_AT_ONCE))
             for at in range(0, len(objects), KEYS_AT_ONCE)
@@ -62,11 +62,11 @@ class _Deleting:
             self.at_once, self.pause = min(2 * self.at_once, self.pace.batches_at_once), 0.0
             return
         self.at_once = max(1, self.at_once // 2)
-        self.pause = min(max(2 * self.pause, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
+        self.pause = min(max(2 * self.pause, _FIRST_PAUSE_S), _MAX_PAUSE_S)
         await self.driver.sleep(self.pause)
 
     def _note(self, kind: str, batch: StoredObjects, outcome: StorageError | None) -> bool:
-        """Count a batch; False when it has to be tried again."""
+        """Count a batch. Returns False if it has to be retried."""
         summary = self.summary
         if outcome is None:
             self.in_a_row = 0
@@ -74,12 +74,12 @@ class _Deleting:
             setattr(summary, name, getattr(summary, name) + len(batch))
             summary.bytes_deleted += int(batch.size_bytes.sum())
             return True
-        if outcome.kind == ErrorKind.THROTTLED and self.pause < _LONGEST_PAUSE_S:
+        if outcome.kind == ErrorKind.THROTTLED and self.pause < _MAX_PAUSE_S:
             summary.throttled_batches += 1
             return False
         summary.objects_failed_to_delete += len(batch)
         messages = summary.delete_errors
-        if outcome.message not in messages and len(messages) < _MOST_MESSAGES:
+        if outcome.message not in messages and len(messages) < _MAX_MESSAGES:
             messages.append(outcome.message)
         self.in_a_row += 1
         if self.in_a_row >= self.pace.failures_in_a_row:
@@ -94,9 +94,9 @@ class _Deleting:
 async def delete_objects(
     driver: Driver, objects: Mapping[str, StoredObjects], pace: Pace, report: Reporter
 ) -> GCSummary:
-    """Delete what refers to something before what it refers to.
+    """Delete referring objects before the objects they refer to.
 
-    Where objects of one kind could not be deleted, the kinds after it stay for the next run.
+    If objects of one kind could not be deleted, the later kinds are left for the next run.
     """
     summary = GCSummary()
     run = _Deleting(driver, pace, summary, report)

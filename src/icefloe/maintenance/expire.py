@@ -1,4 +1,4 @@
-"""Expiration: snapshots leave the history. What they alone used is left to a collection."""
+"""Expiration: removes snapshots from the history. A later collection deletes their objects."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from icefloe.repo.handle import RepoHandle
 
 
 def history_of(info: RepoInfo) -> SnapshotLines:
-    """The history that a repo object tells."""
+    """The history of a repo object."""
     return SnapshotLines(info.snapshots, info.branches, info.tags)
 
 
 async def expire_snapshots(
     handle: RepoHandle, rules: Rules, *, dry_run: bool = False
 ) -> set[SnapshotId]:
-    """Take snapshots out of the history; returns their ids."""
+    """Remove snapshots from the history. Returns their ids."""
     live.require_spec_1_or_2(handle, "expiration")
     handle.require_writable()
     if not handle.family.has_repo_object:
@@ -61,12 +61,11 @@ def expired(info: RepoInfo, plan: Expiration) -> RepoInfo:
     )
 
 
-# -- version 1: parents are in the snapshot files, which are written again
+# -- version 1: parents are in the snapshot files, which are rewritten
 
 
 async def _expire_v1(handle: RepoHandle, rules: Rules, *, dry_run: bool) -> set[SnapshotId]:
-    """One file after the other. A crash leaves some lines cut and others not; doing it again
-    cuts the rest."""
+    """Rewrite the files one by one. After a crash, another run cuts the remaining histories."""
     tips = await live.ref_tips(handle)
     await require_not_migrated(handle)
     infos = await live.reachable_infos(handle.driver, tips.values())

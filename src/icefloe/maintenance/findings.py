@@ -1,7 +1,7 @@
-"""What a verification found: rows of a kind, with an object, a node and what to do about it.
+"""The findings of a verification: rows with a kind, an object, a node and a suggested repair.
 
 A kind has one severity and one suggested repair. A damaged repository can have millions of
-findings: all of them are counted, and of each kind a limited number is kept.
+findings. All of them are counted, and a limited number of each kind is kept.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ else:
     pa = on_demand("pyarrow")
 
 DEFAULT_KEPT = 1000
-"""Findings of one kind that a report holds."""
+"""The number of findings of one kind that a report keeps."""
 
 
 class Severity(StrEnum):
@@ -33,7 +33,7 @@ class Severity(StrEnum):
     WARNING = "warning"
     """Everything can be read, but a writer did not follow the format."""
     INFO = "info"
-    """Normal, or left behind by writers that do so; nothing has to be done."""
+    """Normal, or left behind by regular operations; no action is needed."""
 
 
 _ORDER = {severity: place for place, severity in enumerate(Severity)}
@@ -117,7 +117,7 @@ class FindingKind(StrEnum):
 
     @property
     def repair(self) -> str:
-        """What can be done about it."""
+        """The suggested repair."""
         return _REPAIRS.get(self, _NOTHING if self.severity == Severity.INFO else _RESTORE)
 
 
@@ -173,7 +173,7 @@ _REPAIRS = {
 
 
 class Finding(NamedTuple):
-    """One thing that was found; `path` is that of a node, or empty."""
+    """One finding. `path` is the path of a node, or empty."""
 
     severity: Severity
     kind: FindingKind
@@ -190,7 +190,7 @@ class Finding(NamedTuple):
 
 @record()
 class FindingLog:
-    """Findings as they come: all counted, some kept."""
+    """Collects findings: all are counted, some are kept."""
 
     kept: int = DEFAULT_KEPT
     counts: Counter[FindingKind] = field(default_factory=Counter)
@@ -203,12 +203,12 @@ class FindingLog:
             self.rows.append(Finding.of(kind, key, detail, path))
 
     def add_all(self, found: Iterable[Finding]) -> None:
-        """Note those that somebody else made."""
+        """Add findings that were made elsewhere."""
         for row in found:
             self.add(row.kind, row.object, row.detail, row.path)
 
     def add_many(self, kind: FindingKind, total: int, rows: Iterable[tuple[str, str, str]]) -> None:
-        """Note so many at once; of `rows` (object, detail, path) no more are made than are kept."""
+        """Add many findings. Of `rows` (object, detail, path), only those to keep are read."""
         room = max(0, self.kept - self.counts[kind])
         self.rows += [Finding.of(kind, *row) for row in islice(rows, room)]
         if total:
@@ -217,13 +217,13 @@ class FindingLog:
 
 @record(frozen=True)
 class VerifyReport:
-    """What was looked at and what was found, worst first."""
+    """The result of a verification: what was checked, and the findings, worst first."""
 
     findings: tuple[Finding, ...]
     counts: Mapping[FindingKind, int]
-    """How many there are of each kind, kept or not."""
+    """The number of findings of each kind, kept or not."""
     checked: Mapping[str, int]
-    """How many files, references, objects and sources were looked at."""
+    """The number of files, references, objects and sources that were checked."""
 
     @classmethod
     def of(cls, log: FindingLog, checked: Mapping[str, int]) -> VerifyReport:
@@ -239,7 +239,7 @@ class VerifyReport:
 
     @property
     def num_errors(self) -> int:
-        """How many errors there are, kept or not."""
+        """The number of errors, kept or not."""
         return sum(n for kind, n in self.counts.items() if kind.severity == Severity.ERROR)
 
     def of_kind(self, kind: FindingKind | str) -> list[Finding]:

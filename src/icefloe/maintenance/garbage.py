@@ -1,4 +1,4 @@
-"""What a garbage collection deletes and why: decided over columns, kept, shown, saved."""
+"""The plan of a garbage collection: what is deleted, and why. It can be shown and saved."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FORMAT = "icefloe garbage collection plan 1"
 
 
 class InUse(NamedTuple):
-    """The ids of everything that has to stay."""
+    """The ids of all objects that have to stay."""
 
     snapshots: IdSet
     transaction_logs: IdSet
@@ -37,36 +37,36 @@ class InUse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GarbagePlan:
-    """What can be deleted. Print it, `save` it, and run it when somebody has agreed.
+    """The objects that can be deleted. The plan can be printed, saved, reviewed and run.
 
-    Running it looks at the repository again: what came into use since then stays.
+    A run checks the repository again: objects that came into use since then stay.
     """
 
     url: str
     """Where the repository is."""
     made_at: int
     older_than: int
-    """Objects stored from this instant on stay, in microseconds since the epoch."""
+    """Objects stored at or after this time stay, in microseconds since the epoch."""
     objects: Mapping[str, StoredObjects]
     """By kind: `snapshots`, `transaction_logs`, `manifests`, `chunks`."""
     num_forgotten: int = 0
-    """How many snapshots leave the list of the repository. Others were never in it: left by
-    commits that failed, by forks and by tasks."""
+    """The number of snapshots that are removed from the repository's list. Other deleted snapshots
+    were never listed: they were left by failed commits, forks and tasks."""
     num_strange: int = 0
-    """How many objects have names that are no ids; those stay."""
+    """The number of objects whose names are not ids. They stay."""
 
     def num_objects(self, kind: str | None = None) -> int:
-        """How many objects go, of one kind or of all."""
+        """The number of objects to delete, of one kind or of all."""
         kinds = KINDS if kind is None else [kind]
         return sum(len(self.objects[each]) for each in kinds)
 
     def num_bytes(self, kind: str | None = None) -> int:
-        """How many bytes go with them."""
+        """The bytes of the objects to delete."""
         kinds = KINDS if kind is None else [kind]
         return sum(int(self.objects[each].size_bytes.sum()) for each in kinds)
 
     def keys(self, kind: str) -> list[str]:
-        """The keys of all objects of a kind that go."""
+        """The keys of all objects of a kind to delete."""
         return self.objects[kind].all_keys()
 
     def __str__(self) -> str:
@@ -130,7 +130,7 @@ class GarbagePlan:
 def find_garbage(
     stored: Mapping[str, StoredObjects], in_use: InUse, older_than: int
 ) -> dict[str, StoredObjects]:
-    """Of all stored objects, those that are old enough and not in use."""
+    """The stored objects that are old enough and not in use."""
     found = {}
     for kind, objects in stored.items():
         old = objects.take(np.flatnonzero(objects.created_at < older_than))
@@ -139,7 +139,7 @@ def find_garbage(
 
 
 def among(stored: Mapping[str, StoredObjects], plan: GarbagePlan) -> dict[str, StoredObjects]:
-    """Of all stored objects, those that a plan has."""
+    """The stored objects that are in a plan."""
     return {
         kind: objects.take(IdSet.of(plan.objects[kind].id).contains(objects.id))
         for kind, objects in stored.items()
@@ -147,7 +147,7 @@ def among(stored: Mapping[str, StoredObjects], plan: GarbagePlan) -> dict[str, S
 
 
 def newest_before(stored: Mapping[str, StoredObjects], older_than: int) -> int:
-    """An instant up to which everything that may be deleted was stored."""
+    """A time at or before which all objects to delete were stored."""
     times = [
         objects.created_at[objects.created_at < older_than].max(initial=-1)
         for objects in stored.values()

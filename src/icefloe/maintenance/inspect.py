@@ -1,4 +1,4 @@
-"""The contents of metadata files as plain values, for looking at. Same members as Icechunk's."""
+"""The contents of metadata files as plain values, with the same members as Icechunk's."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def inspect_snapshot(handle: RepoHandle, snapshot_id: SnapshotId) -> dict[
 
 
 async def inspect_manifest(handle: RepoHandle, manifest_id: ManifestId) -> dict[str, Any]:
-    """How many chunks of each kind a manifest holds, and how it holds locations."""
+    """The number of chunks of each kind in a manifest, and how it stores locations."""
     key = layout.manifest_key(manifest_id)
     data = await handle.driver.get(key)
     manifest = decode_manifest(data, key)
@@ -78,7 +78,7 @@ async def inspect_manifest(handle: RepoHandle, manifest_id: ManifestId) -> dict[
 
 
 async def inspect_transaction_log(handle: RepoHandle, snapshot_id: SnapshotId) -> dict[str, Any]:
-    """What a commit changed; with what expired commits before it changed, where there are any."""
+    """The changes of a commit, including those of expired commits right before it."""
     key = layout.transaction_log_key(snapshot_id)
     data = await handle.driver.get(key)
     log = decode_transaction_log(data, key)
@@ -137,7 +137,7 @@ def _header(header: Header) -> dict[str, Any]:
 
 
 def _time(microseconds: int) -> str:
-    """RFC 3339 with as many thousands as it takes."""
+    """RFC 3339 with milliseconds or microseconds only if needed."""
     time = _EPOCH + timedelta(microseconds=microseconds)
     precision = "seconds" if not time.microsecond else "milliseconds"
     if time.microsecond % 1000:

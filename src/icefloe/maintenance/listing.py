@@ -13,5 +13,5 @@ KINDS = {
     "manifests": layout.MANIFESTS,
     "chunks": layout.CHUNKS,
 }
-"""The folders of objects that are named by ids, in the order in which a collection empties them:
-nothing is deleted before what refers to it."""
+"""The folders of objects that are named by ids, in the order in which a collection deletes them:
+an object is deleted after everything that refers to it."""

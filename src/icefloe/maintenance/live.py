@@ -1,8 +1,8 @@
-"""What is in use: refs -> snapshots -> manifests -> chunks, as columns.
+"""The objects in use: refs -> snapshots -> manifests -> chunks, as columns.
 
-Files are read past the caches, batch by batch: what a walk over a whole repository needs does not
-grow with the number of its snapshots and references, apart from the ids themselves. A file that
-cannot be decoded, or is missing, ends the walk with an error that names it.
+Files are read in batches, without the caches. So the memory of a walk does not grow with the number
+of snapshots and references, except for the ids themselves. A missing or undecodable file ends the
+walk with an error that names it.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _IDS_AT_ONCE = 1 << 20
 
 
 class Limits(NamedTuple):
-    """How much a walk may hold at a time."""
+    """The memory limits of a walk."""
 
     snapshots_at_once: int = SNAPSHOTS_AT_ONCE
     manifest_bytes_at_once: int = MANIFEST_BYTES_AT_ONCE
-    """Of manifest files as they are stored. A larger one is read by itself."""
+    """Bytes of manifest files as stored. A larger file is read by itself."""
     manifests_at_once: int = MANIFESTS_AT_ONCE
 
 
@@ -42,7 +42,7 @@ DEFAULT_LIMITS = Limits()
 
 
 def require_spec_1_or_2(handle: RepoHandle, what: str) -> None:
-    """Refuse older generations, whose files are named and found in other ways."""
+    """Refuse older generations, whose files have other names."""
     if handle.family.name not in ("spec-1", "spec-2"):
         raise FormatError(
             f"{what} is not possible in {handle.family.noun}; migrate it first",
@@ -69,9 +69,9 @@ async def reachable_snapshots(handle: RepoHandle, tips: Iterable[SnapshotId]) ->
 
 
 async def reachable_infos(driver: Driver, tips: Iterable[SnapshotId]) -> list[SnapshotInfo]:
-    """These snapshots and all their ancestors, in version 1: a file names its parent.
+    """These snapshots and all their ancestors in version 1, where a file names its parent.
 
-    All lines are followed at once, a snapshot of each at a time.
+    All histories are followed concurrently, one snapshot of each at a time.
     """
     seen: dict[SnapshotId, SnapshotInfo] = {}
     frontier = set(tips)
@@ -86,7 +86,7 @@ async def reachable_infos(driver: Driver, tips: Iterable[SnapshotId]) -> list[Sn
 
 
 async def fetch_snapshots(driver: Driver, ids: Sequence[SnapshotId]) -> list[Snapshot]:
-    """Decoded snapshots, fetched at once and not kept."""
+    """Decoded snapshots, fetched at once and not cached."""
     keys = [layout.snapshot_key(one) for one in ids]
     try:
         blobs = await driver.get_many([(key, None) for key in keys])
@@ -105,7 +105,7 @@ async def fetch_snapshots(driver: Driver, ids: Sequence[SnapshotId]) -> list[Sna
 async def each_snapshot(
     handle: RepoHandle, ids: IdSet, limits: Limits = DEFAULT_LIMITS
 ) -> AsyncIterator[Snapshot]:
-    """Decoded snapshots, one after the other."""
+    """Decoded snapshots, one by one."""
     step = limits.snapshots_at_once
     for first in range(0, ids.size, step):
         wanted = [SnapshotId(row.tobytes()) for row in ids.rows[first : first + step]]
@@ -119,10 +119,10 @@ async def each_snapshot(
 async def manifest_files(
     handle: RepoHandle, snapshots: IdSet, limits: Limits = DEFAULT_LIMITS
 ) -> ManifestFiles:
-    """The manifest files of many snapshots, each once, ascending by id.
+    """The distinct manifest files of many snapshots, ascending by id.
 
-    Those that nodes refer to are among them, also where a snapshot fails to list one; the size
-    of such a file is 0, for not known.
+    These include files that nodes refer to but the snapshot does not list. The size of such a file
+    is 0, which means unknown.
     """
     listed: list[ManifestFiles] = []
     nodes: list[ManifestFiles] = []
@@ -144,7 +144,7 @@ def _files_of_nodes(snapshot: Snapshot) -> ManifestFiles:
 
 
 def _distinct(parts: Sequence[ManifestFiles]) -> ManifestFiles:
-    """Each file once, as the first part that has it tells of it."""
+    """The distinct files. The first entry of a file counts."""
     if not parts:
         return ManifestFiles.from_infos(())
     together = ManifestFiles(
@@ -158,7 +158,7 @@ def _distinct(parts: Sequence[ManifestFiles]) -> ManifestFiles:
 async def each_manifest(
     handle: RepoHandle, files: ManifestFiles, limits: Limits = DEFAULT_LIMITS
 ) -> AsyncIterator[Manifest]:
-    """Decoded manifests, one after the other; fetched several at once, within the limits."""
+    """Decoded manifests, one by one. Several are fetched at once, within the limits."""
     for first, last in _batches(files, limits):
         ids = [ManifestId(row.tobytes()) for row in files.id[first:last]]
         keys = [layout.manifest_key(one) for one in ids]
@@ -166,7 +166,7 @@ async def each_manifest(
         blobs = await handle.driver.get_many(list(zip(keys, spans, strict=True)))
         for at, (key, wanted) in enumerate(zip(keys, ids, strict=True)):
             manifest = decode_manifest(blobs[at], key)
-            blobs[at] = b""  # decoded, so that it can go
+            blobs[at] = b""  # decoded, so its bytes can be freed
             _check_id(manifest.id, wanted, key)
             yield manifest
 
@@ -186,7 +186,7 @@ def _batches(files: ManifestFiles, limits: Limits) -> list[tuple[int, int]]:
 
 
 class GrowingIdSet:
-    """A set that takes many ids and sorts them now and then: memory for distinct ids only."""
+    """A set of many ids, deduplicated regularly, so it needs memory for distinct ids only."""
 
     def __init__(self) -> None:
         self._sorted = IdSet.of_ids(())

@@ -1,7 +1,7 @@
-"""Columns of virtual chunk locations: brought into stored form and matched with containers.
+"""Columns of virtual chunk locations: converted to stored form and matched with containers.
 
-Almost all locations of real data are plain: nothing to encode, no odd segments. Those are settled
-by a few passes of Arrow over the distinct values; the others are looked at one by one.
+Almost all locations of real data are plain: nothing to encode, no odd segments. A few passes of
+Arrow over the distinct values handle these. The others are handled one by one.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _S3 = (stores.S3, stores.S3Compatible, stores.Tigris)
 
 
 class Matched(NamedTuple):
-    """Locations in stored form; for each the number of its container, -1 without one."""
+    """Locations in stored form, with the number of the container of each, or -1."""
 
     values: pa.Array
     number: NDArray[np.int32]
 
 
 def distinct(column: pa.Array) -> tuple[pa.Array, NDArray[np.int32] | None]:
-    """Values worth looking at once, and for each row which one; None when rows are values."""
+    """Distinct values, and the value of each row; None if every row is a value."""
     if pa.types.is_dictionary(column.type):
         return column.dictionary, numbers_from_arrow(column.indices.cast(pa.int32()))
     if seems_distinct(BlobColumn.from_arrow(column)):
@@ -53,10 +53,10 @@ def distinct(column: pa.Array) -> tuple[pa.Array, NDArray[np.int32] | None]:
 
 
 def match_containers(values: pa.Array, containers: ContainerSet) -> Matched:
-    """Match every location; one that is no URL is an error, one without a container is not.
+    """Match every location. A location without a container is not an error.
 
     Raises:
-        InvalidInputError: a location is no absolute URL, kind `invalid-virtual-ref`.
+        InvalidInputError: a location is not an absolute URL, kind `invalid-virtual-ref`.
     """
     if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
         values = values.cast(pa.string())
@@ -81,7 +81,7 @@ def match_containers(values: pa.Array, containers: ContainerSet) -> Matched:
         settled |= hit
         if settled.all():
             return Matched(values, number)
-    if not has_odd_prefix:  # what is plain would have been found
+    if not has_odd_prefix:  # a plain location would have been found
         is_known = plain & mask_from_arrow(pc.match_substring_regex(values, _WELL_FORMED))
         settled |= is_known & ~mask_from_arrow(pc.match_substring_regex(values, f"^(file|{VCC}):"))
     rest = np.flatnonzero(~settled)
@@ -112,7 +112,7 @@ def _settle_singly(
 def check_keys(matched: Matched, containers: ContainerSet) -> None:
     """Refuse keys that a container's store cannot address.
 
-    S3 takes any key; official readers address it without a client that has opinions.
+    S3 takes any key, and official readers address it without normalising keys.
     """
     odd = mask_from_arrow(pc.match_substring_regex(matched.values, _NOT_PLAIN))
     odd &= matched.number >= 0

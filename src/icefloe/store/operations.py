@@ -1,4 +1,4 @@
-"""What the Zarr store does, written once for its blocking and its asynchronous face."""
+"""The operations of the Zarr store, written once for its blocking and asynchronous methods."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ ByteRange = tuple[int | None, int | None]
 
 
 class Located(NamedTuple):
-    """A chunk that is there, and which bytes of it are wanted."""
+    """An existing chunk, and the requested bytes of it."""
 
     ref: ChunkRef
     span: Span | None
@@ -57,7 +57,7 @@ class Located(NamedTuple):
 async def get(
     workspace: Workspace, key: str, byte_range: ByteRange | None = None
 ) -> Readable | None:
-    """The value of a key or part of it; None when there is no such node or chunk."""
+    """The value of a key or part of it; None if there is no such node or chunk."""
     handle = workspace.handle
     found = await locate(workspace, key, byte_range)
     return await fetch(handle, found) if isinstance(found, Located) else found
@@ -66,7 +66,7 @@ async def get(
 async def locate(
     workspace: Workspace, key: str, byte_range: ByteRange | None
 ) -> Located | Readable | None:
-    """Metadata at once; for a chunk its reference, so that a caller can choose how to read it."""
+    """The metadata, or the reference of a chunk, which the caller chooses how to read."""
     handle, state = workspace
     view = state.view
     parsed = parse_key(key, view.find_node)
@@ -82,7 +82,7 @@ async def locate(
     if node is None:
         return None
     if node.array is None:
-        view.array(parsed.path)  # says what is wrong
+        view.array(parsed.path)  # raises the right error
     ref = await _find(handle, view, node, parsed.coordinates)
     if ref is None:
         return None
@@ -195,13 +195,13 @@ async def list_dir(workspace: Workspace, prefix: str) -> list[str]:
         for below in view.all_paths(path)
         if len(paths.segments(below)) == depth + 1
     }
-    # Zarr takes these for other nodes than they are, or fails on the whole group.
+    # Zarr would mistake these for other nodes, or fail to list the group.
     children -= {"", ".", ".."}
     return ([METADATA] if node is not None else []) + sorted(children)
 
 
 def _owning_array(view: SessionView, path: str) -> Node | None:
-    """The array in whose chunk keys `path` lies, if there is one."""
+    """The array whose chunk keys contain `path`, if there is one."""
     for above in paths.ancestors(path):
         node = view.find_node(above)
         if node is not None:
@@ -226,7 +226,7 @@ async def _next_chunk_segments(
 
 
 def _path_of_prefix(view: SessionView, prefix: str) -> str:
-    """A slash at the end does not matter, unless it belongs to the path of a node."""
+    """A trailing slash is ignored, unless it is part of a node's path."""
     path = paths.ROOT + prefix
     return path if view.find_node(path) is not None else paths.ROOT + prefix.strip("/")
 
@@ -292,7 +292,7 @@ async def set_if_not_exists(workspace: Workspace, key: str, value: Any) -> None:
 
 
 async def delete(workspace: Workspace, key: str) -> None:
-    """Delete a chunk, an array, or a group with everything below it; all of that may be missing."""
+    """Delete a chunk, an array, or a group with everything below it. Missing ones are ignored."""
     state = workspace.state
     state.require_writable()
     parsed = parse_key(key, state.find_node)
@@ -336,7 +336,7 @@ async def delete_dir(workspace: Workspace, prefix: str) -> None:
             return
         index = index[index[:, axis] == int(number)]
     if not len(index):
-        return  # asking for the edits of an array would count as a change
+        return  # creating the edits of an array would count as a change
     with state.writing():
         if (edits := state.edits(node)) is not None:
             for row in index.tolist():
@@ -344,7 +344,7 @@ async def delete_dir(workspace: Workspace, prefix: str) -> None:
 
 
 def require_writable(state: SessionState) -> None:
-    """Refuse a session that only reads, in the words of a store."""
+    """Refuse to write in a read-only session, with the error of a store."""
     if state.mode == SessionMode.readonly:
         raise ReadOnlyError(
             "the store is read-only; open a writable_session to change data",
@@ -360,7 +360,7 @@ def check_chunk(key: str, array: ArrayData, coordinates: Coordinates, size: int)
             f"chunk {key!r} has no bytes; delete the chunk instead", ErrorKind.ZERO_LENGTH_CHUNK
         )
     grid = [dimension.num_chunks for dimension in array.shape]
-    # A dimension without chunks still has a place 0, because writers touch it before resizing.
+    # A dimension without chunks still accepts index 0, because writers use it before resizing.
     if len(coordinates) != len(grid) or any(
         at > max(count, 1) - 1 for at, count in zip(coordinates, grid, strict=False)
     ):
@@ -380,7 +380,7 @@ def _is_in_grid(array: ArrayData, coordinates: Sequence[int]) -> bool:
 
 
 def _span(byte_range: ByteRange | None, size: int) -> Span | None:
-    """The bytes that are asked for and there: ends are clamped, as Zarr's stores do."""
+    """The requested bytes that exist. Ends are clamped, as in Zarr's stores."""
     if byte_range is None:
         return None
     start, end = byte_range

@@ -1,4 +1,4 @@
-"""What a reader has to authorise: the containers that a snapshot's virtual chunks lie in."""
+"""What a reader has to authorise: the containers of a snapshot's virtual chunks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RequiredAccess:
-    """One container, or one place without a container, and the chunks in it."""
+    """One container, or one prefix without a container, and its chunks."""
 
     url_prefix: str
     """What to authorise: a key of `authorize_virtual_chunk_access`."""
@@ -31,16 +31,16 @@ class RequiredAccess:
     num_bytes: int
     is_authorized: bool
     has_container: bool
-    """Without a container in the configuration these chunks cannot be read at all."""
+    """Whether the configuration has a container. Without one these chunks cannot be read."""
     name: str | None = None
     store: str | None = None
     """The kind of store: S3, Gcs, Azure, Http, LocalFileSystem, ..."""
     endpoint_url: str | None = None
-    """Where requests go, if the configuration says so."""
+    """The endpoint of requests, if the configuration has one."""
 
 
 async def required_access(workspace: Workspace) -> list[RequiredAccess]:
-    """Every prefix that virtual chunks of a session lie below, most chunks first."""
+    """Every prefix of a session's virtual chunks, the one with most chunks first."""
     handle, state = workspace
     access = handle.assets.virtual.access
     containers = list(access.containers)
@@ -98,7 +98,7 @@ def _numbers(values: pa.Array, handle: RepoHandle) -> np.ndarray[tuple[int], np.
             values, containers
         ).number
     except InvalidInputError:
-        # A location that is no URL at all: somebody else's file. Then one by one.
+        # Another writer stored a location that is not a URL. Handle the locations one by one.
         number = np.full(len(values), -1, np.int32)
         for row in range(len(values)):
             try:

@@ -1,4 +1,4 @@
-"""Questions about the nodes and chunks a session sees."""
+"""Queries about the nodes and chunks of a session."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def node_id(workspace: Workspace, path: str) -> NodeId:
 
 
 async def chunk_kind(workspace: Workspace, path: str, coordinates: Sequence[int]) -> int:
-    """The `ChunkKind` of a chunk, 0 when it was never written."""
+    """The `ChunkKind` of a chunk, 0 if it was never written."""
     handle, state = workspace
     view = state.view
     node, array = view.array(paths.validate(path, view.find_node))
@@ -62,7 +62,7 @@ async def virtual_locations(workspace: Workspace) -> list[str]:
 
 
 def _absolute(column: Coded, containers: ContainerSet) -> list[str]:
-    """Locations with container names spelled out; "" where there is none."""
+    """Absolute locations, with container names expanded; "" if there is no location."""
     used = np.unique(column.codes)
     url = {-1: ""}
     for code in used[used >= 0].tolist():
@@ -89,7 +89,7 @@ async def chunk_batches(
     view = state.view
     node, _ = view.array(paths.validate("/" + array_path.strip("/")))
     with view.lock:
-        view.packs.close(view.changes)  # so that every chunk has a place
+        view.packs.close(view.changes)  # so that every chunk has an offset
     everything = await all_chunks(handle, view, node)
     containers = handle.assets.virtual.access.containers
     for first in range(0, len(everything), batch_size):

@@ -45,8 +45,7 @@ class VirtualChunkSpec:
     """One virtual reference: `length` bytes at `offset` of the object at `location`.
 
     The object's key is the path of the URL; `?`, `#` and `%` in it have to be percent-encoded.
-    With `etag_checksum` or `last_updated_at_checksum` the chunk is not read any more once the
-    object has changed.
+    With `etag_checksum` or `last_updated_at_checksum`, reads fail once the object has changed.
     """
 
     index: Sequence[int]
@@ -76,7 +75,7 @@ def set_virtual_ref(
     *,
     validate_container: bool,
 ) -> None:
-    """Set the chunk at a key; a location without a container is an error if that is checked."""
+    """Set the chunk at a key. A location without a container is an error if that is checked."""
     handle, state = workspace
     require_writable(state)
     parsed = parse_key(key, state.find_node)
@@ -115,7 +114,7 @@ def set_virtual_refs(
     *,
     validate_containers: bool,
 ) -> Failed:
-    """Set many chunks of an array; of equal indices the last counts.
+    """Set many chunks of an array. If an index occurs several times, the last one counts.
 
     Locations without a container are left out and their indices returned, if that is checked.
     """
@@ -183,7 +182,7 @@ def _check_grid(array_path: str, columns: RefColumns, grid: Sequence[int]) -> No
             f"{len(grid)}",
             ErrorKind.INVALID_CHUNK_INDEX,
         )
-    # A dimension without chunks still has a place 0, because writers touch it before resizing.
+    # A dimension without chunks still accepts index 0, because writers use it before resizing.
     outside = (index >= np.maximum(np.array(grid, np.int64), 1)).any(axis=1)
     if bool(outside.any()):
         raise InvalidInputError(
@@ -200,7 +199,7 @@ def _check_grid(array_path: str, columns: RefColumns, grid: Sequence[int]) -> No
         )
 
 
-# -- columns out of what callers have
+# -- columns from the arguments of callers
 
 
 def columns_of_specs(specs: Sequence[VirtualChunkSpec]) -> RefColumns:
@@ -217,7 +216,7 @@ def columns_of_specs(specs: Sequence[VirtualChunkSpec]) -> RefColumns:
             f"chunk indices have {sorted(ranks)} dimensions, expected the same number for all",
             ErrorKind.INVALID_CHUNK_INDEX,
         )
-    # One pass for each column: tuples of all fields would cost more than the rest together.
+    # One pass per column: tuples of all fields would cost more than everything else together.
     flat = list(chain.from_iterable([spec.index for spec in specs]))
     etag = [spec.etag_checksum for spec in specs]
     modified = [spec.last_updated_at_checksum for spec in specs]
@@ -242,7 +241,7 @@ def columns_of_grid(
     arr_offset: Sequence[int] | None,
     checksum: str | datetime | None,
 ) -> RefColumns:
-    """Columns from arrays that run through a grid in C order; empty locations are left out."""
+    """Columns from arrays over a grid in C order. Empty locations are left out."""
     shape = tuple(int(size) for size in chunk_grid_shape)
     column = locations if isinstance(locations, pa.Array) else _texts(locations)
     offset = whole_numbers("offsets", offsets, np.uint64)
@@ -334,7 +333,8 @@ def _numbers(column: Mapping[str, pa.Array], name: str) -> NDArray[Any]:
 
 
 def _numpy(column: pa.Array) -> NDArray[Any]:
-    is_plain = pa.types.is_integer(column.type)  # anything else is refused, by its name
+    # Other types are refused with an error that names the column.
+    is_plain = pa.types.is_integer(column.type)
     return numbers_from_arrow(column) if is_plain else np.array(column.to_pylist())
 
 
@@ -377,7 +377,7 @@ def checksum_parts(checksum: object) -> tuple[str | None, int | None]:
 
 
 def _seconds(time: datetime | None) -> int:
-    """Whole seconds, rounded up: the format has no fractions, and the object has not changed."""
+    """Whole seconds, rounded up, because the format has no fractions of a second."""
     if time is None:
         return 0
     if time.tzinfo is None:

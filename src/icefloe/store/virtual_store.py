@@ -1,4 +1,4 @@
-"""What `IcechunkStore` can do besides Zarr's protocol: references instead of values."""
+"""Methods of `IcechunkStore` beyond Zarr's protocol: references instead of values."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ ChunkBatch = tuple[
 
 
 class VirtualRefsMixin:
-    """Setting virtual references and getting references back. Nothing here makes a request to
-    the objects that are referred to, so the asynchronous twins have nothing to wait for."""
+    """Setting and listing references. No method makes a request to the referenced objects, so
+    the asynchronous twins do not wait."""
 
     _state: SessionState
     _blocking: RepoHandle
@@ -52,15 +52,15 @@ class VirtualRefsMixin:
         checksum: str | datetime | None = None,
         validate_container: bool = True,
     ) -> None:
-        """Let a chunk be `length` bytes at `offset` of the object at the URL `location`.
+        """Set a chunk to `length` bytes at `offset` of the object at the URL `location`.
 
         The object's key is the path of the URL; `?`, `#` and `%` in it have to be
-        percent-encoded. With a `checksum`, an ETag or the time the object was last modified, the
-        chunk is not read any more once the object has changed.
+        percent-encoded. With a `checksum` (an ETag, or the time of the last modification), reads
+        fail once the object has changed.
 
         Raises:
             InvalidInputError: no container covers the location (unless `validate_container` is
-                off), the key is outside of the array, or the length is 0.
+                off), the key is outside the array, or the length is 0.
         """
         etag, modified = _either(checksum)
         spec = virtual_refs.VirtualChunkSpec((), location, offset, length, etag, modified)
@@ -129,7 +129,7 @@ class VirtualRefsMixin:
     ) -> Failed:
         """Set the virtual chunks of a whole grid, or of a box in it that starts at `arr_offset`.
 
-        Values run through the grid in C order; an empty location leaves its chunk alone.
+        Values are in C order of the grid. An empty location does not change its chunk.
         `locations` may also be an Arrow array. Returns what `set_virtual_refs` returns.
         """
         columns = virtual_refs.columns_of_grid(

@@ -1,4 +1,4 @@
-"""Zarr keys: which node they are about, and whether they mean its metadata or a chunk."""
+"""Zarr keys: the node of a key, and whether the key is its metadata or a chunk."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ChunkKey(NamedTuple):
 
 
 class V2Key(NamedTuple):
-    """A document of Zarr version 2: never there, and cannot be written."""
+    """A document of Zarr version 2. It never exists and cannot be written."""
 
     key: str
 
@@ -40,15 +40,15 @@ Key = MetadataKey | ChunkKey | V2Key
 
 
 def parse_key(key: str, find: Callable[[str], object] = lambda path: None) -> Key:
-    """Understand a key.
+    """Parse a key.
 
     The chunk separator is the last segment `c` that only numbers follow, so nodes may be called
-    `c` as well. `find` finds nodes whose paths are not canonical.
+    `c` as well. `find` looks up nodes whose paths are not canonical.
 
     Raises:
         InvalidInputError: it is neither metadata nor a chunk, kind `invalid-key`.
     """
-    # Nearly all keys look like this, and finding that out is cheap.
+    # Fast path: nearly all keys have this form.
     folder, separator, numbers = key.rpartition("/c/")
     if separator and numbers.isascii() and numbers.replace("/", "0").isdigit():
         texts = numbers.split("/")
@@ -95,5 +95,5 @@ def metadata_key(path: str) -> str:
 
 
 def chunk_prefix(path: str) -> str:
-    """What every chunk key of an array starts with; alone it is the chunk of a 0-d array."""
+    """The prefix of all chunk keys of an array. The prefix itself is the chunk of a 0-d array."""
     return "c" if path == paths.ROOT else f"{paths.to_key(path)}/c"

@@ -1,8 +1,8 @@
 """`IcechunkStore`: a session as a Zarr store.
 
-Every method asks `operations` for the work. Where reads are local, the store also offers Zarr's
-synchronous protocol, which spares the event loop; remote reads never do, because a few
-synchronous workers would be slower than many requests in flight.
+Every method calls `operations`. For local storage, the store also offers Zarr's synchronous
+protocol, which avoids the event loop. For remote storage it does not, because a few synchronous
+workers would be slower than many requests in flight.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from icefloe.storage.run import run_blocking
 from icefloe.store import operations
 from icefloe.store.virtual_store import VirtualRefsMixin
 
-# From this size on a local read is worth a thread of its own, so that decoding goes on beside it.
+# From this size on, a local read runs in its own thread, in parallel with decoding.
 _LARGE_READ_BYTES = 1 << 20
 
 # Zarr before 3.2, which is all that Python 3.11 can have, warns about every array with a codec of
 # numcodecs and every new array of fixed-length text. Later releases withdrew both warnings. The
-# codecs are those of HDF5's filters, so whoever reads the arrays of an ingest has no choice.
+# codecs are those of HDF5's filters, so readers of ingested arrays cannot avoid them.
 # The filters are appended, so that the user's own come first.
 for _category, _start in (
     (UserWarning, "Numcodecs codecs are not in the Zarr version 3"),
@@ -100,7 +100,7 @@ class IcechunkStore(VirtualRefsMixin, Store, SyncMixin, Shown):
                 ErrorKind.READ_ONLY_SESSION,
             )
         store: Store = self._session.make_store(read_only=read_only)
-        store._is_open = False  # Zarr opens it, or whoever made it
+        store._is_open = False  # Zarr or the caller opens it
         return store
 
     # -- what a store can do
@@ -235,8 +235,8 @@ class IcechunkStore(VirtualRefsMixin, Store, SyncMixin, Shown):
         run_blocking(operations.delete_dir(Workspace(self._blocking, self._state), ""))
 
     def _check_writable(self, *, is_delete: bool = False) -> None:
-        # Zarr has its own read-only error, a ValueError; ours says what to do. Official blames
-        # the session for deletes, the store for the rest.
+        # Zarr has its own read-only error, a ValueError. Ours says what to do. Icechunk's error
+        # names the session for deletes, and the store otherwise.
         if self.read_only:
             of_session = is_delete and self._state.is_read_only
             kind = ErrorKind.READ_ONLY_SESSION if of_session else ErrorKind.READ_ONLY_STORE
@@ -246,7 +246,7 @@ class IcechunkStore(VirtualRefsMixin, Store, SyncMixin, Shown):
 
 
 class LocalIcechunkStore(IcechunkStore):
-    """A store whose reads and writes stay on this machine: Zarr may call it synchronously."""
+    """A store on local storage, which Zarr may call synchronously."""
 
     def get_sync(
         self,
