@@ -1,6 +1,6 @@
-"""A file as it came from storage, checked against what refers to it.
+"""Checks of fetched files against what refers to them.
 
-One process and the tasks of a cluster fetch files in their own way, and share what follows.
+Local and distributed verification fetch files in different ways and share these checks.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from icefloe.repo.handle import RepoHandle
 from icefloe.storage.driver import Readable
 
 Fetched = Readable | StorageError | None
-"""The bytes of a file, why it could not be read, or None if it does not exist."""
+"""The bytes of a file, its error, or None if it does not exist."""
 
 
 async def get_all(handle: RepoHandle, keys: Sequence[str]) -> list[Readable | StorageError]:
-    """The bytes of each object, or why it could not be read."""
+    """The bytes of each object, or its error."""
     try:
         return list(await handle.driver.get_many([(key, None) for key in keys]))
-    except StorageError:  # one of them; found out one by one
+    except StorageError:  # one of them failed; read them one by one
         outcomes: list[Readable | StorageError] = []
         for key in keys:
             try:
@@ -46,7 +46,7 @@ async def get_all(handle: RepoHandle, keys: Sequence[str]) -> list[Readable | St
 
 
 class FetchedSnapshot(NamedTuple):
-    """A snapshot and its log, as far as they could be decoded."""
+    """A snapshot and its log, if they could be decoded."""
 
     snapshot: Snapshot | None
     findings: list[Finding]
@@ -56,7 +56,7 @@ class FetchedSnapshot(NamedTuple):
 def check_fetched_snapshot(
     history: History, snapshot_id: SnapshotId, data: Fetched, log: Fetched
 ) -> FetchedSnapshot:
-    """Check a snapshot that somebody refers to, and its log."""
+    """Check a referenced snapshot and its log."""
     key, log_key = layout.snapshot_key(snapshot_id), layout.transaction_log_key(snapshot_id)
     snapshot, found = None, []
     if data is None:
@@ -88,14 +88,14 @@ def check_fetched_snapshot(
 
 
 def missing_pruned_log(snapshot_id: SnapshotId) -> Finding:
-    """The log of an expired commit that is gone."""
+    """The finding for the missing log of an expired commit."""
     detail = "the log of an expired commit is gone; differences across it are unknown"
     key = layout.transaction_log_key(snapshot_id)
     return Finding.of(FindingKind.MISSING_PRUNED_LOG, key, detail)
 
 
 class ManifestToCheck(NamedTuple):
-    """A manifest, and what snapshots say of it."""
+    """A manifest, and its entries in snapshots."""
 
     id: ManifestId
     entries: list[ListedFile]
@@ -109,7 +109,7 @@ class ManifestToCheck(NamedTuple):
 
 
 def check_fetched_manifest(one: ManifestToCheck, data: Fetched) -> CheckedManifest:
-    """Check a manifest that somebody refers to."""
+    """Check a referenced manifest."""
     key = layout.manifest_key(one.id)
     path = min((use.path for use in one.uses), default="")
     if data is None or isinstance(data, StorageError):
@@ -127,7 +127,7 @@ def check_fetched_manifest(one: ManifestToCheck, data: Fetched) -> CheckedManife
 
 
 def manifests_to_check(uses: pa.Table, entries: pa.Table) -> Iterable[ManifestToCheck]:
-    """One item for each manifest of the two tables, which ascend by manifest."""
+    """One item per manifest of the two tables, which ascend by manifest."""
     users, listed = _Groups(uses), _Groups(entries)
     while users.key is not None or listed.key is not None:
         key = min(key for key in (users.key, listed.key) if key is not None)
@@ -139,7 +139,7 @@ def manifests_to_check(uses: pa.Table, entries: pa.Table) -> Iterable[ManifestTo
 
 
 class _Groups:
-    """Rows of an ascending table, group by group; few at a time are Python objects."""
+    """Rows of an ascending table, group by group. Only few at a time are Python objects."""
 
     def __init__(self, table: pa.Table) -> None:
         self._rows = self._walk(table)
@@ -155,7 +155,7 @@ class _Groups:
         return None if self._next is None else self._next[0]
 
     def take(self, key: bytes) -> list[Any]:
-        """The rows of a group, if it is the next one; without their key."""
+        """The rows of a group without their key, if it is the next group."""
         found = []
         while self._next is not None and self._next[0] == key:
             found.append(self._next[1:])

@@ -1,4 +1,4 @@
-"""Stored objects beside what refers to them, as columns."""
+"""Stored objects and the extent of references to them, as columns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NOBODY = -1
 
 
 class ObjectTable:
-    """The objects of one folder, ascending by id: how long they are, and how far used."""
+    """The objects of one folder, ascending by id, with their size and the end of their last use."""
 
     def __init__(self, found: StoredObjects) -> None:
         keys = np.ascontiguousarray(found.id).view("S12").reshape(-1)
@@ -39,21 +39,21 @@ class ObjectTable:
         return len(self.id)
 
     def mark(self, object_id: bytes) -> bool:
-        """Note that something refers to an object; whether it is there."""
+        """Record a reference to an object. Returns whether the object exists."""
         row = find_id(self.id, object_id)
         if row >= 0:
             self.is_used[row] = True
         return row >= 0
 
     def size_of(self, object_id: bytes) -> int:
-        """Bytes of an object, 0 if it is not there."""
+        """The size of an object, 0 if it does not exist."""
         row = find_id(self.id, object_id)
         return int(self.size_bytes[row]) if row >= 0 else 0
 
     def refer(self, native: pa.RecordBatch) -> None:
-        """Note the references of a manifest: rows of `check_manifest.NATIVE`.
+        """Record the references of a manifest: rows of `check_manifest.NATIVE`.
 
-        Manifests come in ascending order, so the first path that an object gets is fixed.
+        Manifests come in ascending order, so the path reported for an object is deterministic.
         """
         if not native.num_rows:
             return
@@ -78,7 +78,7 @@ class ObjectTable:
         self._user[new] = number
 
     def is_whole(self, ids: Bytes, end: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which objects are there and reach that far."""
+        """Which objects exist and are long enough."""
         keys = np.ascontiguousarray(ids).view("S12").reshape(-1)
         rows = np.minimum(np.searchsorted(self._keys, keys), max(len(self._keys) - 1, 0))
         if not len(self._keys):
@@ -89,7 +89,7 @@ class ObjectTable:
     # -- findings
 
     def note_problems(self, log: FindingLog) -> None:
-        """References to objects that are missing or too short, and unexplained bytes."""
+        """Findings for missing and short objects, and for bytes that nothing refers to."""
         self._note_lost(log)
         names = list(self._paths) or [""]
 
@@ -153,22 +153,22 @@ class ObjectTable:
 
 
 def length_detail(size: int, end: int) -> str:
-    """How long an object is, and should be."""
+    """The actual and the expected size of an object."""
     return f"the object has {size:,} bytes, references reach byte {end:,}"
 
 
 def missing_detail(end: int) -> str:
-    """What is missing of an object that is not there."""
+    """The expected size of a missing object."""
     return f"the object does not exist, references reach byte {end:,}"
 
 
 def orphan_detail(size: int) -> str:
-    """What an object that nothing refers to takes."""
+    """The size of an unreferenced object."""
     return f"nothing refers to its {size:,} bytes"
 
 
 def _texts(folder: str, ids: Bytes) -> Iterator[str]:
-    """Keys, made as far as they are wanted."""
+    """Keys, created lazily."""
     for first in range(0, len(ids), _TEXTS_AT_ONCE):
         for text in encode_base32_rows(ids[first : first + _TEXTS_AT_ONCE]):
             yield folder + text

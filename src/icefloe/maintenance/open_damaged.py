@@ -1,4 +1,4 @@
-"""A handle for a repository that may be too damaged to be opened."""
+"""A handle for a repository that may be too damaged to open."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def open_damaged(
     *,
     authorize: Authorizations | None = None,
 ) -> RepoHandle:
-    """Open what is stored here, also where its `repo` object or its branch `main` is lost.
+    """Open a repository even if its `repo` object or its branch `main` is lost.
 
     Raises:
         RepositoryNotFoundError: there is no trace of a repository.

@@ -1,7 +1,7 @@
-"""Objects that hold several chunks: how much of each is dead, and packing the rest anew.
+"""Packed objects: how much of each is dead, and repacking of the live chunks.
 
-A packed object stays as long as one of its chunks is in use. What is dead in it cannot be deleted
-alone: chunks that are in use have to be written elsewhere first.
+A packed object stays as long as one of its chunks is in use. Its dead bytes can only be deleted
+after the live chunks have been written to another object.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class PackedObjects(NamedTuple):
     id: Bytes
     size_bytes: NDArray[np.int64]
     live_bytes: NDArray[np.int64]
-    """Of chunks that a branch or tag leads to."""
+    """Bytes of chunks that are reachable from a branch or tag."""
     num_live_chunks: NDArray[np.int64]
 
     @property
@@ -54,7 +54,7 @@ class PackedObjects(NamedTuple):
 
 
 async def packed_objects(handle: RepoHandle) -> PackedObjects:
-    """How much of every packed object is in use."""
+    """The live bytes of every packed object."""
     live.require_spec_1_or_2(handle, "looking into packed objects")
     tips = await live.ref_tips(handle)
     snapshots = await live.reachable_snapshots(handle, tips.values())
@@ -80,8 +80,11 @@ async def packed_objects(handle: RepoHandle) -> PackedObjects:
 async def repack(
     handle: RepoHandle, branch: str, message: str, min_dead_fraction: float
 ) -> SnapshotId | None:
-    """Commit to a branch with the chunks of half-dead objects packed into new ones; None when no
-    object is dead enough. The old objects go when no older snapshot needs them any more."""
+    """Repack the live chunks of partly dead objects, and commit to a branch.
+
+    Returns None if no object is dead enough. The old objects become garbage when no older snapshot
+    needs them.
+    """
     if not 0 < min_dead_fraction <= 1:
         raise InvalidInputError(
             f"min_dead_fraction is {min_dead_fraction}, expected a number above 0 and up to 1"

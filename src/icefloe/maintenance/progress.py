@@ -1,4 +1,4 @@
-"""How far a long call is: told to a function of the caller, or shown as a bar in a terminal."""
+"""Progress of a long call: reported to a callback, or shown as a bar in a terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SECONDS_BETWEEN = 0.1
 
 
 class Progress(NamedTuple):
-    """A stage of the work and how much of it is done; `total` is None when nobody knows."""
+    """A stage of the work and how much of it is done. `total` is None if it is unknown."""
 
     stage: str
     done: int
@@ -23,8 +23,8 @@ Report = Callable[[Progress], None]
 
 
 class Reporter:
-    """Tells of progress. Without a function of the caller, a terminal gets a bar on stderr, and
-    anything else nothing."""
+    """Reports progress. Without a callback, a terminal shows a bar on stderr; otherwise nothing is
+    shown."""
 
     def __init__(self, report: Report | None = None, stream: TextIO | None = None) -> None:
         stream = stream or sys.stderr
@@ -41,7 +41,7 @@ class Reporter:
 
 
 class Bar:
-    """One line of a terminal, written over again a few times a second."""
+    """One line of a terminal, redrawn a few times per second."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

@@ -1,4 +1,4 @@
-"""Reading chunks to the last byte and decoding them, as a Zarr client would."""
+"""Reading whole chunks and decoding them, as a Zarr client would."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from icefloe.storage.driver import Readable, Span
 
 _BYTES_AT_ONCE = 32 << 20
 _CHUNKS_AT_ONCE = 256
-_MOST_WAITING = 16
+_MAX_WAITING = 16
 
 
 class UnreadChunks:
-    """Chunks that were not read so far. Manifests of later commits mostly refer to the same."""
+    """Tracks which chunks were read. Manifests of later commits mostly refer to the same chunks."""
 
     def __init__(self) -> None:
         self._read = np.empty(0, "S20")
@@ -36,7 +36,7 @@ class UnreadChunks:
         self._num_waiting = 0
 
     def take(self, refs: ChunkRefs, chunks: ObjectTable, *, with_virtual: bool) -> ChunkRefs:
-        """Those of these references that are still to be read and can be."""
+        """The references that can be read and were not read yet."""
         wanted = refs.kind == ChunkKind.INLINE
         if with_virtual:
             wanted |= refs.kind == ChunkKind.VIRTUAL
@@ -44,7 +44,7 @@ class UnreadChunks:
         if len(native) and refs.chunk_id is not None:
             ids = refs.chunk_id[native]
             end = (refs.offset + refs.length)[native].astype(np.int64)
-            native = native[chunks.is_whole(ids, end)]  # others are findings already
+            native = native[chunks.is_whole(ids, end)]  # others are already findings
             wanted[native[self._are_new(refs, native)]] = True
         return refs.take(np.flatnonzero(wanted))
 
@@ -58,7 +58,7 @@ class UnreadChunks:
             is_new &= ~np.isin(keys, earlier)
         self._waiting.append(keys[is_new])
         self._num_waiting += int(is_new.sum())
-        if self._num_waiting > len(self._read) or len(self._waiting) > _MOST_WAITING:
+        if self._num_waiting > len(self._read) or len(self._waiting) > _MAX_WAITING:
             self._read = np.unique(np.concatenate([self._read, *self._waiting]))
             self._waiting, self._num_waiting = [], 0
         return is_new
@@ -67,9 +67,9 @@ class UnreadChunks:
 async def read_and_decode(
     handle: RepoHandle, node_id: NodeId, path: str, refs: ChunkRefs, forms: Sequence[str]
 ) -> tuple[list[Finding], int]:
-    """Read these chunks and decode them by every form that a snapshot has for the array.
+    """Read these chunks and decode them with the metadata of every snapshot that has the array.
 
-    Returns what is wrong, and how many bytes were read.
+    Returns the errors and the number of bytes read.
     """
     found: list[Finding] = []
     total = 0
@@ -106,14 +106,14 @@ def _slices(refs: ChunkRefs) -> Iterator[list[int]]:
 
 
 async def fetch_all(handle: RepoHandle, refs: Sequence[ChunkRef]) -> list[Readable | IcechunkError]:
-    """The bytes of each chunk, or why they could not be read."""
+    """The bytes of each chunk, or its error."""
     outcomes: dict[int, Readable | IcechunkError] = {}
     native = [at for at, ref in enumerate(refs) if ref.kind == ChunkKind.NATIVE]
     virtual = [at for at, ref in enumerate(refs) if ref.kind == ChunkKind.VIRTUAL]
     wanted = [_span(refs[at]) for at in native]
     try:
         outcomes.update(zip(native, await handle.driver.get_many(wanted), strict=True))
-    except StorageError:  # one of them; found out one by one
+    except StorageError:  # one of them failed; read them one by one
         for at, (key, span) in zip(native, wanted, strict=True):
             try:
                 outcomes[at] = await handle.driver.get(key, span)
@@ -138,7 +138,7 @@ def _key(ref: ChunkRef, node_id: NodeId) -> str:
 def decode_problem(form: str, index: Sequence[int], data: bytes) -> str | None:
     """Why a chunk cannot be decoded, or None; `form` is that of `check_snapshot.chunk_form`."""
     if not form:
-        return None  # metadata that says nothing is a finding of its own
+        return None  # bad metadata is a separate finding
     try:
         objects, array = _one_chunk_array(form, _chunk_shape(form, index))
         objects[array.metadata.encode_chunk_key((0,) * array.ndim)] = _buffer(data)
@@ -156,7 +156,7 @@ def _buffer(data: bytes) -> Buffer:
 def _one_chunk_array(
     form: str, chunk_shape: tuple[int, ...]
 ) -> tuple[dict[str, Buffer], zarr.Array[Any]]:
-    """An array that is one chunk, and the objects it is read from."""
+    """An array of one chunk, and the objects it is read from."""
     document = json.loads(form)
     grid = {"name": "regular", "configuration": {"chunk_shape": chunk_shape}}
     names = {"name": "default", "configuration": {"separator": "/"}}

@@ -1,7 +1,7 @@
-"""`repair`: references that lead nowhere are dropped, those to files that moved follow them.
+"""`repair`: drops dangling references, and updates references to files that moved.
 
-A plan says what would change on one branch and holds it as columns. Running it makes one commit,
-if the branch is still where the plan found it. History stays as it is.
+A plan has the changes to one branch as columns. Running it makes one commit, if the branch has not
+moved since. The history does not change.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ from icefloe.repo.workspace import Workspace
 from icefloe.repo.write_manifests import write_manifests
 
 _MANIFESTS_AT_ONCE = 32
-_MOST_CELLS_LISTED = 1 << 24
-"""Of the box of a manifest that cannot be read; the log of the repair lists all of them."""
+_MAX_CELLS_LISTED = 1 << 24
+"""The limit for the box of an unreadable manifest, because the log lists all of its cells."""
 
 
 class RepairAction(NamedTuple):
     """One line of a plan."""
 
     what: str
-    """`drop` references, `drop-manifest` with all of its references, `rewrite-manifest`,
-    `repoint` references, or `leave` them, because their new place does not fit."""
+    """`drop` references, `drop-manifest` with all of its references, `rewrite-manifest`, `repoint`
+    references, or `leave` them, because the file at the new location does not match."""
     path: str
     object: str
     references: int
@@ -64,7 +64,7 @@ class RepairAction(NamedTuple):
 
 
 class _Broken(NamedTuple):
-    """A manifest that has to be replaced, and what is left of it."""
+    """A manifest that has to be replaced, and its remaining references."""
 
     manifest_id: ManifestId
     box: tuple[tuple[int, int], ...]
@@ -74,7 +74,7 @@ class _Broken(NamedTuple):
 
 @record(frozen=True)
 class RepairPlan:
-    """What a repair would do to a branch. `print` shows it, `run_repair` does it."""
+    """The changes of a repair to a branch. `print` shows them, `run_repair` commits them."""
 
     branch: str
     base: str
@@ -101,15 +101,15 @@ class RepairPlan:
         return "\n".join(lines)
 
 
-# -- references that lead nowhere
+# -- dangling references
 
 
 async def plan_repair(handle: RepoHandle, branch: str, *, virtual_sources: bool) -> RepairPlan:
-    """Find the references of a branch that lead nowhere.
+    """Find the dangling references of a branch.
 
-    Those are references to chunk objects that are missing or too short, references without bytes,
-    manifests that cannot be read, and with `virtual_sources` references to files that are gone,
-    too short or changed.
+    These are references to chunk objects that are missing or too short, references without bytes,
+    and manifests that cannot be read. With `virtual_sources`, they include references to files that
+    are missing, too short or changed.
     """
     require_spec_1_or_2(handle, "repair")
     snapshot = (await open_writable(handle, branch)).snapshot
@@ -150,13 +150,13 @@ class _ManifestUse(NamedTuple):
     box: tuple[tuple[int, int], ...]
     num_refs: int
     refs: ChunkRefs | None
-    """None where the file cannot be read."""
+    """None if the file cannot be read."""
     problem: str
-    """Why the manifest has to be replaced, or empty."""
+    """The reason to replace the manifest, or empty."""
 
 
 async def _uses(handle: RepoHandle, snapshot: Snapshot) -> AsyncIterator[tuple[Node, _ManifestUse]]:
-    """Every manifest of every array; manifests are fetched some at a time."""
+    """Every manifest of every array, fetched in batches."""
     wanted = [
         (node, ref)
         for node in snapshot.nodes
@@ -200,7 +200,7 @@ _REPLACED = {
 def _dead_rows(
     refs: ChunkRefs, chunks: ObjectTable, dead: set[tuple[Any, ...]]
 ) -> Iterable[tuple[str, Any]]:
-    """Masks of references that lead nowhere, each with a reason; none is in two of them."""
+    """Disjoint masks of dangling references, each with a reason."""
     is_empty = refs.length == 0
     yield "chunks without bytes", is_empty
     is_native = (refs.kind == ChunkKind.NATIVE) & ~is_empty
@@ -226,7 +226,7 @@ def _has_state(refs: ChunkRefs, dead: set[tuple[Any, ...]]) -> Any:
 
 
 async def _dead_states(handle: RepoHandle, snapshot: Snapshot) -> set[tuple[Any, ...]]:
-    """Sources of a snapshot that are not as its references want them."""
+    """Sources of a snapshot that do not match the expected state of its references."""
     table = SourceTable()
     async for manifest in _manifests(handle, snapshot):
         table.add(sources_of(manifest, {}))
@@ -246,14 +246,14 @@ async def _manifests(handle: RepoHandle, snapshot: Snapshot) -> AsyncIterator[An
 
 
 def _replacement(use: _ManifestUse, chunks: ObjectTable, dead: set[tuple[Any, ...]]) -> _Broken:
-    """What is left of a manifest, and the chunks that are not what they were."""
+    """The remaining references of a manifest, and the chunks that change."""
     ndim = len(use.box)
     if use.refs is None:
         cells = prod(stop - start for start, stop in use.box)
-        if cells > _MOST_CELLS_LISTED:
+        if cells > _MAX_CELLS_LISTED:
             raise InvalidInputError(
                 f"{use.key} cannot be read, and its box {use.box} has {cells:,} chunks, more than "
-                f"the {_MOST_CELLS_LISTED:,} that a repair lists; restore the file, or delete the "
+                f"the {_MAX_CELLS_LISTED:,} that a repair lists; restore the file, or delete the "
                 "array"
             )
         shape = [stop - start for start, stop in use.box]
@@ -264,7 +264,7 @@ def _replacement(use: _ManifestUse, chunks: ObjectTable, dead: set[tuple[Any, ..
     for _, is_dead in _dead_rows(use.refs, chunks, dead):
         gone |= is_dead
     for column, (start, stop) in zip(use.refs.index.T, use.box, strict=True):
-        gone |= (column < start) | (column >= stop)  # nobody ever found those
+        gone |= (column < start) | (column >= stop)  # no reader could find those
     return _Broken(use.manifest_id, use.box, use.refs.take(~gone), use.refs.index[gone])
 
 
@@ -274,10 +274,10 @@ def _replacement(use: _ManifestUse, chunks: ObjectTable, dead: set[tuple[Any, ..
 async def plan_repoint(
     handle: RepoHandle, branch: str, old_prefix: str, new_prefix: str, *, check: bool
 ) -> RepairPlan:
-    """Let virtual references below one prefix follow their files to another one.
+    """Point virtual references below one prefix at the same files below another one.
 
-    With `check` every file is asked for at its new place. Its references keep their ETag if the
-    file still has it. Otherwise they demand that the file does not change from now on.
+    With `check`, every file is requested at its new location. Its references keep their ETag if the
+    file still has it. Otherwise they require that the file does not change from now on.
     """
     if not old_prefix or old_prefix == new_prefix:
         raise InvalidInputError(
@@ -340,7 +340,7 @@ class _Moves(NamedTuple):
         return replace(refs, location=Coded.from_arrow(column), _lookup=[])
 
     def sources(self, use: _ManifestUse) -> pa.RecordBatch:
-        """The files at their new place."""
+        """The files at their new location."""
         assert use.refs is not None
         rows = self.rows(use.refs)
         return source_rows(self._moved(use.refs.take(rows)) if len(rows) else None)
@@ -352,7 +352,7 @@ class _Moves(NamedTuple):
         missing: Mapping[str, str],
         now_s: int,
     ) -> ChunkRefs:
-        """The references that move, as they will be."""
+        """The new form of the references that move."""
         rows = self.rows(refs)
         if not len(rows):
             return ChunkRefs.empty(refs.ndim)
@@ -370,7 +370,7 @@ class _Moves(NamedTuple):
 
 
 def source_rows(refs: ChunkRefs | None) -> pa.RecordBatch:
-    """References as rows of `check_manifest.SOURCES`, for a table that is asked about."""
+    """References as rows of `check_manifest.SOURCES`."""
     arrays = () if refs is None else (ArrayManifest(NodeId(bytes(8)), refs),)
     return sources_of(Manifest(ManifestId(bytes(12)), arrays), {})
 
@@ -378,7 +378,7 @@ def source_rows(refs: ChunkRefs | None) -> pa.RecordBatch:
 async def _check_moved(
     handle: RepoHandle, sources: pa.Table
 ) -> tuple[set[tuple[Any, ...]], dict[str, str]]:
-    """The states that still hold at the new place, and the files that are not there."""
+    """The states that are still valid at the new location, and the files that are missing there."""
     rows = sources.to_pylist()
     states = {(row["location"], row["etag"], row["last_modified"] or None) for row in rows}
     dead = await dead_sources(handle, sources)
@@ -402,7 +402,7 @@ def _state(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 async def run_repair(handle: RepoHandle, plan: RepairPlan, message: str | None) -> SnapshotId:
-    """Commit what a plan says.
+    """Commit a plan.
 
     Raises:
         ConflictError: the branch is not where the plan found it; make another plan.
@@ -439,7 +439,7 @@ def _order(index: Index) -> Any:
 async def _replace_manifests(
     handle: RepoHandle, state: SessionState, node: Node, broken: Sequence[_Broken]
 ) -> None:
-    """Put what is left of manifests in their place, without reading them again."""
+    """Replace manifests with their remaining references, without reading them again."""
     assert node.array is not None
     ndim = len(node.array.shape)
     none = np.empty((0, ndim), np.uint32)

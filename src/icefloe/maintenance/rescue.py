@@ -1,9 +1,9 @@
-"""`rescue`: a repo object or a branch that was lost, made again from what is left.
+"""`rescue`: rebuilds a lost repo object or branch from the remaining files.
 
-Version 2 keeps a copy of every former repo object in `overwritten/`. The newest one that can be
-read misses only what came after it. Snapshots stored later are put behind the snapshot that their
-log fits on. In version 1 a snapshot knows its parent, and the ends of the lines of history are what
-branches may have pointed at.
+Version 2 keeps a copy of every former repo object in `overwritten/`. The newest readable copy lacks
+only later changes. Snapshots that were stored later become children of the snapshot that their log
+fits. In version 1, a snapshot file has its parent, and branches may have pointed at snapshots
+without children.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from icefloe.repo.refs import MAIN, reset_branch
 from icefloe.storage.driver import ConditionFailed, Version, find_object
 
 _FORK = "fork"
-"""The message of snapshots that are stored for forks of a session; nothing ever lists them."""
+"""The message of snapshots that are stored for forks of a session. They are never listed."""
 
 
 class RescueAction(NamedTuple):
@@ -54,13 +54,13 @@ class RescueAction(NamedTuple):
 
 @record(frozen=True)
 class RescuePlan:
-    """What a rescue would write. `print` shows it, `run_rescue` does it."""
+    """The writes of a rescue. `print` shows them, `run_rescue` makes them."""
 
     actions: tuple[RescueAction, ...]
     writes: tuple[tuple[str, bytes, Version | None], ...] = field(default=(), repr=False)
-    """Key, new bytes, and the version of what is there now."""
+    """Key, new bytes, and the current version of the object."""
     resets: tuple[tuple[str, SnapshotId, SnapshotId], ...] = ()
-    """Branches with the snapshot they point at and the one they go back to."""
+    """Branches with their current tip and the snapshot to reset them to."""
 
     @property
     def is_empty(self) -> bool:
@@ -73,7 +73,7 @@ class RescuePlan:
 
 
 async def plan_rescue(handle: RepoHandle) -> RescuePlan:
-    """Find out what is lost of the refs, and what can be put in its place."""
+    """Find lost refs and plan their replacement."""
     require_spec_1_or_2(handle, "rescue")
     if not handle.family.has_repo_object:
         return await _plan_v1(handle)
@@ -88,10 +88,10 @@ async def plan_rescue(handle: RepoHandle) -> RescuePlan:
 
 
 async def run_rescue(handle: RepoHandle, plan: RescuePlan) -> None:
-    """Write what a plan says.
+    """Execute a plan.
 
     Raises:
-        ConflictError: an object is not as the plan found it; nothing of it was overwritten.
+        ConflictError: an object has changed since the plan was made; it was not overwritten.
     """
     handle.require_writable()
     for key, data, previous in plan.writes:
@@ -128,7 +128,7 @@ async def _plan_lost(handle: RepoHandle, version: Version | None, why: str) -> R
 async def _newest_backup(
     handle: RepoHandle, actions: list[RescueAction]
 ) -> tuple[RepoInfo | None, str]:
-    """The newest former repo object that can be read; a listing has the newest first."""
+    """The newest readable copy of the repo object. A listing has the newest first."""
     best: RepoInfo | None = None
     name = ""
     prefix = layout.OVERWRITTEN + layout.REPO + "."
@@ -138,7 +138,7 @@ async def _newest_backup(
         except (FormatError, StorageError) as error:
             actions.append(RescueAction("skip", entry.key, error.message))
             continue
-        # Names count time in milliseconds of different writers; entries are in strict order.
+        # Names have millisecond times of different clocks; log entries are strictly ordered.
         if best is None or found.latest_updates[0].updated_at > best.latest_updates[0].updated_at:
             best, name = found, entry.key.removeprefix(layout.OVERWRITTEN)
         elif found.latest_updates[0].updated_at < best.latest_updates[0].updated_at:
@@ -186,7 +186,7 @@ async def _stored_snapshots(
 
 
 def _from_scratch(snapshots: Sequence[_Stored], actions: list[RescueAction]) -> RepoInfo:
-    """A repository with nothing but its first snapshot."""
+    """A repository with only its first snapshot."""
     by_id = {one.snapshot.id: one.snapshot for one in snapshots}
     first = by_id.get(FIRST_SNAPSHOT_ID)
     if first is None:
@@ -224,7 +224,7 @@ async def _with_later(
     snapshots: Iterable[_Stored],
     actions: list[RescueAction],
 ) -> RepoInfo:
-    """Put later snapshots behind those that their logs fit on, oldest first."""
+    """Attach later snapshots to those that their logs fit, oldest first."""
     decoded: dict[SnapshotId, Snapshot] = {}
 
     async def state_of(snapshot_id: SnapshotId) -> Snapshot | None:
@@ -266,7 +266,7 @@ async def _with_later(
 
 
 def _candidates(info: RepoInfo) -> list[SnapshotId]:
-    """Possible parents: `main`, other branches, then everything else from the newest on."""
+    """Possible parents: `main`, other branches, then all others, newest first."""
     tips = [info.branches[MAIN], *info.branches.values()]
     rows = info.snapshots.flushed_at.argsort()[::-1].tolist()
     others = [SnapshotId(info.snapshots.id[row].tobytes()) for row in rows]
@@ -274,7 +274,7 @@ def _candidates(info: RepoInfo) -> list[SnapshotId]:
 
 
 def fits_on(before: Snapshot, after: Snapshot, log: TransactionLog) -> bool:
-    """Whether a snapshot is another one with the changes that a log tells of."""
+    """Whether a snapshot equals another one with the changes of a log."""
     if before.flushed_at >= after.flushed_at:
         return False
     old = {node.id: node for node in before.nodes}
@@ -321,7 +321,7 @@ def _with_commit(
 
 
 async def _plan_dangling(handle: RepoHandle, info: RepoInfo) -> RescuePlan:
-    """Branches whose tip is gone go back to their newest ancestor that is left."""
+    """Reset branches whose tip is lost to their newest remaining ancestor."""
     listed = await list_folder(handle.driver, layout.SNAPSHOTS)
     there = {row.tobytes() for row in listed.id}
     actions, resets = [], []
@@ -347,7 +347,7 @@ async def _plan_dangling(handle: RepoHandle, info: RepoInfo) -> RescuePlan:
 
 
 async def _plan_v1(handle: RepoHandle) -> RescuePlan:
-    """Branch files that are gone, damaged, or point at nothing."""
+    """Branch files that are lost, damaged, or point at a missing snapshot."""
     stored = [one.snapshot for one in await _stored_snapshots(handle, None, [])]
     by_id = {one.id: one for one in stored}
     wrong: dict[str, tuple[Version | None, str]] = {}
@@ -384,7 +384,7 @@ async def _plan_v1(handle: RepoHandle) -> RescuePlan:
 
 
 def _heads(by_id: Mapping[SnapshotId, Snapshot], tips: Iterable[SnapshotId]) -> list[SnapshotId]:
-    """Ends of lines of history that no ref leads to; where there are none, all ends."""
+    """Snapshots without children that no ref leads to; if there are none, all without children."""
     parents = {one.parent_id for one in by_id.values()}
     reached: set[SnapshotId] = set()
     for tip in tips:

@@ -1,8 +1,7 @@
-"""Which snapshots of a history go, and what becomes of those that stay. Decided without I/O.
+"""Which snapshots of a history expire, and the new parents of those that stay. No I/O.
 
-History is a table of snapshots with their parents, and the refs that point into it. The same
-decisions serve a repository that keeps this table in its `repo` object and one whose snapshot
-files have to be read for it.
+A history is a table of snapshots with their parents, and the refs that point into it. The table
+comes from the `repo` object, or from the snapshot files in version 1.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ MAIN = "main"
 
 
 class SnapshotLines(NamedTuple):
-    """Snapshots and what points at them."""
+    """Snapshots and the refs that point at them."""
 
     snapshots: SnapshotTable
     branches: Mapping[str, SnapshotId]
@@ -43,7 +42,7 @@ class SnapshotLines(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """What of one branch stays: snapshots from an instant on, and at least the newest few."""
+    """What to keep of one branch: snapshots since a time, and at least the newest few."""
 
     since: datetime | None = None
     """None keeps nothing by age."""
@@ -54,8 +53,8 @@ class Keep:
 class Rules:
     """Which snapshots expire.
 
-    Those older than `older_than` do. What a rule of `branches`, `keep_last` or `keep_tagged`
-    keeps stays, whatever else says it should go. With `ids`, exactly those go.
+    Snapshots older than `older_than` expire, unless a rule of `branches`, `keep_last` or
+    `keep_tagged` keeps them. With `ids`, exactly those expire.
     """
 
     older_than: int | None = None
@@ -68,16 +67,16 @@ class Rules:
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing is asked for that Icechunk does not have."""
+        """Whether only options of Icechunk are used."""
         return not (self.keep_last or self.keep_tagged or self.branches or self.ids is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class Expiration:
-    """What an expiration does."""
+    """The result of planning an expiration."""
 
     released: Ints
-    """Rows that leave the history."""
+    """Rows that are removed from the history."""
     parents: Mapping[int, int]
     """The new parent of every row that loses its own."""
     deleted_branches: frozenset[str] = frozenset()
@@ -88,7 +87,7 @@ class Expiration:
 
 
 def plan_expiration(history: SnapshotLines, rules: Rules) -> Expiration:
-    """Decide which snapshots go.
+    """Decide which snapshots expire.
 
     The first snapshot of a history and the tip of `main` always stay. Other tips stay too, unless
     expired branches or tags are to be deleted.
@@ -125,7 +124,7 @@ def plan_expiration(history: SnapshotLines, rules: Rules) -> Expiration:
 def _old(history: SnapshotLines, rules: Rules) -> NDArray[np.bool_]:
     table = history.snapshots
     flushed_at = table.flushed_at.astype(np.int64)
-    # Without an age, whatever a branch has beyond its newest few is old.
+    # Without an age, everything but the newest few snapshots of a branch is old.
     old = np.full(len(table), rules.older_than is None and rules.keep_last > 0)
     if rules.older_than is not None:
         old = flushed_at < rules.older_than
@@ -189,10 +188,10 @@ def _new_parents(
 
 
 def plan_plain_expiration_v1(history: SnapshotLines, rules: Rules) -> Expiration:
-    """What Icechunk does in repositories of version 1: ref by ref, tags first.
+    """The behaviour of Icechunk in version 1: ref by ref, tags first.
 
-    Of each line, the oldest snapshot that has not expired is hung onto the first one. All that
-    have expired count as released, also where a tag still points at one.
+    The oldest unexpired snapshot of each history gets the first snapshot as parent. All expired
+    snapshots count as released, even if a tag still points at one.
     """
     assert rules.older_than is not None
     table = history.snapshots
@@ -224,9 +223,9 @@ def plan_plain_expiration_v1(history: SnapshotLines, rules: Rules) -> Expiration
 
 
 def pruned_logs(table: SnapshotTable, row: int, new_parent: int) -> list[bytes]:
-    """The logs between a row and its new parent, oldest first, that have to be read with its own.
+    """The logs between a row and its new parent, oldest first, to be read with its own log.
 
-    An ancestor that leaves may itself have taken the place of older ones, and brings theirs.
+    A removed ancestor may itself have pruned logs, which are included.
     """
     between: list[int] = []
     ancestor = int(table.parent[row])
@@ -241,7 +240,7 @@ def pruned_logs(table: SnapshotTable, row: int, new_parent: int) -> list[bytes]:
 
 
 def without(table: SnapshotTable, gone: Ints, parents: Mapping[int, int]) -> SnapshotTable:
-    """The table after rows have left it: those that lost their parents know the pruned logs."""
+    """The table without the removed rows. Rows that lost their parent list the pruned logs."""
     pruned = {row: pruned_logs(table, row, parent) for row, parent in parents.items()}
     stays = np.ones(len(table), np.bool_)
     stays[gone] = False
@@ -251,8 +250,11 @@ def without(table: SnapshotTable, gone: Ints, parents: Mapping[int, int]) -> Sna
 def plan_collection(
     history: SnapshotLines, is_young: Callable[[SnapshotTable], NDArray[np.bool_]]
 ) -> Expiration:
-    """Decide which snapshots a garbage collection takes out of the history: those that no ref
-    reaches and that are not young. What is left of a line moves to the nearest that stays."""
+    """Decide which snapshots a garbage collection removes from the history.
+
+    These are old snapshots that no ref reaches. Their remaining descendants get the nearest
+    remaining ancestor as parent.
+    """
     table = history.snapshots
     stays = history.reached([*history.branches.values(), *history.tags.values()])
     stays |= is_young(table)

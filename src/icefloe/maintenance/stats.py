@@ -1,4 +1,4 @@
-"""How many bytes the chunks of all snapshots take that a branch or tag leads to."""
+"""The bytes of the chunks of all snapshots that are reachable from branches and tags."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def native_rows(table: ChunkRefs) -> Bytes:
 
 
 def _virtual_rows(table: ChunkRefs, places: dict[str, int]) -> Bytes:
-    """The number of its location, offset and length of every virtual chunk."""
+    """Location number, offset and length of every virtual chunk."""
     rows = np.flatnonzero(table.kind == ChunkKind.VIRTUAL)
     if table.location is None or not len(rows):
         return np.empty((0, 24), np.uint8)
@@ -73,7 +73,7 @@ def _total_length(rows: DistinctRows) -> int:
 
 
 class DistinctRows:
-    """Rows of bytes, each once; sorted now and then, so that repetitions take no memory."""
+    """Distinct rows of bytes, deduplicated regularly, so that repetitions take no memory."""
 
     def __init__(self, width: int) -> None:
         self._width = width

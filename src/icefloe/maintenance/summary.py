@@ -1,4 +1,4 @@
-"""What a garbage collection has done, and how much chunks take: the values that users get."""
+"""The results of a garbage collection and of chunk statistics, as users get them."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class GCSummary(Shown):
     """Always 0: there are no such files."""
     transaction_logs_deleted: int = 0
     objects_failed_to_delete: int = 0
-    """Objects of requests that failed. They are garbage for the next run."""
+    """Objects of requests that failed. The next run deletes them."""
     throttled_batches: int = 0
-    """Requests that the storage told us to slow down with; they were made again."""
+    """Throttled requests, which were retried."""
     delete_errors: list[str] = field(default_factory=list)
     """The first ten different messages."""
     skipped_phases: list[str] = field(default_factory=list)
-    """What was not tried because a phase before it had failures: "transaction_logs",
+    """Phases that were skipped because an earlier one had failures: "transaction_logs",
     "manifests", "chunks"."""
 
     def _picture_(self) -> Picture:
@@ -37,7 +37,7 @@ class GCSummary(Shown):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ChunkStorageStats(Shown):
-    """Bytes of chunks, by where they are. Add several of them up with `+`."""
+    """Bytes of chunks, by where they are stored. Values can be added with `+`."""
 
     shown_in: ClassVar[str] = "stats"
 
@@ -46,7 +46,7 @@ class ChunkStorageStats(Shown):
     inlined_bytes: int = 0
 
     def non_virtual_bytes(self) -> int:
-        """What is stored in the repository itself."""
+        """Bytes that are stored in the repository itself."""
         return self.native_bytes + self.inlined_bytes
 
     def total_bytes(self) -> int:

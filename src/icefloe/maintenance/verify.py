@@ -1,8 +1,8 @@
-"""`verify`: whether everything that a repository refers to is there, whole and consistent.
+"""`verify`: checks that everything a repository refers to exists, complete and consistent.
 
 Refs lead to snapshots and logs, those to manifests, those to chunks and virtual sources. Chunk
-objects are compared with one listing, never asked for one by one. What is held grows with the
-number of stored objects and distinct sources (some tens of bytes each), not with references.
+objects are compared with one listing, without a request for each. Memory grows with the number of
+stored objects and distinct sources (some tens of bytes each), not with references.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _ROWS_AT_ONCE = 1 << 18
 
 @record(frozen=True)
 class VerifyOptions:
-    """What a verification looks at besides metadata and the listing."""
+    """What a verification checks besides metadata and the listing."""
 
     read_chunks: bool = False
     virtual_sources: bool = False
@@ -53,7 +53,7 @@ class VerifyOptions:
 
 @record()
 class _State:
-    """What has been found so far."""
+    """The state of a verification."""
 
     handle: RepoHandle
     options: VerifyOptions
@@ -64,7 +64,7 @@ class _State:
 class Listed(NamedTuple):
     """The folders that metadata refers to, listed after the repo object was read.
 
-    Whatever that refers to is in there then, unless something deleted it.
+    So the listing has everything that the repo object refers to, unless it was deleted.
     """
 
     snapshots: ObjectTable
@@ -74,12 +74,12 @@ class Listed(NamedTuple):
 
 
 async def verify(handle: RepoHandle, options: VerifyOptions) -> VerifyReport:
-    """Look at everything that the refs of a repository lead to."""
+    """Check everything that is reachable from the refs of a repository."""
     require_spec_1_or_2(handle, "verification")
     state = _State(handle, options, FindingLog(max(1, options.max_findings)))
     history = await read_history(handle, state.log)
     listed = await _list_all(handle, state)
-    if history.is_lost:  # nobody knows which are in use
+    if history.is_lost:  # the snapshots in use are unknown
         history.snapshots += [SnapshotId(row.tobytes()) for row in listed.snapshots.id]
     uses, entries = await _check_snapshots(state, history, listed)
     sources = SourceTable()
@@ -113,7 +113,7 @@ async def _list_all(handle: RepoHandle, state: _State) -> Listed:
 
 
 def note_strange(log: FindingLog, found: StoredObjects) -> None:
-    """Objects whose names are no ids; readers never ask for them."""
+    """Objects whose names are not ids. Readers never request them."""
     for name in found.strange_names:
         log.add(FindingKind.FOREIGN_OBJECT, found.folder + name, "the name is no id")
 
@@ -124,7 +124,7 @@ def note_strange(log: FindingLog, found: StoredObjects) -> None:
 async def _check_snapshots(
     state: _State, history: History, listed: Listed
 ) -> tuple[pa.Table, pa.Table]:
-    """Snapshots with their logs; returns the manifests they use and list."""
+    """Check snapshots with their logs. Returns the manifests they use and list."""
     uses, entries = _Distinct(USES), _Distinct(ENTRIES)
     for first in range(0, len(history.snapshots), FILES_AT_ONCE):
         batch = history.snapshots[first : first + FILES_AT_ONCE]
@@ -151,7 +151,7 @@ async def _check_snapshots(
 
 
 class _Distinct:
-    """Rows of which each is kept once; they are compared now and then."""
+    """Distinct rows, deduplicated regularly."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
@@ -181,7 +181,7 @@ class _Distinct:
 async def _checked_manifests(
     state: _State, listed: Listed, uses: pa.Table, entries: pa.Table
 ) -> AsyncIterator[tuple[CheckedManifest, list[Use]]]:
-    """Every manifest, ascending by id."""
+    """Check every manifest, ascending by id."""
     manifests = listed.manifests
     for batch in _manifest_batches(manifests, uses, entries):
         keys = [layout.manifest_key(one.id) for one in batch if manifests.mark(one.id)]
@@ -193,7 +193,7 @@ async def _checked_manifests(
 def _manifest_batches(
     manifests: ObjectTable, uses: pa.Table, entries: pa.Table
 ) -> Iterable[list[ManifestToCheck]]:
-    """What is fetched at once. Both tables ascend by manifest, so they are walked side by side."""
+    """Batches to fetch at once. Both tables ascend by manifest and are walked in parallel."""
     batch: list[ManifestToCheck] = []
     size = 0
     for one in manifests_to_check(uses, entries):

@@ -1,1 +1,1 @@
-"""A repository of any generation becomes one of spec version 2 or 1, history and refs included."""
+"""Migrates a repository of any generation, with history and refs, to spec version 2 or 1."""

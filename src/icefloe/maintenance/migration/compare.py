@@ -1,4 +1,4 @@
-"""Whether a migrated repository has what its source has: nodes, references and bytes."""
+"""Compares a migrated repository with its source: nodes, references and bytes."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _ids(node: Node) -> frozenset[ManifestId]:
 
 
 async def _refs(handle: RepoHandle, files: ManifestFiles, node: Node) -> ChunkRefs:
-    """All references of an array, past the caches."""
+    """All references of an array, read without the caches."""
     if node.array is None:
         return ChunkRefs.empty(0)
     wanted = [(ref.id, files[ref.id].size_bytes) for ref in node.array.manifests]
@@ -117,7 +117,7 @@ async def _refs(handle: RepoHandle, files: ManifestFiles, node: Node) -> ChunkRe
 
 
 def _same(before: ChunkRefs, after: ChunkRefs) -> bool:
-    """Same chunks with the same extents; native ones may have become virtual ones."""
+    """Check for the same chunks with the same extents. Native chunks may have become virtual."""
     if not np.array_equal(before.index, after.index):
         return False
     is_inline = before.kind == ChunkKind.INLINE
@@ -137,7 +137,7 @@ def _inline(refs: ChunkRefs, rows: np.ndarray[tuple[int], np.dtype[np.bool_]]) -
 
 
 async def _digests(handle: RepoHandle, keys: Sequence[str]) -> list[bytes]:
-    """A digest of every object: two sets of objects are compared without holding both."""
+    """A digest of every object, so that two sets of objects need not be in memory together."""
     blobs = await handle.driver.get_many([(key, None) for key in keys])
     return [hashlib.blake2b(blob, digest_size=16).digest() for blob in blobs]
 

@@ -78,7 +78,7 @@ class Conversion:
         self._files: dict[ManifestId, ManifestFileInfo] = {}
 
     async def convert(self, moved: MovedSnapshot) -> None:
-        """Write one snapshot with everything that it refers to and that is not there yet."""
+        """Write one snapshot with everything it refers to that is not written yet."""
         snapshot = await self.source.assets.snapshot(moved.source_id)
         await self._write_manifests(snapshot)
         nodes = [self._converted(node) for node in snapshot.nodes]
@@ -178,7 +178,7 @@ class Conversion:
     # -- chunks
 
     def _keys(self, objects: NativeObjects) -> list[str]:
-        """Where the objects lie in the source."""
+        """The keys of the objects in the source."""
         chunk_key = self.source.assets.chunk_key
         return [
             chunk_key(ChunkId(row.tobytes())) if key is None else key
@@ -186,7 +186,7 @@ class Conversion:
         ]
 
     async def _copy(self, objects: NativeObjects) -> None:
-        """Copy objects that the target does not have yet, within bounds of memory."""
+        """Copy objects that the target does not have yet, within the memory limits."""
         if not self._copies_chunks or not len(objects.chunk_id):
             return
         there = self._present.contains(objects.chunk_id)

@@ -1,4 +1,4 @@
-"""Chunk references of an older generation as spec versions 1 and 2 know them."""
+"""Converts chunk references of older generations to those of spec versions 1 and 2."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ _OBJECTS_AT_ONCE = 256
 
 
 class NativeObjects(NamedTuple):
-    """The distinct objects that the native chunks of some references are in."""
+    """The distinct objects of the native chunks of some references."""
 
     chunk_id: Bytes
-    """In the target; an object with a name of its own gets an id that follows from the name."""
+    """The ids in the target. The id of an object with another name is derived from the name."""
     key: list[str | None]
-    """In the source, where an id does not name it."""
+    """The names in the source, if they are not ids."""
     size: list[int]
-    """Up to the end of the last chunk that is referred to."""
+    """The end of the last referenced chunk."""
     rows: Ints
     """Which references are native."""
     place: Ints
-    """Which object each of them is in."""
+    """The object of each native reference."""
 
     def batches(self, wanted: Sequence[int]) -> Iterator[list[int]]:
-        """Some of the objects, as many at a time as memory has room for."""
+        """The objects in batches that fit into memory."""
         batch: list[int] = []
         waiting = 0
         for at in wanted:
@@ -52,7 +52,7 @@ class NativeObjects(NamedTuple):
 
 
 def native_objects(refs: ChunkRefs) -> NativeObjects:
-    """The distinct objects that native chunks are in."""
+    """The distinct objects of native chunks."""
     rows = np.flatnonzero(refs.kind == ChunkKind.NATIVE)
     ids = np.zeros((len(rows), ChunkId.size), np.uint8)
     if refs.chunk_id is not None:
@@ -100,7 +100,7 @@ def as_virtual(refs: ChunkRefs, objects: NativeObjects, urls: Sequence[str]) -> 
 
 
 def _without(column: Coded | None, rows: Ints) -> Coded | None:
-    """A column of locations without those of some rows."""
+    """A column of locations, with those of some rows removed."""
     if column is None:
         return None
     codes = column.codes.copy()

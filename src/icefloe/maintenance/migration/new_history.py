@@ -1,6 +1,6 @@
 """The history of a migrated repository, decided before anything is written.
 
-Ids follow from those of the source, so that a migration that broke off goes on where it was.
+Ids are derived from those of the source, so an interrupted migration can continue.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from icefloe.records import record
 FIRST_MESSAGE = "Repository initialized"
 FIRST_METADATA = {"__icechunk": {"is_root": True}}
 MIGRATED_FROM = "icefloe.migrated_from"
-"""The key of a snapshot's metadata under which its old id is, where that had to change."""
+"""The metadata key for the old id of a snapshot whose id had to change."""
 
 
 @record(frozen=True)
 class MovedSnapshot:
-    """A snapshot of the source, and how the target lists it."""
+    """A snapshot of the source, and its entry in the target."""
 
     source_id: SnapshotId
     info: SnapshotInfo
@@ -32,19 +32,19 @@ class NewHistory:
     """All snapshots of a migrated repository, each after its parent."""
 
     first: SnapshotInfo
-    """The empty snapshot that every repository begins with."""
+    """The empty first snapshot of every repository."""
     is_first_new: bool
-    """The source began with a snapshot that has nodes, so an empty one was put before it."""
+    """Whether an empty snapshot was added before the first one of the source, which has nodes."""
     moved: tuple[MovedSnapshot, ...]
     new_ids: Mapping[SnapshotId, SnapshotId]
-    """By the id in the source."""
+    """Keyed by the id in the source."""
 
     def infos(self) -> list[SnapshotInfo]:
         return [self.first, *(each.info for each in self.moved)]
 
 
 def derived_id(source: bytes, *parts: bytes) -> bytes:
-    """Twelve bytes that stand for an id of the source where that cannot be kept."""
+    """A 12-byte replacement for an id of the source that cannot be kept."""
     digest = hashlib.blake2b(source, digest_size=SnapshotId.size, person=b"icefloe.migrate")
     for part in parts:
         digest.update(part)
@@ -52,18 +52,18 @@ def derived_id(source: bytes, *parts: bytes) -> bytes:
 
 
 def manifest_id(source: ManifestId, node_id: NodeId) -> ManifestId:
-    """The manifest that one array gets out of a source manifest, which may hold several arrays."""
+    """The new manifest of one array, from a source manifest that may hold several arrays."""
     return ManifestId(derived_id(bytes(source), bytes(node_id)))
 
 
 def plan_history(
     snapshots: Iterable[SnapshotInfo], is_empty: Mapping[SnapshotId, bool], *, renames: bool
 ) -> NewHistory:
-    """Order the snapshots, choose ids, and make times ascend along every line.
+    """Order the snapshots, choose ids, and make times ascend along every history.
 
-    `is_empty` says of every snapshot that can be read whether it has no node; those that are
-    only remembered are left out, and their children continue from the nearest ancestor that is
-    left. With `renames` all snapshots get new ids, because files with the old names exist.
+    `is_empty` says for every readable snapshot whether it has no nodes. Snapshots whose files are
+    gone are left out; their children get the nearest readable ancestor as parent. With `renames`,
+    all snapshots get new ids, because files with the old names exist.
     """
     known = {info.id: info for info in snapshots}
     ordered = _parents_first(known)
@@ -104,7 +104,7 @@ def _kept_parent(
     known: Mapping[SnapshotId, SnapshotInfo],
     is_empty: Mapping[SnapshotId, bool],
 ) -> SnapshotId | None:
-    """The nearest ancestor that can be read."""
+    """The nearest readable ancestor."""
     current = info.parent_id
     while current is not None and current not in is_empty:
         ancestor = known.get(current)
@@ -113,7 +113,7 @@ def _kept_parent(
 
 
 def _parents_first(known: Mapping[SnapshotId, SnapshotInfo]) -> list[SnapshotInfo]:
-    """Each snapshot after its parent; older lines first, so that the order is always the same."""
+    """Each snapshot after its parent, older ones first, so that the order is deterministic."""
     ordered: dict[SnapshotId, SnapshotInfo] = {}
     for tip in sorted(known.values(), key=lambda info: (info.flushed_at, bytes(info.id))):
         line = []

@@ -1,4 +1,4 @@
-"""An operations log for a repository whose generation kept none, from its refs and history."""
+"""An operations log, made from refs and history, for a generation that has none."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from icefloe.ids import SnapshotId
 _MAIN = "main"
 _MILLISECOND = 1000
 _FROM_VERSION = 1
-"""What the entry of the migration says. Official clients know no version 0."""
+"""The old version in the entry of the migration. Official clients do not know version 0."""
 
 
 def past_operations(
@@ -22,10 +22,10 @@ def past_operations(
     migrated_at: int,
     deleted_tags: Mapping[str, SnapshotId] | None = None,
 ) -> tuple[Update, ...]:
-    """Entries, newest first, as official's own migration makes them up.
+    """Entries, newest first, by the same rules as the migration of official Icechunk.
 
-    A commit happened at the time of its snapshot. A branch was created one millisecond after
-    its tip, and a tag one millisecond after its snapshot; times that coincide are moved apart.
+    A commit has the time of its snapshot. A branch is created one millisecond after its tip, and a
+    tag one millisecond after its snapshot. Equal times are moved apart.
     """
     written: set[SnapshotId] = set()
     entries: list[Update] = []
@@ -65,7 +65,7 @@ def _root(snapshots: SnapshotTable, tip: SnapshotId) -> SnapshotInfo:
 
 
 def _ascending(entries: Sequence[Update]) -> list[Update]:
-    """The same entries at times that ascend, one microsecond apart where they did not."""
+    """The same entries with ascending times, moved one microsecond apart where needed."""
     found: list[Update] = []
     for entry in entries:
         at = entry.updated_at

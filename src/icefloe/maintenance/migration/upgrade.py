@@ -1,11 +1,11 @@
-"""Spec version 1 to 2, where the repository is: one new object, and the old refs go.
+"""In-place upgrade from spec version 1 to 2: adds the `repo` object and deletes the old refs.
 
-1. Refs and history are read, and the `repo` object is made of them. Writing it is the upgrade:
-   whoever opens the repository from now on finds version 2. A crash before leaves version 1.
-2. Every branch file is written again. A commit of version 1 that is under way fails then, or was
-   faster: then step 1 is done again with it.
-3. Old files are deleted, `main` first, so that nothing takes the place for version 1 any more. A
-   crash in between leaves files that nobody looks at; calling this again deletes them.
+1. The `repo` object is made from refs and history. Writing it is the upgrade: from then on,
+   clients that open the repository find version 2. A crash before that leaves version 1.
+2. Every branch file is rewritten. A concurrent commit of version 1 then fails its conditional
+   write. If it was first, step 1 is repeated with it.
+3. Old files are deleted, `main` first, so that no client sees version 1. A crash in between
+   leaves unused files, which another call deletes.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ async def _make(handle: RepoHandle, found: _Refs) -> bytes:
 
 
 async def _publish(handle: RepoHandle) -> None:
-    """Write the object, until no commit of version 1 came in between."""
+    """Write the object, and repeat while version-1 commits interfere."""
     version: Version | None = None
     for _ in range(_TRIES):
         found = await _read(handle)
@@ -139,7 +139,7 @@ async def _delete_old(handle: RepoHandle) -> None:
 
 
 async def _finish(handle: RepoHandle, report: Reporter) -> bool:
-    """Delete what an upgrade that broke off has left; False when there is nothing."""
+    """Delete the old files of an interrupted upgrade. Returns False if there are none."""
     info = (await handle.assets.repo_object()).info
     keys = [entry.key for entry in await handle.driver.list(layout.REFS)]
     was_upgraded = any(entry.kind == UpdateKind.REPO_MIGRATED for entry in info.latest_updates)
