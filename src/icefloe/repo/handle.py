@@ -435,7 +435,7 @@ class Family(ABC):
 
     def require_spec_folders(self, what: str) -> None:
         """Refuse an operation that needs the key layout of spec versions 1 and 2."""
-        if self.generation not in (Generation.SPEC_1, Generation.SPEC_2):
+        if not self.spec_version:
             raise FormatError(
                 f"{what} knows the folders of spec versions 1 and 2, and not those of {self.noun}; "
                 "migrate it first",
