@@ -79,6 +79,8 @@ class Driver(Protocol):
     is_local: bool
     """Reads are cheap enough to be made without suspending (memory, a directory)."""
     can_write: bool
+    can_list: bool
+    """Web servers cannot: their objects are found by name only."""
 
     async def get(self, key: str, span: Span | None = None) -> Readable:
         """The object's bytes; a span that is not wholly inside raises `invalid-object-size`."""

@@ -68,6 +68,7 @@ class _LateDriver:
         self.settings = inner.settings
         self.is_local = False  # a pause must not hold up an event loop
         self.can_write = inner.can_write
+        self.can_list = inner.can_list
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._inner, name)

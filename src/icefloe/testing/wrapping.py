@@ -30,6 +30,7 @@ class WrappingDriver:
         self.settings: ResolvedStorage = inner.settings
         self.is_local = inner.is_local
         self.can_write = inner.can_write
+        self.can_list = inner.can_list
 
     async def before(self, method: str, key: str) -> None:
         """Called ahead of a request; raise to keep it from happening."""

@@ -40,7 +40,8 @@ async def find_older(driver: Driver) -> FoundRepository | None:
         FormatError: there are two repositories of different generations, or a file is missing.
     """
     try:
-        keys = [entry.key for entry in await driver.list(_REFS)]
+        # Numbered refs are found by listing; a state file has a name.
+        keys = [entry.key for entry in await driver.list(_REFS)] if driver.can_list else []
         state = await find_object(driver, STATE_FILE)
     except StorageError as error:
         if error.is_bucket_missing:

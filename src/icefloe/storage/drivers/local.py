@@ -71,6 +71,7 @@ class LocalDriver:
 
     is_local = True
     can_write = True
+    can_list = True
 
     def __init__(self, root: str, settings: ResolvedStorage, *, is_durable: bool = True) -> None:
         self.settings = settings

@@ -80,6 +80,7 @@ class MemoryDriver:
 
     is_local = True
     can_write = True
+    can_list = True
 
     def __init__(self, objects: MemoryObjects, settings: ResolvedStorage) -> None:
         self.settings = settings

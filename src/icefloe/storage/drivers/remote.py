@@ -77,6 +77,7 @@ class ObstoreDriver:
     def __init__(self, connection: Connection, settings: ResolvedStorage, calls: Calls) -> None:
         self.settings = settings
         self.can_write = connection.can_write
+        self.can_list = connection.can_list
         self.location = connection.location
         self._connection = connection
         self._calls = calls
