@@ -1,4 +1,4 @@
-"""Values out of a file that nobody vouches for: each is looked at before it is used."""
+"""Checked access to values of an untrusted file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LARGEST = 2**64 - 1
 
 
 class Checked(NamedTuple):
-    """Checks for one file. `name` is what errors call it."""
+    """Checks for one file. `name` is its name in errors."""
 
     name: str
 
@@ -24,7 +24,7 @@ class Checked(NamedTuple):
         return FormatError(f"{self.name}: {problem}")
 
     def unexpected(self, what: str, value: Any, expected: str) -> FormatError:
-        """The error to raise when something is not what it should be."""
+        """The error for an unexpected value."""
         return self.fail(f"{what} is {value!r:.80}, expected {expected}")
 
     def items(self, value: Any, what: str, *counts: int) -> Sequence[Any]:

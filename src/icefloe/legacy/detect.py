@@ -1,4 +1,4 @@
-"""Which generation a directory holds, by the names of its files and the start of one of them."""
+"""Detects the generation of a repository from the names of its files and the start of one file."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ MAIN = "main"
 STATE_FILE = "state.json"
 
 PLACES = (STATE_FILE, *(names.branch_directory(MAIN) for names in ALL_NAMES))
-"""Prefixes under which an older repository has a file that tells its generation."""
+"""Prefixes below which older repositories have a file that identifies the generation."""
 
 
 class Detected(NamedTuple):
-    """What the names say. `names` is None for a dataset with a state file."""
+    """What the file names show. `names` is None for a dataset with a state file."""
 
     names: Names | None
     key: str
-    """The file that tells."""
+    """The file that identifies the generation."""
 
 
 def detect(keys: Iterable[str]) -> Detected | None:
-    """What the names of files below `PLACES` say, or None if there is no older repository.
+    """What the names of files below `PLACES` show, or None if there is no older repository.
 
     Raises:
-        FormatError: there are two.
+        FormatError: there are two repositories.
     """
     found: dict[Names | None, str] = {}
     for key in sorted(keys):
@@ -37,7 +37,7 @@ def detect(keys: Iterable[str]) -> Detected | None:
             found[None] = key
         for names in ALL_NAMES:
             if names.branch_of(key) == MAIN:
-                found.setdefault(names, key)  # the newest of its branch
+                found.setdefault(names, key)  # the newest file of its branch
     if len(found) > 1:
         (first, one), (second, other) = list(found.items())[:2]
         raise FormatError(
@@ -49,7 +49,7 @@ def detect(keys: Iterable[str]) -> Detected | None:
 
 
 def generation_of(names: Names | None, snapshot_file: bytes | memoryview = b"") -> Generation:
-    """The generation of a repository with these names, of which this is a snapshot file."""
+    """The generation of a repository with these names and this snapshot file."""
     generation = _of_names(names)
     if generation is Generation.ALPHA and bytes(snapshot_file[: len(MAGIC)]) == MAGIC:
         return Generation.BETA

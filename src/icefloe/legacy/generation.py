@@ -6,22 +6,22 @@ from enum import StrEnum
 
 
 class Generation(StrEnum):
-    """What the files of a repository follow. Each generation has its own names and bytes."""
+    """A generation of the format. Each has its own file names and encodings."""
 
     STATE_FILE = "state-file"
-    """`state.json` and Parquet files, as document 003 has it."""
+    """`state.json` and Parquet files, as in document 003."""
     NUMBERED = "numbered"
-    """Numbered branch files below `r/` and ids of 16 bytes, as document 000 has it."""
+    """Numbered branch files below `r/` and 16-byte ids, as in document 000."""
     ALPHA = "alpha"
-    """Icechunk 0.1.0-alpha.1 to alpha.8: files are MessagePack and nothing else."""
+    """Icechunk 0.1.0-alpha.1 to alpha.8: files are MessagePack without a header."""
     BETA = "beta"
-    """Icechunk 0.1.0-alpha.10 to 0.1.3: MessagePack behind the header of document 004."""
+    """Icechunk 0.1.0-alpha.10 to 0.1.3: MessagePack after the header of document 004."""
     SPEC_1 = "spec-1"
     SPEC_2 = "spec-2"
 
     @property
     def noun(self) -> str:
-        """What errors call a repository of this generation."""
+        """The name of such a repository in errors."""
         return _NOUNS[self]
 
 

@@ -1,4 +1,4 @@
-"""Metadata files in any of their encodings: what a file is can be told from its first bytes."""
+"""Metadata files in all encodings, which are detected from the first bytes of a file."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ else:
     json_values = on_demand("icefloe.legacy.numbered.json_values")
 
 SPEC_VERSION = 1
-"""What document 004 has in byte 36."""
+"""The file types of document 004, byte 36."""
 
 
 class Form(StrEnum):
-    """How the metadata files of a repository are written; document 000 leaves it open."""
+    """The encoding of the metadata files of a repository. Document 000 does not define it."""
 
     JSON = "json"
-    """Valid against the schemas of document 000."""
+    """JSON that is valid against the schemas of document 000."""
     MSGPACK = "msgpack"
-    """MessagePack and nothing else, as programs of those weeks wrote it."""
+    """MessagePack without a header, as early programs wrote it."""
     BINARY = "binary"
-    """MessagePack, compressed with zstd, behind the header of document 004."""
+    """MessagePack, compressed with zstd, after the header of document 004."""
     UNCOMPRESSED = "binary-uncompressed"
     """The same with the compression byte 0."""
 
@@ -61,7 +61,7 @@ class Body(NamedTuple):
 
 
 def form_of(data: bytes | memoryview) -> Form:
-    """The form of a file, by its first bytes."""
+    """The encoding of a file, from its first bytes."""
     start = bytes(data[: len(MAGIC)])
     if start == MAGIC:
         return Form.UNCOMPRESSED if bytes(data[38:39]) == b"\0" else Form.BINARY
@@ -69,10 +69,10 @@ def form_of(data: bytes | memoryview) -> Form:
 
 
 def open_file(data: bytes | memoryview, file_type: FileType, name: str) -> Body:
-    """Take a file out of its envelope, if it has one.
+    """The content of a file without its header, if it has one.
 
     Raises:
-        FormatError: it is of another type, damaged, or of a later generation.
+        FormatError: it has another type, is damaged, or is of a later generation.
     """
     form = form_of(data)
     if form not in (Form.BINARY, Form.UNCOMPRESSED):
@@ -88,7 +88,7 @@ def open_file(data: bytes | memoryview, file_type: FileType, name: str) -> Body:
 
 
 def decode_snapshot(data: bytes | memoryview, name: str) -> OldSnapshot:
-    """Decode a snapshot in any form. `name` is what errors call the file."""
+    """Decode a snapshot in any encoding. `name` is the name of the file in errors."""
     form, body = open_file(data, FileType.SNAPSHOT, name)
     codec: Any = json_snapshot if form is Form.JSON else msgpack_snapshot
     snapshot: OldSnapshot = codec.decode_snapshot(body, name)
@@ -96,7 +96,7 @@ def decode_snapshot(data: bytes | memoryview, name: str) -> OldSnapshot:
 
 
 def decode_manifest(data: bytes | memoryview, name: str, ids: IdMap) -> DecodedManifest:
-    """Decode a manifest in any form."""
+    """Decode a manifest in any encoding."""
     form, body = open_file(data, FileType.MANIFEST, name)
     codec: Any = json_manifest if form is Form.JSON else msgpack_manifest
     manifest: DecodedManifest = codec.decode_manifest(body, name, ids)
@@ -104,7 +104,7 @@ def decode_manifest(data: bytes | memoryview, name: str, ids: IdMap) -> DecodedM
 
 
 def decode_attributes(data: bytes | memoryview, name: str) -> list[Mapping[str, Any]]:
-    """Decode an attributes file in any form."""
+    """Decode an attributes file in any encoding."""
     form, body = open_file(data, FileType.ATTRIBUTES, name)
     codec: Any = json_refs if form is Form.JSON else msgpack_attributes
     sets: list[Mapping[str, Any]] = codec.decode_attributes(body, name)
@@ -119,7 +119,7 @@ def decode_log(
     return msgpack_log.decode_log(body, name, snapshot_id, arrays)
 
 
-# -- writing, as documents 000 and 004 have it
+# -- writing, by documents 000 and 004
 
 
 def encode_snapshot(snapshot: OldSnapshot, form: Form, level: int) -> bytes:
@@ -148,15 +148,15 @@ def encode_attributes(sets: Sequence[Mapping[str, Any]], form: Form, level: int)
 
 
 def attributes_json(attributes: Mapping[str, Any]) -> bytes:
-    """A set of attributes as JSON: what is counted, and what equal sets have in common."""
+    """A set of attributes as canonical JSON, to measure its size and to find equal sets."""
     return json_values.dump(attributes)
 
 
 def encode_log(log: TransactionLog, form: Form, level: int) -> bytes | None:
-    """A transaction log; None where there is no place for it.
+    """A transaction log; None if the generation cannot store it.
 
-    Document 000 knows no logs, and those of document 004 cannot say that a node was moved. What
-    such a commit did is found by comparing snapshots.
+    Document 000 has no logs, and those of document 004 cannot record moves. The changes of such a
+    commit are computed by comparing snapshots.
     """
     if form in (Form.JSON, Form.MSGPACK) or log.moved_nodes:
         return None

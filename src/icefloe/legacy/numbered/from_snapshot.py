@@ -1,4 +1,4 @@
-"""Snapshots of today's sessions as document 000 has them."""
+"""Converts snapshots of current sessions to those of document 000."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from icefloe.legacy.numbered.wide_ids import IdMap
 from icefloe.legacy.numbered.zarr_documents import parse_document
 
 MOST_ANCESTORS = 100
-"""How many a snapshot remembers. Their own snapshots remember those before."""
+"""The number of ancestors that a snapshot lists. The oldest of them lists the ancestors before."""
 
 
 class Lineage(NamedTuple):
-    """What a snapshot file says of those before it, newest first."""
+    """The ancestors that a snapshot file lists, newest first."""
 
     history: tuple[Ancestor, ...]
     total_parents: int
@@ -37,17 +37,17 @@ class Lineage(NamedTuple):
 FIRST = Lineage((), 0)
 
 Place = Callable[[Mapping[str, Any]], Mapping[str, Any] | AttributesRef]
-"""Where the attributes of a node go: into the snapshot, or into an attributes file."""
+"""The place for the attributes of a node: the snapshot, or an attributes file."""
 
 
 def from_snapshot(
     snapshot: Snapshot, lineage: Lineage, started_at: int, ids: IdMap, place: Place
 ) -> OldSnapshot:
-    """What is written for a snapshot.
+    """The file model of a snapshot.
 
     Raises:
         FormatError: two nodes have the same number.
-        InvalidInputError: a node's zarr.json has something that document 000 has no place for.
+        InvalidInputError: document 000 cannot represent a node's zarr.json.
     """
     nodes = [_node(node, ids, place) for node in snapshot.nodes]
     _require_distinct(nodes)
@@ -72,7 +72,7 @@ def _node(node: Node, ids: IdMap, place: Place) -> OldNode:
 
 
 def _require_distinct(nodes: list[OldNode]) -> None:
-    """Two sessions may have drawn the same number of 32 bits for different nodes."""
+    """Refuse duplicate numbers: two sessions may have drawn the same 32-bit number."""
     seen: dict[bytes, str] = {}
     for node in nodes:
         if node_number(node.id) is None or seen.setdefault(node.id, node.path) != node.path:

@@ -21,7 +21,7 @@ _U32 = 2**32 - 1
 
 
 def decode_manifest(data: bytes | memoryview, name: str, ids: IdMap) -> DecodedManifest:
-    """Decode a manifest. `name` is what errors call the file."""
+    """Decode a manifest. `name` is the name of the file in errors."""
     checked = Checked(name)
     chunks = checked.mapping(checked.member(load(data, name), "chunks", "the manifest"), "chunks")
     rows: dict[NodeId, RefRows] = {}

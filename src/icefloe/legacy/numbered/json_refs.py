@@ -36,5 +36,5 @@ def decode_attributes(data: bytes | memoryview, name: str) -> list[Mapping[str, 
 
 
 def encode_attributes(sets: Sequence[Mapping[str, Any]]) -> bytes:
-    """A file with these sets of attributes; their location is their place in it."""
+    """A file with these sets of attributes. The location of a set is its position."""
     return dump({"attributes": [dict(each) for each in sets]})

@@ -29,7 +29,7 @@ _KEY_ENCODINGS = ("Slash", "Dot", "Default")
 
 
 def decode_snapshot(data: bytes | memoryview, name: str) -> OldSnapshot:
-    """Decode a snapshot. `name` is what errors call the file."""
+    """Decode a snapshot. `name` is the name of the file in errors."""
     checked = Checked(name)
     document = load(data, name)
 
@@ -211,7 +211,7 @@ def _node_document(node: OldNode) -> dict[str, Any]:
 
 
 def _extents(ref: OldManifestRef) -> list[list[int]]:
-    """The first chunk index and the one behind the last, as releases from alpha.15 on mean it."""
+    """The first chunk index and the last plus one, as in releases from alpha.15 on."""
     if ref.extents is None:
         return []
     return [[first for first, _ in ref.extents], [last for _, last in ref.extents]]

@@ -1,4 +1,4 @@
-"""JSON as document 000 has it: ids are lists of 16 numbers, enum variants objects of one member."""
+"""JSON of document 000: ids are lists of 16 numbers, enum variants are objects of one member."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ def load(data: bytes | memoryview, name: str) -> Mapping[str, Any]:
 
 
 def dump(document: Mapping[str, Any]) -> bytes:
-    """A file, without spaces."""
+    """A file as compact JSON."""
     return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def read_id(value: Any, checked: Checked, what: str) -> bytes:
-    """An id as a list of 16 numbers or, as the program of those weeks wrote it, as text."""
+    """An id as a list of 16 numbers or, as an early program wrote it, as text."""
     if isinstance(value, str):
         return checked.id_text(value, what, 16, 12)
     return checked.octets(checked.items(value, what, 16), what)
 
 
 def variant(value: Any, checked: Checked, what: str) -> tuple[str, Any]:
-    """The name and content of an enum variant; content is None for one that is only a name."""
+    """The name and content of an enum variant; content is None if it is only a name."""
     if isinstance(value, str):
         return value, None
     found = checked.mapping(value, what)

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 else:
     msgpack = on_demand("msgpack")
 
-_MOST_LEVELS = 200
+_MAX_LEVELS = 200
 
 
 class Pairs(tuple[tuple[Any, Any], ...]):
-    """A map as it lies in the file: its keys may be lists, and may repeat."""
+    """A map as stored in the file. Its keys may be lists, and may repeat."""
 
     __slots__ = ()
 
@@ -30,13 +30,13 @@ def unpack(data: bytes | memoryview, name: str) -> Any:
     """The one value in `data`. Lists are tuples and maps are `Pairs`.
 
     Raises:
-        FormatError: there is not exactly one whole value; `name` is what it calls the file.
+        FormatError: there is not exactly one whole value. `name` is the name of the file in errors.
     """
     size = len(data)
     limits = {f"max_{kind}_len": size for kind in ("str", "bin", "array", "map", "ext")}
     try:
-        # Nothing is made in the first pass. It finds lengths that the bytes do not back up
-        # before room for them is asked for.
+        # The first pass creates no values. It finds lengths beyond the end of the data before
+        # memory is allocated for them.
         walker = msgpack.Unpacker(max_buffer_size=max(size, 1), strict_map_key=False, **limits)
         walker.feed(data)
         walker.skip()
@@ -59,8 +59,8 @@ def plain(value: Any, checked: Checked, what: str, depth: int = 0) -> Any:
     """A JSON-shaped value: maps as dicts with text for keys."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    if depth >= _MOST_LEVELS:
-        raise checked.fail(f"{what} has more than {_MOST_LEVELS} levels")
+    if depth >= _MAX_LEVELS:
+        raise checked.fail(f"{what} has more than {_MAX_LEVELS} levels")
     if isinstance(value, Pairs):
         return {
             checked.text(key, f"a key in {what}"): plain(item, checked, what, depth + 1)
@@ -72,7 +72,7 @@ def plain(value: Any, checked: Checked, what: str, depth: int = 0) -> Any:
 
 
 def variant(value: Any, checked: Checked, what: str) -> tuple[str, Any]:
-    """The name and content of an enum variant; content is None for one that has only a name."""
+    """The name and content of an enum variant; content is None if it is only a name."""
     if isinstance(value, str):
         return value, None
     if not isinstance(value, Pairs) or len(value) != 1 or not isinstance(value[0][0], str):
@@ -94,17 +94,17 @@ def pack(value: Any) -> bytes:
 
 
 def pack_map(entries: Iterable[tuple[bytes, bytes]], count: int) -> bytes:
-    """A map of keys and values that are packed already."""
+    """A map of keys and values that are already packed."""
     head = bytes(msgpack.Packer().pack_map_header(count))
     return head + b"".join(part for entry in entries for part in entry)
 
 
 def pack_array(items: Iterable[bytes], count: int) -> bytes:
-    """An array of items that are packed already."""
+    """An array of items that are already packed."""
     return bytes(msgpack.Packer().pack_array_header(count)) + b"".join(items)
 
 
 def pack_float32(value: float) -> bytes:
-    """A number of 32 bits: Python's own floats have 64."""
+    """A 32-bit float, because Python's floats have 64 bits."""
     packed: bytes = msgpack.Packer(use_single_float=True).pack(float(value))
     return packed

@@ -1,7 +1,7 @@
-"""Snapshots of the numbered generations as values, whatever bytes they were read from.
+"""Snapshots of the numbered generations as values, independent of their encoding.
 
-Nodes are values here, because an old snapshot is read or written whole. Chunk references are
-columns from the start (`refs.py`).
+Nodes are values, because an old snapshot is read or written as a whole. Chunk references are always
+columns (`refs.py`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class NamedConfiguration(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ArrayMetadata:
-    """What `zarr.json` says of an array, taken apart."""
+    """The parts of an array's `zarr.json`."""
 
     shape: tuple[int, ...]
     data_type: DataType
@@ -45,14 +45,14 @@ class ArrayMetadata:
 
 
 class AttributesRef(NamedTuple):
-    """User attributes in a file of their own; `location` is their place in it."""
+    """User attributes in an attributes file; `location` is their position in it."""
 
     object_id: bytes
     location: int
 
 
 class OldManifestRef(NamedTuple):
-    """A manifest with chunks of an array, and the box they lie in where the file says it."""
+    """A manifest with chunks of an array, and their box if the file has it."""
 
     object_id: bytes
     extents: tuple[tuple[int, int], ...] | None = None
@@ -70,7 +70,7 @@ class OldNode:
 
 
 class OldManifestFile(NamedTuple):
-    """A manifest as a snapshot lists it; 0 for what the generation does not say."""
+    """A manifest as a snapshot lists it. 0 for numbers that the generation does not store."""
 
     object_id: bytes
     size_bytes: int = 0
@@ -78,7 +78,7 @@ class OldManifestFile(NamedTuple):
 
 
 class Ancestor(NamedTuple):
-    """A snapshot as another one remembers it."""
+    """A snapshot as a descendant lists it."""
 
     id: bytes
     written_at: int
@@ -95,7 +95,7 @@ class OldSnapshot:
     nodes: Sequence[OldNode]
     properties: Mapping[str, Any] = field(default_factory=dict)
     history: tuple[Ancestor, ...] = ()
-    """Newest first, without the snapshot itself. It may end before the first snapshot."""
+    """Newest first, without the snapshot itself. It may not reach the first snapshot."""
     total_parents: int = 0
     started_at: int | None = None
     parent_id: bytes | None = None
@@ -104,18 +104,18 @@ class OldSnapshot:
 
     @property
     def parent(self) -> bytes | None:
-        """The snapshot before this one; None where there is none or the file forgot it."""
+        """The parent; None if there is none or the file does not have it."""
         if self.parent_id is not None or not self.history:
             return self.parent_id
         return self.history[0].id
 
 
 def node_id(number: int) -> NodeId:
-    """The eight bytes that stand for a node that a file numbers with 32 bits."""
+    """The eight-byte id for a node that has a 32-bit number in the file."""
     return NodeId(number.to_bytes(8, "big"))
 
 
 def node_number(identity: NodeId) -> int | None:
-    """The 32 bits behind such an id, or None."""
+    """The 32-bit number of such an id, or None."""
     number = int.from_bytes(identity, "big")
     return number if number < 2**32 else None

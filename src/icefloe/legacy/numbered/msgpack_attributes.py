@@ -1,7 +1,7 @@
 """Attributes files as MessagePack: one item, a list of attribute sets.
 
-No release ever wrote one, and documents 000 and 004 leave their content open. A reference has a
-location, which is taken for a place in that list.
+No release ever wrote one, and documents 000 and 004 do not define their content. The location of a
+reference is taken as a position in that list.
 """
 
 from __future__ import annotations
@@ -25,5 +25,5 @@ def decode_attributes(data: bytes | memoryview, name: str) -> list[Mapping[str, 
 
 
 def encode_attributes(sets: Sequence[Mapping[str, Any]]) -> bytes:
-    """A file with these sets of attributes; their location is their place in it."""
+    """A file with these sets of attributes. The location of a set is its position."""
     return pack([[dict(each) for each in sets]])

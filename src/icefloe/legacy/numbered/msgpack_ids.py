@@ -1,4 +1,4 @@
-"""Ids in MessagePack: text to alpha.10, bytes and an empty array from alpha.11 on."""
+"""Ids in MessagePack: text up to alpha.10, bytes and an empty array from alpha.11 on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def read_object_id(value: Any, checked: Checked, what: str) -> bytes:
 
 
 def read_node_id(value: Any, checked: Checked) -> NodeId:
-    """The id of a node: a number of 32 bits to alpha.4, then eight bytes."""
+    """The id of a node: a 32-bit number up to alpha.4, then eight bytes."""
     if isinstance(value, int):
         return node_id(checked.whole(value, "node id", 2**32 - 1))
     if isinstance(value, str):
@@ -34,5 +34,5 @@ def _binary(value: Any, checked: Checked, what: str, size: int) -> bytes:
 
 
 def text_id(wide: bytes) -> str:
-    """An id as files to alpha.10 have it."""
+    """An id as in files up to alpha.10."""
     return encode_base32(wide)

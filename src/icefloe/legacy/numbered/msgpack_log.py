@@ -26,7 +26,7 @@ _U32 = 2**32 - 1
 def decode_log(
     data: bytes | memoryview, name: str, snapshot_id: SnapshotId, arrays: Collection[NodeId]
 ) -> TransactionLog:
-    """Decode a log. `arrays` are the nodes that are arrays: a log does not say what was updated."""
+    """Decode a log. `arrays` are the nodes that are arrays, which a log does not record."""
     checked = Checked(name)
     items = checked.items(unpack(data, name), "the transaction log", 7, 8)
     *lists, chunks = items[-7:]
@@ -72,7 +72,7 @@ def _index(rows: Any, checked: Checked) -> Index:
 def encode_log(log: TransactionLog) -> bytes:
     """A log of eight items, of a repository whose nodes are numbered.
 
-    What was updated counts as Zarr metadata: user attributes are in the same document.
+    Updates are recorded as updated Zarr metadata, because user attributes are in the same document.
     """
     updated = sorted(log.updated_arrays | log.updated_groups)
     lists = (log.new_groups, log.new_arrays, log.deleted_groups, log.deleted_arrays, (), updated)

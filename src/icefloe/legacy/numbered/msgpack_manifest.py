@@ -31,11 +31,11 @@ from icefloe.legacy.numbered.msgpack_ids import read_node_id, read_object_id, te
 from icefloe.legacy.numbered.refs import DecodedManifest, RefLists, RefRows
 from icefloe.legacy.numbered.wide_ids import IdMap
 
-_MOST_SECONDS = 2**32 - 1
+_MAX_SECONDS = 2**32 - 1
 
 
 def decode_manifest(data: bytes | memoryview, name: str, ids: IdMap) -> DecodedManifest:
-    """Decode a manifest. `name` is what errors call the file."""
+    """Decode a manifest. `name` is the name of the file in errors."""
     checked = Checked(name)
     items = checked.items(unpack(data, name), "the manifest", 1, 2, 3, 4)
     object_id = None
@@ -53,7 +53,7 @@ def decode_manifest(data: bytes | memoryview, name: str, ids: IdMap) -> DecodedM
 
 
 def _entries(chunks: Pairs, checked: Checked) -> Iterator[tuple[NodeId, Sequence[int], Any]]:
-    """Node, chunk index and payload of every chunk, of a flat map or of maps in a map."""
+    """Node, chunk index and payload of every chunk, from a flat or a nested map."""
     nodes: dict[Any, NodeId] = {}
     is_nested = bool(chunks) and isinstance(chunks[0][1], Pairs) and _is_nested(chunks[0])
     for key, value in chunks:
@@ -102,7 +102,7 @@ def _virtual(value: Any, checked: Checked) -> tuple[str, int, int, str | None, i
     if len(items) == 4 and items[3] is not None:
         kind, content = variant(items[3], checked, "a checksum")
         if kind == "LastModified":
-            modified = checked.whole(content, "LastModified", _MOST_SECONDS)
+            modified = checked.whole(content, "LastModified", _MAX_SECONDS)
         elif kind == "ETag":
             etag = checked.text(content, "ETag")
         else:
@@ -114,7 +114,7 @@ def _virtual(value: Any, checked: Checked) -> tuple[str, int, int, str | None, i
 
 
 def encode_manifest(arrays: Mapping[NodeId, ChunkRefs], ids: IdMap) -> bytes:
-    """A manifest of document 000. It has no place for ETags and times of virtual chunks."""
+    """A manifest of document 000. It cannot store ETags and times of virtual chunks."""
     entries: list[tuple[bytes, bytes]] = []
     for node, refs in sorted(arrays.items()):
         number = node_number(node)

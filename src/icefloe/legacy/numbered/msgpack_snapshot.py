@@ -43,7 +43,7 @@ _KEY_ENCODINGS = ("Slash", "Dot", "Default")
 
 
 def decode_snapshot(data: bytes | memoryview, name: str) -> OldSnapshot:
-    """Decode a snapshot. `name` is what errors call the file."""
+    """Decode a snapshot. `name` is the name of the file in errors."""
     checked = Checked(name)
     items = checked.items(unpack(data, name), "the snapshot", 7, 8, 9, 11)
     if len(items) == 8:
@@ -100,7 +100,7 @@ def _manifest_files(value: Any, checked: Checked) -> tuple[OldManifestFile, ...]
         if len(items) == 4:
             _, size, rows = numbers
         elif len(items) == 3:
-            # A version is 0 or 1 and no file has so few bytes; the other form ends with rows.
+            # A version is 0 or 1, and no file is that small. The other form ends with rows.
             size, rows = (numbers[1], 0) if numbers[0] <= 1 else (numbers[0], numbers[1])
         raw = read_object_id(items[0], checked, "manifest id")
         files.append(OldManifestFile(raw, size, rows))
@@ -251,7 +251,7 @@ def _packed_node(node: OldNode) -> bytes:
 
 
 def _box(ref: OldManifestRef) -> list[list[int]]:
-    """The first chunk index and the one behind the last, as releases from alpha.15 on mean it."""
+    """The first chunk index and the last plus one, as in releases from alpha.15 on."""
     if ref.extents is None:
         return []
     return [[first for first, _ in ref.extents], [last for _, last in ref.extents]]

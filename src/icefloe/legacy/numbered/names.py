@@ -1,4 +1,4 @@
-"""Where the files of a repository with numbered branches lie."""
+"""The keys of the files of a repository with numbered branches."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class Names(NamedTuple):
 
     refs: str
     branch: str
-    """What comes before a branch's name."""
+    """The prefix of a branch's name."""
     tag: str
     tag_end: str
-    """What comes after a tag's name."""
+    """The suffix of a tag's name."""
     characters: int
-    """Of a sequence number."""
+    """The number of characters of a sequence number in a file name."""
     snapshots: str
     manifests: str
     chunks: str
@@ -40,7 +40,7 @@ class Names(NamedTuple):
         return f"{self.tag}{ref_name(name)}{self.tag_end}"
 
     def tag_tombstone_key(self, name: str) -> str:
-        """What hides a tag in Icechunk 0.1.0 to 0.1.3."""
+        """The tombstone of a tag in Icechunk 0.1.0 to 0.1.3."""
         return self.tag_key(name) + ".deleted"
 
     def number_of(self, key: str, branch: str) -> int | None:
@@ -84,9 +84,9 @@ _SHORT_FOLDERS = ("s/", "m/", "c/", "a/", "t/", 16)
 _LONG_FOLDERS = ("snapshots/", "manifests/", "chunks/", "attributes/", "transactions/", 12)
 
 DOCUMENT = Names("r/", "r/", "r/", JSON, SHORT, *_SHORT_FOLDERS)
-"""As document 000 has it. It names no directory of transaction logs; `t/` is ours."""
+"""The names of document 000. It has no directory for transaction logs; `t/` is our choice."""
 PROTOTYPE = Names("r/", "r/branch:", "r/tag:", "/ref.json", LONG, *_SHORT_FOLDERS)
-"""As the program wrote it in the weeks of document 000."""
+"""The names that the program used at the time of document 000."""
 FIRST_ALPHA = Names("refs/", "refs/branch:", "refs/tag:", "/ref.json", LONG, *_LONG_FOLDERS)
 RELEASED = Names("refs/", "refs/branch.", "refs/tag.", "/ref.json", SHORT, *_LONG_FOLDERS)
 """From alpha.2 to 0.1.3."""
@@ -95,7 +95,7 @@ ALL_NAMES = (DOCUMENT, PROTOTYPE, FIRST_ALPHA, RELEASED)
 
 
 def ref_name(name: str) -> str:
-    """`name`, if a file can be called that."""
+    """`name`, if it is valid in a file name."""
     if not name or "/" in name:
         raise InvalidInputError(
             f"ref name {name!r}: it must not be empty or contain '/'", ErrorKind.INVALID_REF_NAME

@@ -1,4 +1,4 @@
-"""Chunk references of the numbered generations, between rows in a file and columns."""
+"""Chunk references of the numbered generations, converted between rows of a file and columns."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from icefloe.ids import ManifestId, NodeId, decode_base32_rows
 from icefloe.legacy.checked import Checked
 from icefloe.legacy.numbered.wide_ids import IdMap
 
-_MOST_INDEX = 2**32 - 1
+_MAX_INDEX = 2**32 - 1
 
 
 class RefRows:
-    """References of one array as they come out of a file, one list for each column."""
+    """References of one array as read from a file, one list per column."""
 
     __slots__ = ("inline", "inline_index", "native", "native_index", "virtual", "virtual_index")
 
@@ -95,7 +95,7 @@ class RefRows:
 
 def _id_rows(raw: Sequence[bytes | str], ids: IdMap, checked: Checked) -> Bytes:
     if all(isinstance(each, str) and each.isascii() for each in raw):
-        # Texts are decoded all at once, unless one is in a form that only people write.
+        # All texts are decoded at once, unless one of them is not canonical.
         rows, is_id = decode_base32_rows(np.array(raw, np.bytes_), ids.size)
         if is_id.all():
             return rows
@@ -110,8 +110,8 @@ def _id_rows(raw: Sequence[bytes | str], ids: IdMap, checked: Checked) -> Bytes:
 
 def _matrix(rows: Sequence[Sequence[int]], ndim: int, checked: Checked) -> Index:
     flat = _numbers([at for row in rows for at in row], checked)
-    if len(flat) and int(flat.max()) > _MOST_INDEX:
-        raise checked.fail(f"chunk index {int(flat.max()):,}, at most {_MOST_INDEX:,} can be read")
+    if len(flat) and int(flat.max()) > _MAX_INDEX:
+        raise checked.fail(f"chunk index {int(flat.max()):,}, at most {_MAX_INDEX:,} can be read")
     matrix: Index = flat.astype(np.uint32).reshape(len(rows), ndim)
     return matrix
 
@@ -126,20 +126,20 @@ def _numbers(values: Sequence[Any], checked: Checked) -> Any:
 
 
 class DecodedManifest(NamedTuple):
-    """A manifest file: the references of each array. Old files do not say their own id."""
+    """A manifest file: the references of each array. Old files do not have their own id."""
 
     object_id: bytes | None
     arrays: dict[NodeId, ChunkRefs]
 
     def manifest(self, manifest_id: ManifestId) -> Manifest:
-        """As sessions know it."""
+        """The manifest as sessions use it."""
         ordered = sorted(self.arrays.items())
         return Manifest(manifest_id, tuple(ArrayManifest(*entry) for entry in ordered))
 
 
 @dataclass(frozen=True, slots=True)
 class RefLists:
-    """References as lists, on their way into a file."""
+    """References as lists, to be written to a file."""
 
     index: list[list[int]]
     kind: list[int]
@@ -153,7 +153,7 @@ class RefLists:
 
     @classmethod
     def of(cls, refs: ChunkRefs, ids: IdMap) -> RefLists:
-        """Ids of files, one row a reference; the id of a chunk that has none is empty."""
+        """Ids as in files, one row per reference; empty for a chunk without an id."""
         count = len(refs)
         chunk_id = [b""] * count
         if refs.chunk_id is not None:

@@ -1,4 +1,4 @@
-"""Sequence numbers of branch files, as names of which the newest sorts first.
+"""Sequence numbers of branch files, encoded as names so that the newest sorts first.
 
 A name is the distance of the number from the largest one, in Crockford's base32: of 40 bits in 8
 characters (document 000), or of 64 bits in 13 characters (before and in Icechunk 0.1.0-alpha.1).
@@ -13,7 +13,7 @@ SHORT = 8
 LONG = 13
 _BYTES = {SHORT: 5, LONG: 8}
 LAST = 2**40 - 1
-"""The largest number that eight characters can say: 1099511627775."""
+"""The largest number that eight characters can represent: 1099511627775."""
 
 
 def sequence_name(number: int, characters: int = SHORT) -> str:
@@ -30,7 +30,7 @@ def sequence_name(number: int, characters: int = SHORT) -> str:
 
 
 def sequence_number(name: str) -> int | None:
-    """The number behind a canonical name, or None: other files may lie in the same directory."""
+    """The number of a canonical name, or None, because the directory may have other files."""
     size = _BYTES.get(len(name))
     if size is None:
         return None

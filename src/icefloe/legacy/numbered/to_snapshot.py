@@ -1,4 +1,4 @@
-"""Old snapshots as the sessions of today know them."""
+"""Converts old snapshots to those of current sessions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from icefloe.legacy.numbered.zarr_documents import array_document, group_documen
 AttributeFiles = Mapping[bytes, Sequence[Mapping[str, Any]]]
 """The sets of attributes in each attributes file, by its id."""
 
-_MOST_CHUNKS = 2**32 - 1
+_MAX_CHUNKS = 2**32 - 1
 
 
 def attribute_files_of(snapshot: OldSnapshot) -> list[bytes]:
@@ -36,10 +36,10 @@ def attribute_files_of(snapshot: OldSnapshot) -> list[bytes]:
 def to_snapshot(
     old: OldSnapshot, attributes: AttributeFiles, ids: IdMap, name: str, *, counts_boxes: bool
 ) -> Snapshot:
-    """The snapshot with a zarr.json for each node. `name` is what errors call its file.
+    """The snapshot with a zarr.json per node. `name` is the name of its file in errors.
 
-    Files before alpha.15 do not say how many references a manifest has. With `counts_boxes`, it is
-    taken to have as many as its boxes have room for, so that commits can plan; else 0.
+    Files before alpha.15 do not have the number of references of a manifest. With `counts_boxes`,
+    the number of cells of its boxes is used instead, so that commits can plan; otherwise 0.
     """
     checked = Checked(name)
     try:
@@ -83,17 +83,17 @@ def _shape(metadata: ArrayMetadata, checked: Checked, path: str) -> tuple[Dimens
     dimensions = []
     for length, chunk in zip(metadata.shape, metadata.chunk_shape, strict=True):
         count = -(-length // chunk) if chunk else 0
-        if count > _MOST_CHUNKS or (length and not chunk):
+        if count > _MAX_CHUNKS or (length and not chunk):
             raise checked.fail(
                 f"node {path!r} has {length:,} elements in chunks of {chunk} along a dimension: "
-                f"expected 1 to {_MOST_CHUNKS:,} chunks"
+                f"expected 1 to {_MAX_CHUNKS:,} chunks"
             )
         dimensions.append(Dimension(length, count))
     return tuple(dimensions)
 
 
 def _manifest_ref(ref: OldManifestRef, shape: Sequence[Dimension], ids: IdMap) -> ManifestRef:
-    """Files before alpha.15 do not say where the chunks are: then they may be anywhere."""
+    """The box of a manifest. Files before alpha.15 have none, so it is the whole grid."""
     extents = ref.extents
     if extents is None:
         extents = tuple((0, max(1, dimension.num_chunks)) for dimension in shape)
@@ -108,12 +108,12 @@ def _manifest_files(
     for node in nodes:
         for ref in () if node.array is None else node.array.manifests:
             room = prod(last - first for first, last in ref.extents) if counts_boxes else 0
-            counts[ref.id] = min(counts.get(ref.id, 0) + max(room, 0), _MOST_CHUNKS)
+            counts[ref.id] = min(counts.get(ref.id, 0) + max(room, 0), _MAX_CHUNKS)
     for file in old.manifest_files:
         manifest_id = ManifestId(ids.short(file.object_id))
         if manifest_id in counts:
             sizes[manifest_id] = file.size_bytes
-            counts[manifest_id] = min(file.num_refs, _MOST_CHUNKS)
+            counts[manifest_id] = min(file.num_refs, _MAX_CHUNKS)
     return ManifestFiles.from_infos(
         ManifestFileInfo(key, sizes.get(key, 0), count) for key, count in counts.items()
     )

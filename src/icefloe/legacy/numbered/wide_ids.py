@@ -1,9 +1,9 @@
-"""Ids of 16 bytes, and the 12 bytes by which a session knows the same object.
+"""Conversion between the 16-byte ids of files and the 12-byte ids of sessions.
 
-Sessions, columns and caches are made for ids of 12 bytes. Document 000 wants 16. An id that is
-made here has 12 bytes of its own, the lowest bit of which is 0, and four that follow from them, so
-the long form needs no memory. Any other id is known by a hash of it whose lowest bit is 1, and is
-remembered (`IdMap`): a short id that is not remembered is an error, never a wrong name.
+Sessions, columns and caches use 12-byte ids. Document 000 requires 16 bytes. A new id has 12 random
+bytes, whose lowest bit is 0, and four bytes that are derived from them, so its long form needs no
+memory. The short form of any other id is a hash whose lowest bit is 1, and the pair is kept in
+`IdMap`. A short id that is not in the map is an error, never a wrong name.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from icefloe.ids import ObjectId, SnapshotId, decode_base32, encode_base32
 
 SHORT = 12
 WIDE = 16
-_MOST_BLOCKS = 16
+_MAX_BLOCKS = 16
 _A, _B = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
 
 
 class WideSnapshotId(SnapshotId):
-    """A snapshot id that people see as the text of its 16 bytes."""
+    """A snapshot id that is shown as the text of its 16 bytes."""
 
     wide: bytes
 
@@ -35,7 +35,7 @@ class WideSnapshotId(SnapshotId):
 
 
 def _tails(short: Bytes) -> Bytes:
-    """The last four bytes of ids that were made here."""
+    """The derived last four bytes of new ids."""
     rows = np.ascontiguousarray(short)
     high = np.ascontiguousarray(rows[:, :8]).view(">u8").reshape(-1).astype(np.uint64)
     low = np.ascontiguousarray(rows[:, 8:]).view(">u4").reshape(-1).astype(np.uint64)
@@ -48,12 +48,12 @@ def _rows(data: bytes, size: int) -> Bytes:
 
 
 def own_id(random: bytes) -> bytes:
-    """A new short id from 12 random bytes: one that can be made longer without being known."""
+    """A new short id from 12 random bytes. Its long form can be derived."""
     return random[:-1] + bytes((random[-1] & 0xFE,))
 
 
 class IdMap:
-    """Between the ids of files and those of sessions; the same where files have 12 bytes too."""
+    """Maps ids of files to ids of sessions. They are equal if files have 12-byte ids."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -62,7 +62,7 @@ class IdMap:
         self._blocks: list[tuple[NDArray[Any], Bytes]] = []
 
     def shorten(self, wide: Bytes) -> Bytes:
-        """Rows of long ids as rows of short ones; those that were not made here are remembered."""
+        """Rows of long ids as rows of short ids. Ids that cannot be derived are kept in the map."""
         if wide.shape[1] != self.size:
             raise FormatError(
                 f"found ids of {wide.shape[1]} bytes, those of this repository have {self.size}"
@@ -84,7 +84,7 @@ class IdMap:
         order = np.argsort(_ordered(short), kind="stable")
         block = _ordered(short[order]), wide[order]
         blocks = [*self._blocks, block]
-        if len(blocks) > _MOST_BLOCKS:
+        if len(blocks) > _MAX_BLOCKS:
             keys = np.concatenate([keys for keys, _ in blocks])
             _, first = np.unique(keys, return_index=True)
             blocks = [(keys[first], np.concatenate([rows for _, rows in blocks])[first])]
@@ -123,7 +123,7 @@ class IdMap:
         )
 
     def snapshot_id(self, wide: bytes) -> SnapshotId:
-        """The id of a snapshot as the API hands it out."""
+        """The id of a snapshot as the API returns it."""
         if len(wide) == SHORT:
             return SnapshotId(wide)
         found = WideSnapshotId(self.short(wide))
@@ -131,7 +131,7 @@ class IdMap:
         return found
 
     def parse_snapshot_id(self, text: str) -> SnapshotId:
-        """The id behind the text that people see."""
+        """The id that a text stands for."""
         try:
             return self.snapshot_id(decode_base32(text, self.size))
         except ValueError as error:
@@ -148,7 +148,7 @@ def _hashed(wide: bytes) -> bytes:
 def _ordered(rows: Bytes) -> NDArray[Any]:
     """Rows of bytes as values that can be sorted and compared."""
     size = rows.shape[1]
-    # Texts of bytes lose zeros at their end, so a byte that is not zero is put there.
+    # numpy strips trailing zeros of byte strings, so a nonzero byte is appended.
     padded = np.ones((len(rows), size + 1), np.uint8)
     padded[:, :size] = rows
     return padded.view(f"S{size + 1}").reshape(-1)

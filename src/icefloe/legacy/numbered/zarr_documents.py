@@ -1,4 +1,4 @@
-"""`zarr.json` from the parts that an old snapshot keeps, and back."""
+"""Conversion between `zarr.json` and the parts that an old snapshot stores."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def group_document(attributes: Mapping[str, Any] | None) -> bytes:
 
 
 def array_document(metadata: ArrayMetadata, attributes: Mapping[str, Any] | None) -> bytes:
-    """The zarr.json of an array, with the members in the order in which the alphas had them.
+    """The zarr.json of an array, with the members in the order of the alphas.
 
-    Chunks are found by their numbers, so the separator is always the slash of our own keys.
+    Chunks are found by their indices, so the separator is always the slash of our own keys.
     """
     document: dict[str, Any] = {
         "zarr_format": 3,
@@ -148,7 +148,7 @@ def _refused(path: str, problem: str) -> InvalidInputError:
 
 
 def stored_document(data: bytes, path: str) -> bytes:
-    """A zarr.json as it will be read again, which has the same meaning.
+    """The zarr.json as readers will find it, with the same meaning.
 
     Raises:
         InvalidInputError: document 000 has no place for a part of it; kind `bad-metadata`.

@@ -1,4 +1,4 @@
-"""Data types and fill values: as `zarr.json` has them, and as the older generations do."""
+"""Conversion of data types and fill values between `zarr.json` and the older generations."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ALPHA_DATA_TYPES = DATA_TYPES | {"string", "bytes"}
 
 
 def checked_data_type(value: Any, checked: Checked) -> DataType:
-    """A data type as a file has it."""
+    """A data type of a file, checked."""
     if isinstance(value, str) and value in ALPHA_DATA_TYPES:
         return value
     if isinstance(value, dict) and value.keys() == {"rawbits"}:
@@ -49,14 +49,14 @@ def checked_data_type(value: Any, checked: Checked) -> DataType:
 
 
 def data_type_document(data_type: DataType) -> Any:
-    """What zarr.json calls a data type."""
+    """The data type in zarr.json."""
     if isinstance(data_type, str):
         return "variable_length_bytes" if data_type == "bytes" else data_type
     return {"name": "raw_bytes", "configuration": {"length_bytes": data_type["rawbits"] // 8}}
 
 
 def checked_fill_value(kind: str, value: Any, data_type: DataType, checked: Checked) -> FillValue:
-    """A fill value as a file has it: of its array's kind, or as raw bytes of the right number."""
+    """A fill value of a file, checked: of the array's kind, or raw bytes of the right length."""
     expected = _kind_of(data_type)
     if kind == "RawBits":
         data = checked.octets(value, "fill value RawBits")
@@ -91,7 +91,7 @@ def checked_fill_value(kind: str, value: Any, data_type: DataType, checked: Chec
 
 
 def fill_value_document(fill: FillValue, data_type: DataType) -> Any:
-    """What zarr.json has for a fill value."""
+    """The fill value in zarr.json."""
     if fill.kind == "RawBits" and isinstance(data_type, str):
         return _from_raw(fill.value, data_type)
     if fill.kind in ("RawBits", "Bytes"):
@@ -117,7 +117,7 @@ def _number_document(value: float) -> float | str:
 
 
 def _from_raw(data: bytes, data_type: str) -> Any:
-    """Floats that JSON numbers cannot say are raw bytes, least significant first."""
+    """Floats that JSON numbers cannot represent are raw bytes, least significant first."""
     if data_type in _COMPLEX:
         half = len(data) // 2
         part = "float32" if data_type == "complex64" else "float64"
@@ -149,7 +149,7 @@ def _num_bytes(data_type: DataType) -> int:
 
 
 def data_type_of_document(value: Any, path: str) -> DataType:
-    """The data type of a zarr.json, if document 000 has a word for it."""
+    """The data type of a zarr.json, if document 000 has it."""
     if isinstance(value, str) and value in DATA_TYPES:
         return value
     if isinstance(value, dict) and value.get("name") == "raw_bytes":
@@ -199,7 +199,7 @@ def fill_value_of_document(value: Any, data_type: DataType, path: str) -> FillVa
 
 
 def raw_fill_value(fill: FillValue, data_type: DataType) -> FillValue:
-    """The same as raw bytes if it is a float that JSON numbers cannot say, else itself."""
+    """The same as raw bytes if it is a float that JSON numbers cannot represent, else itself."""
     parts = fill.value if isinstance(fill.value, tuple) else (fill.value,)
     if all(not isinstance(part, float) or math.isfinite(part) for part in parts):
         return fill
@@ -209,7 +209,7 @@ def raw_fill_value(fill: FillValue, data_type: DataType) -> FillValue:
 
 
 def _parse_number(value: Any, data_type: str) -> float | bytes:
-    """A number, or the bits of a NaN that says more than that it is none."""
+    """A number, or the bits of a NaN with a payload."""
     if isinstance(value, str):
         if value in _WORDS:
             return _WORDS[value]

@@ -1,7 +1,7 @@
 """Attributes files: user attributes that are too large for the structure file.
 
-The document leaves open whether they are needed, and only says how a node refers to one: by file
-and row. So a file has one column, with the attributes of a node as JSON.
+The document only defines how a node refers to one: by file and row. So a file has one column, with
+the attributes of a node as JSON.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def encode_attributes(values: Sequence[bytes]) -> bytes:
 
 
 def decode_attributes(data: bytes | memoryview, name: str) -> list[bytes]:
-    """The attributes of each row, as JSON that nobody has looked at yet."""
+    """The attributes of each row, as JSON that is not parsed yet."""
     table = read_parquet(data, [_COLUMN], name)
     found = column(table, _COLUMN, pa.binary(), name, nulls=False)
     values: list[bytes] = BlobColumn.from_arrow(found).to_list()

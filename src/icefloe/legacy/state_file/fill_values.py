@@ -1,7 +1,7 @@
-"""The fill value of an array as bytes, the way the structure file has it, and as in zarr.json.
+"""Conversion of fill values between the bytes of a structure file and zarr.json.
 
-Types of fixed width are written as big-endian values. Text is UTF-8. The value of any other type
-is what zarr.json says, as JSON.
+Types of fixed width are big-endian values. Text is UTF-8. The value of any other type is the JSON
+of zarr.json.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _encode_whole(data_type: str, value: Any) -> bytes:
 def _encode_float(layout: str, value: Any) -> bytes:
     if isinstance(value, str) and value in _NOT_FINITE:
         return struct.pack(layout, _NOT_FINITE[value])
-    if isinstance(value, str):  # the bits themselves, which is how other NaNs are written
+    if isinstance(value, str):  # the bits themselves, for NaNs with a payload
         size = struct.calcsize(layout)
         if not value.startswith("0x") or len(value) != 2 + 2 * size:
             raise ValueError("expected a number, NaN, Infinity, -Infinity or all bits as 0x...")
@@ -81,7 +81,7 @@ def _encode_float(layout: str, value: Any) -> bytes:
 
 
 def decode_fill_value(data_type: Any, data: bytes | None, where: str) -> Any:
-    """The fill value as zarr.json has it. Zarr needs one: where there is none, it is zero."""
+    """The fill value in zarr.json. Zarr requires one, so the default is zero."""
     try:
         return _decode(data_type, data)
     except (ValueError, struct.error, RecursionError) as error:
@@ -104,7 +104,7 @@ def _decode(data_type: Any, data: bytes | None) -> Any:
     if data_type in _FLOATS:
         layout = _FLOATS[data_type]
         if data_type == "float16" and data is not None and len(data) == 4:
-            layout = ">f"  # a prototype kept half floats as single ones
+            layout = ">f"  # a prototype stored half floats as single floats
         _check_size(data, struct.calcsize(layout))
         return 0.0 if data is None else _decode_float(layout, data)
     if data_type in _COMPLEX:

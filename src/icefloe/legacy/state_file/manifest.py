@@ -1,7 +1,7 @@
 """Chunk manifest files: one row per chunk, of one array or of several.
 
-`coord` is each index of a chunk as eight bytes, the most significant first, one behind the other:
-texts of equal length that sort like the indices. The document leaves that encoding open.
+`coord` is the concatenation of the chunk indices as eight big-endian bytes each, so it sorts like
+the indices. The document does not define this encoding.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _ID_LETTERS = 20
 def decode_manifest(
     data: bytes | memoryview, name: str, inventories: Sequence[Inventory]
 ) -> list[ChunkRefs]:
-    """The references of some inventories in one file. `name` is what errors call the file.
+    """The references of some inventories in one file. `name` is the name of the file in errors.
 
-    The rows of an inventory start where it says, and end where those of another array begin. Of
-    those, the ones inside its extent count.
+    The rows of an inventory start at its row and end where another array begins. Only rows inside
+    its extent count.
 
     Raises:
         FormatError: they are not in the file.
@@ -121,7 +121,7 @@ def _decode_coords(coords: pa.Array, ndim: int, name: str) -> NDArray[np.uint64]
 def _native(
     index: Index, files: pa.Array, offset: NDArray[Any], length: NDArray[Any], name: str
 ) -> list[ChunkRefs]:
-    """Chunks in files below `c/`, by id where the file is called like one."""
+    """Chunks in files below `c/`, by id if the file is named by an id."""
     ids, by_id = _ids_of(BlobColumn.from_arrow(files))
     parts = []
     if by_id.any():
@@ -136,7 +136,7 @@ def _native(
 
 
 def _ids_of(texts: BlobColumn) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
-    """Chunk ids of the names that are the text of one, and which names these are."""
+    """The chunk ids of names that are ids, and which names these are."""
     is_id = np.asarray(texts.length == _ID_LETTERS)
     if is_id.all():
         raw = texts.data[int(texts.offsets[0]) : int(texts.offsets[-1])]
@@ -193,7 +193,7 @@ def _encode_coords(index: Index) -> pa.Array:
 
 
 def _file_column(refs: ChunkRefs) -> pa.Array:
-    """Names below `c/` for native chunks, URLs for virtual ones, nothing for inline ones."""
+    """Names below `c/` for native chunks, URLs for virtual chunks, null for inline chunks."""
     count = len(refs)
     files = pa.nulls(count, pa.string())
     if refs.location is not None:

@@ -1,8 +1,8 @@
 """Names of files in a state-file dataset, and the ids that stand for them in memory.
 
-The document says where files are and not how they are called. What is written here is called by
-the text of an id, with `.parquet` behind it where the file is a Parquet file. Any other name is
-read: the id of such a thing is a hash of its name, so that it is the same in every process.
+The document defines the directories of files, not their names. New files are named by the text of
+an id, with the suffix `.parquet` for Parquet files. Files with other names can be read: their id is
+a hash of the name, so it is the same in every process.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ Id = TypeVar("Id", bound=ObjectId)
 
 
 def checked(name: str) -> Checked:
-    """Checks for one file, or for a part of it, whose errors say which generation it belongs to."""
+    """Checks for one file or a part of it. Errors name the generation."""
     return Checked(f"{name} of {Generation.STATE_FILE.noun}")
 
 
 def id_of(kind: type[Id], text: str) -> Id:
-    """The id that a text stands for: its own, if it is the text of one, otherwise a hash."""
+    """The id that a text stands for: the decoded id, or a hash of any other text."""
     try:
         found = kind.parse(text)
     except InvalidInputError:
@@ -45,12 +45,12 @@ def id_of(kind: type[Id], text: str) -> Id:
 
 @lru_cache(1 << 16)  # a long history is gone through again with every commit
 def snapshot_id(text: str) -> SnapshotId:
-    """The id of the snapshot that the state file calls `text`."""
+    """The id of the snapshot that the state file names `text`."""
     return id_of(SnapshotId, text)
 
 
 def parquet_name(file_id: ObjectId) -> str:
-    """How a new Parquet file is called."""
+    """The name of a new Parquet file."""
     return file_id.text + PARQUET
 
 
@@ -68,22 +68,22 @@ def chunk_key(chunk_id: ChunkId) -> str:
 
 
 def node_id(number: int, where: str) -> NodeId:
-    """The id of a node in memory: its number, with zeros in front."""
+    """The id of a node in memory: its number, padded with zeros."""
     return NodeId(
         checked(where).whole(number, "node id", _MAX_NODE_ID).to_bytes(NodeId.size, "big")
     )
 
 
 def node_number(found: NodeId) -> int | None:
-    """The number of a node, or None where it has not got one yet."""
+    """The number of a node, or None if it has no number yet."""
     number = int.from_bytes(found, "big")
     return number if number <= _MAX_NODE_ID else None
 
 
 def array_id(found: NodeId) -> int:
-    """What the manifests of a node call it.
+    """The number of a node in its manifests.
 
-    A node without a number is in a snapshot that only forks of a session read. Its manifests are
-    of no use to anybody else.
+    A node without a number is in a snapshot that only forks of a session read. No other reader uses
+    its manifests.
     """
     return int.from_bytes(found[-4:], "big")

@@ -1,4 +1,4 @@
-"""Parquet files in memory: written with checksums, read with every error in our words."""
+"""Parquet files in memory: written with checksums, read with our own errors."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ else:
     pa, pq = on_demand("pyarrow"), on_demand("pyarrow.parquet")
 
 _MAX_BYTES = 2**31
-"""What a file may hold when it is decompressed: a damaged size must not take all memory."""
+"""The limit of decompressed bytes, so that a damaged size cannot exhaust memory."""
 
 
 def write_parquet(table: pa.Table, notes: Mapping[str, str] | None = None) -> bytes:
-    """The file of a table. `notes` are key-value metadata, which are no part of the columns."""
+    """The file of a table. `notes` are the key-value metadata of the file."""
     if notes:
         table = table.replace_schema_metadata(dict(notes))
     sink = pa.BufferOutputStream()
@@ -29,7 +29,7 @@ def write_parquet(table: pa.Table, notes: Mapping[str, str] | None = None) -> by
         table,
         sink,
         compression="zstd",
-        use_compliant_nested_type=False,  # items of lists are called `item`, as in the document
+        use_compliant_nested_type=False,  # list items are named `item`, as in the document
         write_page_checksum=True,
         row_group_size=max(1, table.num_rows),
     )
@@ -41,7 +41,7 @@ def read_parquet(data: bytes | memoryview, columns: Sequence[str], name: str) ->
     """Some columns of a file, with the types that it has, and its notes.
 
     Raises:
-        FormatError: it is no Parquet file, or has not these columns.
+        FormatError: it is not a Parquet file, or it lacks these columns.
     """
     check = checked(name)
     try:
@@ -60,7 +60,7 @@ def read_parquet(data: bytes | memoryview, columns: Sequence[str], name: str) ->
 
 
 def _read_errors() -> tuple[type[Exception], ...]:
-    """What damaged files make Arrow raise."""
+    """The errors that Arrow raises for damaged files."""
     python = (OSError, ValueError, KeyError, TypeError, IndexError, OverflowError, MemoryError)
     return (pa.ArrowException, *python)
 
@@ -74,7 +74,7 @@ def _check_size(metadata: Any, name: str) -> None:
 
 
 def column(table: pa.Table, name: str, kind: pa.DataType, where: str, *, nulls: bool) -> pa.Array:
-    """A column in the type that is wanted of it, whatever width it has in the file."""
+    """A column in the requested type, whatever width it has in the file."""
     check = checked(where)
     found = table[name].combine_chunks()
     if isinstance(found, pa.ChunkedArray):  # without any row
@@ -89,7 +89,7 @@ def column(table: pa.Table, name: str, kind: pa.DataType, where: str, *, nulls: 
 
 
 def notes_of(table: pa.Table) -> dict[str, str]:
-    """The notes that `write_parquet` was given, and those of other writers."""
+    """The key-value metadata of a file."""
     found = table.schema.metadata or {}
     return {
         key.decode(errors="replace"): value.decode(errors="replace") for key, value in found.items()
@@ -97,7 +97,7 @@ def notes_of(table: pa.Table) -> dict[str, str]:
 
 
 def check_fits(what: str, value: int, bits: int, profile: Profile) -> int:
-    """Refuse a number that its column has no room for."""
+    """Refuse a number that is too large for its column."""
     if 0 <= value < 2**bits:
         return value
     hint = "; use the wide profile" if profile is Profile.strict else ""

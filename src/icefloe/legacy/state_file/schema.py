@@ -1,8 +1,7 @@
-"""The columns of Parquet files, as document 003 prints them, and with wider numbers.
+"""The columns of Parquet files, as in document 003, and with wider numbers.
 
-Numbers of 16 bits cannot describe most arrays. The `strict` profile has them nevertheless, because
-the document does. The `wide` profile has the same columns with wider numbers; readers accept any
-width.
+16-bit numbers are too small for most arrays. The `strict` profile uses them, because the document
+does. The `wide` profile has the same columns with wider numbers. Readers accept any width.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ else:
 
 
 class Profile(Enum):
-    """How wide the numbers of new files are."""
+    """The width of the numbers in new files."""
 
     strict = "strict"
     wide = "wide"
@@ -102,7 +101,7 @@ def manifest_schema(profile: Profile) -> pa.Schema:
 
 
 def attributes_schema() -> pa.Schema:
-    """One row per node that keeps its attributes here; the document only gives a row number."""
+    """One row per node with attributes in this file. The document only defines a row number."""
     return pa.schema([_required("attrs", pa.binary())])
 
 

@@ -1,7 +1,7 @@
-"""`state.json`: which snapshots there are, and which of them branches and tags point at.
+"""`state.json`: the snapshots, branches and tags of a dataset.
 
-All changes of a dataset become visible by replacing this file. `generation` counts how often that
-has happened. Members that the document does not know are kept as they are.
+Replacing this file makes changes of the dataset visible. `generation` counts the replacements.
+Members that the document does not define are preserved.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from icefloe.records import record
 
 MAIN = "main"
 MESSAGE = "message"
-"""The property that holds the message of a commit: the document has no other place for it."""
+"""The property for the message of a commit. The document defines no member for it."""
 
 _MAX_MS = 2**63 // 1000 - 1
 _STATE_MEMBERS = ("id", "generation", "store_root", "snapshots", "refs")
@@ -35,7 +35,7 @@ _SNAPSHOT_MEMBERS = (
 
 
 class RefType(StrEnum):
-    """What a reference is."""
+    """The type of a reference."""
 
     branch = "branch"
     tag = "tag"
@@ -49,7 +49,7 @@ class Ref(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One snapshot of the state file; ids are texts, as the file has them."""
+    """One snapshot of the state file. Ids are texts, as in the file."""
 
     snapshot: str
     parent: str | None
@@ -82,7 +82,7 @@ class Entry(NamedTuple):
 
 @record(frozen=True)
 class State:
-    """A state file. Snapshots are oldest first, as they were appended."""
+    """A state file. Snapshots are in the order they were appended, oldest first."""
 
     id: str
     generation: int
@@ -94,8 +94,8 @@ class State:
     def named(self, kind: RefType) -> dict[str, str]:
         """Names of one type, and the snapshots they point at.
 
-        A state file without any reference says with its newest snapshot what the dataset is: that
-        is branch `main`.
+        In a state file without references, branch `main` is implied and points at the newest
+        snapshot.
         """
         if not self.refs and self.snapshots and kind is RefType.branch:
             return {MAIN: max(self.snapshots, key=lambda entry: entry.timestamp_ms).snapshot}
@@ -103,7 +103,7 @@ class State:
 
 
 def decode_state(data: bytes, name: str = names.STATE) -> State:
-    """Decode a state file. `name` is what errors call it.
+    """Decode a state file. `name` is the name of the file in errors.
 
     Raises:
         FormatError: it is not a state file.
@@ -150,7 +150,7 @@ def _decode_entry(item: Any, check: Checked, what: str) -> Entry:
 
 
 def _decode_refs(found: Any, check: Checked) -> dict[str, Ref]:
-    """References by name, as a mapping or as a list: the document can be read as either."""
+    """References by name, from a mapping or a list. The document allows both readings."""
     if found is None:
         return {}
     if isinstance(found, list):
@@ -226,7 +226,7 @@ def properties_of(message: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _to_json(value: Any, what: str) -> bytes:
-    """Compact JSON that every reader understands: no NaN."""
+    """Compact standard JSON, without NaN."""
     try:
         return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
@@ -236,7 +236,7 @@ def _to_json(value: Any, what: str) -> bytes:
 
 
 def line(entries: Mapping[SnapshotId, Entry], tip: SnapshotId) -> list[Entry]:
-    """A snapshot and its ancestors, newest first, as far as the state file lists them."""
+    """A snapshot and its listed ancestors, newest first."""
     found: dict[SnapshotId, Entry] = {}
     current: SnapshotId | None = tip
     while current is not None and current in entries and current not in found:

@@ -1,7 +1,7 @@
-"""Structure files: one row per node, with everything that its zarr.json says.
+"""Structure files: one row per node, with the contents of its zarr.json.
 
-Node ids are numbers, unique in a dataset. The number for the next new node is a note in the file:
-the ids of nodes that were deleted are not given to others.
+Node ids are numbers, unique in a dataset. The next free number is in the file's metadata, because
+the numbers of deleted nodes are not reused.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _DIGEST_BYTES = 16
 
 
 class Inventory(NamedTuple):
-    """Where chunk references of an array are: rows of a manifest file, from `row` on."""
+    """The location of an array's chunk references: rows of a manifest file, from `row` on."""
 
     file: str
     row: int
@@ -53,13 +53,13 @@ class Inventory(NamedTuple):
 
     @property
     def id(self) -> ManifestId:
-        """What stands for it in memory."""
+        """Its id in memory."""
         text = json.dumps([self.file, self.row, self.node_id.hex(), self.extent])
         return ManifestId(blake2b(text.encode(), digest_size=ManifestId.size).digest())
 
 
 class Structure(NamedTuple):
-    """The rows of a structure file; attributes files are still to be read."""
+    """The rows of a structure file, before its attributes files are read."""
 
     rows: Sequence[Mapping[str, Any]]
     next_id: int
@@ -78,10 +78,10 @@ class Structure(NamedTuple):
 
 
 def read_structure(data: bytes | memoryview, name: str) -> Structure:
-    """The rows of a structure file. `name` is what errors call it.
+    """The rows of a structure file. `name` is the name of the file in errors.
 
     Raises:
-        FormatError: it has not the columns of one.
+        FormatError: it lacks the columns of a structure file.
     """
     table = read_parquet(data, _COLUMNS, name)
     check = names.checked(name)
@@ -109,7 +109,7 @@ def _decode_own_ids(note: str | None, check: Checked) -> dict[str, NodeId]:
 def nodes_of(
     structure: Structure, attributes: Mapping[str, Sequence[bytes]]
 ) -> tuple[NodeTable, list[Inventory]]:
-    """The nodes of a structure file, and where their chunk references are."""
+    """The nodes of a structure file, and the locations of their chunk references."""
     check = names.checked(structure.name)
     nodes: dict[str, Node] = {}
     seen: set[NodeId] = set()
@@ -127,7 +127,7 @@ def nodes_of(
 
 
 def manifest_files(inventories: Iterable[Inventory]) -> ManifestFiles:
-    """The inventories as a snapshot lists manifests. Sizes are not known; counts are bounds."""
+    """The inventories as manifest entries of a snapshot. Sizes are unknown; counts are bounds."""
     infos = {
         inventory.id: ManifestFileInfo(
             inventory.id,
@@ -141,7 +141,7 @@ def manifest_files(inventories: Iterable[Inventory]) -> ManifestFiles:
 
 
 def _path(text: str, check: Checked) -> str:
-    """The absolute path; the document does not say whether they start with a slash."""
+    """The absolute path. The document does not say whether paths start with a slash."""
     path = text if text.startswith("/") else "/" + text
     if len(path) > 1 and any(part in ("", ".", "..") for part in path[1:].split("/")):
         raise check.unexpected("the path of a node", text, "names joined by '/'")
@@ -200,7 +200,7 @@ def _node(
 
 
 def _complete(metadata: Mapping[str, Any], check: Checked) -> Mapping[str, Any]:
-    """`array_metadata` in which everything that has to be there is, in the right form."""
+    """`array_metadata`, checked for required members and their types."""
     what = "array_metadata"
     for part in ("fill_value", "dimension_names", "chunk_key_encoding", "codecs"):
         check.member(metadata, part, what)
@@ -255,15 +255,15 @@ def _attrs_reference(ref: Any, check: Checked) -> tuple[str, int]:
 
 
 class NewStructure(NamedTuple):
-    """A structure file, and what readers will find in it."""
+    """A structure file, and its contents as readers will find them."""
 
     data: bytes
     attributes: list[bytes]
-    """Rows for the new attributes file; none if there is nothing to put in one."""
+    """Rows for the new attributes file; empty if no file is needed."""
     nodes: NodeTable
-    """With zarr.json in the form that readers make of the columns, and manifests by inventory."""
+    """Nodes with canonical zarr.json and manifests by inventory, as readers will find them."""
     inventories: dict[ManifestId, Inventory]
-    """By the ids that the manifests had before."""
+    """Keyed by the previous ids of the manifests."""
 
 
 def encode_structure(
@@ -277,11 +277,11 @@ def encode_structure(
 ) -> NewStructure:
     """The structure file of these nodes.
 
-    Nodes have numbers, except in a snapshot that only forks of a session read: there the ids that
-    they have in the session are noted in the file.
+    Nodes have numbers, except in a snapshot that only forks of a session read. Such a file has the
+    session's ids of its nodes in its metadata.
 
-    Attributes of more than `inline_attrs_bytes` go into `attrs_file`. Those that an attributes
-    file has already stay there.
+    Attributes of more than `inline_attrs_bytes` go into `attrs_file`. Attributes that are already
+    in an attributes file stay there.
 
     Raises:
         InvalidInputError: a number is too large for its column, or something has no column.
@@ -369,7 +369,7 @@ def _row(
 
 
 def _inventory(info: ManifestFileInfo, node_id: NodeId, ref: ManifestRef) -> Inventory:
-    """Where references are. A manifest that was just written has a file to itself."""
+    """The location of references. A new manifest has its own file."""
     if info.extra is None:
         return Inventory(names.parquet_name(info.id), 0, node_id, ref.extents)
     file, row = json.loads(info.extra)
@@ -377,7 +377,7 @@ def _inventory(info: ManifestFileInfo, node_id: NodeId, ref: ManifestRef) -> Inv
 
 
 def _note(file: str, row: int, packed: bytes) -> bytes:
-    """What a node remembers of its attributes file: the place, and which attributes are there."""
+    """The attributes file of a node: file and row, and the attributes that are there."""
     return compact_json([file, row, _digest(packed)])
 
 

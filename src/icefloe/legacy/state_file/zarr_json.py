@@ -1,8 +1,7 @@
-"""zarr.json of a node, and the parts of it that a structure file has columns for.
+"""Conversion between zarr.json and the columns of a structure file.
 
-A structure file has a column for each member that Zarr's core specification gives an array. What
-has no column cannot be kept, so it is refused. Chunk keys are a matter of the store, which always
-has the default ones, whatever encoding the file names.
+A structure file has one column per array member of Zarr's core specification. Members without a
+column are refused. The store always uses the default chunk keys, whatever encoding the file names.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ def split_document(user_data: bytes, path: str) -> tuple[dict[str, Any] | None, 
     Raises:
         InvalidInputError: the structure file has no place for something in it.
     """
-    document = json.loads(user_data)  # which `parse_zarr_json` has looked at
+    document = json.loads(user_data)  # already checked by `parse_zarr_json`
     attributes = document.get("attributes")
     if attributes is not None and not isinstance(attributes, dict):
         raise _refused(path, f"attributes are {attributes!r:.80}, expected an object")
@@ -102,10 +101,10 @@ def _split_codec(codec: Any, path: str) -> dict[str, Any]:
 def join_document(
     array: Mapping[str, Any] | None, attributes: bytes | None, where: str
 ) -> dict[str, Any]:
-    """The zarr.json of a row. `where` is what errors call the row.
+    """The zarr.json of a row. `where` is the name of the row in errors.
 
     Raises:
-        FormatError: the columns do not make one.
+        FormatError: the columns are not consistent.
     """
     document: dict[str, Any] = {
         "zarr_format": 3,
@@ -152,7 +151,7 @@ def _join_codec(codec: Mapping[str, Any] | None, where: str) -> dict[str, Any]:
 
 
 def readable_document(user_data: bytes, path: str) -> bytes:
-    """A zarr.json in the form that readers make of the columns.
+    """The canonical zarr.json that readers build from the columns.
 
     Raises:
         InvalidInputError: the structure file has no place for something in it.
@@ -161,7 +160,7 @@ def readable_document(user_data: bytes, path: str) -> bytes:
 
 
 def compact_json(value: Any) -> bytes:
-    """JSON as the columns have it; the numbers of Python that JSON lacks are kept as Zarr does."""
+    """JSON of the columns. Numbers that JSON lacks are encoded as in Zarr."""
     return json.dumps(value, separators=(",", ":")).encode()
 
 

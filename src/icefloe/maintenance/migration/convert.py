@@ -69,7 +69,7 @@ class Conversion:
         self.num_manifests = 0
         self.num_refs = 0
         self.lacks_log: list[SnapshotId] = []
-        """Snapshots whose changes nobody knows any more: their logs are empty."""
+        """Snapshots whose changes are no longer known. Their logs are empty."""
         self._base_url = chunk_base_url
         self._copies_chunks = copies_chunks
         self._present = present

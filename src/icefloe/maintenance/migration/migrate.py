@@ -71,7 +71,7 @@ _JSON = "application/json"
 
 @record(frozen=True)
 class MigrationReport:
-    """What a migration did, or with `dry_run` would do."""
+    """The result of a migration, or with `dry_run` of its plan."""
 
     source: str
     generation: str
@@ -84,9 +84,9 @@ class MigrationReport:
     snapshots: dict[str, str]
     """New id of every snapshot by its old one."""
     snapshots_lost: list[str]
-    """Snapshots that history names, but whose files are gone."""
+    """Snapshots of the history whose files are gone."""
     snapshots_without_log: list[str]
-    """Snapshots whose changes nobody knows any more; their transaction logs are empty."""
+    """Snapshots whose changes are no longer known. Their transaction logs are empty."""
     manifests: int
     chunk_references: int
     chunks_copied: int
@@ -124,10 +124,10 @@ async def migrate(
     reporter: Reporter,
     engine: ManifestConverter | None = None,
 ) -> MigrationReport:
-    """Make `target`, a handle of a repository that does not exist yet, from `source`.
+    """Create the repository of the handle `target` from `source`.
 
-    Files are only added. The write that makes the repository is the last one, so a migration
-    that broke off is repeated: chunk objects that are there already are not copied again.
+    Files are only added. The last write publishes the repository, so an interrupted migration can
+    be repeated. Existing chunk objects are not copied again.
 
     Raises:
         AlreadyExistsError: the target holds a repository.
@@ -195,13 +195,13 @@ async def migrate(
 
 
 def _shares_chunks(source: RepoHandle, *, in_place: bool) -> bool:
-    """Whether the new repository finds the chunks of the source where they are."""
+    """Whether the new repository can use the chunk objects of the source in place."""
     name = source.family.name
     return in_place and name in ("alpha", "beta", "spec-1")
 
 
 def base_url(handle: RepoHandle) -> str:
-    """What the key of an object is appended to, to refer to it from outside."""
+    """The URL prefix of objects, for virtual references to them."""
     url = handle.storage.url
     if handle.storage.kind == "in-memory":
         raise InvalidInputError(
@@ -233,7 +233,7 @@ def _require_possible(
 async def _plan(
     source: RepoHandle, *, in_place: bool, reporter: Reporter
 ) -> tuple[NewHistory, list[str]]:
-    """The history of the target, and the snapshots that are lost."""
+    """The history of the target, and the lost snapshots."""
     infos = await source.family.all_snapshots(source)
     is_empty: dict[SnapshotId, bool] = {}
     lost: list[str] = []
@@ -262,7 +262,7 @@ async def _all_work(
 
 
 async def _count(source: RepoHandle, history: NewHistory, reporter: Reporter) -> tuple[int, int]:
-    """How many manifests and references there are, as far as snapshots tell."""
+    """The number of manifests and references that the snapshots list."""
     files: dict[bytes, int] = {}
     for done, moved in enumerate(history.moved):
         reporter.tell("count references", done, len(history.moved))
@@ -273,7 +273,7 @@ async def _count(source: RepoHandle, history: NewHistory, reporter: Reporter) ->
 
 
 async def _require_place(target: RepoHandle, *, in_place: bool) -> None:
-    """Refuse a place that holds anything but what a migration that broke off has left."""
+    """Refuse a target with files other than those of an interrupted migration."""
     target.require_writable()
     if await _has_repository(target.driver):
         raise AlreadyExistsError(
@@ -303,7 +303,7 @@ async def _has_repository(driver: Driver) -> bool:
 
 
 async def _write_first(target: RepoHandle, first: SnapshotInfo) -> None:
-    """The snapshot that every repository begins with. Its time is that of the source."""
+    """The first snapshot of a repository, with the time of the source."""
     assets = target.assets
     snapshot = Snapshot(
         first.id,
@@ -325,7 +325,7 @@ async def _publish(
     branches: Mapping[str, SnapshotId],
     tags: Mapping[str, SnapshotId],
 ) -> None:
-    """Make the repository: one write for version 2, the one of `main` for version 1."""
+    """Publish the repository with one write: the `repo` object, or `main` in version 1."""
     saved = target.config if target.config != RepositoryConfig() else None
     try:
         if target.family.has_repo_object:
@@ -371,7 +371,7 @@ async def _publish_refs(
     tags: Mapping[str, SnapshotId],
     saved: RepositoryConfig | None,
 ) -> None:
-    """Files of refs; `main` comes last, because it is what makes a repository."""
+    """The ref files. `main` comes last, because it makes the repository visible."""
     driver = target.driver
     if saved is not None:
         await driver.put(
