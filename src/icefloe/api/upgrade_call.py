@@ -1,4 +1,4 @@
-"""`upgrade_icechunk_repository`: spec version 1 to 2, where the repository is."""
+"""`upgrade_icechunk_repository`: the in-place upgrade from spec version 1 to 2."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def upgrade_icechunk_repository(
     prefetch_concurrency: int | None = None,
     progress: Report | None = None,
 ) -> Repository:
-    """Upgrade a repository of spec version 1 to version 2; returns it, opened again.
+    """Upgrade a repository of spec version 1 to version 2. Returns it, reopened.
 
-    Branches, tags, deleted tags, history and the saved configuration carry over; snapshots,
-    manifests and chunks stay as they are. Objects opened before fail when they commit.
+    Branches, tags, deleted tags, history and the saved configuration are kept. Snapshots, manifests
+    and chunks do not change. Sessions that were opened before fail to commit.
     A call that was interrupted can be repeated. `dry_run` reads everything and changes nothing.
 
-    Official clients of version 1 must not write meanwhile, and do not notice the upgrade unless
+    Official clients of version 1 must not write during the upgrade. They do not notice it unless
     `delete_unused_v1_files` is on. `prefetch_concurrency` has no effect: snapshots are read along
     all branches at once.
 

@@ -88,7 +88,7 @@ class Moves:
         Raises:
             NodeNotFoundError: there is no node at `source`.
             AlreadyExistsError: there is one at `destination`.
-            SessionStateError: the destination lies within the source, or not in a group.
+            SessionStateError: the destination is inside the source, or not in a group.
         """
         self._check(base, source, destination)
         goals = self._goals(base, source, destination)

@@ -57,7 +57,8 @@ class PreparedArray:
     def rebased(self, array: ArrayData | None) -> PreparedArray | None:
         """The same on top of a later state of the array.
 
-        None if one of the prepared splits changed meanwhile: its manifest lacks that change.
+        None if one of the prepared splits has changed since, because its manifest lacks that
+        change.
         """
         base = manifest_ids(array)
         if base == self.base:

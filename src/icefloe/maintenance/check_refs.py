@@ -183,7 +183,7 @@ async def _walk_files(handle: RepoHandle, tips: Iterable[SnapshotId]) -> dict[Sn
             try:
                 snapshot = decode_snapshot(await handle.driver.get(key), key)
             except (FormatError, StorageError):
-                continue  # found again, and told, when snapshots are looked at
+                continue  # reported when snapshots are checked
             times[one] = snapshot.flushed_at
             if snapshot.parent_id is not None:
                 parents.add(snapshot.parent_id)

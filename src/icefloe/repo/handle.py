@@ -325,8 +325,7 @@ class Family(ABC):
         self._refuse("writing metadata")
 
     def stored_document(self, document: bytes, path: str) -> bytes:
-        """The zarr.json as a reader of the snapshot will find it: some families do not keep every
-        byte.
+        """The zarr.json as readers will find it. Some families do not keep every byte.
 
         Raises:
             InvalidInputError: the files of this family cannot hold a part of it.

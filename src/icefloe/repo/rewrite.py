@@ -47,6 +47,6 @@ async def rewrite_manifests(
 
 
 def splitting_metadata(handle: RepoHandle) -> dict[str, Any]:
-    """What the metadata of such a commit says of the rules in force."""
+    """The current rules, as recorded in the metadata of such a commit."""
     rules = handle.settings.manifest.splitting.split_sizes or ONE_MANIFEST_PER_ARRAY
     return {"__icechunk": {"splitting_config": splitting_document(rules)}}

@@ -34,7 +34,7 @@ def split_document(user_data: bytes, path: str) -> tuple[dict[str, Any] | None, 
     """A zarr.json as `array_metadata` (None for a group) and attributes (None if there are none).
 
     Raises:
-        InvalidInputError: the structure file has no place for something in it.
+        InvalidInputError: the structure file has no column for a part of it.
     """
     document = json.loads(user_data)  # already checked by `parse_zarr_json`
     attributes = document.get("attributes")
@@ -154,7 +154,7 @@ def readable_document(user_data: bytes, path: str) -> bytes:
     """The canonical zarr.json that readers build from the columns.
 
     Raises:
-        InvalidInputError: the structure file has no place for something in it.
+        InvalidInputError: the structure file has no column for a part of it.
     """
     return compact_json(join_document(*split_document(user_data, path), path))
 

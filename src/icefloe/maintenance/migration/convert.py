@@ -1,4 +1,4 @@
-"""One snapshot after the other: its manifests, its chunks, its files."""
+"""Converts snapshots one by one: manifests, chunks, files."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class ManifestWork(NamedTuple):
     size_bytes: int
     nodes: tuple[NodeId, ...]
     snapshot_id: SnapshotId
-    """One of the snapshots. Ids of 16 bytes are known to whoever has read where they stand."""
+    """One of the snapshots. A process has to read it before it can map 16-byte ids."""
 
 
 class ConvertedArray(NamedTuple):
-    """What became of an array in a manifest of the source; without `ref`, it has no chunks."""
+    """The converted array of a source manifest. Without `ref`, it has no chunks."""
 
     source: Source
     ref: ManifestRef | None = None
@@ -118,7 +118,7 @@ class Conversion:
         return replace(node, array=replace(node.array, manifests=manifests))
 
     def missing(self, snapshot: Snapshot) -> list[ManifestWork]:
-        """The manifests of a snapshot, as far as they are still to be converted."""
+        """The manifests of a snapshot that are not converted yet."""
         nodes: dict[ManifestId, list[NodeId]] = {}
         for node in snapshot.nodes:
             for ref in _manifests(node):
@@ -135,7 +135,7 @@ class Conversion:
             self.take([made async for made, _ in self.write_arrays(work)])
 
     def take(self, converted: Iterable[ConvertedArray]) -> None:
-        """Remember what was written, here or by another process."""
+        """Record what this or another process has written."""
         for source, ref, info in converted:
             self._made[source] = ref
             if info is not None:
@@ -146,7 +146,7 @@ class Conversion:
     async def write_arrays(
         self, work: ManifestWork
     ) -> AsyncIterator[tuple[ConvertedArray, ChunkRefs]]:
-        """Write a manifest for each array, after the chunks that it refers to.
+        """Write one manifest per array, after the chunks it refers to.
 
         The second value has the references of the source.
         """

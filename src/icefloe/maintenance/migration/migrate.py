@@ -47,7 +47,7 @@ ChunkMode = Literal["copy", "keep"]
 
 @record(frozen=True)
 class ConvertedAhead:
-    """What an engine has done before snapshots are written: all manifests and chunks."""
+    """The result of an engine: all manifests and chunks, written before the snapshots."""
 
     arrays: list[ConvertedArray]
     chunks_copied: int
@@ -56,7 +56,7 @@ class ConvertedAhead:
 
 
 class ManifestConverter(Protocol):
-    """Converts manifests and copies chunks somewhere else, such as on executors of Spark."""
+    """Converts manifests and copies chunks in other processes, such as Spark executors."""
 
     def convert(
         self, work: Sequence[ManifestWork], *, base_url: str | None, copies: bool, check: bool
@@ -250,7 +250,7 @@ async def _plan(
 async def _all_work(
     conversion: Conversion, history: NewHistory, reporter: Reporter
 ) -> list[ManifestWork]:
-    """Every manifest that snapshots refer to, once, with all arrays that are wanted of it."""
+    """The distinct manifests that snapshots refer to, with all arrays that are used of each."""
     found: dict[ManifestId, ManifestWork] = {}
     for done, moved in enumerate(history.moved):
         reporter.tell("find manifests", done, len(history.moved))
@@ -386,7 +386,7 @@ async def _publish_refs(
     await driver.put_if(layout.branch_key(MAIN), data, previous=None, content_type=_JSON)
 
 
-# -- telling
+# -- reporting
 
 
 def _report(

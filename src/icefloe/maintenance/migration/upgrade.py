@@ -47,7 +47,7 @@ class _Refs(NamedTuple):
 async def upgrade(
     handle: RepoHandle, *, dry_run: bool, delete_unused_v1_files: bool, report: Reporter
 ) -> None:
-    """Make a repository of version 1 one of version 2.
+    """Upgrade a repository of version 1 to version 2.
 
     Raises:
         SessionStateError: kind `invalid-repository-migration` for any other repository.

@@ -112,7 +112,7 @@ async def _replace(
     values: Mapping[str, Any],
     now: int,
 ) -> RepoInfo | None:
-    """Replace the object; None when it is not the current one any more."""
+    """Replace the object; None if it is no longer the current one."""
     page_size = handle.settings.num_updates_per_repo_info_file
     info = with_entry(changed, kind, values, now=now, backup=seen.backup, page_size=page_size)
     data = encode_repo_info(info, level=handle.settings.compression.level)
