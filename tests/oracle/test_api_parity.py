@@ -21,21 +21,6 @@ VALUES = (
     *("Conflict", "ConflictType", "VersionSelection", "GCSummary"),
 )
 
-# Names that come later, with the issue they belong to; None: with maintenance and tools.
-LATER_MEMBERS: dict[str, dict[str, int | None]] = {
-    "Repository": {
-        "attribution": None,
-    },
-    "Session": {},
-    "IcechunkStore": {},
-}
-LATER_PARAMETERS: dict[str, int | None] = {
-    "attribution": None,
-}
-LATER_NAMES: dict[str, int | None] = {
-    "Attribution": None,
-    "hf_storage": None,
-}
 # Of official's own workings, or names for types that only annotations use.
 NOT_OURS = {
     *("AnyAzureCredential", "AnyAzureStaticCredential", "AnyCredential", "AnyGcsCredential"),
@@ -46,9 +31,7 @@ NOT_OURS = {
 
 
 CONSTRUCTORS = sorted(
-    name
-    for name in icechunk.__all__
-    if name.endswith(("_storage", "_credentials", "_store")) and name not in LATER_NAMES
+    name for name in icechunk.__all__ if name.endswith(("_storage", "_credentials", "_store"))
 )
 
 
@@ -65,13 +48,7 @@ def own_members(official: type) -> list[str]:
     )
 
 
-def is_later(owner: str, name: str) -> bool:
-    later = LATER_MEMBERS[owner]
-    return name in later or name.removesuffix("_async") in later
-
-
 MEMBERS = [(owner, name) for owner in CLASSES for name in own_members(getattr(icechunk, owner))]
-PRESENT = [(owner, name) for owner, name in MEMBERS if not is_later(owner, name)]
 
 
 def parameters(function: Any) -> Mapping[str, inspect.Parameter]:
@@ -81,10 +58,7 @@ def parameters(function: Any) -> Mapping[str, inspect.Parameter]:
 
 def assert_calls_carry_over(official: Any, ours: Any) -> None:
     """Whatever can be passed to official's function can be passed to ours and means the same."""
-    theirs = {
-        name: value for name, value in parameters(official).items() if name not in LATER_PARAMETERS
-    }
-    mine = parameters(ours)
+    theirs, mine = parameters(official), parameters(ours)
     assert [name for name in theirs if name not in mine] == []
     for name, value in theirs.items():
         default = mine[name].default
@@ -110,12 +84,11 @@ def assert_calls_carry_over(official: Any, ours: Any) -> None:
 
 
 def test_the_classes_have_members_to_compare() -> None:
-    assert len(PRESENT) > 100
-    assert len(MEMBERS) > len(PRESENT)
+    assert len(MEMBERS) > 100
     assert len(CONSTRUCTORS) > 20
 
 
-@pytest.mark.parametrize(("owner", "name"), PRESENT)
+@pytest.mark.parametrize(("owner", "name"), MEMBERS)
 def test_a_member_is_there_and_takes_the_same_arguments(owner: str, name: str) -> None:
     official = inspect.getattr_static(getattr(icechunk, owner), name)
     ours = inspect.getattr_static(getattr(icefloe, owner), name)
@@ -130,17 +103,10 @@ def test_a_member_is_there_and_takes_the_same_arguments(owner: str, name: str) -
     )
 
 
-@pytest.mark.parametrize(("owner", "name"), PRESENT)
+@pytest.mark.parametrize(("owner", "name"), MEMBERS)
 def test_a_coroutine_is_a_coroutine_in_both(owner: str, name: str) -> None:
     official, ours = (getattr(getattr(module, owner), name) for module in (icechunk, icefloe))
     assert inspect.iscoroutinefunction(ours) == inspect.iscoroutinefunction(official)
-
-
-@pytest.mark.parametrize("owner", CLASSES)
-def test_what_comes_later_is_official_and_not_there_yet(owner: str) -> None:
-    for name in LATER_MEMBERS[owner]:
-        assert hasattr(getattr(icechunk, owner), name)
-        assert not hasattr(getattr(icefloe, owner), name), f"{name} is there: take it off the list"
 
 
 @pytest.mark.parametrize("name", CONSTRUCTORS)
@@ -157,8 +123,7 @@ def test_a_value_has_the_same_members(name: str) -> None:
     assert missing - slots == set()
 
 
-def test_every_public_name_is_there_or_comes_later() -> None:
+def test_every_public_name_is_there() -> None:
     official = set(icechunk.__all__)
-    assert official - set(icefloe.__all__) - NOT_OURS - set(LATER_NAMES) == set()
-    assert official >= NOT_OURS | set(LATER_NAMES)
-    assert set(LATER_NAMES) & set(icefloe.__all__) == set()
+    assert official - set(icefloe.__all__) - NOT_OURS == set()
+    assert official >= NOT_OURS

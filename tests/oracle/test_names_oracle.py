@@ -12,7 +12,7 @@ icechunk: Any = pytest.importorskip(
     "icechunk", minversion="2", reason="official wheels of version 2 need Python 3.12 or later"
 )
 
-OUR_OWN_KINDS = {"UNKNOWN_OUTCOME"}
+OUR_OWN_KINDS = {"UNKNOWN_OUTCOME", "OBJECTS_COLLECTED"}
 
 
 def official_exceptions() -> dict[str, type[BaseException]]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
-from dataclasses import asdict, is_dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
 from datetime import datetime
 from enum import Enum
 from typing import Any, NamedTuple
@@ -64,7 +64,7 @@ class Output:
     def show(self, value: Any, text: Callable[[], RenderableType]) -> None:
         """`value` is what JSON has; `text` makes what people see, and is called if they do."""
         if self.as_json:
-            click.echo(json.dumps(value, default=plain, ensure_ascii=False, indent=2))
+            click.echo(json.dumps(plain(value), ensure_ascii=False, indent=2))
         else:
             shown = text()
             if isinstance(shown, str):
@@ -104,17 +104,23 @@ def confirm(question: str, yes: bool) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Values of the API as JSON has them."""
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, set | frozenset):
-        return sorted(value)
+    """Values of the API as JSON has them, also inside others. An enumeration shows its name."""
     if isinstance(value, Enum):
         return value.name
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, set | frozenset):
+        return sorted(map(plain, value))
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
     if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
+        return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
     if hasattr(value, "__dict__"):
-        return {"type": type(value).__name__, **vars(value)}
+        return {"type": type(value).__name__, **plain(vars(value))}
     return str(value)
 
 

@@ -64,4 +64,4 @@ def _assignment(text: str) -> tuple[str, Any]:
 
 
 def _indented(value: Any) -> str:
-    return json.dumps(value, default=plain, ensure_ascii=False, indent=2)
+    return json.dumps(plain(value), ensure_ascii=False, indent=2)
