@@ -120,7 +120,7 @@ def test_an_operation_of_an_unknown_kind_is_shown_and_survives_commits(
 
     shown = list(repo.ops_log())
     assert isinstance(shown[row].kind, icefloe.UpdateType.Unknown)
-    assert repr(shown[row].kind) == f"UpdateType.Unknown(number={kind})"
+    assert repr(shown[row].kind) == f"icefloe.UpdateType.Unknown(number={kind})"
     assert shown[row].updated_at == before[row].updated_at
     assert shown[:row] + shown[row + 1 :] == before[:row] + before[row + 1 :]
 

@@ -63,8 +63,17 @@ class Session(SessionAsync, Shown):
         return Picture(self._title_(), list(fields.items()))
 
     def __eq__(self, value: object) -> bool:
-        # A session is only equal to itself, as in Icechunk, because its changes are not shared.
-        return isinstance(value, Session) and self._state is value._state
+        if not isinstance(value, Session):
+            return NotImplemented
+        if self._state is value._state:
+            return True
+        # A writable session is equal to itself only: its changes are its own.
+        return (
+            self.read_only
+            and value.read_only
+            and self._handles.storage == value._handles.storage
+            and self.snapshot_id == value.snapshot_id
+        )
 
     __hash__ = None  # type: ignore[assignment]
 
