@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from icefloe import StorageError
 from tests.spark.fault_jobs import JOBS, check_done, check_unchanged, history, orphans, state
 
 # Where tasks write manifests, one job shows what all do when that fails for good.
@@ -30,7 +30,7 @@ def test_a_task_fails_for_good(spark: SparkSession, tmp_path: Path, name: str) -
     place = job.prepare(tmp_path / "place")
     before = state(place.open()), history(place.open())
     fault = place.fault("fail", job.point)
-    with pytest.raises(PySparkException, match="on purpose"):
+    with pytest.raises(StorageError, match="on purpose"):
         job.run(spark, place, fault)
     assert max(map(len, fault.attempts().values())) == 4
     check_unchanged(place, before)

@@ -52,7 +52,7 @@ def test_an_executor_is_killed(cluster: FaultDriver, tmp_path: Path, name: str) 
     place = job.prepare(tmp_path / "place")
     fault = place.fault("kill executor", job.point)
     answer = cluster.obey(Order(name, str(place.folder), fault))
-    assert answer["error"] is None
+    assert answer["error"] is None, answer["error"]
     assert fault.has_happened
     check_done(place)
     if job.loses is not None:
@@ -62,7 +62,7 @@ def test_an_executor_is_killed(cluster: FaultDriver, tmp_path: Path, name: str) 
 def test_extremes_and_nulls_come_back(cluster: FaultDriver, tmp_path: Path) -> None:
     place = JOBS["extremes"].prepare(tmp_path / "place")
     answer = cluster.obey(Order("extremes", str(place.folder)))  # which asks Spark for them, too
-    assert answer["error"] is None
+    assert answer["error"] is None, answer["error"]
     check_done(place)
 
 
@@ -72,7 +72,7 @@ def test_a_slow_attempt_is_overtaken(cluster: FaultDriver, tmp_path: Path, name:
     place = job.prepare(tmp_path / "place")
     fault = place.fault("stall", job.point)
     answer = cluster.obey(Order(name, str(place.folder), fault))
-    assert answer["error"] is None
+    assert answer["error"] is None, answer["error"]
     assert fault.has_happened
     assert max(map(len, fault.attempts().values())) == 2, "the stalled attempt was waited for"
     check_done(place)

@@ -20,7 +20,7 @@ def test_an_index_of_another_rank_is_refused(coordinates: tuple[int, ...]) -> No
 
 
 def test_indices_that_are_no_matrix_are_refused() -> None:
-    with pytest.raises(InvalidInputError, match="one row a chunk") as caught:
+    with pytest.raises(InvalidInputError, match="one row per chunk") as caught:
         ChunkRefs.inline_chunks([0, 1], [b"x", b"y"])
     assert caught.value.kind == ErrorKind.INVALID_CHUNK_INDEX
 

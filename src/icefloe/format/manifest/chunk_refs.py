@@ -440,7 +440,7 @@ def _plain(
     if matrix.ndim != 2:
         raise InvalidInputError(
             f"chunk indices have shape {matrix.shape}, expected one row per chunk and one column "
-            "a dimension",
+            "per dimension",
             ErrorKind.INVALID_CHUNK_INDEX,
         )
     n = len(matrix)

@@ -58,8 +58,8 @@ async def upgrade(
         if may_finish and await _finish(handle, report):
             return
         raise SessionStateError(
-            f"{handle.storage!r} holds {handle.family.noun}, expected one of spec version 1; see "
-            "migrate_repository for other generations",
+            f"{handle.storage.describe()} holds {handle.family.noun}, expected one of spec "
+            "version 1; see migrate_repository for other generations",
             ErrorKind.INVALID_REPOSITORY_MIGRATION,
         )
     await refs.require_not_migrated(handle)

@@ -115,8 +115,8 @@ def ingest(
         "access": access,
     }
     check_fields({"num_tasks": num_tasks})
-    check_session(spark)
     request = make_request(_given(sources), as_repository(repository), arguments)
+    check_session(spark)
     return run_ingest(SparkEngine(spark, request.access, num_tasks), request)
 
 

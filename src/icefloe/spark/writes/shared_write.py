@@ -30,7 +30,7 @@ from icefloe.repo.workspace import Workspace
 from icefloe.spark.writes import ref_blocks
 from icefloe.spark.writes.reducers import Reductions, cut_blocks, plan_reductions, reduce_blocks
 from icefloe.spark.writes.ref_blocks import Counts, RefBlock
-from icefloe.spark.writes.task_errors import as_raised
+from icefloe.spark.writes.task_errors import collect_repeatable
 from icefloe.storage.run import run_blocking
 
 
@@ -74,8 +74,7 @@ class SharedWrite:
         """The same, with what the tasks had to say besides."""
         if self.tasks.reductions:
             blocks = reduce_blocks(blocks, self.tasks.fork, self.tasks.reductions)
-        with as_raised():
-            rows = blocks.toArrow()
+        rows = collect_repeatable(blocks)
         return self.take(rows), ref_blocks.told_in(rows)
 
     def take(self, rows: pa.Table) -> Counts:

@@ -1,4 +1,4 @@
-"""Errors of tasks, raised on the driver as the errors that they were.
+"""Jobs that write: errors of tasks come back as they were, lost executors repeat the job.
 
 Spark hands on the text of a task's traceback, inside an exception of its own.
 """
@@ -9,11 +9,16 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pyarrow as pa
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
 
 from icefloe import errors
 
 _RAISED = re.compile(r"\bicefloe\.errors\.(\w+): (.*)")
+_ABANDONED = "indeterminate output"
+_MAX_RUNS = 3
 
 
 @contextmanager
@@ -26,6 +31,24 @@ def as_raised() -> Iterator[None]:
         if error is None:
             raise
         raise error from report
+
+
+def collect_repeatable(rows: DataFrame) -> pa.Table:
+    """The rows of a job whose tasks may run any number of times.
+
+    New chunks have random ids, so a repeated task never returns what it returned before. Spark
+    gives a job up if an executor is lost whose rows some tasks of the next stage have read and
+    others have not. The whole job then runs again, a few times at most; only its last run counts.
+    """
+    for _ in range(_MAX_RUNS - 1):
+        try:
+            with as_raised():
+                return rows.toArrow()
+        except (PySparkException, Py4JJavaError) as report:
+            if _ABANDONED not in str(report):
+                raise
+    with as_raised():
+        return rows.toArrow()
 
 
 def _find_error(text: str) -> errors.IcechunkError | None:

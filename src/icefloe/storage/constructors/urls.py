@@ -57,8 +57,8 @@ _TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no"
 def storage_from_url(url: str, **options: Any) -> Storage:
     """The storage a URL or path stands for; see the table in this module's documentation.
 
-    >>> storage_from_url("s3://bucket/some/prefix?region=eu-west-1", anonymous=True)
-    <icefloe.Storage S3: s3://bucket/some/prefix>
+    >>> storage_from_url("s3://bucket/some/prefix?region=eu-west-1", anonymous=True).url
+    's3://bucket/some/prefix'
 
     Raises:
         InvalidInputError: the scheme or an option is unknown, or a credential is in the URL.
@@ -126,7 +126,8 @@ def storage_beside(storage: Storage, url: str) -> Storage:
     other = storage_from_url(url).location if "://" in url else None
     if type(other) is not type(mine):
         raise InvalidInputError(
-            f"{url!r} is no place of the same kind as {storage!r}, and other ones are not followed",
+            f"{url!r} is no place of the same kind as {storage.describe()}, and others are not "
+            "followed",
             ErrorKind.STORAGE_CONFIG,
         )
     if isinstance(other, MemoryLocation):
