@@ -6,6 +6,7 @@ So there is one request per source and expected state, and normally one state.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -14,10 +15,10 @@ from icefloe.errors import ErrorKind, IcechunkError, StorageError
 from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRef
 from icefloe.maintenance.check_manifest import SOURCES
 from icefloe.maintenance.findings import Finding, FindingKind
+from icefloe.maintenance.growing_table import GrowingTable
 from icefloe.repo.handle import RepoHandle
 
 _AT_ONCE = 256
-_ROWS_AT_ONCE = 1 << 18
 _STATE = ["location", "etag", "last_modified"]
 
 _NOT_ALLOWED = {
@@ -26,32 +27,24 @@ _NOT_ALLOWED = {
 }
 
 
-class SourceTable:
-    """Sources of many manifests, once per expected state."""
+class SourceTable(GrowingTable):
+    """Sources of many manifests, once per expected state; rows of `check_manifest.SOURCES`."""
 
     def __init__(self) -> None:
-        self._known = SOURCES.empty_table()
-        self._waiting: list[pa.RecordBatch] = []
-        self._num_waiting = 0
+        super().__init__(SOURCES, _per_state)
 
-    def add(self, rows: pa.RecordBatch) -> None:
-        """Rows of `check_manifest.SOURCES`."""
-        self._waiting.append(rows)
-        self._num_waiting += rows.num_rows
-        if self._num_waiting > max(_ROWS_AT_ONCE, self._known.num_rows):
-            self.finish()
-
-    def finish(self) -> pa.Table:
+    def finish(self, order: Sequence[str] | None = None) -> pa.Table:
         """All sources so far, ascending."""
-        if self._waiting:
-            rows = pa.concat_tables([self._known, pa.Table.from_batches(self._waiting, SOURCES)])
-            grouped = rows.group_by(_STATE).aggregate(
-                [("end", "max"), ("manifest_id", "min"), ("path", "min")]
-            )
-            names = [*_STATE, "end_max", "manifest_id_min", "path_min"]
-            self._known = grouped.select(names).rename_columns(SOURCES.names).cast(SOURCES)
-            self._waiting, self._num_waiting = [], 0
-        return self._known.sort_by([(name, "ascending") for name in _STATE])
+        return super().finish(order or _STATE)
+
+
+def _per_state(rows: pa.Table) -> pa.Table:
+    """One row per source and expected state: how far it is needed, and where it is named."""
+    grouped = rows.group_by(_STATE).aggregate(
+        [("end", "max"), ("manifest_id", "min"), ("path", "min")]
+    )
+    names = [*_STATE, "end_max", "manifest_id_min", "path_min"]
+    return grouped.select(names).rename_columns(SOURCES.names)
 
 
 async def check_sources(handle: RepoHandle, sources: pa.Table) -> list[Finding]:

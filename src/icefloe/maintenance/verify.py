@@ -29,6 +29,7 @@ from icefloe.maintenance.check_refs import History, read_history
 from icefloe.maintenance.check_snapshot import ENTRIES, USES, entries_of, uses_of
 from icefloe.maintenance.check_sources import SourceTable, check_sources
 from icefloe.maintenance.findings import DEFAULT_KEPT, FindingKind, FindingLog, VerifyReport
+from icefloe.maintenance.growing_table import GrowingTable
 from icefloe.maintenance.listing import StoredObjects, list_folder
 from icefloe.maintenance.live import require_spec_1_or_2
 from icefloe.maintenance.object_table import ObjectTable
@@ -38,7 +39,6 @@ from icefloe.repo.handle import RepoHandle
 
 FILES_AT_ONCE = 64
 BYTES_AT_ONCE = 64 << 20
-_ROWS_AT_ONCE = 1 << 18
 
 
 @record(frozen=True)
@@ -125,7 +125,7 @@ async def _check_snapshots(
     state: _State, history: History, listed: Listed
 ) -> tuple[pa.Table, pa.Table]:
     """Check snapshots with their logs. Returns the manifests they use and list."""
-    uses, entries = _Distinct(USES), _Distinct(ENTRIES)
+    uses, entries = GrowingTable(USES), GrowingTable(ENTRIES)
     for first in range(0, len(history.snapshots), FILES_AT_ONCE):
         batch = history.snapshots[first : first + FILES_AT_ONCE]
         keys = [layout.snapshot_key(one) for one in batch if listed.snapshots.mark(one)]
@@ -148,31 +148,6 @@ async def _check_snapshots(
         if not listed.logs.mark(one):
             state.log.add_all([missing_pruned_log(one)])
     return uses.finish(), entries.finish()
-
-
-class _Distinct:
-    """Distinct rows, deduplicated regularly."""
-
-    def __init__(self, schema: pa.Schema) -> None:
-        self._schema = schema
-        self._known = schema.empty_table()
-        self._waiting: list[pa.RecordBatch] = []
-        self._num_waiting = 0
-
-    def add(self, rows: pa.RecordBatch) -> None:
-        self._waiting.append(rows)
-        self._num_waiting += rows.num_rows
-        if self._num_waiting > max(_ROWS_AT_ONCE, self._known.num_rows):
-            self.finish()
-
-    def finish(self) -> pa.Table:
-        """All rows so far, ascending by the first column."""
-        rows = pa.concat_tables([self._known, pa.Table.from_batches(self._waiting, self._schema)])
-        names = self._schema.names
-        distinct = rows.group_by(names).aggregate([]).select(names).cast(self._schema)
-        self._known = distinct.sort_by([(name, "ascending") for name in names])
-        self._waiting, self._num_waiting = [], 0
-        return self._known
 
 
 # -- manifests
