@@ -13,6 +13,7 @@ import numpy as np
 
 from icefloe import ids
 from icefloe.format import layout
+from icefloe.format.columns.blob_column import BlobColumn
 from icefloe.format.manifest.chunk_refs import ChunkRefs
 from icefloe.format.manifest.encode import encode_manifest
 from icefloe.format.manifest.file import ArrayManifest, Manifest, decode_manifest
@@ -86,6 +87,15 @@ def change_refs(world: World, path: str, change: Callable[[ChunkRefs], ChunkRefs
 
 
 # -- bit flips and cuts in every kind of file
+
+
+@damage("damaged-repo-object")
+def a_repo_object_with_metadata_that_is_none(world: World) -> None:
+    path = world.folder / layout.REPO
+    info = decode_repo_info(path.read_bytes())
+    values = [b"\xff" * 9] * len(info.snapshots.metadata_value)
+    table = replace(info.snapshots, metadata_value=BlobColumn.from_values(values))
+    path.write_bytes(encode_repo_info(replace(info, snapshots=table)))
 
 
 @damage("damaged-repo-object")

@@ -91,7 +91,10 @@ def _names(tips: Mapping[str, SnapshotId]) -> dict[SnapshotId, list[str]]:
 async def _repo_info(handle: RepoHandle, log: FindingLog) -> RepoInfo | None:
     try:
         data = await handle.driver.get(layout.REPO)
-        return decode_repo_info(bytes(data), layout.REPO)
+        info = decode_repo_info(bytes(data), layout.REPO)
+        # Metadata is decoded when it is asked for, and whatever is checked later asks for it.
+        info.snapshots.metadata(range(len(info.snapshots)))
+        return info
     except FormatError as error:
         log.add(FindingKind.DAMAGED_REPO, layout.REPO, error.message)
     except StorageError as error:
