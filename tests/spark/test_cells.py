@@ -11,8 +11,8 @@ import pytest
 import zarr
 
 from icefloe import InvalidInputError, NodeNotFoundError, Repository
-from icefloe.spark.pinned import pin
-from icefloe.spark.reads.options import options_from_text
+from icefloe.scans.options import options_from_text
+from icefloe.scans.pinned import pin
 from icefloe.spark.reads.reading import plan_read
 from tests.spark.datasets import (
     WEATHER_ENCODING,

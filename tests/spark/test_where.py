@@ -11,12 +11,12 @@ import pytest
 import zarr
 
 from icefloe import InvalidInputError, Repository
-from icefloe.spark.pinned import pin
-from icefloe.spark.reads.blocks import plan_blocks, slabs
-from icefloe.spark.reads.cells import Cells
-from icefloe.spark.reads.options import read_options
+from icefloe.scans.blocks import plan_blocks, slabs
+from icefloe.scans.cells import Cells
+from icefloe.scans.options import read_options
+from icefloe.scans.pinned import pin
+from icefloe.scans.where import Condition, parse_where
 from icefloe.spark.reads.reading import plan_read
-from icefloe.spark.reads.where import Condition, parse_where
 from tests.spark.datasets import WEATHER_ENCODING, pd, rows, rows_of, scan_of, weather, write, xr
 
 

@@ -1,7 +1,7 @@
 """Arrow types as Spark wants them, and the Spark types they correspond to.
 
 Spark has no unsigned numbers, no half floats, no fixed-size binary and no dictionaries.
-`reads/coding.py` widens what Zarr has of these. Element names and nullability are Spark's, because
+`scans/coding.py` widens what Zarr has of these. Element names and nullability are Spark's, because
 it compares schemas to the letter.
 """
 

@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from icefloe.api.repository import Repository
 from icefloe.errors import InvalidInputError
+from icefloe.scans.pinned import as_repository
 from icefloe.spark.ingests.spark_engine import SparkEngine
-from icefloe.spark.pinned import as_repository
 from icefloe.spark.reads.reading import check_session
 from icefloe.virtual.ingest.fields import check_fields
 from icefloe.virtual.ingest.report import IngestReport

@@ -30,6 +30,7 @@ from icefloe.maintenance.progress import Reporter
 from icefloe.maintenance.summary import GCSummary
 from icefloe.repo import fence
 from icefloe.repo.handle import RepoHandle
+from icefloe.scans.pinned import as_repository
 from icefloe.spark.maintenance.live_rows import chunk_id_rows, manifest_rows
 from icefloe.spark.maintenance.stages import (
     Batches,
@@ -41,7 +42,6 @@ from icefloe.spark.maintenance.stages import (
     num_tasks,
     run_task,
 )
-from icefloe.spark.pinned import as_repository
 from icefloe.spark.reads.reading import check_session
 from icefloe.spark.writes.task_errors import as_raised
 from icefloe.storage.run import run_blocking

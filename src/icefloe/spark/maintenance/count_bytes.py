@@ -9,9 +9,9 @@ from icefloe.api.repository import Repository
 from icefloe.format.manifest.chunk_refs import ChunkKind
 from icefloe.maintenance import live
 from icefloe.maintenance.summary import ChunkStorageStats
+from icefloe.scans.pinned import as_repository
 from icefloe.spark.maintenance.live_rows import chunk_rows, manifest_rows
 from icefloe.spark.maintenance.stages import WorkerRepository
-from icefloe.spark.pinned import as_repository
 from icefloe.spark.reads.reading import check_session
 from icefloe.spark.writes.task_errors import as_raised
 from icefloe.storage.run import run_blocking

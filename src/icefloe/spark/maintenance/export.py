@@ -32,6 +32,7 @@ from icefloe.ids import ManifestId, ObjectId
 from icefloe.maintenance.check_snapshot import binary_column
 from icefloe.maintenance.listing import list_folder
 from icefloe.maintenance.read_chunks import fetch_all
+from icefloe.scans.pinned import as_repository, pin
 from icefloe.spark.maintenance.live_rows import chunk_id_rows, manifest_rows
 from icefloe.spark.maintenance.stages import (
     Batches,
@@ -41,7 +42,6 @@ from icefloe.spark.maintenance.stages import (
     num_tasks,
     run_task,
 )
-from icefloe.spark.pinned import as_repository, pin
 from icefloe.spark.reads.reading import check_session, read
 from icefloe.spark.writes.task_errors import as_raised
 from icefloe.storage.constructors.urls import storage_from_url

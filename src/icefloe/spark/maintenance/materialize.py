@@ -23,8 +23,8 @@ from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRefs
 from icefloe.format.snapshot.nodes import ManifestRef, Node
 from icefloe.ids import ManifestId
 from icefloe.maintenance.read_chunks import fetch_all
+from icefloe.scans.pinned import PinnedSnapshot, as_repository, pin
 from icefloe.spark.maintenance.stages import Batches, WorkerRepository, run_task
-from icefloe.spark.pinned import PinnedSnapshot, as_repository, pin
 from icefloe.spark.reads.reading import check_session
 from icefloe.spark.writes.task_errors import as_raised
 from icefloe.spark.writes.write_items import write_items

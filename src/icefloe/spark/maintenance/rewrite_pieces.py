@@ -16,7 +16,7 @@ from icefloe.changes.split_sizes import split_sizes
 from icefloe.format.manifest.chunk_refs import ChunkRefs
 from icefloe.ids import NodeId
 from icefloe.repo.rewrite import splitting_metadata
-from icefloe.spark.pinned import as_repository
+from icefloe.scans.pinned import as_repository
 from icefloe.spark.reads.reading import check_session
 from icefloe.spark.writes import ref_blocks
 from icefloe.spark.writes.reducers import Reduction

@@ -20,8 +20,8 @@ from icefloe.format.columns.blobs import Bytes
 from icefloe.maintenance.check_snapshot import binary_column
 from icefloe.maintenance.listing import list_folder
 from icefloe.repo.handle import RepoHandle
+from icefloe.scans.scan import ROWS_PER_BATCH
 from icefloe.spark.runtime.spark_session import parallelism
-from icefloe.spark.scan import ROWS_PER_BATCH
 from icefloe.spark.spark_types import spark_schema
 from icefloe.storage.run import run_blocking
 

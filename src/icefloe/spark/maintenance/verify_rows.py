@@ -40,6 +40,7 @@ from icefloe.maintenance.findings import (
 )
 from icefloe.maintenance.live import require_spec_1_or_2
 from icefloe.maintenance.object_table import length_detail, missing_detail, orphan_detail
+from icefloe.scans.pinned import as_repository
 from icefloe.spark.maintenance.stages import (
     Batches,
     WorkerRepository,
@@ -49,7 +50,6 @@ from icefloe.spark.maintenance.stages import (
     num_tasks,
     run_task,
 )
-from icefloe.spark.pinned import as_repository
 from icefloe.spark.reads.reading import check_session
 from icefloe.storage.run import run_blocking
 

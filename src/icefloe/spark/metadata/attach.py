@@ -18,16 +18,16 @@ from icefloe import paths
 from icefloe.api.repository import Repository
 from icefloe.api.session import Session
 from icefloe.errors import FormatError, InvalidInputError
+from icefloe.scans.cells import plan_cells
+from icefloe.scans.dimension_sets import Dimensions, dimension_sets
+from icefloe.scans.options import read_options
+from icefloe.scans.pinned import PinnedSnapshot, as_repository, pin
+from icefloe.scans.scan import Scan
+from icefloe.scans.variables import find_variables
 from icefloe.spark.metadata.files import files_dataframe
 from icefloe.spark.metadata.tables import TABLES, plan_table
-from icefloe.spark.pinned import PinnedSnapshot, as_repository, pin
-from icefloe.spark.reads.cells import plan_cells
-from icefloe.spark.reads.dimension_sets import Dimensions, dimension_sets
-from icefloe.spark.reads.options import read_options
 from icefloe.spark.reads.reading import check_session, to_dataframe
-from icefloe.spark.reads.variables import find_variables
 from icefloe.spark.runtime.spark_session import parallelism
-from icefloe.spark.scan import Scan
 
 
 @dataclass(slots=True)

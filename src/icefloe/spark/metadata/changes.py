@@ -20,10 +20,10 @@ from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import NodeId, SnapshotId
 from icefloe.repo import history
 from icefloe.repo.handle import RepoHandle
-from icefloe.spark.arrow_types import INDEX, INSTANT, index_column, required
+from icefloe.scans.arrow_types import INDEX, INSTANT, index_column, required
+from icefloe.scans.pinned import PinnedSnapshot
+from icefloe.scans.scan import ROWS_PER_BATCH
 from icefloe.spark.metadata.id_text import key_column
-from icefloe.spark.pinned import PinnedSnapshot
-from icefloe.spark.scan import ROWS_PER_BATCH
 from icefloe.storage.run import run_blocking
 
 SCHEMA = pa.schema(

@@ -22,11 +22,11 @@ from icefloe.format.manifest.chunk_refs import ChunkKind
 from icefloe.ids import ManifestId, SnapshotId
 from icefloe.repo import queries
 from icefloe.repo.handle import RepoHandle
-from icefloe.spark.arrow_types import INSTANT, required
+from icefloe.scans.arrow_types import INSTANT, required
+from icefloe.scans.pinned import PinnedSnapshot
+from icefloe.scans.scan import ROWS_PER_BATCH
 from icefloe.spark.metadata.id_text import id_texts
 from icefloe.spark.metadata.repo import all_snapshots
-from icefloe.spark.pinned import PinnedSnapshot
-from icefloe.spark.scan import ROWS_PER_BATCH
 from icefloe.spark.spark_types import spark_schema
 from icefloe.storage.run import run_blocking
 

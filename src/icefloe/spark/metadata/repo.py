@@ -16,7 +16,7 @@ from icefloe.api.values import SnapshotInfo, to_datetime
 from icefloe.format.repo_info.file import UpdateKind
 from icefloe.ids import ObjectId
 from icefloe.repo import queries
-from icefloe.spark.arrow_types import INSTANT, TEXT_MAP, TEXTS, required, table_of
+from icefloe.scans.arrow_types import INSTANT, TEXT_MAP, TEXTS, required, table_of
 from icefloe.storage.run import run_blocking
 
 SNAPSHOTS = pa.schema(

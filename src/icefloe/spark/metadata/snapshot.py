@@ -17,7 +17,7 @@ from icefloe.format.manifest.file import Manifest
 from icefloe.format.snapshot.file import Snapshot
 from icefloe.format.snapshot.nodes import Node
 from icefloe.ids import ManifestId
-from icefloe.spark.arrow_types import (
+from icefloe.scans.arrow_types import (
     INDEX,
     INSTANT,
     TEXTS,
@@ -25,9 +25,9 @@ from icefloe.spark.arrow_types import (
     required,
     table_of,
 )
+from icefloe.scans.pinned import PinnedSnapshot
+from icefloe.scans.scan import ROWS_PER_BATCH
 from icefloe.spark.metadata.id_text import id_texts, key_column
-from icefloe.spark.pinned import PinnedSnapshot
-from icefloe.spark.scan import ROWS_PER_BATCH
 from icefloe.storage.run import run_blocking
 
 _REFS_PER_PARTITION = 500_000

@@ -10,17 +10,17 @@ from pyspark.sql import DataFrame, SparkSession
 
 from icefloe.api.repository import Repository
 from icefloe.errors import InvalidInputError
+from icefloe.scans.options import DEFAULT_MIN_PARTITIONS
+from icefloe.scans.pinned import PinnedSnapshot, as_repository, pin
+from icefloe.scans.scan import FixedRows, Scan
 from icefloe.spark.metadata import changes, files
 from icefloe.spark.metadata import repo as repo_tables
 from icefloe.spark.metadata import snapshot as snapshot_tables
 from icefloe.spark.metadata.changes import plan_changes
 from icefloe.spark.metadata.files import Files, files_dataframe
 from icefloe.spark.metadata.snapshot import SnapshotRows, plan_chunk_refs
-from icefloe.spark.pinned import PinnedSnapshot, as_repository, pin
-from icefloe.spark.reads.options import DEFAULT_MIN_PARTITIONS
 from icefloe.spark.reads.reading import check_session, to_dataframe
 from icefloe.spark.runtime.spark_session import parallelism
-from icefloe.spark.scan import FixedRows, Scan
 
 OF_REPOSITORY = {
     "snapshots": repo_tables.SNAPSHOTS,

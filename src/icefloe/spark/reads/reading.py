@@ -10,13 +10,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from icefloe.api.repository import Repository
 from icefloe.errors import InvalidInputError
-from icefloe.spark.pinned import PinnedSnapshot, as_repository, pin
-from icefloe.spark.reads.cells import plan_cells
-from icefloe.spark.reads.chunk_rows import plan_chunk_rows
-from icefloe.spark.reads.options import DEFAULT_SPLIT_BYTES, ReadOptions, read_options
-from icefloe.spark.reads.where import Where
+from icefloe.scans.cells import plan_cells
+from icefloe.scans.chunk_rows import plan_chunk_rows
+from icefloe.scans.options import DEFAULT_SPLIT_BYTES, ReadOptions, read_options
+from icefloe.scans.pinned import PinnedSnapshot, as_repository, pin
+from icefloe.scans.scan import Scan, read_numbered
+from icefloe.scans.where import Where
 from icefloe.spark.runtime.spark_session import parallelism
-from icefloe.spark.scan import Scan, read_numbered
 from icefloe.spark.spark_types import spark_schema
 
 
@@ -56,7 +56,7 @@ def read(
             where arrays of the group have dimensions that are not those of one of them.
         branch: `main` unless another ref is given.
         as_of: with a branch, its newest snapshot at that time.
-        where: conditions on coordinates, SQL text or a dictionary; see `spark/reads/where.py`.
+        where: conditions on coordinates, SQL text or a dictionary; see `scans/where.py`.
             Chunks without a wanted cell are not read. In cells only the wanted rows remain, in
             chunks whole chunks.
         columns: in cells, the columns to produce; others cost nothing.

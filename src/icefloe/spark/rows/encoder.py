@@ -14,7 +14,7 @@ import zarr
 from numpy.typing import NDArray
 
 from icefloe.errors import FormatError, InvalidInputError
-from icefloe.spark.reads.coding import Coding, find_coding
+from icefloe.scans.coding import Coding, find_coding
 from icefloe.spark.rows.columns import TIME, is_text, is_time
 
 _FLOAT_TIME_ERROR_US = 10

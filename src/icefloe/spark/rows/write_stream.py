@@ -15,8 +15,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from icefloe.api.repository import Repository
 from icefloe.errors import ConflictError, InvalidInputError
+from icefloe.scans.pinned import as_repository
 from icefloe.spark.batch_ids import app_of
-from icefloe.spark.pinned import as_repository
 from icefloe.spark.rows.arrays import table_request
 from icefloe.spark.rows.late import check_late
 from icefloe.spark.rows.write_table import arrow_columns, write_table

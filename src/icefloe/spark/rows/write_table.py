@@ -21,8 +21,8 @@ from icefloe.api.repository import Repository
 from icefloe.api.session import Session
 from icefloe.changes.solvers import ConflictSolver
 from icefloe.errors import InvalidInputError
+from icefloe.scans.pinned import as_repository
 from icefloe.spark.batch_ids import BatchId
-from icefloe.spark.pinned import as_repository
 from icefloe.spark.rows.arrays import (
     RowsRequest,
     check_target,

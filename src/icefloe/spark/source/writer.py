@@ -17,8 +17,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from icefloe.errors import InvalidInputError
+from icefloe.scans.pinned import PinnedSnapshot, as_repository, pin
 from icefloe.spark.batch_ids import BatchId
-from icefloe.spark.pinned import PinnedSnapshot, as_repository, pin
 from icefloe.spark.rows.arrays import RowsRequest, check_target, table_request
 from icefloe.spark.rows.pieces import Piece, commit_pieces, stage
 from icefloe.spark.spark_types import arrow_schema

@@ -18,8 +18,8 @@ from icefloe.changes.solvers import ConflictSolver
 from icefloe.changes.split_grid import ChunkSpan
 from icefloe.errors import InvalidInputError
 from icefloe.geometry import Region, moved, shrink_chunks
+from icefloe.scans.pinned import as_repository
 from icefloe.spark.batch_ids import BatchId
-from icefloe.spark.pinned import as_repository
 from icefloe.spark.writes.regions import chunks_in, cut
 from icefloe.spark.writes.write_items import write_items
 from icefloe.spark.writes.write_regions import common_grid, stored_chunks, write_dataset_region

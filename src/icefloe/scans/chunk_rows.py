@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from icefloe.api.session import Session
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.geometry import Slices, cells_of, inside, shape_of
-from icefloe.spark.arrow_types import INDEX, required
-from icefloe.spark.pinned import PinnedSnapshot
-from icefloe.spark.reads.blocks import BlockGrid, Mask, plan_blocks
-from icefloe.spark.reads.cells import CellAxis
-from icefloe.spark.reads.options import ReadOptions
-from icefloe.spark.reads.variables import Variable, find_variables
-from icefloe.spark.reads.where import Condition, check_condition
+from icefloe.scans.arrow_types import INDEX, required
+from icefloe.scans.blocks import BlockGrid, Mask, plan_blocks
+from icefloe.scans.cells import CellAxis
+from icefloe.scans.options import ReadOptions
+from icefloe.scans.pinned import PinnedSnapshot
+from icefloe.scans.variables import Variable, find_variables
+from icefloe.scans.where import Condition, check_condition
 
 SCHEMA = pa.schema(
     [

@@ -18,7 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.spark.reads.cf_time import TimestampUnits, find_time_units
+from icefloe.scans.cf_time import TimestampUnits, find_time_units
 
 _WIDENED = {"u1": "i2", "u2": "i4", "u4": "i8", "f2": "f4"}
 _UINT64 = pa.decimal128(20, 0)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from icefloe.errors import InvalidInputError
-from icefloe.spark.reads.where import Condition, Where, parse_where
+from icefloe.scans.where import Condition, Where, parse_where
 
 LAYOUTS = ("cells", "chunks")
 MISSING = ("fill", "skip")

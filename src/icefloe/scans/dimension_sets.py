@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from icefloe.api.session import Session
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.spark.reads.options import ReadOptions
-from icefloe.spark.reads.variables import Variable, find_variables
+from icefloe.scans.options import ReadOptions
+from icefloe.scans.variables import Variable, find_variables
 
 Dimensions = tuple[str, ...]
 

@@ -25,7 +25,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from icefloe.errors import InvalidInputError
-from icefloe.spark.reads.coding import Coding, Values
+from icefloe.scans.coding import Coding, Values
 
 OPERATORS = ("=", "<", "<=", ">", ">=", "in")
 

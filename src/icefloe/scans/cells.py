@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from icefloe.api.session import Session
 from icefloe.errors import InvalidInputError
 from icefloe.geometry import Slices, shape_of
-from icefloe.spark.pinned import PinnedSnapshot
-from icefloe.spark.reads.blocks import BlockGrid, plan_blocks, slabs
-from icefloe.spark.reads.coding import Coding, Values
-from icefloe.spark.reads.dimension_sets import choose_variables
-from icefloe.spark.reads.options import ReadOptions
-from icefloe.spark.reads.variables import Variable, cell_bytes, find_variables
-from icefloe.spark.reads.where import Condition, check_condition, holds
-from icefloe.spark.scan import ROWS_PER_BATCH
+from icefloe.scans.blocks import BlockGrid, plan_blocks, slabs
+from icefloe.scans.coding import Coding, Values
+from icefloe.scans.dimension_sets import choose_variables
+from icefloe.scans.options import ReadOptions
+from icefloe.scans.pinned import PinnedSnapshot
+from icefloe.scans.scan import ROWS_PER_BATCH
+from icefloe.scans.variables import Variable, cell_bytes, find_variables
+from icefloe.scans.where import Condition, check_condition, holds
 
 _INDEX = Coding(pa.int64(), "i8")
 

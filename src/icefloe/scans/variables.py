@@ -22,7 +22,7 @@ from icefloe.errors import (
 )
 from icefloe.format.snapshot.nodes import Node
 from icefloe.geometry import Slices, chunks_of, shape_of
-from icefloe.spark.reads.coding import Coding, Values, find_coding
+from icefloe.scans.coding import Coding, Values, find_coding
 from icefloe.storage.run import run_blocking
 
 

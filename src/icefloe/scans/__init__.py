@@ -1,0 +1,1 @@
+"""Arrays as rows, in numbered pieces: what Spark reads, and what an export to Parquet writes."""
