@@ -7,6 +7,7 @@ imports the module that defines the name.
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -86,6 +87,7 @@ if TYPE_CHECKING:
     )
     from icefloe.ids import FIRST_SNAPSHOT_ID, ChunkId, ManifestId, NodeId, ObjectId, SnapshotId
     from icefloe.legacy.generation import Generation
+    from icefloe.logs import log_to_stderr
     from icefloe.maintenance.garbage import GarbagePlan
     from icefloe.maintenance.migration.migrate import MigrationReport
     from icefloe.maintenance.progress import Progress
@@ -182,6 +184,8 @@ __all__ = [
     "GarbagePlan",
     "Keep",
     "Progress",
+    # seeing what it does
+    "log_to_stderr",
     # storage
     "Storage",
     "http_storage",
@@ -355,6 +359,7 @@ _NAMES_OF = {
     ),
     "ids": ("FIRST_SNAPSHOT_ID", "ChunkId", "ManifestId", "NodeId", "ObjectId", "SnapshotId"),
     "legacy.generation": ("Generation",),
+    "logs": ("log_to_stderr",),
     "maintenance.garbage": ("GarbagePlan",),
     "maintenance.migration.migrate": ("MigrationReport",),
     "maintenance.progress": ("Progress",),
@@ -426,3 +431,7 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__, *_SUBMODULES})
+
+
+if os.environ.get("ICEFLOE_LOG"):
+    import_module("icefloe.logs").log_as_environment_says()

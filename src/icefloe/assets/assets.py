@@ -18,6 +18,7 @@ from icefloe.format.manifest.file import Manifest, decode_manifest
 from icefloe.format.repo_info.file import RepoInfo, decode_repo_info
 from icefloe.format.snapshot.file import Snapshot, decode_snapshot
 from icefloe.ids import ChunkId, ManifestId, SnapshotId
+from icefloe.observe import CACHE
 from icefloe.on_demand import on_demand
 from icefloe.records import record
 from icefloe.storage.driver import Driver, Readable, Span, Version
@@ -62,12 +63,16 @@ class Caches:
 
     def __init__(self, settings: ResolvedConfig) -> None:
         caching = settings.caching
-        self.snapshots: BoundedCache[Snapshot] = BoundedCache(caching.num_snapshot_nodes)
-        self.manifests: BoundedCache[Manifest] = BoundedCache(
-            caching.num_chunk_refs, caching.num_chunk_refs * BYTES_PER_CHUNK_REF
+        self.snapshots: BoundedCache[Snapshot] = BoundedCache(
+            caching.num_snapshot_nodes, name="snapshot"
         )
-        self.logs: BoundedCache[TransactionLog] = BoundedCache(caching.num_transaction_changes)
-        self.chunks: BoundedCache[bytes] = BoundedCache(caching.num_bytes_chunks)
+        self.manifests: BoundedCache[Manifest] = BoundedCache(
+            caching.num_chunk_refs, caching.num_chunk_refs * BYTES_PER_CHUNK_REF, name="manifest"
+        )
+        self.logs: BoundedCache[TransactionLog] = BoundedCache(
+            caching.num_transaction_changes, name="transaction log"
+        )
+        self.chunks: BoundedCache[bytes] = BoundedCache(caching.num_bytes_chunks, name="chunk")
         """Bytes of native chunks, by key and span; off unless `num_bytes_chunks` is set."""
         self.repo: RepoObject | None = None
 
@@ -241,6 +246,7 @@ class Assets:
         else:
             changed = await self.driver.get_if_changed(layout.REPO, cached.version)
             if changed is None:
+                CACHE.debug("the repo object has not changed")
                 return cached
             data, version = changed
         fetched = RepoObject(decode_repo_info(data, layout.REPO), data, version)

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterable
 from threading import Lock
 from typing import Generic, NamedTuple, TypeVar
 
+from icefloe.observe import CACHE
 from icefloe.storage.process_forks import repair_after_fork
 
 Value = TypeVar("Value")
@@ -21,10 +22,13 @@ class _Entry(NamedTuple, Generic[Value]):
 class BoundedCache(Generic[Value]):
     """Keeps the most recently used values within both limits. Values must be immutable.
 
-    Without `max_bytes`, only weights are limited.
+    Without `max_bytes`, only weights are limited. What is found is logged under `name`.
     """
 
-    def __init__(self, capacity: int, max_bytes: int | None = None) -> None:
+    def __init__(
+        self, capacity: int, max_bytes: int | None = None, *, name: str | None = None
+    ) -> None:
+        self._name = name
         self._capacity = capacity
         self._max_bytes = max_bytes
         self._entries: OrderedDict[Hashable, _Entry[Value]] = OrderedDict()
@@ -55,7 +59,9 @@ class BoundedCache(Generic[Value]):
             if entry is None:
                 return None
             self._entries.move_to_end(key)
-            return entry.value
+        if self._name is not None:
+            CACHE.debug("%s %s was in memory", self._name, key)
+        return entry.value
 
     def put(self, key: Hashable, value: Value, weight: int, nbytes: int = 0) -> None:
         if self._is_over(weight, nbytes):

@@ -44,6 +44,7 @@ from icefloe.maintenance.live import DEFAULT_LIMITS, GrowingIdSet, Limits
 from icefloe.maintenance.progress import Reporter
 from icefloe.maintenance.retention import plan_collection, without
 from icefloe.maintenance.summary import GCSummary
+from icefloe.observe import MAINTENANCE, observed
 from icefloe.repo import fence
 from icefloe.repo.families.spec1 import refs as refs_v1
 from icefloe.repo.families.spec2.checks import require_online
@@ -64,6 +65,7 @@ class Options:
     pace: Pace = field(default_factory=Pace)
 
 
+@observed("plan_garbage", MAINTENANCE)
 async def plan_garbage(handle: RepoHandle, options: Options, report: Reporter) -> GarbagePlan:
     """The plan of what a collection would delete now. Changes nothing."""
     collection = Collection(handle, options, report)
@@ -71,6 +73,7 @@ async def plan_garbage(handle: RepoHandle, options: Options, report: Reporter) -
     return await collection.plan()
 
 
+@observed("collect_garbage", MAINTENANCE)
 async def collect_garbage(
     handle: RepoHandle, options: Options, report: Reporter, *, dry_run: bool = False
 ) -> GCSummary:
@@ -82,6 +85,7 @@ async def collect_garbage(
     return await collection.run()
 
 
+@observed("run_garbage_plan", MAINTENANCE)
 async def run_plan(
     handle: RepoHandle, plan: GarbagePlan, options: Options, report: Reporter
 ) -> GCSummary:

@@ -16,6 +16,7 @@ from icefloe.maintenance.retention import (
     plan_plain_expiration_v1,
     without,
 )
+from icefloe.observe import MAINTENANCE, observed
 from icefloe.repo.families.spec1.refs import require_not_migrated
 from icefloe.repo.families.spec2.checks import require_online
 from icefloe.repo.families.spec2.update import Changed, update_repo
@@ -27,6 +28,7 @@ def history_of(info: RepoInfo) -> SnapshotLines:
     return SnapshotLines(info.snapshots, info.branches, info.tags)
 
 
+@observed("expire_snapshots", MAINTENANCE)
 async def expire_snapshots(
     handle: RepoHandle, rules: Rules, *, dry_run: bool = False
 ) -> set[SnapshotId]:

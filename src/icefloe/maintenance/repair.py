@@ -39,6 +39,7 @@ from icefloe.maintenance.findings import FindingKind
 from icefloe.maintenance.listing import list_folder
 from icefloe.maintenance.live import require_spec_1_or_2
 from icefloe.maintenance.object_table import ObjectTable
+from icefloe.observe import MAINTENANCE, observed
 from icefloe.records import record
 from icefloe.repo.commit import commit
 from icefloe.repo.handle import RepoHandle
@@ -104,6 +105,7 @@ class RepairPlan:
 # -- dangling references
 
 
+@observed("plan_repair", MAINTENANCE)
 async def plan_repair(handle: RepoHandle, branch: str, *, virtual_sources: bool) -> RepairPlan:
     """Find the dangling references of a branch.
 
@@ -401,6 +403,7 @@ def _state(row: Mapping[str, Any]) -> tuple[Any, ...]:
 # -- doing it
 
 
+@observed("repair", MAINTENANCE)
 async def run_repair(handle: RepoHandle, plan: RepairPlan, message: str | None) -> SnapshotId:
     """Commit a plan.
 

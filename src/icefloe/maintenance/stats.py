@@ -11,11 +11,13 @@ from icefloe.maintenance import live
 from icefloe.maintenance.live import DEFAULT_LIMITS, Limits
 from icefloe.maintenance.progress import Reporter
 from icefloe.maintenance.summary import ChunkStorageStats
+from icefloe.observe import MAINTENANCE, observed
 from icefloe.repo.handle import RepoHandle
 
 _ROWS_AT_ONCE = 1 << 20
 
 
+@observed("chunk_storage_stats", MAINTENANCE)
 async def chunk_storage_stats(
     handle: RepoHandle, limits: Limits = DEFAULT_LIMITS, report: Reporter | None = None
 ) -> ChunkStorageStats:

@@ -34,6 +34,7 @@ from icefloe.maintenance.listing import StoredObjects, list_folder
 from icefloe.maintenance.live import require_spec_1_or_2
 from icefloe.maintenance.object_table import ObjectTable
 from icefloe.maintenance.read_chunks import UnreadChunks, read_and_decode
+from icefloe.observe import MAINTENANCE, observed
 from icefloe.records import record
 from icefloe.repo.handle import RepoHandle
 
@@ -73,6 +74,7 @@ class Listed(NamedTuple):
     chunks: ObjectTable
 
 
+@observed("verify", MAINTENANCE)
 async def verify(handle: RepoHandle, options: VerifyOptions) -> VerifyReport:
     """Check everything that is reachable from the refs of a repository."""
     require_spec_1_or_2(handle, "verification")

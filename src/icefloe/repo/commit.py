@@ -17,6 +17,7 @@ from icefloe.errors import ConflictError, ErrorKind, SessionStateError
 from icefloe.format.snapshot.file import Snapshot
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import SnapshotId
+from icefloe.observe import COMMIT, observed
 from icefloe.repo.handle import NewCommit
 from icefloe.repo.rebase import rebase_sealed
 from icefloe.repo.sessions import SessionMode, SessionState
@@ -27,6 +28,7 @@ from icefloe.repo.write_manifests import forget_replaced
 _NOTES = "__icechunk"
 
 
+@observed("commit")
 async def commit(
     workspace: Workspace,
     message: str,
@@ -83,7 +85,9 @@ async def _commit_rebasing(
             if conflict.kind != ErrorKind.COMMIT_CONFLICT or rebases >= rebase_tries:
                 raise
             contention.lost(clock.now_us(), (clock.now_us() - started) / 1e6)
-            await handle.driver.sleep(contention.pause(clock.now_us(), random.random()))
+            pause = contention.pause(clock.now_us(), random.random())
+            COMMIT.info("another commit to %r was first, next try in %.2f s", branch, pause)
+            await handle.driver.sleep(pause)
         else:
             contention.won(clock.now_us(), (clock.now_us() - started) / 1e6)
             return landed
@@ -115,9 +119,11 @@ async def _try_commit(
     )
     new = _new_commit(state, written.snapshot)
     await handle.family.publish(handle, new, branch, written.seen)
+    COMMIT.info("committed %s to %r of %s", written.snapshot.id, branch, handle.storage.url)
     return _finish(workspace, written.snapshot)
 
 
+@observed("amend")
 async def amend(
     workspace: Workspace,
     message: str,
@@ -139,9 +145,11 @@ async def amend(
         written = await write_commit(workspace, request, parent_id=parent, amended=amended)
         new = _new_commit(state, written.snapshot)
         await handle.family.publish_amended(handle, new, branch)
+        COMMIT.info("%s replaced the tip of %r", written.snapshot.id, branch)
         return _finish(workspace, written.snapshot)
 
 
+@observed("flush")
 async def flush(
     workspace: Workspace, message: str, metadata: Mapping[str, Any] | None
 ) -> SnapshotId:

@@ -15,6 +15,7 @@ from icefloe.errors import (
     InvalidInputError,
     RepositoryNotFoundError,
 )
+from icefloe.observe import REPOSITORY, observed
 from icefloe.on_demand import on_demand
 from icefloe.repo.families.spec2.family import Spec2
 from icefloe.repo.handle import Clock, Family, FoundRepository, RepoHandle, Shared
@@ -89,6 +90,7 @@ async def fetch_config(storage: Storage, driver: Driver) -> RepositoryConfig | N
     return await (await _require_repository(storage, driver)).saved_config()
 
 
+@observed("open")
 async def open_repository(
     storage: Storage,
     driver: Driver,
@@ -111,9 +113,11 @@ async def open_repository(
     access = _access(saved, config, authorize, are_containers_own)
     handle = make_handle(storage, driver, found.family, _merged(saved, config), clock, access)
     found.remember(handle)
+    REPOSITORY.debug("opened %s in %s", found.family.noun, storage.url)
     return handle
 
 
+@observed("create")
 async def create_repository(
     storage: Storage,
     driver: Driver,
@@ -166,6 +170,7 @@ async def create_repository(
             "open it",
             ErrorKind.REPO_INFO_UPDATED,
         ) from None
+    REPOSITORY.info("created %s in %s", family.noun, storage.url)
     return handle
 
 

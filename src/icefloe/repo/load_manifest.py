@@ -7,16 +7,13 @@ that reads no chunk fetches nothing.
 
 from __future__ import annotations
 
-import logging
-
 from icefloe.changes.preload import plan_preload
 from icefloe.errors import IcechunkError
 from icefloe.format.manifest.file import Manifest
 from icefloe.format.snapshot.file import ManifestFileInfo, Snapshot
 from icefloe.ids import ManifestId
+from icefloe.observe import CACHE
 from icefloe.repo.handle import RepoHandle
-
-_log = logging.getLogger(__name__)
 
 
 async def load_manifest(
@@ -32,7 +29,7 @@ async def load_manifest(
             return (await handle.assets.manifests(requests))[0]
         except IcechunkError as error:
             # The other manifests are optional. A read that needs one of them raises its error.
-            _log.warning("manifests could not be fetched ahead: %s", error)
+            CACHE.warning("manifests could not be fetched ahead: %s", error)
     return await handle.assets.manifest(wanted.id, wanted.size_bytes)
 
 

@@ -30,6 +30,7 @@ from icefloe.format.snapshot.file import Snapshot
 from icefloe.format.snapshot.nodes import Node
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import NodeId, SnapshotId
+from icefloe.observe import COMMIT, observed
 from icefloe.repo.handle import LineCommit, RepoHandle
 from icefloe.repo.restore_edits import restore_edits
 from icefloe.repo.session_view import committed_chunks
@@ -73,6 +74,7 @@ async def rebase(workspace: Workspace, solver: ConflictSolver) -> int:
     return await rebase_sealed(workspace, solver)
 
 
+@observed("rebase")
 async def rebase_sealed(workspace: Workspace, solver: ConflictSolver) -> int:
     """`rebase`, called by a commit of the same session."""
     handle, state = workspace
@@ -112,6 +114,14 @@ async def rebase_sealed(workspace: Workspace, solver: ConflictSolver) -> int:
             chunks={**line.chunks, **chunks},
         )
         await restore_edits(workspace, unfit)
+    COMMIT.info(
+        "rebased from %s over %d of %d commits to %r, %d conflicts left",
+        base.id,
+        reached,
+        len(line.commits),
+        state.branch,
+        len(conflicts),
+    )
     if conflicts:
         raise RebaseFailedError(line.commits[reached].id.text, conflicts)
     return reached

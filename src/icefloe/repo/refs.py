@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from icefloe.errors import ErrorKind, SessionStateError
 from icefloe.ids import SnapshotId
+from icefloe.observe import REPOSITORY
 from icefloe.repo.handle import RepoHandle
 
 MAIN = "main"
@@ -33,6 +34,7 @@ async def create_branch(handle: RepoHandle, name: str, snapshot_id: SnapshotId) 
     """Create a branch at a snapshot."""
     handle.family.require_ref_name(name)
     await handle.family.create_branch(handle, name, snapshot_id)
+    REPOSITORY.info("branch %r created at %s", name, snapshot_id)
 
 
 async def reset_branch(
@@ -40,6 +42,7 @@ async def reset_branch(
 ) -> None:
     """Point a branch at another snapshot, if it is still at `expected` (None: always)."""
     await handle.family.reset_branch(handle, name, snapshot_id, expected)
+    REPOSITORY.info("branch %r reset to %s", name, snapshot_id)
 
 
 async def delete_branch(handle: RepoHandle, name: str) -> None:
@@ -50,14 +53,17 @@ async def delete_branch(handle: RepoHandle, name: str) -> None:
             ErrorKind.CANNOT_DELETE_MAIN,
         )
     await handle.family.delete_branch(handle, name)
+    REPOSITORY.info("branch %r deleted", name)
 
 
 async def create_tag(handle: RepoHandle, name: str, snapshot_id: SnapshotId) -> None:
     """Create a tag. Tags never move."""
     handle.family.require_ref_name(name)
     await handle.family.create_tag(handle, name, snapshot_id)
+    REPOSITORY.info("tag %r created at %s", name, snapshot_id)
 
 
 async def delete_tag(handle: RepoHandle, name: str) -> None:
     """Delete a tag and retire its name."""
     await handle.family.delete_tag(handle, name)
+    REPOSITORY.info("tag %r deleted", name)

@@ -9,6 +9,7 @@ from icefloe.config.resolved import ONE_MANIFEST_PER_ARRAY
 from icefloe.errors import ErrorKind, FormatError, InvalidInputError
 from icefloe.format.config.file import splitting_document
 from icefloe.ids import SnapshotId
+from icefloe.observe import MAINTENANCE, observed
 from icefloe.repo.commit import amend, commit
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.sessions import open_writable
@@ -17,6 +18,7 @@ from icefloe.repo.workspace import Workspace
 CommitMethod: TypeAlias = Literal["new_commit", "amend"]
 
 
+@observed("rewrite_manifests", MAINTENANCE)
 async def rewrite_manifests(
     handle: RepoHandle,
     message: str,

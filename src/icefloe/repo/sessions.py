@@ -15,6 +15,7 @@ from icefloe.errors import ErrorKind, ReadOnlyError, SessionStateError
 from icefloe.format.snapshot.file import ManifestFiles, Snapshot
 from icefloe.format.snapshot.nodes import ArrayData, Node
 from icefloe.ids import NodeId, SnapshotId
+from icefloe.observe import observed
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.session_view import SessionView
 from icefloe.storage.process_forks import repair_after_fork
@@ -185,12 +186,14 @@ def new_node_id(handle: RepoHandle, state: SessionState) -> NodeId:
     return new_id
 
 
+@observed("readonly_session")
 async def open_readonly(handle: RepoHandle, snapshot_id: SnapshotId) -> SessionState:
     """A session that reads one snapshot."""
     snapshot = await handle.assets.snapshot(snapshot_id)
     return SessionState(snapshot, None, SessionMode.readonly)
 
 
+@observed("writable_session")
 async def open_writable(handle: RepoHandle, branch: str) -> SessionState:
     """A session that can commit to `branch`. Refused if the repository is read-only."""
     handle.require_writable()

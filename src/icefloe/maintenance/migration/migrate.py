@@ -35,6 +35,7 @@ from icefloe.maintenance.migration.convert import Conversion, ConvertedArray, Ma
 from icefloe.maintenance.migration.new_history import NewHistory, plan_history
 from icefloe.maintenance.migration.past_operations import past_operations
 from icefloe.maintenance.progress import Reporter
+from icefloe.observe import MAINTENANCE, observed
 from icefloe.records import record
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.refs import MAIN
@@ -114,6 +115,7 @@ class MigrationReport:
         return "\n".join(lines)
 
 
+@observed("migrate", MAINTENANCE)
 async def migrate(
     source: RepoHandle,
     target: RepoHandle,

@@ -29,6 +29,7 @@ from icefloe.ids import SnapshotId
 from icefloe.maintenance import live
 from icefloe.maintenance.migration.past_operations import past_operations
 from icefloe.maintenance.progress import Reporter
+from icefloe.observe import MAINTENANCE, observed
 from icefloe.repo.families.spec1 import refs
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.refs import MAIN
@@ -44,6 +45,7 @@ class _Refs(NamedTuple):
     deleted_tags: dict[str, SnapshotId | None]
 
 
+@observed("upgrade", MAINTENANCE)
 async def upgrade(
     handle: RepoHandle, *, dry_run: bool, delete_unused_v1_files: bool, report: Reporter
 ) -> None:

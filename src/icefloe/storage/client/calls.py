@@ -10,8 +10,10 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from icefloe.observe import is_tracing
 from icefloe.storage.process_forks import check_obstore_is_ours
 from icefloe.storage.run import run_blocking, wait_blocking
 
@@ -146,7 +148,15 @@ class BlockingCalls:
         with self._lock:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(self._num_threads, "icefloe-storage")
-        futures = [self._pool.submit(lambda one: run_blocking(function(one)), it) for it in items]
+        # Spans of requests belong to the span of the operation that made them.
+        context = copy_context() if is_tracing() else None
+
+        def work(item: Item) -> Result:
+            if context is None:
+                return run_blocking(function(item))
+            return context.copy().run(lambda: run_blocking(function(item)))
+
+        futures = [self._pool.submit(work, item) for item in items]
         try:
             return [future.result() for future in futures]
         except BaseException:

@@ -23,6 +23,7 @@ from typing import Protocol
 
 from icefloe.config.resolved import ResolvedStorage
 from icefloe.errors import ErrorKind, StorageError, UnknownOutcomeError
+from icefloe.observe import STORAGE
 from icefloe.storage.client.backoff import pauses
 from icefloe.storage.client.failures import RequestNotSent, RequestRefused
 from icefloe.storage.driver import ConditionFailed, Version
@@ -148,6 +149,7 @@ async def _try(primitives: Primitives, write: _Write) -> Version:
         pause = next(waits, None)
         if pause is None:
             raise _gave_up(primitives, write, trouble, has_lost_an_answer) from trouble
+        STORAGE.info("writing again in %.2f s: %s: %s", pause, type(trouble).__name__, trouble)
         await primitives.sleep(pause)
 
 

@@ -29,6 +29,7 @@ from typing import Any, TypeVar
 
 from icefloe.config.resolved import ResolvedStorage
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError, UnknownOutcomeError
+from icefloe.observe import STORAGE
 from icefloe.storage.driver import (
     ConditionFailed,
     Describe,
@@ -117,6 +118,7 @@ class LocalDriver:
                 os.close(descriptor)
         except OSError as error:
             raise self._reading_failed(key, error) from error
+        STORAGE.debug("read %s in %s: %d bytes", key, self._root, len(data))
         return data
 
     async def get_many(self, wanted: Sequence[tuple[str, Span | None]]) -> list[Readable]:
@@ -197,6 +199,7 @@ class LocalDriver:
 
     def _write(self, key: str, data: Any) -> None:
         path = self._path(key)
+        STORAGE.debug("write %s in %s", key, self._root)
         with self._named_write(key):
             self._directory.place(data, path, is_synced=False, may_replace=True)
             if self._is_durable:
@@ -232,6 +235,7 @@ class LocalDriver:
         content_type: str | None = None,
     ) -> Version:
         path = self._path(key)
+        STORAGE.debug("write %s in %s if unchanged", key, self._root)
         with self._named_write(key), self._directory.locked(key):
             if self._current_version(key) != previous:
                 raise ConditionFailed(key)
@@ -280,6 +284,7 @@ class LocalDriver:
 
     def _unlink(self, keys: Sequence[str]) -> None:
         gone = []
+        STORAGE.debug("delete %d objects in %s", len(keys), self._root)
         try:
             for key in keys:
                 path = self._path(key)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from icefloe.config.resolved import ResolvedStorage
 from icefloe.errors import ErrorKind, ReadOnlyError, StorageError
+from icefloe.observe import STORAGE, StorageCall
 from icefloe.storage.client import failures
 from icefloe.storage.client.backoff import pauses
 from icefloe.storage.client.calls import BlockingCalls, Calls
@@ -161,32 +162,45 @@ class ObstoreDriver:
         check_key(key)
         waits = pauses(self.settings.retries)
         while True:
-            store = self._connection.reader()
             try:
-                result = await self._calls.start_get(store, self._name(key), options)
-            except failures.ClientError as error:
-                if options and "range" in options and failures.lacks_ranges(error):
-                    raise NoRangesError(key) from None
-                raise failures.translated(error, "read", key, self.location) from error
-            meta, attributes, (start, end) = result.meta, result.attributes, result.range
-            try:
-                data = memoryview(await self._calls.finish_get(result))
-            except failures.ClientError as error:
-                trouble = failures.translated(error, "read", key, self.location)
-            else:
-                is_head = bool(options and options.get("head"))
-                if is_head or data.nbytes == end - start:
-                    version, modified = self._version(meta), meta["last_modified"]
-                    return Got(data, version, meta["size"], attributes, modified)
-                trouble = StorageError(
+                with StorageCall("get", key, self.location) as request:
+                    return await self._request_once(key, options, request)
+            except _BrokenOffError as broken:
+                trouble = broken.trouble
+            pause = next(waits, None)
+            if pause is None:
+                raise trouble
+            STORAGE.info("reading again in %.2f s: %s", pause, trouble)
+            await self._calls.sleep(pause)
+
+    async def _request_once(
+        self, key: str, options: GetOptions | None, request: StorageCall
+    ) -> Got:
+        store = self._connection.reader()
+        try:
+            result = await self._calls.start_get(store, self._name(key), options)
+        except failures.ClientError as error:
+            if options and "range" in options and failures.lacks_ranges(error):
+                raise NoRangesError(key) from None
+            raise failures.translated(error, "read", key, self.location) from error
+        meta, attributes, (start, end) = result.meta, result.attributes, result.range
+        try:
+            data = memoryview(await self._calls.finish_get(result))
+        except failures.ClientError as error:
+            trouble = failures.translated(error, "read", key, self.location)
+            raise _BrokenOffError(trouble) from error
+        is_head = bool(options and options.get("head"))
+        if not is_head and data.nbytes != end - start:
+            raise _BrokenOffError(
+                StorageError(
                     f"object {key!r} in {self.location}: {data.nbytes} bytes came in, expected "
                     f"{end - start}",
                     ErrorKind.INVALID_OBJECT_SIZE,
                 )
-            pause = next(waits, None)
-            if pause is None:
-                raise trouble
-            await self._calls.sleep(pause)
+            )
+        request.nbytes = data.nbytes
+        version, modified = self._version(meta), meta["last_modified"]
+        return Got(data, version, meta["size"], attributes, modified)
 
     async def get_if_unchanged(self, key: str, span: Span, condition: Unchanged) -> Readable:
         """See `icefloe.storage.foreign.reads.ForeignReader`."""
@@ -230,7 +244,8 @@ class ObstoreDriver:
     async def head(self, key: str) -> ObjectInfo:
         check_key(key)
         try:
-            found = await self._calls.head(self._connection.reader(), self._name(key))
+            with StorageCall("head", key, self.location):
+                found = await self._calls.head(self._connection.reader(), self._name(key))
         except failures.ClientError as error:
             raise failures.translated(error, "look up", key, self.location) from error
         return ObjectInfo(key, found["size"], found["last_modified"])
@@ -240,7 +255,8 @@ class ObstoreDriver:
         # obstore matches whole segments only: list the folder and choose from it.
         folder = self._name(prefix.rpartition("/")[0]) or None
         try:
-            found = await self._calls.list_all(self._connection.reader(), folder)
+            with StorageCall("list", prefix, self.location):
+                found = await self._calls.list_all(self._connection.reader(), folder)
         except failures.ClientError as error:
             raise failures.translated(error, "list", prefix, self.location) from error
         infos = (
@@ -270,7 +286,8 @@ class ObstoreDriver:
 
     async def _read_pages(self, part: PagesOf) -> None:
         prefix = part.folder.removesuffix("/") or None
-        await self._calls.list_while(self._connection.reader(), prefix, part.after, part.take)
+        with StorageCall("list", part.folder, self.location):
+            await self._calls.list_while(self._connection.reader(), prefix, part.after, part.take)
 
     def _as_pages(self, part: PagesOf, folder: str) -> Sequence[ObjectPage]:
         return [
@@ -281,7 +298,8 @@ class ObstoreDriver:
     async def is_empty(self) -> bool:
         self._check_can_list()
         try:
-            found = await self._calls.list_some(self._connection.reader())
+            with StorageCall("list", "", self.location):
+                found = await self._calls.list_some(self._connection.reader())
         except failures.ClientError as error:
             raise failures.translated(error, "list", "", self.location) from error
         return not any(_is_ours(self._key(meta["path"])) for meta in found)
@@ -315,7 +333,9 @@ class ObstoreDriver:
             "max_concurrency": limits.max_concurrent_requests_for_object,
         }
         try:
-            await self._calls.put(self._connection.writer(), self._name(key), buffer, options)
+            with StorageCall("put", key, self.location) as request:
+                request.nbytes = len(buffer)
+                await self._calls.put(self._connection.writer(), self._name(key), buffer, options)
         except failures.ClientError as error:
             raise failures.translated(error, "write", key, self.location) from error
 
@@ -365,7 +385,9 @@ class ObstoreDriver:
         }
         store = self._connection.conditional_writer()
         try:
-            done = await self._calls.put(store, self._name(key), data, options)
+            with StorageCall("put", key, self.location) as request:
+                request.nbytes = len(data)
+                done = await self._calls.put(store, self._name(key), data, options)
         except failures.ClientError as error:
             trouble = failures.translated(error, "write", key, self.location)
             is_missing = getattr(trouble, "kind", None) == ErrorKind.OBJECT_NOT_FOUND
@@ -409,7 +431,8 @@ class ObstoreDriver:
 
     async def _delete(self, names: Sequence[str]) -> None:
         try:
-            await self._calls.delete(self._connection.writer(), [*names])
+            with StorageCall("delete", _named(names), self.location):
+                await self._calls.delete(self._connection.writer(), [*names])
         except FileNotFoundError:
             # The answer does not say which of several was missing, nor whether others are gone.
             if len(names) > 1:
@@ -461,8 +484,19 @@ class ObstoreDriver:
             )
 
 
+class _BrokenOffError(Exception):
+    """The answer to a read ended early; a new request may do better."""
+
+    def __init__(self, trouble: StorageError | ConditionFailed) -> None:
+        self.trouble = trouble
+
+
 class NoRangesError(Exception):
     """The server sent a whole object when asked for part of it."""
+
+
+def _named(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} others"
 
 
 def _is_ours(key: str) -> bool:

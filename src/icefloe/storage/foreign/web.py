@@ -20,6 +20,7 @@ from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
 from icefloe.config.resolved import ResolvedRetries
 from icefloe.errors import ErrorKind, StorageError
+from icefloe.observe import STORAGE, StorageCall
 from icefloe.storage.client.backoff import pauses
 from icefloe.storage.client.calls import Calls
 from icefloe.storage.driver import ConditionFailed, Readable, Span
@@ -100,11 +101,14 @@ class WebReader:
         waits = pauses(self._retries)
         while True:
             try:
-                return await self._calls.call(lambda: self._read(start, key, span, condition))
+                with StorageCall("get", key, self._origin.netloc) as request:
+                    request.nbytes = span.length
+                    return await self._calls.call(lambda: self._read(start, key, span, condition))
             except _Passing as trouble:
                 pause = next(waits, None)
                 if pause is None:
                     raise StorageError(f"cannot read {start}: {trouble}") from trouble
+                STORAGE.info("reading %s again in %.2f s: %s", start, pause, trouble)
                 await self._calls.sleep(pause)
 
     def _read(self, start: str, key: str, span: Span, condition: Unchanged) -> bytes:

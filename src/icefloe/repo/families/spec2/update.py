@@ -16,6 +16,7 @@ from icefloe.errors import ConflictError, ErrorKind
 from icefloe.format import layout
 from icefloe.format.repo_info.file import RepoInfo, UpdateKind, encode_repo_info
 from icefloe.ids import ChunkId
+from icefloe.observe import COMMIT
 from icefloe.records import record
 from icefloe.repo.clock_checks import later_than
 from icefloe.repo.families.spec2.checks import require_online
@@ -84,6 +85,7 @@ async def update_repo(
         if replaced is not None:
             return replaced
         seen = None
+        COMMIT.info("another writer replaced the repo object, trying again")
         if attempt >= _IMMEDIATE_RETRIES:
             grown = retries.initial_backoff_ms * 2 ** min(attempt - _IMMEDIATE_RETRIES, 30)
             longest = min(grown, retries.max_backoff_ms) / 1000
