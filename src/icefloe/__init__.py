@@ -86,6 +86,7 @@ if TYPE_CHECKING:
         UnknownOutcomeError,
     )
     from icefloe.ids import FIRST_SNAPSHOT_ID, ChunkId, ManifestId, NodeId, ObjectId, SnapshotId
+    from icefloe.ingests import ingest
     from icefloe.legacy.generation import Generation
     from icefloe.logs import log_to_stderr
     from icefloe.maintenance.garbage import GarbagePlan
@@ -156,6 +157,7 @@ __all__ = [
     "__version__",
     # repositories
     "Repository",
+    "ingest",
     "migrate_repository",
     "upgrade_icechunk_repository",
     "MigrationReport",
@@ -358,6 +360,7 @@ _NAMES_OF = {
         "UnknownOutcomeError",
     ),
     "ids": ("FIRST_SNAPSHOT_ID", "ChunkId", "ManifestId", "NodeId", "ObjectId", "SnapshotId"),
+    "ingests": ("ingest",),
     "legacy.generation": ("Generation",),
     "logs": ("log_to_stderr",),
     "maintenance.garbage": ("GarbagePlan",),

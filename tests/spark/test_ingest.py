@@ -277,3 +277,19 @@ def test_an_ingest_through_spark_connect(tmp_path: Path, repository: Repository)
     assert virtual[2] is True
     for group in ("native", "virtual"):
         check(contents(repository, group=group), expected(paths))
+
+
+def test_the_public_call_is_the_same_on_spark(spark: SparkSession, tmp_path: Path) -> None:
+    paths = [tmp_path / "files" / f"{name}.nc" for name in "ab"]
+    paths[0].parent.mkdir()
+    for part, path in enumerate(paths):
+        to_netcdf4(dataset(part), path)
+    reports = [
+        icefloe.ingest(paths, tmp_path / kind, engine=kind, concat_dim="time", mode="virtual")
+        for kind in ("local", "spark")
+    ]
+    assert reports[0].refs_written == reports[1].refs_written > 0
+    access = {paths[0].parent.as_uri() + "/": LocalFileSystemAccess}
+    for kind in ("local", "spark"):
+        storage = icefloe.local_filesystem_storage(str(tmp_path / kind))
+        check(contents(Repository.open(storage, None, access)), expected(paths))

@@ -12,8 +12,9 @@ from pyspark.sql import SparkSession
 
 from icefloe.spark.ingests import copy as ingest_copy
 from icefloe.spark.ingests.copy import cut_pieces
-from icefloe.spark.ingests.scan_sources import SCANS_AT_ONCE, descriptions_of, scan_frame
+from icefloe.spark.ingests.scan_sources import descriptions_of, scan_frame
 from icefloe.spark.writes.map_items import tasks_for
+from icefloe.virtual.ingest.scanning import SCANS_AT_ONCE
 from icefloe.virtual.places.access import SourceAccess
 from icefloe.virtual.planning.plan import BLOCK_BYTES, IngestOptions
 from tests.virtual.datasets import dataset, to_netcdf4

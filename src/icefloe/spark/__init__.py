@@ -15,8 +15,7 @@ except ImportError as error:  # pragma: no cover - an environment without the ex
     raise ImportError('icefloe.spark needs pyspark: pip install "icefloe[spark]"') from error
 
 from icefloe.geometry import Region
-from icefloe.spark.ingests.ingest import ingest
-from icefloe.spark.ingests.recipe import load_recipe, run_recipe
+from icefloe.spark.ingests.ingest import ingest, run_recipe
 from icefloe.spark.metadata.attach import Attached, attach
 from icefloe.spark.metadata.tables import table
 from icefloe.spark.migration.migrate_on_spark import migrate_repository
@@ -26,6 +25,7 @@ from icefloe.spark.rows.write_table import write_table
 from icefloe.spark.runtime.spark_session import session
 from icefloe.spark.writes.write_dataset import write_dataset
 from icefloe.spark.writes.write_regions import write_regions
+from icefloe.virtual.ingest.recipe import load_recipe
 from icefloe.virtual.ingest.report import IngestReport
 
 __all__ = [

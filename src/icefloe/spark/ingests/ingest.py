@@ -2,7 +2,7 @@
 
 Executors scan the sources, the driver plans from what they describe, and executors copy the values
 or place the references. The plan is that of `icefloe.virtual`, so the result is the one that
-`ingest_local` has; only the work is spread.
+the local engine has; only the work is spread.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from icefloe.scans.pinned import as_repository
 from icefloe.spark.ingests.spark_engine import SparkEngine
 from icefloe.spark.reads.reading import check_session
 from icefloe.virtual.ingest.fields import check_fields
+from icefloe.virtual.ingest.recipe import load_recipe
 from icefloe.virtual.ingest.report import IngestReport
-from icefloe.virtual.ingest.request import IngestArguments, OnError, make_request
+from icefloe.virtual.ingest.request import IngestArguments, OnError, RepositoryFor, make_request
 from icefloe.virtual.ingest.run_ingest import run_ingest
 from icefloe.virtual.places.access import SourceAccess
 from icefloe.virtual.places.globs import Sources
@@ -52,42 +53,12 @@ def ingest(
     access: SourceAccess | Mapping[str, Any] | None = None,
     num_tasks: int | None = None,
 ) -> IngestReport:
-    """Bring NetCDF, HDF5, GRIB, Zarr and kerchunk sources into a group, in one commit.
-
-    Files are joined along `concat_dim` in the order of their coordinate values; variables of
-    different files are merged. Values are stored as the files have them, with the attributes that
-    say what they mean. With `append`, files that the group was made of already add nothing, so
-    an ingest can be run again at any time, also after one that was interrupted.
+    """`icefloe.ingest` on the executors of a Spark session; it says what all arguments mean.
 
     Args:
         sources: paths, URLs or patterns of files and Zarr stores, or a DataFrame with a column
             `path` or `location`. Executors have to reach them under the same names.
         repository: a repository, or its URL.
-        concat_dim: the dimension, or dimensions, files follow each other along; found out by
-            comparing coordinates when None.
-        variables: names of variables to bring over, with their coordinates; all when None.
-        chunks: chunk lengths by dimension name, for native mode.
-        mode: `native` copies the values, `virtual` stores references to the files, for which
-            the repository needs a virtual chunk container.
-        append: add to the group, which then has to fit.
-        order: where the places of files come from: their `coordinates`; the order in which they
-            are `listed`; or their names, by a pattern with the dimension in braces, such as
-            `"run_{time_counter}_*.nc"` (`*` and `?` stand for anything else).
-        late: what becomes of files that belong before the end of the group, or into a gap of it:
-            `insert` puts them there. What comes after moves: by index alone where chunks stay
-            whole, else it is copied. Places that have values already are never overwritten.
-        changed: what becomes of files that changed since they were ingested: `replace` writes
-            them anew at the same place, `skip` leaves what is there.
-        exclude: patterns of sources to leave out; one without a slash is about the file name.
-        preprocess: a function from an xarray Dataset to an xarray Dataset, for native mode. It
-            runs on the executors, for each file, and gets what the file stores, nothing decoded
-            (as `xarray.open_dataset(..., decode_cf=False)`); the location is in
-            `dataset.encoding["source"]`.
-        on_error: `fail` if any file cannot be read or does not fit; `skip` it and list it in the
-            report; or `quarantine` it, which also keeps it in the table `.icefloe/problems` of
-            the group until a later ingest brings it over. Files that turn out to be damaged while
-            they are copied cost a second pass over the others.
-        access: how remote sources are reached, such as `{"anonymous": True}`.
         num_tasks: how many tasks each Spark job has; follows the work when None.
 
     Raises:
@@ -115,9 +86,27 @@ def ingest(
         "access": access,
     }
     check_fields({"num_tasks": num_tasks})
-    request = make_request(_given(sources), as_repository(repository), arguments)
+    return run_on_spark(spark, sources, as_repository(repository), arguments, num_tasks)
+
+
+def run_on_spark(
+    spark: SparkSession,
+    sources: Sources | DataFrame,
+    repository: Repository | RepositoryFor,
+    arguments: IngestArguments,
+    num_tasks: int | None,
+) -> IngestReport:
+    """An ingest by this session, whose arguments may be wrong still."""
+    request = make_request(_given(sources), repository, arguments)
+    as_repository(request.repository)
     check_session(spark)
     return run_ingest(SparkEngine(spark, request.access, num_tasks), request)
+
+
+def run_recipe(spark: SparkSession, recipe: str | os.PathLike[str]) -> IngestReport:
+    """Do what a recipe says; see `load_recipe` and `ingest`."""
+    fields = load_recipe(recipe)
+    return ingest(spark, fields.pop("sources"), fields.pop("repository"), **fields)
 
 
 def _given(sources: Any) -> Sources:

@@ -8,9 +8,7 @@ takes the descriptions, and the references are placed later where they are.
 from __future__ import annotations
 
 import pickle
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
 import pyarrow as pa
@@ -19,14 +17,12 @@ from pyspark.sql import DataFrame, SparkSession
 from icefloe.format.columns.arrow_columns import pack_table
 from icefloe.spark.writes.map_items import map_items, tasks_for
 from icefloe.virtual.ingest.comparing import Digests, digest_file, files_to_read
-from icefloe.virtual.ingest.open_files import reason_of
-from icefloe.virtual.ingest.scanning import scan_for
+from icefloe.virtual.ingest.scanning import scan_each
 from icefloe.virtual.model.description import SourceDescription, SourceVersion
 from icefloe.virtual.model.shared_parts import Joiner, Splitter
-from icefloe.virtual.places.access import SourceAccess, local_path
+from icefloe.virtual.places.access import SourceAccess
 from icefloe.virtual.planning.plan import IngestOptions, IngestPlan, Problem
 
-SCANS_AT_ONCE = 8
 FILES_PER_TASK = 100
 
 SCHEMA = pa.schema(
@@ -133,40 +129,9 @@ def _scan_task(
     splitter = Splitter()
     for batch in batches:
         items = [pickle.loads(item.as_py()) for item in batch.column("item")]
-        for location, found in _scanned(items, options, access):
+        for location, found in scan_each(items, options, access):
             yield pack_source(location, found, splitter)
     yield pack_parts(splitter.finish())
-
-
-def _scanned(
-    items: Sequence[tuple[str, SourceVersion | None]], options: IngestOptions, access: SourceAccess
-) -> Iterator[tuple[str, SourceDescription | str]]:
-    """Each source with its description, or with the reason why there is none.
-
-    Remote files are mostly waited for, so that several are opened at once.
-    """
-    work = partial(_scan_one, options, access)
-    if all(local_path(location) is not None for location, _ in items):
-        yield from map(work, items)
-        return
-    with ThreadPoolExecutor(SCANS_AT_ONCE) as pool:
-        waiting: deque[Future[tuple[str, SourceDescription | str]]] = deque()
-        for item in items:
-            waiting.append(pool.submit(work, item))
-            if len(waiting) > 2 * SCANS_AT_ONCE:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-
-
-def _scan_one(
-    options: IngestOptions, access: SourceAccess, item: tuple[str, SourceVersion | None]
-) -> tuple[str, SourceDescription | str]:
-    location, known = item
-    try:
-        return location, scan_for(location, options, access, known)
-    except Exception as error:  # noqa: BLE001 - whatever a library raises is about the file
-        return location, reason_of(error, location)
 
 
 def pack_source(

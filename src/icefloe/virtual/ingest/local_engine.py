@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 
 import pyarrow as pa
 from zarr.abc.store import Store
 
 from icefloe.api.session import Session
 from icefloe.format.manifest.chunk_refs import ChunkKind
+from icefloe.geometry import shape_of
+from icefloe.maintenance.progress import Reporter
 from icefloe.store.zarr_store import IcechunkStore
 from icefloe.virtual.formats.opening import NativeReader
 from icefloe.virtual.ingest.chunk_copy import copy_region
 from icefloe.virtual.ingest.comparing import Digests, digest_file, files_to_read
-from icefloe.virtual.ingest.open_files import OpenFiles, collecting, reason_of
+from icefloe.virtual.ingest.open_files import OpenFiles, collecting
 from icefloe.virtual.ingest.room import BlockMove
 from icefloe.virtual.ingest.run_ingest import FillCounts
-from icefloe.virtual.ingest.scanning import scan_for
+from icefloe.virtual.ingest.scanning import scan_each
 from icefloe.virtual.ingest.transfer import place_references, placement_of
 from icefloe.virtual.model.description import SourceDescription, SourceVersion
 from icefloe.virtual.places.access import SourceAccess
@@ -26,8 +29,9 @@ from icefloe.virtual.planning.plan import ArrayPlan, IngestOptions, IngestPlan, 
 class LocalEngine:
     """Does the work of an ingest here, one piece after the other."""
 
-    def __init__(self, access: SourceAccess) -> None:
+    def __init__(self, access: SourceAccess, reporter: Reporter | None = None) -> None:
         self._access = access
+        self._reporter = reporter or Reporter()
         self._references: dict[str, Mapping[str, pa.Table]] = {}
 
     def scan(
@@ -38,14 +42,14 @@ class LocalEngine:
     ) -> tuple[list[SourceDescription], list[Problem]]:
         """Describe all sources; those that cannot be read are problems."""
         found, problems = [], []
-        for location in locations:
-            try:
-                source = scan_for(location, options, self._access, known.get(location))
-            except Exception as error:  # noqa: BLE001 - whatever a library raises is about the file
-                problems.append(Problem(location, reason_of(error, location)))
+        items = [(location, known.get(location)) for location in locations]
+        for done, (location, source) in enumerate(scan_each(items, options, self._access), 1):
+            if isinstance(source, str):
+                problems.append(Problem(location, source))
             else:
                 self._references[location] = source.references or {}
                 found.append(source)
+            self._reporter.tell("scanning files", done, len(items))
         return found, problems
 
     def digest(self, plan: IngestPlan) -> tuple[Digests, dict[str, str]]:
@@ -70,16 +74,21 @@ class LocalEngine:
         store = session.store
         filled = [array.target for array in plan.arrays if array.storage != "values"]
         before = _count(session, filled)  # chunks that made room
+        total = sum(_cells(array) for array in plan.arrays if array.storage == "native")
+        done = 0
         with OpenFiles(self._access) as files:
             for array in plan.arrays:
                 if array.storage == "native":
-                    _copy(store, plan, array, files, damaged)
+                    for cells in _copy(store, plan, array, files, damaged):
+                        done += cells
+                        self._reporter.tell("copying values", done, total)
                 elif array.storage == "virtual":
                     self._refer(store, plan, array, damaged)
         return _count(session, filled).plus(before, -1), damaged
 
     def close(self) -> None:
-        """Nothing is kept."""
+        """Nothing is kept; the bar goes away."""
+        self._reporter.finish()
 
     def _refer(
         self, store: IcechunkStore, plan: IngestPlan, array: ArrayPlan, damaged: dict[str, str]
@@ -97,13 +106,20 @@ def _copy(
     array: ArrayPlan,
     files: OpenFiles,
     damaged: dict[str, str],
-) -> None:
+) -> Iterator[int]:
+    """Copies an array block by block; yields the number of cells of each."""
+
     def reader_of(number: int) -> NativeReader:
         return files.at(plan.sources[number].location)
 
     for region in array.blocks():
         with collecting(damaged):
             copy_region(store, plan, array, region, reader_of)
+        yield prod(shape_of(region))
+
+
+def _cells(array: ArrayPlan) -> int:
+    return sum(prod(shape_of(region)) for region in array.blocks())
 
 
 def _count(session: Session, targets: Sequence[str]) -> FillCounts:

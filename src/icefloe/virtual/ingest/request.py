@@ -21,7 +21,7 @@ OnError = Literal["fail", "skip", "quarantine"]
 class IngestArguments(TypedDict, total=False):
     """What may be said about an ingest, besides sources and repository.
 
-    `icefloe.spark.ingest` says what each of them means.
+    `icefloe.ingest` says what each of them means.
     """
 
     group: str
@@ -59,10 +59,14 @@ _OBJECTS = ("access", "preprocess")
 """Arguments that are no plain values where they are given in Python."""
 
 
+RepositoryFor = Callable[[Sequence[str], SourceAccess, Mode], Repository]
+"""Finds or makes the repository, when sources are known and all arguments are checked."""
+
+
 def make_request(
-    sources: Sources, repository: Repository, arguments: IngestArguments
+    sources: Sources, repository: Repository | RepositoryFor, arguments: IngestArguments
 ) -> IngestRequest:
-    """Check the arguments, and list the sources.
+    """Check the arguments, list the sources, and open the repository.
 
     Raises:
         InvalidInputError: an argument cannot be used, or a pattern matches nothing.
@@ -70,8 +74,11 @@ def make_request(
     check_fields({name: value for name, value in arguments.items() if name not in _OBJECTS})
     options = make_options(arguments)
     reach = _make_access(arguments.get("access"), arguments.get("preprocess"), options.mode)
+    locations = list_sources(sources, reach, arguments.get("exclude", ()))
+    if not isinstance(repository, Repository):
+        repository = repository(locations, reach, options.mode)
     return IngestRequest(
-        list_sources(sources, reach, arguments.get("exclude", ())),
+        locations,
         reach,
         repository,
         options,

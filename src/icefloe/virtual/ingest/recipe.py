@@ -13,12 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pyspark.sql import SparkSession
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.spark.ingests.ingest import ingest
 from icefloe.virtual.ingest.fields import FIELDS, check_fields
-from icefloe.virtual.ingest.report import IngestReport
 
 
 def load_recipe(recipe: str | os.PathLike[str]) -> dict[str, Any]:
@@ -49,12 +46,6 @@ def load_recipe(recipe: str | os.PathLike[str]) -> dict[str, Any]:
             + "; ".join(f"{name}: {FIELDS[name].expected}" for name in missing)
         )
     return found
-
-
-def run_recipe(spark: SparkSession, recipe: str | os.PathLike[str]) -> IngestReport:
-    """Do what a recipe says; see `load_recipe` and `ingest`."""
-    fields = load_recipe(recipe)
-    return ingest(spark, fields.pop("sources"), fields.pop("repository"), **fields)
 
 
 def _text_of(recipe: Any) -> tuple[str, str]:
