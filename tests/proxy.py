@@ -36,9 +36,9 @@ class Proxy:
     """Forwards to an S3 server. `fault` names what to do wrong with a request, "" for nothing.
 
     `lose request` does not forward it, `lose answer` does but closes the connection without
-    answering, `cut answer` stops in the middle of the body, `late answer` waits for
-    `LATE_SECONDS`, `repeat` sends it twice and answers with the second answer, `ignore conditions`
-    leaves the condition headers out, `busy` answers 503.
+    answering, `no answer` keeps it open and says nothing, `cut answer` stops in the middle of the
+    body, `late answer` waits for `LATE_SECONDS`, `repeat` sends it twice and answers with the
+    second answer, `ignore conditions` leaves the condition headers out, `busy` answers 503.
     """
 
     endpoint_url: str
@@ -65,6 +65,9 @@ class Forward(BaseHTTPRequestHandler):
         self.proxy.seen.append(seen)
         fault = self.proxy.fault(seen)
         if fault == "lose request":
+            self.close_connection = True
+        elif fault == "no answer":
+            self.connection.recv(1)  # returns when the client is gone
             self.close_connection = True
         elif fault == "busy":
             self.answer(503, [], b"<Error><Code>SlowDown</Code></Error>")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from icefloe.assets.cache import BoundedCache
@@ -11,7 +12,6 @@ from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError, StorageE
 from icefloe.format.manifest.chunk_refs import ChunkRef
 from icefloe.on_demand import on_demand
 from icefloe.records import record
-from icefloe.storage.client.calls import BlockingCalls, Calls
 from icefloe.storage.driver import ConditionFailed, Readable, Span
 from icefloe.storage.foreign.reads import ForeignReader, Unchanged
 
@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     from icefloe.assets import virtual_sources
     from icefloe.config import stores, virtual_urls
     from icefloe.config.containers import VirtualChunkContainer
-    from icefloe.storage.client import eventloop
+    from icefloe.storage.client import calls, eventloop
 else:
     stores = on_demand("icefloe.config.stores")
     virtual_urls = on_demand("icefloe.config.virtual_urls")
     virtual_sources = on_demand("icefloe.assets.virtual_sources")
+    calls = on_demand("icefloe.storage.client.calls")
     eventloop = on_demand("icefloe.storage.client.eventloop")
 
 MOST_READERS = 50
@@ -48,10 +49,14 @@ class VirtualReader:
 
     def __init__(self, access: VirtualAccess, *, blocking: bool) -> None:
         self.access = access
-        flavour = BlockingCalls if blocking else eventloop.EventLoopCalls
-        self._calls: Calls = flavour(_MAX_CONCURRENT_REQUESTS)
+        self._is_blocking = blocking
         self._readers: BoundedCache[ForeignReader] = BoundedCache(MOST_READERS)
         self._found: BoundedCache[_Found] = BoundedCache(_MAX_CACHED_LOCATIONS)
+
+    @cached_property
+    def _calls(self) -> calls.Calls:
+        flavour = calls.BlockingCalls if self._is_blocking else eventloop.EventLoopCalls
+        return flavour(_MAX_CONCURRENT_REQUESTS)
 
     def flavour(self, *, blocking: bool) -> VirtualReader:
         """The same access for the other driver flavour."""

@@ -12,7 +12,6 @@ from icefloe.config.resolved import ResolvedStorage
 from icefloe.config.storage import StorageSettings
 from icefloe.display.shown import Picture, Shown, qualified
 from icefloe.on_demand import on_demand
-from icefloe.storage.client.calls import BlockingCalls, Calls
 from icefloe.storage.driver import Driver, ObjectInfo
 from icefloe.storage.drivers.local import LocalDriver
 from icefloe.storage.places.locations import (
@@ -25,11 +24,12 @@ from icefloe.storage.process_forks import Registry
 from icefloe.storage.run import run_blocking
 
 if TYPE_CHECKING:
-    from icefloe.storage.client import connect, eventloop
+    from icefloe.storage.client import calls, connect, eventloop
     from icefloe.storage.drivers import memory, remote
     from icefloe.storage.foreign import redirect
     from icefloe.storage.identity.attribution import Attribution
 else:
+    calls = on_demand("icefloe.storage.client.calls")
     connect = on_demand("icefloe.storage.client.connect")
     eventloop = on_demand("icefloe.storage.client.eventloop")
     memory = on_demand("icefloe.storage.drivers.memory")
@@ -134,10 +134,9 @@ class Storage(Shown):
             return LocalDriver(location.path, settings, is_durable=location.is_durable)
         if isinstance(location, RedirectLocation):
             location = redirect.resolve_redirect(location.base_url)
-        flavour = BlockingCalls if blocking else eventloop.EventLoopCalls
-        calls: Calls = flavour(max_concurrent_requests)
+        flavour = calls.BlockingCalls if blocking else eventloop.EventLoopCalls
         connection = connect.connect(location, settings, self._attribution)
-        return remote.ObstoreDriver(connection, settings, calls)
+        return remote.ObstoreDriver(connection, settings, flavour(max_concurrent_requests))
 
     def is_same_place(self, other: Storage) -> bool:
         """Whether both are the same place, whatever the credentials and the way to reach it."""

@@ -9,11 +9,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from icefloe.observe import is_tracing
+from icefloe.storage.client.interruptible import MAX_THREADS, DaemonThreads, interruptibly
 from icefloe.storage.process_forks import check_obstore_is_ours
 from icefloe.storage.run import run_blocking, wait_blocking
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-MAX_THREADS = 64
 KEYS_OF_PAGE = 1000
 """What services send at once."""
 SEVERAL_KEYS = 50
@@ -101,29 +101,29 @@ class BlockingCalls:
     def __init__(self, max_concurrent_requests: int) -> None:
         self._num_threads = min(max_concurrent_requests, MAX_THREADS)
         self._lock = threading.Lock()
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool: DaemonThreads | None = None
 
     async def start_get(
         self, store: ObjectStore, key: str, options: GetOptions | None
     ) -> GetResult:
-        return store.get(key, options=options)
+        return interruptibly(lambda: store.get(key, options=options))
 
     async def finish_get(self, result: GetResult) -> Bytes:
-        return result.bytes()
+        return interruptibly(result.bytes)
 
     async def put(
         self, store: ObjectStore, key: str, data: Any, options: Mapping[str, Any]
     ) -> PutResult:
-        return store.put(key, data, **options)
+        return interruptibly(lambda: store.put(key, data, **options))
 
     async def head(self, store: ObjectStore, key: str) -> ObjectMeta:
-        return store.head(key)
+        return interruptibly(lambda: store.head(key))
 
     async def list_all(self, store: ObjectStore, prefix: str | None) -> list[ObjectMeta]:
-        return list(store.list(prefix).collect())
+        return interruptibly(lambda: list(store.list(prefix).collect()))
 
     async def list_some(self, store: ObjectStore) -> list[ObjectMeta]:
-        return list(next(iter(store.list(chunk_size=SEVERAL_KEYS)), ()))
+        return interruptibly(lambda: list(next(iter(store.list(chunk_size=SEVERAL_KEYS)), ())))
 
     async def list_while(
         self,
@@ -132,12 +132,13 @@ class BlockingCalls:
         offset: str | None,
         take: Callable[[Sequence[ObjectMeta]], bool],
     ) -> None:
-        for page in store.list(prefix, offset=offset, chunk_size=KEYS_OF_PAGE):
+        pages = iter(store.list(prefix, offset=offset, chunk_size=KEYS_OF_PAGE))
+        while (page := interruptibly(lambda: next(pages, None))) is not None:
             if not take(page):
                 return
 
     async def delete(self, store: ObjectStore, keys: list[str]) -> None:
-        store.delete(keys)
+        interruptibly(lambda: store.delete(keys))
 
     async def each(
         self, function: Callable[[Item], Coroutine[Any, Any, Result]], items: Sequence[Item]
@@ -147,7 +148,7 @@ class BlockingCalls:
         check_obstore_is_ours()  # a forked child has the pool, but none of its threads
         with self._lock:
             if self._pool is None:
-                self._pool = ThreadPoolExecutor(self._num_threads, "icefloe-storage")
+                self._pool = DaemonThreads(self._num_threads, "icefloe-storage")
         # Spans of requests belong to the span of the operation that made them.
         context = copy_context() if is_tracing() else None
 

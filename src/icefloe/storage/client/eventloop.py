@@ -7,13 +7,12 @@ by several.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from icefloe.storage.client.calls import KEYS_OF_PAGE, MAX_THREADS, SEVERAL_KEYS
-from icefloe.storage.process_forks import repair_after_fork
+from icefloe.storage.client.calls import KEYS_OF_PAGE, SEVERAL_KEYS
+from icefloe.storage.client.interruptible import MAX_THREADS, DaemonThreads
 
 if TYPE_CHECKING:
     from obstore import Bytes, GetOptions, GetResult, ObjectMeta, PutResult
@@ -134,7 +133,7 @@ class EventLoopCalls:
         task.add_done_callback(finish)
 
     async def call(self, function: Callable[[], Result]) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(_threads.pool(), function)
+        return await asyncio.get_running_loop().run_in_executor(_threads, function)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -166,22 +165,5 @@ async def _answer(
             answer.set_result(outcome)
 
 
-class _Threads:
-    """Threads for what blocks, more than asyncio's own few: most of them wait for a server."""
-
-    def __init__(self) -> None:
-        self.after_fork_in_child()
-        repair_after_fork(self)
-
-    def after_fork_in_child(self) -> None:
-        self._lock = threading.Lock()
-        self._pool: ThreadPoolExecutor | None = None
-
-    def pool(self) -> ThreadPoolExecutor:
-        with self._lock:
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(MAX_THREADS, "icefloe-reads")
-            return self._pool
-
-
-_threads = _Threads()
+_threads = DaemonThreads(MAX_THREADS, "icefloe-reads")
+"""For what blocks, more than asyncio's own few: most of them wait for a server."""

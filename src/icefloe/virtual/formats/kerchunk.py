@@ -18,7 +18,6 @@ import json
 import math
 import os
 from collections.abc import AsyncIterator, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +36,7 @@ from zarr.abc.store import (
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 
 from icefloe.errors import IcefloeError
+from icefloe.storage.client.interruptible import DaemonThreads
 from icefloe.virtual.formats.chunk_keys import ChunkKeys
 from icefloe.virtual.formats.kerchunk_entries import (
     METADATA_NAMES,
@@ -242,8 +242,8 @@ class _Placer:
         new = [location for location in locations if location not in self._versions]
         try:
             if len(new) > 1 and local_path(new[0]) is None:
-                with ThreadPoolExecutor(READS_AT_ONCE) as pool:
-                    found = list(pool.map(self._access.look, new))
+                pool = DaemonThreads(READS_AT_ONCE, "icefloe-reads")
+                found = list(pool.map(self._access.look, new))
             else:
                 found = list(map(self._access.look, new))
         except IcefloeError as error:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from zarr.dtype import parse_dtype
 
 from icefloe.geometry import Slices, chunks_of, cut, inside
+from icefloe.storage.client.interruptible import DaemonThreads
 from icefloe.storage.run import run_blocking
 from icefloe.store.operations import set_key
 from icefloe.store.zarr_store import IcechunkStore
@@ -109,7 +110,7 @@ class _Storing:
         self._dtype = kind.to_native_dtype().newbyteorder("<")
         self._fill = np.asarray(fill, self._dtype)
         self._store, self._array, self._encode = store, array, encode
-        self._pool = ThreadPoolExecutor(STORING_THREADS)
+        self._pool = DaemonThreads(STORING_THREADS, "icefloe-stores")
         self._waiting: deque[tuple[Future[None], int]] = deque()
         self._waiting_bytes = 0
 
@@ -121,7 +122,9 @@ class _Storing:
             while self._waiting and failed is None:
                 self._wait()
         finally:
-            self._pool.shutdown(cancel_futures=True)
+            left = [done for done, _ in self._waiting if not done.cancel()]
+            if failed is not KeyboardInterrupt:
+                wait(left)
 
     def add(self, region: Slices, block: NDArray[Any]) -> None:
         """Store the chunks of a region."""

@@ -24,6 +24,7 @@ import obstore
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
 from icefloe.storage.client.connect import Connection, connect
 from icefloe.storage.client.failures import ClientError, translated
+from icefloe.storage.client.interruptible import interruptibly
 from icefloe.storage.constructors.urls import storage_from_url
 from icefloe.storage.places.locations import (
     AzureLocation,
@@ -36,7 +37,7 @@ from icefloe.virtual.model.description import SourceVersion
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
-    from obstore import ObjectMeta
+    from obstore import GetResult, ObjectMeta
 
 FIRST_BLOCK_BYTES = 1 << 20
 BLOCK_BYTES = 1 << 18
@@ -127,7 +128,7 @@ class SourceAccess:
             return SourceVersion(state.st_size, None, math.ceil(state.st_mtime))
         connection, key = self.remote(location)
         try:
-            return object_version(obstore.head(connection.reader(), key))
+            return object_version(interruptibly(lambda: obstore.head(connection.reader(), key)))
         except ClientError as error:
             raise _translated(error, key, connection) from error
 
@@ -149,7 +150,7 @@ class SourceAccess:
             connection, key = self.remote(location)
             options: Any = {} if length is None else {"range": (offset, offset + length)}
             try:
-                data = bytes(obstore.get(connection.reader(), key, options=options).bytes())
+                data = get_bytes(connection.reader(), key, options)
             except ClientError as error:
                 raise _translated(error, key, connection) from error
         if length is not None and len(data) != length:
@@ -158,6 +159,11 @@ class SourceAccess:
                 ErrorKind.INVALID_OBJECT_SIZE,
             )
         return data
+
+
+def get_bytes(store: Any, key: str, options: Any = None) -> bytes:
+    """An object or part of it; errors are obstore's."""
+    return interruptibly(lambda: bytes(obstore.get(store, key, options=options).bytes()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,13 +202,17 @@ class BlockReader(io.RawIOBase):
         try:
             try:
                 options: Any = {"range": (0, FIRST_BLOCK_BYTES)}
-                result = obstore.get(self._connection.reader(), self._key, options=options)
+                result = self._get(options)
             except obstore.exceptions.NotSupportedError:
                 # Servers without ranges send all of it.
-                result = obstore.get(self._connection.reader(), self._key)
-            return bytes(result.bytes()), result.meta
+                result = self._get({})
+            return bytes(interruptibly(result.bytes)), result.meta
         except ClientError as error:
             raise _translated(error, self._key, self._connection) from error
+
+    def _get(self, options: Any) -> GetResult:
+        store, key = self._connection.reader(), self._key
+        return interruptibly(lambda: obstore.get(store, key, options=options))
 
     def readable(self) -> bool:
         return True
@@ -261,7 +271,7 @@ class BlockReader(io.RawIOBase):
             options["if_match"] = self.version.etag
         try:
             store = self._connection.reader()
-            data = bytes(obstore.get(store, self._key, options=options).bytes())
+            data = get_bytes(store, self._key, options)
         except obstore.exceptions.PreconditionError as error:
             raise StorageError(
                 f"{self._key!r} in {self._connection.location} was replaced while it was read",

@@ -7,7 +7,6 @@ import math
 import os
 from bisect import bisect_left
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,9 @@ from zarr.storage import ObjectStore
 from icefloe.errors import ErrorKind, StorageError
 from icefloe.storage.client.connect import Connection
 from icefloe.storage.client.failures import ClientError, translated
+from icefloe.storage.client.interruptible import DaemonThreads, interruptibly
 from icefloe.virtual.model.description import SourceError, SourceVersion
-from icefloe.virtual.places.access import SourceAccess, local_path
+from icefloe.virtual.places.access import SourceAccess, get_bytes, local_path
 
 READS_AT_ONCE = 16
 
@@ -75,7 +75,7 @@ class Place:
                 return None
         assert self._connection is not None
         try:
-            return bytes(obstore.get(self._connection.reader(), self.name(key)).bytes())
+            return get_bytes(self._connection.reader(), self.name(key))
         except FileNotFoundError:
             return None
         except ClientError as error:
@@ -83,8 +83,7 @@ class Place:
 
     def read_many(self, keys: list[str]) -> list[bytes]:
         """Several objects that are there, some at once."""
-        with ThreadPoolExecutor(READS_AT_ONCE) as pool:
-            found = list(pool.map(self.find, keys))
+        found = list(DaemonThreads(READS_AT_ONCE, "icefloe-reads").map(self.find, keys))
         for key, data in zip(keys, found, strict=True):
             if data is None:
                 raise SourceError(f"{self.location}: {key!r} disappeared while it was scanned")
@@ -117,7 +116,8 @@ class Place:
         skipped = len(self._prefix) + 1 if self._prefix else 0
         try:
             store = self._connection.reader()
-            for batch in obstore.list(store, self._prefix or None, chunk_size=1000):
+            pages = iter(obstore.list(store, self._prefix or None, chunk_size=1000))
+            while (batch := interruptibly(lambda: next(pages, None))) is not None:
                 for meta in batch:
                     seconds = math.ceil(meta["last_modified"].timestamp())
                     yield meta["path"][skipped:], meta["size"], meta["e_tag"], seconds
@@ -138,7 +138,8 @@ class Place:
             )
         try:
             prefix = self.name(folder).strip("/") or None
-            found = obstore.list_with_delimiter(self._connection.reader(), prefix)
+            store = self._connection.reader()
+            found = interruptibly(lambda: obstore.list_with_delimiter(store, prefix))
         except ClientError as error:
             raise self._told(error, "list", folder) from error
         folders = [path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"]]
