@@ -25,7 +25,7 @@ NO_PYTHON = fi; done; \
 	     "(from your system's packages, pyenv or python.org), or name it with PYTHON=..." >&2; exit 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test long oldest check format fuzz bench clean
+.PHONY: help setup demo test browser long oldest check format fuzz bench clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,10 @@ demo: setup ## files become a versioned dataset with Spark, asked in SQL
 
 test: setup ## every test but the longest
 	$(PY) -m pytest -n 2 --dist worksteal $(ARGS) tests
+
+browser: setup ## the tests of the web page in Chromium; installs it if it can
+	$(PY) tools/find_browser.py --install
+	ICEFLOE_BROWSER_TESTS=required $(PY) -m pytest $(ARGS) tests/ui
 
 long: setup ## the tests that take minutes and are left out of make test
 	$(PY) -m pytest -n 2 --dist worksteal -m long $(ARGS) tests

@@ -130,7 +130,7 @@ def test_repositories_sessions_and_history(storage: icefloe.Storage) -> None:
     assert "name: create_tag" in "".join(map(repr, repo.feature_flags()))
     svg = repo.ancestry_graph()._repr_svg_()
     assert svg.count("<circle") == 2
-    assert svg.count("<line") == 1
+    assert svg.count("<path") == 1
     assert "&lt;first&gt;" in svg
     assert "(main)" in svg
 

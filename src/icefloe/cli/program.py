@@ -25,6 +25,7 @@ _COMMANDS = {
     "refs": ("branch", "tag", "reset"),
     "nodes": ("tree", "chunks"),
     "settings": ("config", "metadata", "status"),
+    "ui": ("ui",),
 }
 """By file of `commands`. A file is imported when one of its commands is called."""
 _FILE_OF = {name: file for file, names in _COMMANDS.items() for name in names}

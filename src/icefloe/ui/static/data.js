@@ -1,0 +1,215 @@
+// The tree of a snapshot, and one node of it.
+
+import { copyable, count, empty, facts, failed, fill, get, h, jsonTree, loading, number } from "/static/dom.js";
+import { VirtualList } from "/static/lists.js";
+
+const PAGE = 200;
+
+export async function dataView(box, app) {
+  const panel = h("section", { class: "pane node", "aria-label": "Node" });
+  const tree = new TreeList(app);
+  fill(box, h("div", { class: "split data" },
+    h("section", { class: "pane side" }, tree.filter, tree.list.element), panel));
+  let shown = "";
+  let asked = 0;
+  let inner = {};
+
+  async function show() {
+    const { snapshot } = app.state;
+    const key = JSON.stringify([snapshot, app.state.path]);
+    if (key === shown) { inner.update?.(); return; }
+    asked += 1;
+    const mine = asked;
+    shown = key;
+    try {
+      await tree.open(snapshot);
+      const about = await get("snapshot", { snapshot });
+      if (about.groups + about.arrays === 0) {
+        fill(panel, empty(h("h2", {}, "Nothing here yet"), h("p", {}, "This snapshot has no groups and no arrays. Open the repository with Zarr or xarray, write and commit, then read it again with ", h("kbd", {}, "r"), ".")));
+        return;
+      }
+      const path = app.state.path ?? about.first_array ?? "/";
+      await tree.openTo(path);
+      const node = await get("node", { snapshot, path });
+      if (mine !== asked) return;
+      tree.mark(path);
+      inner = drawNode(panel, node, app) ?? {};
+    } catch (error) {
+      if (mine === asked) fill(panel, failed(error), app.state.path && h("p", {}, h("a", { href: app.link({ path: "/" }) }, "Go to the root group")));
+    }
+  }
+
+  fill(panel, loading());
+  await show();
+  return { update: show };
+}
+
+// Entries of the flat list: {path, name, depth, children, shape, open, kids}, or {parent, at} until fetched.
+class TreeList {
+  constructor(app) {
+    this.app = app;
+    this.flat = [];
+    this.snapshot = null;
+    this.opened = new Set(["/"]);
+    this.list = new VirtualList({
+      rows: { total: 0, row: (at) => this.row(at) }, height: 26, label: "Groups and arrays",
+      draw: (entry) => this.draw(entry),
+      choose: (entry) => { if (entry?.path) this.app.go({ path: entry.path }, { keep: true }); },
+      key: (event, entry, at) => this.press(event, entry, at),
+    });
+    this.filter = h("input", {
+      type: "search", class: "filter", placeholder: "Filter by name ( / )", "aria-label": "Filter nodes by name",
+      oninput: () => this.search(), id: "filter",
+    });
+  }
+
+  async open(snapshot) {
+    if (this.snapshot === snapshot) return;
+    this.snapshot = snapshot;
+    this.root = { path: "/", name: "/", depth: 0, children: null, open: true };
+    await this.expand(this.root);
+    if (this.filter.value) await this.search();
+    else this.rebuild();
+  }
+
+  async expand(entry) {
+    const answer = await get("children", { snapshot: this.snapshot, path: entry.path, offset: 0, limit: PAGE });
+    entry.children = answer.total;
+    entry.kids = Array.from({ length: answer.total }, (_, at) => ({ parent: entry, at }));
+    this.take(entry, answer);
+    entry.open = true;
+    this.opened.add(entry.path);
+    // Groups that were open in the snapshot shown before stay open.
+    await Promise.all(entry.kids.filter((kid) => kid.children && this.opened.has(kid.path)).map((kid) => this.expand(kid)));
+  }
+
+  // Open the groups above a path, as far as they are among the first of their group.
+  async openTo(path) {
+    if (this.filter.value) return;
+    let changed = false;
+    let entry = this.root;
+    while (entry && entry.path !== path) {
+      if (!entry.open) { if (entry.kids) entry.open = true; else await this.expand(entry); changed = true; }
+      entry = entry.kids.find((kid) => kid.path === path || (kid.path && path.startsWith(`${kid.path}/`)));
+    }
+    if (changed) this.rebuild();
+  }
+
+  take(entry, answer) {
+    answer.rows.forEach((row, at) => Object.assign(entry.kids[answer.offset + at], row, { depth: entry.depth + 1 }));
+  }
+
+  row(at) {
+    const entry = this.flat[at];
+    if (entry.path === undefined) this.fetch(entry);
+    return entry.path === undefined ? undefined : entry;
+  }
+
+  async fetch({ parent, at }) {
+    const offset = Math.floor(at / PAGE) * PAGE;
+    parent.asked ??= new Set();
+    if (parent.asked.has(offset)) return;
+    parent.asked.add(offset);
+    this.take(parent, await get("children", { snapshot: this.snapshot, path: parent.path, offset, limit: PAGE }));
+    this.list.refresh();
+  }
+
+  rebuild() {
+    this.flat = [];
+    const walk = (entry) => {
+      this.flat.push(entry);
+      if (entry.open) entry.kids?.forEach(walk);
+    };
+    walk(this.root);
+    this.show();
+  }
+
+  show() {
+    this.list.rows.total = this.flat.length;
+    this.list.refresh();
+    this.mark(this.marked);
+  }
+
+  async search() {
+    const wanted = this.filter.value.trim();
+    if (!wanted) { this.rebuild(); return; }
+    const { rows, total } = await get("search", { snapshot: this.snapshot, q: wanted });
+    if (this.filter.value.trim() !== wanted) return;
+    this.flat = rows.map((row) => ({ ...row, name: row.path, depth: 0, found: true }));
+    if (total > rows.length) this.flat.push({ name: `… ${number(total - rows.length)} more`, path: null, depth: 0, found: true });
+    this.show();
+  }
+
+  async toggle(entry) {
+    if (entry.open) { entry.open = false; this.opened.delete(entry.path); } else if (entry.kids) { entry.open = true; this.opened.add(entry.path); } else await this.expand(entry);
+    this.rebuild();
+  }
+
+  mark(path) {
+    this.marked = path;
+    const at = this.flat.findIndex((entry) => entry.path === path);
+    this.list.select(at);
+    if (at >= 0) this.list.reveal(at);
+  }
+
+  draw(entry) {
+    const isArray = entry.shape !== undefined;
+    const twist = !isArray && !entry.found && entry.children !== 0;
+    return h("div", { class: `entry ${isArray ? "array" : "group"}`, style: { paddingLeft: `${8 + entry.depth * 16}px` }, title: entry.path ?? "" },
+      h("button", {
+        class: "twist", type: "button", tabIndex: -1, "aria-label": entry.open ? "Close" : "Open",
+        style: { visibility: twist ? "visible" : "hidden" },
+        onclick: (event) => { event.stopPropagation(); this.toggle(entry); },
+      }, entry.open ? "▾" : "▸"),
+      h("span", { class: "glyph", "aria-hidden": "true" }, isArray ? "▦" : "▢"),
+      h("span", { class: "name" }, entry.name),
+      isArray && h("span", { class: "shape" }, entry.shape.length ? entry.shape.map(number).join(" × ") : "scalar"));
+  }
+
+  press(event, entry) {
+    if (!entry || entry.shape !== undefined || entry.found) return false;
+    const wants = { ArrowRight: true, ArrowLeft: false, Enter: !entry.open }[event.key];
+    if (wants === undefined) return false;
+    if (Boolean(entry.open) !== wants && entry.children !== 0) this.toggle(entry);
+    return true;
+  }
+}
+
+const VIEWS = [["metadata", "Metadata"]];
+
+function drawNode(panel, node, app) {
+  const isArray = node.type === "array";
+  fill(panel,
+    h("h2", { class: "bar" }, h("span", { class: "path" }, node.path), h("span", { class: "muted" }, isArray ? `${typeText(node.data_type)} array` : "group")),
+    drawMetadata(node, app));
+  return {};
+}
+
+function typeText(type) {
+  return typeof type === "string" ? type : type?.name ?? JSON.stringify(type);
+}
+
+function drawMetadata(node) {
+  const isArray = node.type === "array";
+  const attributes = node.attributes ?? {};
+  const some = Object.keys(attributes).length;
+  return h("div", { class: "metadata" },
+    facts([
+      ["Path", copyable(node.path)],
+      ["Node id", h("code", {}, node.id)],
+      ...(isArray ? [
+        ["Data type", typeText(node.data_type)],
+        ["Shape", shapeText(node)],
+        ["Chunks", node.chunk_shape ? `${node.chunk_shape.map(number).join(" × ")}, a grid of ${node.num_chunks.map(number).join(" × ")}` : null],
+        ["Fill value", JSON.stringify(node.fill_value)],
+        ["Stored in", count(node.num_manifests, "manifest")],
+      ] : []),
+    ]),
+    h("section", {}, h("h3", {}, "Attributes"), some ? jsonTree(attributes) : empty("No attributes.")),
+    h("section", {}, h("h3", {}, "zarr.json"), jsonTree(node.document)));
+}
+
+export function shapeText(node) {
+  if (!node.shape.length) return "scalar";
+  return node.shape.map((length, at) => `${node.dimension_names[at] ? `${node.dimension_names[at]} ` : ""}${number(length)}`).join(" × ");
+}

@@ -1,0 +1,113 @@
+"""The nodes of a snapshot: children of a group by page, nodes by a part of their path, one node."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from icefloe import paths
+from icefloe.errors import InvalidInputError, NodeNotFoundError
+from icefloe.format.snapshot.nodes import ArrayData, Node, NodeTable
+
+_MOST_FOUND = 500
+_ATTRIBUTES = "attributes"
+
+
+class Tree:
+    """Rows of a table of nodes by the path of their parent."""
+
+    def __init__(self, nodes: NodeTable) -> None:
+        self._nodes = nodes
+        self._lowered: list[str] | None = None
+        self._children: dict[str, list[int]] = {}
+        for row, path in enumerate(nodes.path):
+            if path != paths.ROOT:
+                self._children.setdefault(_parent(path), []).append(row)
+        for rows in self._children.values():  # groups first, as in a file browser
+            rows.sort(key=lambda row: (bool(nodes.is_array[row]), nodes.path[row]))
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    @property
+    def num_arrays(self) -> int:
+        return int(self._nodes.is_array.sum())
+
+    @property
+    def first_array(self) -> str | None:
+        """The array that a page shows first: the one with most dimensions."""
+        nodes = self._nodes
+        if not nodes.is_array.any():
+            return None
+        arrays = nodes.is_array.nonzero()[0].tolist()
+        dimensions = nodes.num_dimensions.tolist()
+        best = max(range(len(arrays)), key=lambda at: min(dimensions[at], 3))
+        return nodes.path[arrays[best]]
+
+    def page(self, parent: str, offset: int, limit: int) -> dict[str, Any]:
+        """Some children of a group, and how many there are. A new repository has no root group."""
+        rows = self._children.get(parent, [])
+        if not rows and parent != paths.ROOT and self._nodes.find(parent) is None:
+            raise NodeNotFoundError(f"no node at {parent!r}")
+        return {
+            "total": len(rows),
+            "offset": offset,
+            "rows": [self._brief(row) for row in rows[offset : offset + limit]],
+        }
+
+    def search(self, part: str) -> dict[str, Any]:
+        """Nodes whose path has this part, whatever its case."""
+        if self._lowered is None:
+            self._lowered = [path.lower() for path in self._nodes.path]
+        wanted = part.lower()
+        found = [row for row, path in enumerate(self._lowered) if wanted in path]
+        return {"total": len(found), "rows": [self._brief(row) for row in found[:_MOST_FOUND]]}
+
+    def _brief(self, row: int) -> dict[str, Any]:
+        node = self._nodes.node(row)
+        shown: dict[str, Any] = {
+            "path": node.path,
+            "name": paths.name(node.path) or node.path,
+            "children": len(self._children.get(node.path, ())),
+        }
+        if node.array is not None:
+            shown["shape"] = [one.array_length for one in node.array.shape]
+        return shown
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0] or paths.ROOT
+
+
+def describe_node(node: Node) -> dict[str, Any]:
+    """Everything a snapshot knows of a node."""
+    document = json.loads(node.user_data)
+    if not isinstance(document, dict):
+        raise InvalidInputError(f"the metadata of {node.path!r} is no JSON object")
+    attributes = document.pop(_ATTRIBUTES, {})
+    shown: dict[str, Any] = {
+        "path": node.path,
+        "id": node.id.text,
+        "type": "group" if node.array is None else "array",
+        "attributes": attributes,
+        "document": document,
+    }
+    if node.array is not None:
+        shown |= _describe_array(node.array, document)
+    return shown
+
+
+def _describe_array(array: ArrayData, document: dict[str, Any]) -> dict[str, Any]:
+    grid = document.get("chunk_grid")
+    configuration = grid.get("configuration", {}) if isinstance(grid, dict) else {}
+    names = array.dimension_names or (None,) * len(array.shape)
+    return {
+        "data_type": document.get("data_type"),
+        "fill_value": document.get("fill_value"),
+        "codecs": document.get("codecs"),
+        "shape": [one.array_length for one in array.shape],
+        "chunk_shape": configuration.get("chunk_shape"),
+        "num_chunks": [one.num_chunks for one in array.shape],
+        "dimension_names": list(names),
+        "num_manifests": len(array.manifests),
+    }
