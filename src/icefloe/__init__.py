@@ -85,6 +85,11 @@ if TYPE_CHECKING:
         StorageError,
         UnknownOutcomeError,
     )
+    from icefloe.exports.objects import ExportReport
+    from icefloe.exports.parquet_files import export_parquet
+    from icefloe.exports.plain_zarr import export_zarr
+    from icefloe.exports.repository_copy import export_repository
+    from icefloe.exports.virtual_to_native import MaterializeReport, materialize
     from icefloe.ids import FIRST_SNAPSHOT_ID, ChunkId, ManifestId, NodeId, ObjectId, SnapshotId
     from icefloe.ingests import ingest
     from icefloe.legacy.generation import Generation
@@ -188,6 +193,13 @@ __all__ = [
     "Progress",
     # seeing what it does
     "log_to_stderr",
+    # copies
+    "ExportReport",
+    "MaterializeReport",
+    "export_parquet",
+    "export_repository",
+    "export_zarr",
+    "materialize",
     # storage
     "Storage",
     "http_storage",
@@ -359,6 +371,11 @@ _NAMES_OF = {
         "StorageError",
         "UnknownOutcomeError",
     ),
+    "exports.virtual_to_native": ("MaterializeReport", "materialize"),
+    "exports.objects": ("ExportReport",),
+    "exports.parquet_files": ("export_parquet",),
+    "exports.repository_copy": ("export_repository",),
+    "exports.plain_zarr": ("export_zarr",),
     "ids": ("FIRST_SNAPSHOT_ID", "ChunkId", "ManifestId", "NodeId", "ObjectId", "SnapshotId"),
     "ingests": ("ingest",),
     "legacy.generation": ("Generation",),

@@ -11,9 +11,9 @@ import pytest
 import zarr
 
 from icefloe import InvalidInputError, NodeNotFoundError, Repository
+from icefloe.scans.choose_scan import plan_read
 from icefloe.scans.options import options_from_text
 from icefloe.scans.pinned import pin
-from icefloe.spark.reads.reading import plan_read
 from tests.spark.datasets import (
     WEATHER_ENCODING,
     as_frame,

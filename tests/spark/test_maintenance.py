@@ -149,6 +149,25 @@ def test_materialize(spark: SparkSession, world: World) -> None:
 
 
 @pytest.mark.long
+def test_materialize_is_that_of_one_process(
+    spark: SparkSession, made: Path, tmp_path: Path
+) -> None:
+    wishes: Any = {"chunks": {"a/virtual": (4, 10)}, "arrays": ["a/virtual", "a/native"]}
+    found = []
+    for name in ("spark", "alone"):
+        repo = copied(made / "1", tmp_path / name).open()
+        expected = contents(repo.readonly_session("main").store)
+        if name == "spark":
+            report = maintenance.materialize(spark, repo, **wishes)
+        else:
+            report = icefloe.materialize(repo, **wishes)
+        assert equal(contents(repo.readonly_session("main").store), expected)
+        messages = [entry.message for entry in repo.ancestry(branch="main")]
+        found.append((report.chunks, report.num_bytes, messages))
+    assert found[0] == found[1]
+
+
+@pytest.mark.long
 def test_materialize_stores_arrays_anew(spark: SparkSession, world: World) -> None:
     expected = contents(world.open().readonly_session("main").store)
     repo = world.open()
@@ -185,26 +204,30 @@ def test_export_zarr(spark: SparkSession, world: World, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_export_repository(spark: SparkSession, world: World, tmp_path: Path) -> None:
+@pytest.mark.parametrize("spec", [1, 2])
+def test_export_repository(spark: SparkSession, made: Path, tmp_path: Path, spec: int) -> None:
+    world = copied(made / str(spec), tmp_path)
     repo = world.open()
-    target = local_filesystem_storage(str(tmp_path / "copy"), durable=False)
-    first = maintenance.export_repository(spark, repo, target)
-    copy = World(tmp_path / "copy", world.sources)
-    assert copy.open().verify(virtual_sources=True).is_healthy
-    session = repo.writable_session("main")
-    zarr.open_array(session.store, path="a/native", mode="r+")[5] = 99
-    session.commit("later")
-    second = maintenance.export_repository(spark, repo, target)
-    assert 5 <= second.objects < first.objects
-    lines = [[entry.id for entry in one.open().ancestry(branch="main")] for one in (world, copy)]
-    assert lines[0] == lines[1]
-    found = contents(copy.open().readonly_session("main").store)
-    assert equal(found, contents(repo.readonly_session("main").store))
+    places = {name: tmp_path / name for name in ("copy", "twin")}
+    targets = {name: local_filesystem_storage(str(places[name]), durable=False) for name in places}
+    copy = World(places["copy"], world.sources)
+    for turn in range(2):
+        report = maintenance.export_repository(spark, repo, targets["copy"])
+        assert report == icefloe.export_repository(repo, targets["twin"])
+        assert copy.bytes_of_all() == World(places["twin"], world.sources).bytes_of_all()
+        assert copy.open().verify(virtual_sources=True).is_healthy
+        lines = [
+            [entry.id for entry in one.open().ancestry(branch="main")] for one in (world, copy)
+        ]
+        assert lines[0] == lines[1]
+        session = repo.writable_session("main")
+        zarr.open_array(session.store, path="a/native", mode="r+")[5] = 99 + turn
+        session.commit("later")
     session = copy.open().writable_session("main")
     zarr.open_array(session.store, path="a/native", mode="r+")[5] = 98
     session.commit("in the copy")
     with pytest.raises(icefloe.ConflictError, match="no earlier state"):
-        maintenance.export_repository(spark, repo, target)
+        maintenance.export_repository(spark, repo, targets["copy"])
 
 
 @pytest.mark.long
@@ -215,3 +238,8 @@ def test_export_parquet(spark: SparkSession, world: World, tmp_path: Path) -> No
     total = found.selectExpr("sum(native)").collect()[0][0]
     expected = contents(world.open().readonly_session("main").store, "a/native")[0].sum()
     assert total == expected
+    alone = tmp_path / "alone"
+    icefloe.export_parquet(world.open(), str(alone), group="a", variables=["native"])
+    order = ["axis_0", "axis_1"] if "axis_0" in found.columns else found.columns
+    rows = [frame.sort(*order).toArrow() for frame in (found, spark.read.parquet(str(alone)))]
+    assert rows[0].equals(rows[1])

@@ -13,10 +13,10 @@ import zarr
 from icefloe import InvalidInputError, Repository
 from icefloe.scans.blocks import plan_blocks, slabs
 from icefloe.scans.cells import Cells
+from icefloe.scans.choose_scan import plan_read
 from icefloe.scans.options import read_options
 from icefloe.scans.pinned import pin
 from icefloe.scans.where import Condition, parse_where
-from icefloe.spark.reads.reading import plan_read
 from tests.spark.datasets import WEATHER_ENCODING, pd, rows, rows_of, scan_of, weather, write, xr
 
 

@@ -10,15 +10,12 @@
 Objects and references are rows of DataFrames. The driver holds refs, snapshots and results.
 """
 
+from icefloe.exports.objects import ExportReport
+from icefloe.exports.virtual_to_native import MaterializeReport
 from icefloe.spark.maintenance.collect_rows import garbage_collect
 from icefloe.spark.maintenance.count_bytes import storage_stats
-from icefloe.spark.maintenance.export import (
-    ExportReport,
-    export_parquet,
-    export_repository,
-    export_zarr,
-)
-from icefloe.spark.maintenance.materialize import MaterializeReport, materialize
+from icefloe.spark.maintenance.export import export_parquet, export_repository, export_zarr
+from icefloe.spark.maintenance.materialize import materialize
 from icefloe.spark.maintenance.rewrite_pieces import rewrite_manifests
 from icefloe.spark.maintenance.verify_rows import verify
 

@@ -10,10 +10,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from icefloe.api.repository import Repository
 from icefloe.errors import InvalidInputError
-from icefloe.scans.cells import plan_cells
-from icefloe.scans.chunk_rows import plan_chunk_rows
-from icefloe.scans.options import DEFAULT_SPLIT_BYTES, ReadOptions, read_options
-from icefloe.scans.pinned import PinnedSnapshot, as_repository, pin
+from icefloe.scans.choose_scan import plan_read
+from icefloe.scans.options import DEFAULT_SPLIT_BYTES, read_options
+from icefloe.scans.pinned import as_repository, pin
 from icefloe.scans.scan import Scan, read_numbered
 from icefloe.scans.where import Where
 from icefloe.spark.runtime.spark_session import parallelism
@@ -86,13 +85,6 @@ def read(
         as_repository(repository), branch=branch, tag=tag, snapshot_id=snapshot_id, as_of=as_of
     )
     return to_dataframe(spark, plan_read(pinned, options))
-
-
-def plan_read(source: PinnedSnapshot, options: ReadOptions) -> Scan:
-    """The scan that a read asks for."""
-    if options.layout == "chunks":
-        return plan_chunk_rows(source, options)
-    return plan_cells(source, options)
 
 
 def to_dataframe(spark: SparkSession, scan: Scan) -> DataFrame:

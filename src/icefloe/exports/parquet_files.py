@@ -1,0 +1,97 @@
+"""`export_parquet`: the cells of a group as Parquet files, one for each piece of the scan."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+
+from icefloe.api.maintenance_values import reporter
+from icefloe.errors import InvalidInputError
+from icefloe.exports.objects import ExportReport, as_repository, target_driver
+from icefloe.scans.choose_scan import plan_read
+from icefloe.scans.options import read_options
+from icefloe.scans.pinned import pin
+from icefloe.storage.driver import Driver, find_object
+from icefloe.storage.run import run_blocking
+
+if TYPE_CHECKING:
+    from icefloe.api.repository import Repository
+    from icefloe.maintenance.progress import Report
+    from icefloe.storage.spec import Storage
+
+_NOTE = "_icefloe_export"
+_DONE = "_SUCCESS"
+
+
+def export_parquet(
+    repository: Repository | str,
+    target: Storage | str,
+    *,
+    branch: str | None = None,
+    tag: str | None = None,
+    snapshot_id: str | None = None,
+    as_of: datetime | None = None,
+    progress: Report | None = None,
+    **options: Any,
+) -> ExportReport:
+    """Write the cells of a group as Parquet files: one row per cell, as `icefloe.spark.read` has.
+
+    After an interruption, repeat the call with the same arguments: files that are there are not
+    written again. `_SUCCESS` comes last. Files whose names start with `_` are no data to readers of
+    Parquet.
+
+    Args:
+        repository: a `Repository`, or a URL as for `storage_from_url`.
+        target: a storage or its URL; empty, or with the files of an interrupted call.
+        branch: `main` unless another ref is given.
+        as_of: with a branch, its newest snapshot at that time.
+        progress: called regularly with a `Progress`. Without it, a terminal shows a bar.
+        options: `group`, `variables`, `dims`, `layout`, `where`, `columns`, `missing`, `decode` and
+            `split_size` of `icefloe.spark.read`.
+
+    Raises:
+        InvalidInputError: something cannot be read as asked for, or the target has something else.
+    """
+    opened = as_repository(repository)
+    source = pin(opened, branch=branch, tag=tag, snapshot_id=snapshot_id, as_of=as_of)
+    wanted = read_options(**options)
+    scan = plan_read(source, wanted)
+    driver = target_driver(target)
+    note = f"{source.snapshot_id} {hashlib.sha256(repr(wanted).encode()).hexdigest()}".encode()
+    there = _begin(driver, note)
+    objects = size = 0
+    with reporter(progress) as report:
+        for number in range(max(scan.num_partitions, 1)):
+            report.tell("writing files", number, scan.num_partitions)
+            key = f"part-{number:05d}.parquet"
+            if key in there:
+                continue
+            buffer = io.BytesIO()
+            with pq.ParquetWriter(buffer, scan.schema, compression="zstd") as writer:
+                for batch in scan.read(number) if scan.num_partitions else ():
+                    writer.write_batch(batch)
+            data = buffer.getvalue()
+            run_blocking(driver.put(key, data))
+            objects += 1
+            size += len(data)
+    run_blocking(driver.sync())
+    run_blocking(driver.put(_DONE, b""))
+    return ExportReport(objects, size)
+
+
+def _begin(driver: Driver, note: bytes) -> set[str]:
+    """The files that an interrupted call has left. Refuses a target with something else."""
+    there = {found.key for found in run_blocking(driver.list(""))}
+    found = run_blocking(find_object(driver, _NOTE, needs_bucket=False))
+    if there and (found is None or found[0] != note):
+        raise InvalidInputError(
+            f"the target is not empty (it has {min(there)!r}), and no export of this snapshot with "
+            "these arguments was begun there; choose an empty place"
+        )
+    if found is None:
+        run_blocking(driver.put(_NOTE, note))
+    return there

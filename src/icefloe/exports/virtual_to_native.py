@@ -1,0 +1,357 @@
+"""`materialize`: virtual chunks become chunks of the repository, or arrays are stored anew.
+
+Work is committed in parts. Committed chunks are native, so a repeated call only looks for the
+virtual chunks that are left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import zarr
+
+from icefloe import geometry
+from icefloe.api.maintenance_values import reporter
+from icefloe.changes.solvers import ConflictDetector
+from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError
+from icefloe.exports.objects import as_repository
+from icefloe.exports.plain_zarr import slices
+from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRefs
+from icefloe.ids import ChunkId, ManifestId, NodeId
+from icefloe.maintenance.read_chunks import fetch_all
+from icefloe.repo import packing
+from icefloe.storage.run import run_blocking
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from icefloe.api.repository import Repository
+    from icefloe.api.session import Session
+    from icefloe.format.snapshot.file import Snapshot
+    from icefloe.format.snapshot.nodes import Node
+    from icefloe.maintenance.progress import Report
+    from icefloe.repo.handle import RepoHandle
+    from icefloe.repo.workspace import Workspace
+
+CHUNKS_A_COMMIT = 1 << 20
+_CHUNKS_AN_ITEM = 256
+_BYTES_AT_ONCE = 64 << 20
+MESSAGE = "virtual chunks become native"
+
+
+class MaterializeReport(NamedTuple):
+    """The chunks that became native, their bytes, and the ids of the commits, oldest first."""
+
+    chunks: int
+    num_bytes: int
+    snapshot_ids: tuple[str, ...]
+
+
+class ManifestOfArray(NamedTuple):
+    """One manifest of an array."""
+
+    path: str
+    number: int
+    manifest_id: bytes
+    node_id: bytes
+    size_bytes: int
+    grid: tuple[int, ...]
+    extents: tuple[tuple[int, int], ...]
+
+
+class VirtualChunks(NamedTuple):
+    """Some virtual chunks of a manifest: `num_chunks` of them, after the first `first`."""
+
+    manifest: ManifestOfArray
+    first: int
+    num_chunks: int
+
+
+class Wishes(NamedTuple):
+    """The checked arguments of a call."""
+
+    arrays: frozenset[str] | None
+    chunks: Mapping[str, tuple[int, ...]]
+    compressors: Any
+
+    @classmethod
+    def of(
+        cls,
+        arrays: Iterable[str] | None,
+        chunks: Mapping[str, Sequence[int]] | None,
+        compressors: Any,
+    ) -> Wishes:
+        return cls(
+            None if arrays is None else frozenset(map(_absolute, arrays)),
+            {_absolute(path): tuple(shape) for path, shape in (chunks or {}).items()},
+            compressors,
+        )
+
+    def chosen(self, snapshot: Snapshot) -> list[Node]:
+        """The arrays in question."""
+        nodes = [node for node in snapshot.nodes if node.array is not None]
+        unknown = sorted((self.arrays or frozenset()) - {node.path for node in nodes})
+        if unknown:
+            raise InvalidInputError(f"there are no arrays {', '.join(unknown)} on the branch")
+        return [node for node in nodes if self.arrays is None or node.path in self.arrays]
+
+    def stored_anew(self, snapshot: Snapshot) -> dict[str, tuple[int, ...] | None]:
+        """The arrays to decode and encode again, with the shape of their chunks if it changes."""
+        nodes = self.chosen(snapshot)
+        unknown = sorted(self.chunks.keys() - {node.path for node in nodes})
+        if unknown:
+            raise InvalidInputError(
+                f"chunks names {', '.join(unknown)}, which are not among the arrays"
+            )
+        is_all = self.compressors is not None
+        wanted = [node.path for node in nodes if is_all or node.path in self.chunks]
+        return {path: self.chunks.get(path) for path in wanted}
+
+
+def _absolute(path: str) -> str:
+    return "/" + path.strip("/")
+
+
+def materialize(
+    repository: Repository | str,
+    *,
+    branch: str = "main",
+    arrays: Sequence[str] | None = None,
+    chunks: Mapping[str, Sequence[int]] | None = None,
+    compressors: Any = None,
+    message: str = MESSAGE,
+    chunks_a_commit: int = CHUNKS_A_COMMIT,
+    progress: Report | None = None,
+) -> MaterializeReport:
+    """Copy the virtual chunks of a branch into the repository, byte for byte.
+
+    Arrays named in `chunks` (path: shape of chunks), and with `compressors` all chosen arrays, are
+    decoded and stored anew instead, in one commit each. After an interruption, repeat the call:
+    only what is left is done.
+
+    Args:
+        repository: a `Repository`, or a URL as for `storage_from_url`. The containers of the
+            chunks have to be authorised.
+        arrays: paths of arrays; all that have virtual chunks when not given.
+        chunks_a_commit: the number of chunks that go into one commit.
+        progress: called regularly with a `Progress`. Without it, a terminal shows a bar.
+
+    Raises:
+        RebaseFailedError: somebody has changed the same chunks since; repeat the call.
+    """
+    opened = as_repository(repository)
+    wishes = Wishes.of(arrays, chunks, compressors)
+    done: list[str] = []
+    total = size = 0
+    with reporter(progress) as report:
+        tip = opened.readonly_session(branch).workspace.state.snapshot
+        for path, shape in wishes.stored_anew(tip).items():
+            session = opened.writable_session(branch)
+            old = opened.readonly_session(snapshot_id=session.snapshot_id)
+            pair = begin_anew(session, old, path, shape, compressors)
+            if pair is None:
+                continue
+            for box in boxes_of(pair[1]):
+                pair[1][box] = pair[0][box]
+            count, num_bytes = written(session, path)
+            total, size = total + count, size + num_bytes
+            report.tell(f"storing {path} anew", count)
+            done.append(commit_copies(session, f"{message}: {path}"))
+        while True:
+            session = opened.writable_session(branch)
+            manifests = manifests_of(session.workspace.state.snapshot, wishes)
+            left = {one: run_blocking(count_virtual(opened.handle, one)) for one in manifests}
+            items = plan_items(left, chunks_a_commit)
+            if not items:
+                return MaterializeReport(total, size, tuple(done))
+            for at, item in enumerate(items):
+                report.tell("copying virtual chunks", at, len(items))
+                size += run_blocking(copy_virtual(session.workspace, item))
+                total += item.num_chunks
+            done.append(commit_copies(session, message))
+
+
+def commit_copies(session: Session, message: str) -> str:
+    """Commit beside writers of other chunks."""
+    return session.commit(message, rebase_with=ConflictDetector())
+
+
+# -- byte for byte: steps, shared with tasks of a cluster
+
+
+def manifests_of(snapshot: Snapshot, wishes: Wishes) -> list[ManifestOfArray]:
+    """The manifests of the arrays in question."""
+    return [
+        ManifestOfArray(
+            node.path,
+            number,
+            bytes(ref.id),
+            bytes(node.id),
+            snapshot.manifest_files[ref.id].size_bytes,
+            tuple(dimension.num_chunks for dimension in node.array.shape),
+            ref.extents,
+        )
+        for node in wishes.chosen(snapshot)
+        if node.array is not None
+        for number, ref in enumerate(node.array.manifests)
+    ]
+
+
+async def count_virtual(handle: RepoHandle, one: ManifestOfArray) -> int:
+    """The number of virtual chunks of an array in a manifest."""
+    return len((await _virtual(handle, one))[1])
+
+
+async def _virtual(
+    handle: RepoHandle, one: ManifestOfArray
+) -> tuple[ChunkRefs | None, NDArray[np.int64]]:
+    """The references of an array in a manifest, and the rows of virtual chunks inside its grid."""
+    manifest = await handle.assets.manifest(ManifestId(one.manifest_id), one.size_bytes)
+    refs = manifest.find(NodeId(one.node_id))
+    if refs is None or refs.ndim != len(one.grid):
+        return None, np.empty(0, np.int64)
+    is_inside = (refs.index < np.array(one.grid, np.uint32)).all(axis=1)
+    return refs, np.flatnonzero((refs.kind == ChunkKind.VIRTUAL) & is_inside)
+
+
+def plan_items(left: Mapping[ManifestOfArray, int], most: int) -> list[VirtualChunks]:
+    """Up to `most` virtual chunks, in items of work."""
+    items: list[VirtualChunks] = []
+    for one, number in left.items():
+        count = min(number, most)
+        most -= count
+        items += [
+            VirtualChunks(one, first, min(_CHUNKS_AN_ITEM, count - first))
+            for first in range(0, count, _CHUNKS_AN_ITEM)
+        ]
+    return items
+
+
+async def copy_virtual(workspace: Workspace, item: VirtualChunks) -> int:
+    """Store virtual chunks in the repository and refer to them; returns how many bytes."""
+    handle, _ = workspace
+    refs, rows = await _virtual(handle, item.manifest)
+    assert refs is not None
+    some = refs.take(rows[item.first : item.first + item.num_chunks])
+    total = 0
+    for group in slices(some.length, _BYTES_AT_ONCE):
+        found = await fetch_all(handle, [some.row(row) for row in group])
+        data = []
+        for row, outcome in zip(group, found, strict=True):
+            if isinstance(outcome, IcechunkError):
+                raise outcome
+            if not len(outcome):
+                index = tuple(some.index[row].tolist())
+                raise InvalidInputError(
+                    f"virtual chunk {index} of {item.manifest.path} has no bytes; drop such chunks "
+                    "with plan_repair and run_repair first",
+                    ErrorKind.ZERO_LENGTH_CHUNK,
+                )
+            data.append(bytes(outcome))
+        await _store(workspace, item.manifest.path, some.index[group], data)
+        total += sum(map(len, data))
+    return total
+
+
+async def _store(
+    workspace: Workspace, path: str, index: NDArray[np.uint32], data: Sequence[bytes]
+) -> None:
+    """Set chunks of an array: inline, packed, or as objects of their own, stored at once."""
+    handle, state = workspace
+    node, array = state.array(path)
+    size = np.array([len(one) for one in data], np.uint64)
+    is_inline = size <= handle.settings.inline_chunk_threshold_bytes
+    is_packed = np.array([packing.is_packed(handle, len(one)) for one in data], np.bool_)
+    is_packed &= ~is_inline
+    for row in np.flatnonzero(is_packed).tolist():
+        await packing.add_chunk(workspace, node, tuple(index[row].tolist()), data[row])
+    alone = np.flatnonzero(~is_inline & ~is_packed)
+    ids = [handle.new_id(ChunkId) for _ in alone]
+    await handle.driver.put_many(
+        [
+            (handle.assets.chunk_key(one), data[row])
+            for one, row in zip(ids, alone.tolist(), strict=True)
+        ],
+        storage_class=handle.settings.storage.chunks_storage_class,
+    )
+    rows = np.flatnonzero(is_inline)
+    inline = pa.array([data[row] for row in rows.tolist()], pa.binary())
+    raw = np.frombuffer(b"".join(ids), np.uint8).reshape(-1, ChunkId.size)
+    tables = [
+        ChunkRefs.inline_chunks(index[rows], inline),
+        ChunkRefs.native(index[alone], raw, np.zeros(len(alone), np.uint64), size[alone]),
+    ]
+    refs, _ = ChunkRefs.overlay([(one, None) for one in tables if len(one)], len(array.shape))
+    with state.writing():
+        if len(refs) and (edits := state.edits(node)) is not None:
+            edits.set_table(refs)
+
+
+def written(session: Session, path: str) -> tuple[int, int]:
+    """The chunks of an array that a session has set, and their bytes."""
+    state = session.workspace.state
+    node, _ = state.array(path)
+    edits = state.changes.chunks.get(node.id)
+    if edits is None:
+        return 0, 0
+    refs, _ = edits.columns()
+    return len(refs), int(refs.length.sum())
+
+
+# -- stored anew
+
+
+def begin_anew(
+    session: Session,
+    old_session: Session,
+    path: str,
+    shape: tuple[int, ...] | None,
+    compressors: Any,
+) -> tuple[zarr.Array[Any], zarr.Array[Any]] | None:
+    """The old array, and an empty one in its place with other chunks or compressors.
+
+    None if the array has them already, and no virtual chunks.
+    """
+    name = path.strip("/")
+    old = zarr.open_array(old_session.store, path=name, mode="r")
+    options: dict[str, Any] = {}
+    if compressors is not None:
+        options["compressors"] = compressors
+    elif old.metadata.zarr_format == 3:
+        options["compressors"] = old.compressors
+    new = zarr.create_array(
+        session.store,
+        name=name,
+        shape=old.shape,
+        chunks=tuple(shape or old.chunks),
+        dtype=old.dtype,
+        fill_value=old.fill_value,
+        attributes=dict(old.attrs),
+        dimension_names=getattr(old.metadata, "dimension_names", None),
+        filters=old.filters,
+        serializer=old.serializer or "auto",
+        shards=None if shape else old.shards,
+        overwrite=True,
+        **options,
+    )
+    if new.metadata == old.metadata and not _has_virtual(old_session, path):
+        return None
+    return old, new
+
+
+def _has_virtual(session: Session, path: str) -> bool:
+    handle, state = session.workspace
+    wishes = Wishes(frozenset([path]), {}, None)
+    manifests = manifests_of(state.snapshot, wishes)
+    return any(run_blocking(count_virtual(handle, one)) for one in manifests)
+
+
+def boxes_of(array: zarr.Array[Any]) -> Iterable[geometry.Slices]:
+    """Boxes of about 64 MB that cover an array, cut at the borders of its stored chunks."""
+    grid: Any = array.metadata.to_dict()["chunk_grid"]
+    steps = [max(int(length), 1) for length in grid["configuration"]["chunk_shape"]]
+    most = _BYTES_AT_ONCE // max(array.dtype.itemsize, 1)
+    return geometry.cut(geometry.whole(array.shape), geometry.grow_chunks(array.shape, steps, most))
