@@ -43,7 +43,7 @@ def main() -> None:
         print("\n".join(scale.run(arguments.refs)))
         return
     if arguments.only == "collect":
-        print("\n".join(collecting.run(collecting.DEFAULT_OBJECTS)))
+        print("\n".join(collecting.run(collecting.DEFAULT_OBJECTS, _say)))
         return
     if arguments.only == "spark":
         spark.run(min(arguments.rounds, 2), _say)
@@ -71,7 +71,9 @@ def main() -> None:
     print(render(rows, about))
     found = about | {"cases": [row.as_json() for row in rows]}
     if not arguments.only:
-        print()
+        collected = collecting.run(collecting.DEFAULT_OBJECTS, _say)
+        print("\n".join(["", *collected, ""]))
+        found["collect"] = collected
         found["spark"] = spark.run(min(arguments.rounds, 2), _say)
     arguments.json.write_text(json.dumps(found, indent=1) + "\n")
 

@@ -124,7 +124,7 @@ def run_steps(
         cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
         if step is None:
             return steps
-        peak, requests = _peak_memory(), count() if count else None
+        peak, requests = peak_memory(), count() if count else None
         if requests is not None:
             requests = {
                 method: number - earlier.get(method, 0) for method, number in requests.items()
@@ -150,14 +150,15 @@ def _settle() -> int:
             trim(0)
     if _may_forget_peak():
         _CLEAR.write_text(_FORGET_PEAK)
-    return _peak_memory()
+    return peak_memory()
 
 
 def _may_forget_peak() -> bool:
     return os.access(_CLEAR, os.W_OK) and "VmHWM:" in _STATUS.read_text()
 
 
-def _peak_memory() -> int:
+def peak_memory() -> int:
+    """The most memory that this process has had."""
     # Linux hands ru_maxrss down to a program from the process that started it; VmHWM is its own.
     if _may_forget_peak():
         [line] = [line for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM:")]

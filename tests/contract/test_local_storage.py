@@ -17,6 +17,7 @@ from icefloe.errors import ErrorKind, InvalidInputError, StorageError, UnknownOu
 from icefloe.storage.constructors.common import local_filesystem_storage
 from icefloe.storage.driver import ConditionFailed, Driver
 from icefloe.storage.drivers import directory
+from icefloe.storage.keys import microseconds
 from icefloe.storage.run import run_blocking
 
 
@@ -305,3 +306,37 @@ def test_a_folder_on_another_file_system_takes_objects_like_any_other(
         assert listed == ["chunks/A", "chunks/B", "refs/main"]
         assert [bytes(run_blocking(driver.get(key))) for key in listed] == [b"2", b"3", b"6"]
         assert files(Path(folder)) == listed  # nothing unfinished is left
+
+
+def test_all_ways_to_ask_round_times_alike(driver: Driver, root: Path) -> None:
+    """A fence is compared with times from any of them."""
+    run_blocking(driver.put("chunks/A", b"1"))
+    time_ns = 1_700_000_000_123_456_999
+    os.utime(root / "chunks" / "A", ns=(time_ns, time_ns))
+    times = [
+        microseconds(run_blocking(driver.head("chunks/A")).created_at),
+        microseconds(run_blocking(driver.list("chunks/"))[0].created_at),
+        int(run_blocking(driver.list_pages("chunks/", 1))[0].created_at[0]),
+        int(run_blocking(driver.head_many(["chunks/A"])).created_at[0]),
+    ]
+    assert times == [time_ns // 1000] * 4
+
+
+def test_where_deleting_is_slow_batches_are_deleted_at_once(
+    driver: Driver, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = [f"chunks/{number:02}" for number in range(40)]
+    run_blocking(driver.put_many([(key, b"") for key in keys]))
+    threads = set()
+    unlink = os.unlink
+
+    def slow(path: str) -> None:
+        threads.add(threading.get_ident())
+        time.sleep(0.002)
+        unlink(path)
+
+    monkeypatch.setattr(os, "unlink", slow)
+    batches = [keys[at : at + 4] for at in range(0, 40, 4)]
+    assert list(run_blocking(driver.delete_batches(batches))) == [None] * 10
+    assert len(threads) > 2
+    assert not [name for name in files(root) if name.startswith("chunks/")]

@@ -10,6 +10,7 @@ import pytest
 
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
 from icefloe.storage.driver import ConditionFailed, Span, Version
+from icefloe.storage.keys import microseconds
 from tests.contract.conftest import Place
 
 DATA = bytes(range(256)) * 40
@@ -234,6 +235,34 @@ def test_a_long_folder_is_listed_as_columns(place: Place) -> None:
                 rows = zip(page.name.tolist(), page.size_bytes.tolist(), times, strict=True)
                 found.update({name: (size, time) for name, size, time in rows})
             assert found == by_hand
+
+    place.run(scenario())
+
+
+def test_names_alone_are_listed_and_the_rest_is_asked_for(place: Place) -> None:
+    names = ["A1", "B2", "ä~b", "100%", "C3#1x"]
+    keys = [f"chunks/{name}" for name in names]
+
+    async def scenario() -> None:
+        await place.driver.put_many([(key, key.encode()) for key in [*keys, "repo"]])
+        pages = await place.driver.list_pages("chunks/", 8, names_only=True)
+        assert sorted(name.decode() for page in pages for name in page.name.tolist()) == sorted(
+            names
+        )
+        assert await place.driver.list_pages("nothing/", 8, names_only=True) is not None
+        asked = [*keys[2:], "chunks", "chunks/missing", "chunks/A1/below", *keys[:2]]
+        found = await place.driver.head_many(asked)
+        infos = {info.key: info for info in await place.driver.list("chunks/")}
+        expected = [
+            (infos[key].size_bytes, microseconds(infos[key].created_at))
+            if key in infos
+            else (-1, -1)
+            for key in asked
+        ]
+        rows = zip(found.size_bytes.tolist(), found.created_at.tolist(), strict=True)
+        assert list(rows) == expected
+        assert [name.decode() for name in found.name.tolist()] == asked
+        assert len((await place.driver.head_many([])).name) == 0
 
     place.run(scenario())
 

@@ -21,7 +21,7 @@ class StoredObjects(NamedTuple):
     id: Bytes
     size_bytes: NDArray[np.int64]
     created_at: NDArray[np.int64]
-    """By the storage's clock, in microseconds since the epoch."""
+    """By the storage's clock, in microseconds since the epoch; -1 if not asked for yet."""
     strange_names: tuple[str, ...] = ()
     """Names that are not ids. icefloe did not write these objects and ignores them."""
 
@@ -31,7 +31,11 @@ class StoredObjects(NamedTuple):
     def take(self, rows: NDArray[np.bool_] | NDArray[np.int64] | slice) -> StoredObjects:
         """Some of the rows."""
         return StoredObjects(
-            self.folder, self.id[rows], self.size_bytes[rows], self.created_at[rows]
+            self.folder,
+            self.id[rows],
+            self.size_bytes[rows],
+            self.created_at[rows],
+            self.strange_names,
         )
 
     def all_keys(self) -> list[str]:
@@ -40,13 +44,17 @@ class StoredObjects(NamedTuple):
 
 
 async def list_folder(
-    driver: Driver, folder: str, at_once: int = LISTINGS_AT_ONCE
+    driver: Driver, folder: str, at_once: int = LISTINGS_AT_ONCE, *, names_only: bool = False
 ) -> StoredObjects:
-    """Every object of a folder whose objects are named by ids."""
+    """Every object of a folder whose objects are named by ids.
+
+    With `names_only`, sizes and times may be unknown until `with_times` asks for them: a directory
+    has to look at every file for them.
+    """
     ids: list[Bytes] = [np.empty((0, ObjectId.size), np.uint8)]
     size, created = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     strange: list[str] = []
-    for page in await driver.list_pages(folder, at_once):
+    for page in await driver.list_pages(folder, at_once, names_only=names_only):
         if not len(page.name):
             continue
         rows, is_id = decode_base32_rows(page.name, ObjectId.size)
@@ -61,3 +69,16 @@ async def list_folder(
         np.concatenate(created),
         tuple(strange),
     )
+
+
+async def with_times(driver: Driver, objects: StoredObjects) -> StoredObjects:
+    """The same objects with sizes and times. Those that are gone are left out."""
+    is_unknown = objects.created_at < 0
+    if not is_unknown.any():
+        return objects
+    asked = objects.take(is_unknown)
+    found = await driver.head_many(asked.all_keys())
+    size, created = objects.size_bytes.copy(), objects.created_at.copy()
+    size[is_unknown], created[is_unknown] = found.size_bytes, found.created_at
+    known = StoredObjects(objects.folder, objects.id, size, created, objects.strange_names)
+    return known.take(created >= 0)

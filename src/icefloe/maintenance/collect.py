@@ -3,7 +3,8 @@
 This order makes it safe with concurrent writers:
 
 1. All objects are listed. Only these can be deleted, and of them only the old ones.
-2. What is in use is found by walking from the refs.
+2. What is in use is found by walking from the refs. Chunks that are in use now are kept, whatever
+   happens later. Only the others are asked for their time, where a listing does not tell it.
 3. The fence is raised (`icefloe.repo.fence`).
 4. The decision becomes final in one conditional write. If a commit came in between, what it
    refers to is walked too, and the write is tried again. So a commit before this point keeps its
@@ -39,7 +40,13 @@ from icefloe.maintenance.garbage import (
     find_garbage,
     newest_before,
 )
-from icefloe.maintenance.listing import KINDS, LISTINGS_AT_ONCE, StoredObjects, list_folder
+from icefloe.maintenance.listing import (
+    KINDS,
+    LISTINGS_AT_ONCE,
+    StoredObjects,
+    list_folder,
+    with_times,
+)
 from icefloe.maintenance.live import DEFAULT_LIMITS, GrowingIdSet, Limits
 from icefloe.maintenance.progress import Reporter
 from icefloe.maintenance.retention import plan_collection, without
@@ -123,13 +130,17 @@ class Collection:
         """List everything."""
         await self.require_open()
         for kind, folder in KINDS.items():
-            found = await list_folder(self.handle.driver, folder, self.options.listings_at_once)
-            self.stored[kind] = found
+            self.stored[kind] = await list_folder(
+                self.handle.driver,
+                folder,
+                self.options.listings_at_once,
+                names_only=kind == "chunks",
+            )
             self.report.tell("listing", sum(map(len, self.stored.values())))
 
     async def plan(self) -> GarbagePlan:
         """The objects to delete, and why."""
-        in_use, forgotten = await self.decide()
+        in_use, forgotten = await self._decide_and_narrow()
         return GarbagePlan(
             self.handle.storage.url,
             self.handle.clock.now_us(),
@@ -141,6 +152,7 @@ class Collection:
 
     async def run(self) -> GCSummary:
         """Make the decision final and delete."""
+        await self._decide_and_narrow()
         bound = newest_before(self.stored, self.options.older_than)
         if bound:
             await fence.raise_fence(self.handle, bound)
@@ -148,6 +160,14 @@ class Collection:
         garbage = find_garbage(self.stored, in_use, self.options.older_than)
         self.handle.assets.caches.clear()
         return await delete_objects(self.handle.driver, garbage, self.options.pace, self.report)
+
+    async def _decide_and_narrow(self) -> tuple[InUse, int]:
+        """Decide for now, and leave chunks out of the listing that are in use."""
+        in_use, num_gone = await self.decide()
+        chunks = self.stored["chunks"]
+        rest = chunks.take(~in_use.chunks.contains(chunks.id))
+        self.stored["chunks"] = await with_times(self.handle.driver, rest)
+        return in_use, num_gone
 
     async def decide(self) -> tuple[InUse, int]:
         """What has to stay now, and how many snapshots go."""

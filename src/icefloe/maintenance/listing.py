@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from icefloe.assets.stored_objects import LISTINGS_AT_ONCE, StoredObjects, list_folder
+from icefloe.assets.stored_objects import (
+    LISTINGS_AT_ONCE,
+    StoredObjects,
+    list_folder,
+    with_times,
+)
 from icefloe.format import layout
 
-__all__ = ["KINDS", "LISTINGS_AT_ONCE", "StoredObjects", "list_folder"]
+__all__ = ["KINDS", "LISTINGS_AT_ONCE", "StoredObjects", "list_folder", "with_times"]
 
 KINDS = {
     "snapshots": layout.SNAPSHOTS,

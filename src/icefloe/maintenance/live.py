@@ -26,7 +26,7 @@ from icefloe.storage.driver import Driver, Span
 SNAPSHOTS_AT_ONCE = 50
 MANIFEST_BYTES_AT_ONCE = 64 << 20
 MANIFESTS_AT_ONCE = 500
-_IDS_AT_ONCE = 1 << 20
+_IDS_AT_ONCE = 1 << 18
 
 
 class Limits(NamedTuple):
@@ -194,6 +194,8 @@ class GrowingIdSet:
         self._num_waiting = 0
 
     def add(self, rows: Bytes) -> None:
+        # Manifests of one history mostly refer to the same chunks.
+        rows = rows[~self._sorted.contains(rows)]
         self._waiting.append(rows)
         self._num_waiting += len(rows)
         if self._num_waiting > max(_IDS_AT_ONCE, self._sorted.size):

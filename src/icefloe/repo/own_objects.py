@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from icefloe.assets.stored_objects import StoredObjects, list_folder
-from icefloe.errors import ErrorKind, SessionStateError, StorageError
+from icefloe.assets.stored_objects import StoredObjects, list_folder, with_times
+from icefloe.errors import ErrorKind, SessionStateError
 from icefloe.format import layout
 from icefloe.format.columns.id_set import IdSet
 from icefloe.format.snapshot.file import ManifestFiles
 from icefloe.ids import ManifestId, ObjectId
 from icefloe.repo.fence import collected_before
 from icefloe.repo.handle import NewCommit, RepoHandle
-from icefloe.storage.keys import microseconds
 
 _MANIFESTS_AT_ONCE = 64
 _MAX_HEAD_REQUESTS = 100  # objects; more of them are found by a listing
@@ -68,18 +67,9 @@ async def _gone(handle: RepoHandle, folder: str, wanted: IdSet, fence: int) -> I
 
 
 async def _looked_up(handle: RepoHandle, folder: str, wanted: IdSet) -> StoredObjects:
-    found, times = [], []
-    for row in wanted.rows:
-        try:
-            info = await handle.driver.head(folder + ObjectId(row.tobytes()).text)
-        except StorageError as error:
-            if error.kind == ErrorKind.OBJECT_NOT_FOUND:
-                continue
-            raise
-        found.append(row)
-        times.append(microseconds(info.created_at))
-    rows = np.array(found, np.uint8).reshape(-1, ObjectId.size)
-    return StoredObjects(folder, rows, np.zeros(len(rows), np.int64), np.array(times, np.int64))
+    unknown = np.full(wanted.size, -1, np.int64)
+    asked = StoredObjects(folder, wanted.rows, unknown, unknown)
+    return await with_times(handle.driver, asked)
 
 
 def _require_none_gone(gone: IdSet, folder: str) -> None:

@@ -45,7 +45,7 @@ class ObjectPage(NamedTuple):
     """Keys without the folder, in UTF-8."""
     size_bytes: NDArray[np.int64]
     created_at: NDArray[np.int64]
-    """By the storage's clock, in microseconds since the epoch, rounded down."""
+    """By the storage's clock, in microseconds since the epoch, rounded down. -1 if unknown."""
 
 
 class Span(NamedTuple):
@@ -65,6 +65,15 @@ def object_page(rows: Sequence[tuple[str, int, int]]) -> ObjectPage:
         np.array([name.encode("utf-8", "surrogatepass") for name, _, _ in rows], np.bytes_),
         np.array([size for _, size, _ in rows], np.int64),
         np.array([created for _, _, created in rows], np.int64),
+    )
+
+
+def join_pages(pages: Sequence[ObjectPage]) -> ObjectPage:
+    """The rows of several pages."""
+    return ObjectPage(
+        np.concatenate([np.empty(0, np.bytes_), *(page.name for page in pages)]),
+        np.concatenate([np.empty(0, np.int64), *(page.size_bytes for page in pages)]),
+        np.concatenate([np.empty(0, np.int64), *(page.created_at for page in pages)]),
     )
 
 
@@ -141,10 +150,14 @@ class Driver(Protocol):
         """Every object whose key starts with `prefix`, sorted by key."""
         ...
 
-    async def list_pages(self, folder: str, at_once: int) -> Sequence[ObjectPage]:
+    async def list_pages(
+        self, folder: str, at_once: int, *, names_only: bool = False
+    ) -> Sequence[ObjectPage]:
         """Every object below `folder` (which ends with a slash), for folders with very many.
 
-        A service that lists a range of keys is asked for `at_once` ranges at a time.
+        A service that lists a range of keys is asked for `at_once` ranges at a time. With
+        `names_only`, sizes and times that a listing does not contain are unknown (-1), and so is
+        whether a name is that of a folder.
         """
         ...
 
@@ -167,6 +180,11 @@ class Driver(Protocol):
 
     async def head(self, key: str) -> ObjectInfo:
         """Size and time of one object, without its bytes."""
+        ...
+
+    async def head_many(self, keys: Sequence[str]) -> ObjectPage:
+        """One row per key, in that order, with the keys as names. An object that is missing has
+        size and time -1."""
         ...
 
     async def sync(self) -> None:

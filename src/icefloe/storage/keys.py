@@ -83,6 +83,11 @@ def microseconds(time: datetime) -> int:
     return (time - _EPOCH) // _MICROSECOND
 
 
+def instant(time_us: int) -> datetime:
+    """Microseconds since the epoch as a datetime in UTC, exactly."""
+    return _EPOCH + time_us * _MICROSECOND
+
+
 def moment(timestamp_seconds: float) -> datetime:
     """A POSIX timestamp as a datetime in UTC."""
     return datetime.fromtimestamp(timestamp_seconds, UTC)

@@ -16,6 +16,7 @@ from icefloe.storage.driver import (
     Readable,
     Span,
     Version,
+    join_pages,
 )
 
 
@@ -129,6 +130,15 @@ class WrappingDriver:
         await self.after("head", key)
         return found
 
+    async def head_many(self, keys: Sequence[str]) -> ObjectPage:
+        """One after the other, so that something can happen in between."""
+        rows = []
+        for key in keys:
+            await self.before("head", key)
+            rows.append(await self.inner.head_many([key]))
+            await self.after("head", key)
+        return join_pages(rows)
+
     async def is_empty(self) -> bool:
         await self.before("is_empty", "")
         found = await self.inner.is_empty()
@@ -152,8 +162,10 @@ class WrappingDriver:
         await self.after("list", prefix)
         return found
 
-    async def list_pages(self, folder: str, at_once: int) -> Sequence[ObjectPage]:
+    async def list_pages(
+        self, folder: str, at_once: int, *, names_only: bool = False
+    ) -> Sequence[ObjectPage]:
         await self.before("list", folder)
-        found = await self.inner.list_pages(folder, at_once)
+        found = await self.inner.list_pages(folder, at_once, names_only=names_only)
         await self.after("list", folder)
         return found

@@ -167,9 +167,11 @@ class Directory:
         """The files were deleted: only that has to be made durable."""
         with self._mutex:
             for path in paths:
-                self._pending_files.pop(path, None)
-                self._not_durable.pop(path, None)
-                self._pending_directories[os.path.dirname(path)] = None
+                if self._pending_files:
+                    self._pending_files.pop(path, None)
+                if self._not_durable:
+                    self._not_durable.pop(path, None)
+                self._pending_directories[path.rpartition("/")[0]] = None
 
     def sync(self) -> None:
         """fsync every remembered file, then the directories they are in.

@@ -18,7 +18,6 @@ do not see each other. Tested on Linux with local file systems.
 from __future__ import annotations
 
 import os
-import re
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +25,8 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from hashlib import blake2b
 from typing import Any, TypeVar
+
+import numpy as np
 
 from icefloe.config.resolved import ResolvedStorage
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError, UnknownOutcomeError
@@ -41,13 +42,14 @@ from icefloe.storage.driver import (
     object_page,
 )
 from icefloe.storage.drivers.directory import directory_at
+from icefloe.storage.drivers.list_directory import files_below, names_in, rows_below
 from icefloe.storage.keys import (
     OWN_DIRECTORY,
     check_key,
     check_span,
     decode_key,
     encode_key,
-    moment,
+    instant,
     object_not_found,
 )
 from icefloe.storage.run import wait_blocking
@@ -57,8 +59,9 @@ THREADS_FROM_BYTES = 256 * 1024
 
 _ROWS_OF_PAGE = 1 << 16
 
-# Icechunk writes `name#1`, `name#2`, ... and renames; '#' is encoded in finished names.
-_UNFINISHED = re.compile(r"#\d+$")
+_SLOW_DELETION_SECONDS = 0.0005
+"""Per file. A local file system takes some microseconds, and names of one directory leave it one
+after the other. From here on a server answers, and threads wait for it together."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -149,13 +152,28 @@ class LocalDriver:
             raise self._reading_failed(key, error) from error
         if stat.S_ISDIR(found.st_mode):
             raise object_not_found(key, self._root)
-        return ObjectInfo(key, found.st_size, moment(found.st_mtime))
+        return _info(key, found)
+
+    async def head_many(self, keys: Sequence[str]) -> ObjectPage:
+        return object_page([self._row_of(key) for key in keys])
+
+    def _row_of(self, key: str) -> tuple[str, int, int]:
+        try:
+            found = os.stat(self._path(key))
+        except OSError as error:
+            trouble = self._reading_failed(key, error)
+            if trouble.kind != ErrorKind.OBJECT_NOT_FOUND:
+                raise trouble from error
+            return key, -1, -1
+        if stat.S_ISDIR(found.st_mode):
+            return key, -1, -1
+        return key, found.st_size, found.st_mtime_ns // 1000
 
     async def list(self, prefix: str) -> list[ObjectInfo]:
         folder = encode_key(prefix).rpartition("/")[0]
         listed = []
         try:
-            for name, entry in _walk(self._root, folder):
+            for name, entry in files_below(self._root, folder):
                 key = decode_key(name)
                 if not key.startswith(prefix):
                     continue
@@ -163,15 +181,21 @@ class LocalDriver:
                     found = entry.stat()
                 except FileNotFoundError:  # deleted while we were looking
                     continue
-                listed.append(ObjectInfo(key, found.st_size, moment(found.st_mtime)))
+                listed.append(_info(key, found))
         except OSError as error:
             raise self._reading_failed(prefix, error) from error
         return sorted(listed)
 
-    async def list_pages(self, folder: str, at_once: int) -> Sequence[ObjectPage]:
+    async def list_pages(
+        self, folder: str, at_once: int, *, names_only: bool = False
+    ) -> Sequence[ObjectPage]:
         start = encode_key(folder).removesuffix("/")
         try:
-            rows = list(_rows_of(self._root, start))
+            if names_only:
+                names = np.array(names_in(self._root, start), np.bytes_)
+                unknown = np.full(len(names), -1, np.int64)
+                return [ObjectPage(names, unknown, unknown)]
+            rows = list(rows_below(self._root, start))
         except OSError as error:
             raise self._reading_failed(folder, error) from error
         return [
@@ -180,7 +204,7 @@ class LocalDriver:
 
     async def is_empty(self) -> bool:
         try:
-            return next(_walk(self._root, ""), None) is None
+            return next(files_below(self._root, ""), None) is None
         except OSError as error:
             raise self._reading_failed("", error) from error
 
@@ -270,7 +294,15 @@ class LocalDriver:
     async def delete_batches(
         self, batches: Sequence[Sequence[str]]
     ) -> Sequence[StorageError | None]:
-        return self._directory.each(self._delete, batches)
+        outcomes: list[StorageError | None] = []
+        is_slow = False
+        for batch in batches:
+            if is_slow:
+                break
+            started = time.monotonic()
+            outcomes.append(self._delete(batch))
+            is_slow = time.monotonic() - started > _SLOW_DELETION_SECONDS * len(batch)
+        return outcomes + self._directory.each(self._delete, batches[len(outcomes) :])
 
     def _delete(self, batch: Sequence[str]) -> StorageError | None:
         try:
@@ -312,6 +344,11 @@ class LocalDriver:
         return wait_blocking(work, seconds)
 
 
+def _info(key: str, found: os.stat_result) -> ObjectInfo:
+    # Rounded down, as in listings: whoever compares the two must find the same time.
+    return ObjectInfo(key, found.st_size, instant(found.st_mtime_ns // 1000))
+
+
 def _version(data: bytes) -> Version:
     return Version(blake2b(data, digest_size=16).hexdigest())
 
@@ -326,45 +363,3 @@ def _read_on(descriptor: int, span: Span, data: bytes) -> bytes:
         parts.append(part)
         position += len(part)
     return b"".join(parts)
-
-
-def _rows_of(root: str, folder: str) -> Iterator[tuple[str, int, int]]:
-    """Name below the folder, size and time of every file; for folders with very many."""
-    try:
-        entries = os.scandir(f"{root}/{folder}")
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    with entries:
-        for entry in entries:
-            name = entry.name
-            if entry.is_dir():
-                for inner, inner_size, time_us in _rows_of(root, f"{folder}/{name}"):
-                    yield f"{decode_key(name)}/{inner}", inner_size, time_us
-                continue
-            if "#" in name and _UNFINISHED.search(name):
-                continue
-            try:
-                found = entry.stat()
-            except FileNotFoundError:  # deleted while we were looking
-                continue
-            yield decode_key(name), found.st_size, found.st_mtime_ns // 1000
-
-
-def _walk(root: str, folder: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """Every file below `folder`, as its path relative to `root` and its directory entry."""
-    folders = [folder]
-    while folders:
-        folder = folders.pop()
-        try:
-            entries = os.scandir(f"{root}/{folder}")
-        except (FileNotFoundError, NotADirectoryError):
-            continue  # never there, or removed while we were looking
-        with entries:
-            for entry in entries:
-                name = f"{folder}/{entry.name}" if folder else entry.name
-                if name == OWN_DIRECTORY or name.startswith(OWN_DIRECTORY + "/"):
-                    continue
-                if entry.is_dir():
-                    folders.append(name)
-                elif not _UNFINISHED.search(name):
-                    yield name, entry

@@ -159,7 +159,9 @@ class MemoryDriver:
             found = [item for item in self._held.objects.items() if item[0].startswith(prefix)]
         return sorted(ObjectInfo(key, len(it.data), it.created_at) for key, it in found)
 
-    async def list_pages(self, folder: str, at_once: int) -> Sequence[ObjectPage]:
+    async def list_pages(
+        self, folder: str, at_once: int, *, names_only: bool = False
+    ) -> Sequence[ObjectPage]:
         listed = await self.list(folder)
         return [
             object_page(
@@ -187,6 +189,16 @@ class MemoryDriver:
     async def head(self, key: str) -> ObjectInfo:
         found = self._lookup(key)
         return ObjectInfo(key, len(found.data), found.created_at)
+
+    async def head_many(self, keys: Sequence[str]) -> ObjectPage:
+        with self._held.lock:
+            found = [self._held.objects.get(key) for key in keys]
+        return object_page(
+            [
+                (key, len(one.data), microseconds(one.created_at)) if one else (key, -1, -1)
+                for key, one in zip(keys, found, strict=True)
+            ]
+        )
 
     async def sync(self) -> None:
         """Nothing to do: memory does not survive anything."""

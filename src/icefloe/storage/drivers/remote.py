@@ -35,6 +35,7 @@ from icefloe.storage.keys import (
     check_span,
     decode_key,
     encode_key,
+    microseconds,
     moment,
 )
 
@@ -250,6 +251,18 @@ class ObstoreDriver:
             raise failures.translated(error, "look up", key, self.location) from error
         return ObjectInfo(key, found["size"], found["last_modified"])
 
+    async def head_many(self, keys: Sequence[str]) -> ObjectPage:
+        return object_page(await self._calls.each(self._row_of, keys))
+
+    async def _row_of(self, key: str) -> tuple[str, int, int]:
+        try:
+            found = await self.head(key)
+        except StorageError as error:
+            if error.kind != ErrorKind.OBJECT_NOT_FOUND:
+                raise
+            return key, -1, -1
+        return key, found.size_bytes, microseconds(found.created_at)
+
     async def list(self, prefix: str) -> list[ObjectInfo]:
         self._check_can_list()
         # obstore matches whole segments only: list the folder and choose from it.
@@ -265,7 +278,9 @@ class ObstoreDriver:
         )
         return sorted(info for info in infos if info.key.startswith(prefix) and _is_ours(info.key))
 
-    async def list_pages(self, folder: str, at_once: int) -> Sequence[ObjectPage]:
+    async def list_pages(
+        self, folder: str, at_once: int, *, names_only: bool = False
+    ) -> Sequence[ObjectPage]:
         """The first page tells whether there are many keys; the rest comes in ranges, at once."""
         self._check_can_list()
         has_ranges = self._connection.lists_ranges and at_once > 1
