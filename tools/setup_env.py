@@ -23,9 +23,9 @@ from typing import Iterator, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 OLDEST = (3, 11)
-EXTRAS = "dev,xarray,dask,hdf5,grib,virtual,spark,cli"
+EXTRAS = "dev,xarray,dask,hdf5,grib,virtual,spark,aws,cli"
 # Spark alone would take longer to install than the part of the tests that runs there.
-OLDEST_EXTRAS = "dev,xarray,dask,hdf5,grib,virtual,cli"
+OLDEST_EXTRAS = "dev,xarray,dask,hdf5,grib,virtual,aws,cli"
 
 # Lies in every environment made here from its first moment; a folder without it is not ours.
 MARK = ".made-by-icefloe"

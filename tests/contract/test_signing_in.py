@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -121,40 +120,6 @@ def test_a_bucket_that_does_not_exist_is_not_a_missing_object(s3_server: S3Serve
         with pytest.raises(StorageError, match="NoSuchBucket") as caught:
             run_blocking(attempt)
         assert caught.value.kind == ErrorKind.OBJECT_STORE
-
-
-@pytest.fixture
-def aws_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Files of the AWS tools, and none of their variables."""
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
-    (tmp_path / "config").write_text("[profile other]\nregion = eu-west-1\n")
-    (tmp_path / "credentials").write_text(
-        "[default]\naws_access_key_id = test-default\naws_secret_access_key = x\n"
-        "[other]\naws_access_key_id = test-other\naws_secret_access_key = x%y\n"
-    )
-    return tmp_path
-
-
-@pytest.mark.parametrize("profile", ["default", "other"])
-def test_keys_come_from_the_profile(
-    s3_server: S3Server, aws_home: Path, monkeypatch: pytest.MonkeyPatch, profile: str
-) -> None:
-    if profile != "default":
-        monkeypatch.setenv("AWS_PROFILE", profile)
-    touch(s3_server.storage(from_env=True, region=None))
-    assert f"test-{profile}" in keys_used(s3_server)
-
-
-def test_variables_go_before_the_profile(
-    s3_server: S3Server, aws_home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test-variable")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-    touch(s3_server.storage(from_env=True))
-    assert "test-variable" in keys_used(s3_server)
 
 
 def test_given_keys_are_not_mixed_with_variables(

@@ -18,6 +18,7 @@ _ANSWER = re.compile(r"<Code>([^<]*)</Code>(?:.*?<Message>([^<]*)</Message>)?", 
 _THROTTLED = re.compile(r"status code: (429|503)|SlowDown|TooManyRequests|ServerBusy")
 _UNSATISFIABLE = re.compile(r"status code: 416|InvalidRange")
 _NOT_SENT = re.compile(r"kind: Connect\b")
+_NO_KEYS = re.compile(r"/latest/(api/token|meta-data/iam)")  # the last resort: the machine's role
 _NO_BUCKET = re.compile("NoSuchBucket|ContainerNotFound|bucket does not exist")
 
 DEFINITE = (
@@ -29,6 +30,13 @@ DEFINITE = (
     ValueError,
 )
 """After these the request has certainly not been carried out."""
+
+
+NO_AWS_KEYS = (
+    "no AWS credentials were found; set AWS_PROFILE or AWS_ACCESS_KEY_ID and "
+    "AWS_SECRET_ACCESS_KEY, pass access_key_id=... and secret_access_key=..., or "
+    "anonymous=True for a public bucket"
+)
 
 
 class RequestRefused(StorageError):  # noqa: N818 - a StorageError to callers; the name tells us more
@@ -70,7 +78,9 @@ def translated(
         return ConditionFailed(key)
     if isinstance(error, FileNotFoundError) and not _NO_BUCKET.search(str(error)):
         return object_not_found(key, location)
-    message = f"cannot {action} {key!r} in {location}: {text}"
+    if _NO_KEYS.search(str(error)):
+        text = NO_AWS_KEYS
+    message = f"cannot {action} {repr(key) + ' in ' if key else ''}{location}: {text}"
     if _UNSATISFIABLE.search(str(error)):
         return RangeNotSatisfiable(message, ErrorKind.INVALID_OBJECT_SIZE)
     if _THROTTLED.search(str(error)):

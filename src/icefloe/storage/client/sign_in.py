@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.storage.identity import credentials as given
-from icefloe.storage.identity.aws_profile import from_aws_profile, has_aws_profile_keys
+from icefloe.storage.identity.aws_profile import find_aws_profile
 from icefloe.storage.identity.credentials import Refreshable, has_expired
 
 Credential = TypeVar("Credential")
@@ -29,7 +29,7 @@ def s3_sign_in(credentials: given.AnyS3Credential) -> SignIn:
     if isinstance(credentials, given.S3Anonymous):
         return {"skip_signature": True}, None
     if isinstance(credentials, given.S3FromEnv):
-        return {}, from_aws_profile if has_aws_profile_keys() else None
+        return {}, find_aws_profile()
     if isinstance(credentials, given.S3Static):
         fixed = credentials.credentials
         return {"skip_signature": False}, lambda: _s3_form(fixed)
