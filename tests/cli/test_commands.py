@@ -1,144 +1,110 @@
-"""Every command in a process of its own: text, JSON, and what goes wrong first."""
+"""Commands about history, refs, nodes and settings; text, JSON, and what goes wrong first."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-import zarr
 
-import icefloe
-
-
-def call(*words: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "icefloe", *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        cwd=cwd,
-        stdin=subprocess.DEVNULL,
-    )
-
-
-def answer(*words: str | Path) -> Any:
-    done = call(*words, "--json")
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """Two commits to an array, the first of them tagged."""
-    storage = icefloe.local_filesystem_storage(str(tmp_path / "weather"))
-    config = icefloe.RepositoryConfig(inline_chunk_threshold_bytes=0)
-    repo = icefloe.Repository.create(storage, config)
-    with repo.transaction("main", message="first") as store:
-        t2m = zarr.create_array(
-            store, name="surface/t2m", shape=(4, 6), chunks=(2, 6), dtype="f4", dimension_names="tx"
-        )
-        t2m[:] = 273
-    repo.create_tag("v1", repo.lookup_branch("main"))
-    with repo.transaction("main", message="second [bold]") as store:
-        zarr.open_array(store, path="surface/t2m")[0] = 280
-    return tmp_path / "weather"
+from tests.cli.calling import here, told
 
 
 def test_a_repository_is_created_once(tmp_path: Path) -> None:
-    first = call("init", tmp_path / "new")
+    first = here("init", tmp_path / "new")
     assert (first.returncode, first.stdout) == (0, f"Created a repository at {tmp_path}/new.\n")
-    again = call("init", tmp_path / "new")
+    again = here("init", tmp_path / "new")
     assert again.returncode == 2
     assert "not empty" in again.stderr
-    assert answer("init", tmp_path / "old", "--spec-version", "1")["spec_version"] == 1
+    assert told("init", tmp_path / "old", "--spec-version", "1")["spec_version"] == 1
 
 
 def test_info_names_version_refs_and_nodes(place: Path) -> None:
-    told = answer("info", place)
-    assert (told["spec_version"], told["branches"], told["tags"]) == (2, ["main"], ["v1"])
-    assert (told["groups"], told["arrays"], told["snapshot"]["message"]) == (2, 1, "second [bold]")
-    text = call("info", f"{place}@v1").stdout
+    found = told("info", place)
+    assert (found["spec_version"], found["branches"], found["tags"]) == (2, ["main"], ["v1"])
+    assert (found["groups"], found["arrays"], found["snapshot"]["message"]) == (
+        2,
+        1,
+        "second [bold]",
+    )
+    text = here("info", f"{place}@v1").stdout
     assert "first" in text
     assert "2 groups, 1 arrays" in text
 
 
 def test_log_follows_the_ref(place: Path) -> None:
-    messages = [entry["message"] for entry in answer("log", place)]
+    messages = [entry["message"] for entry in told("log", place)]
     assert messages == ["second [bold]", "first", "Repository initialized"]
-    assert [entry["message"] for entry in answer("log", f"{place}@tag.v1", "-n", "1")] == ["first"]
+    assert [entry["message"] for entry in told("log", f"{place}@tag.v1", "-n", "1")] == ["first"]
     # Text of a repository is never taken for markup of the terminal.
-    assert "second [bold]" in call("log", place).stdout
-    drawn = call("log", "--graph", place).stdout
+    assert "second [bold]" in here("log", place).stdout
+    drawn = here("log", "--graph", place).stdout
     assert "(tag: v1)" in drawn
     assert "\033" not in drawn
 
 
 def test_show_and_diff_tell_what_changed(place: Path) -> None:
-    shown = answer("show", place)
+    shown = told("show", place)
     assert shown["changes"]["updated_chunks"] == {"/surface/t2m": [[0, 0]]}
     assert [file["num_chunk_refs"] for file in shown["manifests"]] == [2]
-    assert "second [bold]" in call("show", place).stdout
-    assert answer("diff", place, "v1") == shown["changes"]
-    backwards = call("diff", place, "main", "v1")
+    assert "second [bold]" in here("show", place).stdout
+    assert told("diff", place, "v1") == shown["changes"]
+    backwards = here("diff", place, "main", "v1")
     assert backwards.returncode == 2
     assert "not an ancestor" in backwards.stderr
 
 
 def test_ops_lists_operations(place: Path) -> None:
-    kinds = [entry["operation"]["type"] for entry in answer("ops", place)]
+    kinds = [entry["operation"]["type"] for entry in told("ops", place)]
     assert kinds == ["NewCommit", "TagCreated", "NewCommit", "RepoInitialized"]
-    assert "TagCreated          name v1" in call("ops", place, "-n", "2").stdout
+    assert "TagCreated          name v1" in here("ops", place, "-n", "2").stdout
 
 
 def test_tree_and_chunks(place: Path) -> None:
-    assert call("tree", place).stdout.splitlines() == [
+    assert here("tree", place).stdout.splitlines() == [
         "/",
         "    surface/",
         "        t2m  float32 (t: 4, x: 6) chunks [2, 6]",
     ]
-    assert [row["path"] for row in answer("tree", place, "surface")] == ["/surface", "/surface/t2m"]
-    rows = answer("chunks", place, "surface/t2m")
+    assert [row["path"] for row in told("tree", place, "surface")] == ["/surface", "/surface/t2m"]
+    rows = told("chunks", place, "surface/t2m")
     assert [(row["index"], row["type"]) for row in rows] == [([0, 0], "native"), ([1, 0], "native")]
     assert all((place / row["location"]).stat().st_size == row["length"] for row in rows)
-    assert call("tree", place, "nothing").returncode == 3
-    assert call("chunks", place, "surface").returncode == 2
+    assert here("tree", place, "nothing").returncode == 3
+    assert here("chunks", place, "surface").returncode == 2
 
 
 def test_branches_and_tags(place: Path) -> None:
-    first = answer("tag", "list", place)["v1"]
-    assert answer("branch", "create", f"{place}@v1", "dev") == {"branch": "dev", "snapshot": first}
-    assert call("branch", "create", place, "dev").returncode == 4
-    assert answer("branch", "list", place)["dev"] == first
-    assert answer("reset", place, "main", "dev", "--yes")["after"] == first
-    assert answer("log", place)[0]["message"] == "first"
-    unasked = call("branch", "delete", place, "dev")
+    first = told("tag", "list", place)["v1"]
+    assert told("branch", "create", f"{place}@v1", "dev") == {"branch": "dev", "snapshot": first}
+    assert here("branch", "create", place, "dev").returncode == 4
+    assert told("branch", "list", place)["dev"] == first
+    assert told("reset", place, "main", "dev", "--yes")["after"] == first
+    assert told("log", place)[0]["message"] == "first"
+    unasked = here("branch", "delete", place, "dev")
     assert unasked.returncode == 2
     assert "--yes" in unasked.stderr
-    assert call("branch", "delete", place, "dev", "--yes").returncode == 0
-    assert call("branch", "delete", place, "dev", "--yes").returncode == 3
-    assert call("tag", "create", place, "v2").stdout == f"Created tag v2 at {first}.\n"
-    assert call("tag", "delete", place, "v2", "--yes").returncode == 0
-    assert call("tag", "create", place, "v2").returncode == 4
+    assert here("branch", "delete", place, "dev", "--yes").returncode == 0
+    assert here("branch", "delete", place, "dev", "--yes").returncode == 3
+    assert here("tag", "create", place, "v2").stdout == f"Created tag v2 at {first}.\n"
+    assert here("tag", "delete", place, "v2", "--yes").returncode == 0
+    assert here("tag", "create", place, "v2").returncode == 4
 
 
 def test_settings(place: Path) -> None:
-    assert answer("config", place)["inline_chunk_threshold_bytes"] == 0
-    assert answer("metadata", place, "--set", "owner=ana", "--set", "level=3") == {
+    assert told("config", place)["inline_chunk_threshold_bytes"] == 0
+    assert told("metadata", place, "--set", "owner=ana", "--set", "level=3") == {
         "owner": "ana",
         "level": 3,
     }
-    assert call("metadata", place, "--set", "owner").returncode == 2
-    assert call("status", place, "--set", "read_only", "--reason", "moving").stdout == (
+    assert here("metadata", place, "--set", "owner").returncode == 2
+    assert here("status", place, "--set", "read_only", "--reason", "moving").stdout == (
         "read_only: moving\n"
     )
-    refused = call("branch", "create", place, "dev")
+    refused = here("branch", "create", place, "dev")
     assert refused.returncode == 7
-    assert answer("status", place, "--set", "online")["availability"] == "online"
+    assert told("status", place, "--set", "online")["availability"] == "online"
 
 
 @pytest.mark.parametrize(
@@ -147,23 +113,24 @@ def test_settings(place: Path) -> None:
         (["log", "no-such-place"], 3, "no repository in"),
         (["log", "weather@nope"], 3, "there are main, v1"),
         (["log", "ftp://host/path"], 2, "ftp"),
-        (["lag", "weather"], 2, "No such command 'lag'"),
+        (["lag", "weather"], 2, "No such command 'lag'. Did you mean tag or log?"),
         (["log", "weather", "--lmit", "3"], 2, "--limit"),
         (["log"], 2, "Missing argument 'REPOSITORY'"),
         (["init", "other@main"], 2, "has no 'main' yet"),
     ],
 )
 def test_the_first_mistakes_are_explained(
-    place: Path, words: list[str], code: int, said: str
+    place: Path, words: list[str], code: int, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = call(*words, cwd=place.parent)
+    monkeypatch.chdir(place.parent)
+    done = here(*words)
     assert (done.returncode, done.stdout) == (code, "")
     assert said in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_help_names_every_command() -> None:
-    text = call("--help").stdout
+    text = here("--help").stdout
     for name in ("init", "info", "log", "show", "diff", "ops", "tree", "chunks", "status"):
         assert f"  {name}" in text
 

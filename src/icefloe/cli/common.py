@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import datetime
 from enum import Enum
@@ -16,6 +16,9 @@ from rich.console import Console, RenderableType
 from icefloe.api.addresses import Address, parse_address, resolve_ref, snapshot_of
 from icefloe.api.repository import Repository
 from icefloe.api.session import Session
+
+Place = Address
+"""Where a repository is or will be."""
 
 
 class Target(NamedTuple):
@@ -33,6 +36,16 @@ class Target(NamedTuple):
     def snapshot_id(self) -> str:
         return snapshot_of(self.repo, self.address.ref)
 
+    @property
+    def branch(self) -> str:
+        """The branch that was named, `main` if none was; it is written to."""
+        ref = self.ref
+        if "branch" not in ref:
+            raise click.UsageError(
+                f"{self.address.ref} is no branch, and only branches can be committed to."
+            )
+        return ref["branch"]
+
     def session(self) -> Session:
         """The named version, to be read."""
         return self.repo.readonly_session(**self.ref)  # type: ignore[arg-type]
@@ -48,6 +61,25 @@ class _RepositoryType(click.ParamType[Target]):
             return value
         address = parse_address(value)
         return Target(address, Repository.open(address.storage()))
+
+
+class _PlaceType(click.ParamType[Place]):
+    """An address, whatever is there."""
+
+    name = "place"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Place:
+        if isinstance(value, Address):
+            return value
+        address = parse_address(value)
+        if address.ref is not None:
+            self.fail(f"{value}: a repository is meant here, without @{address.ref}.", param, ctx)
+        return address
+
+
+def place_argument(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the argument REPOSITORY, not opened, as `place`."""
+    return click.argument("place", metavar="REPOSITORY", type=_PlaceType())(command)
 
 
 def repository_argument(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -87,6 +119,35 @@ def output_option(command: Callable[..., Any]) -> Callable[..., Any]:
         callback=lambda ctx, param, value: Output(value),
         help="Print the result as JSON.",
     )(command)
+
+
+def message_option(default: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Adds `--message` for what commits."""
+    return click.option(
+        "--message", "-m", default=default, show_default=True, help="The message of the commit."
+    )
+
+
+def allow_virtual_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds `--allow-virtual`, as `allowed`: credentials by prefix, from the environment."""
+    return click.option(
+        "--allow-virtual",
+        "allowed",
+        multiple=True,
+        metavar="PREFIX",
+        callback=lambda ctx, param, value: _credentials(value),
+        help="Read virtual chunks below this URL prefix, as containers of the repository have it.",
+    )(command)
+
+
+def _credentials(prefixes: tuple[str, ...]) -> dict[str, Any]:
+    if not prefixes:
+        return {}
+    from icefloe.virtual.places.access import SourceAccess  # noqa: PLC0415 - slow to import
+    from icefloe.virtual.places.source_containers import container_for  # noqa: PLC0415
+
+    ended = [prefix if prefix.endswith("/") else prefix + "/" for prefix in prefixes]
+    return {prefix: container_for(prefix, SourceAccess()).credential for prefix in ended}
 
 
 def yes_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -136,3 +197,14 @@ def size_text(size: float) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1000
     raise AssertionError("the loop returns")
+
+
+def table_text(names: Sequence[str], rows: Sequence[Sequence[str]], align: str) -> str:
+    """Columns of text; `align` has `<` or `>` for each of them. Nothing is cut."""
+    widths = [max(map(len, column)) for column in zip(names, *rows, strict=True)]
+    return "\n".join(
+        "  ".join(
+            f"{cell:{side}{width}}" for cell, side, width in zip(row, align, widths, strict=True)
+        ).rstrip()
+        for row in [names, *rows]
+    )

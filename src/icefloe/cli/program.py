@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 
 import click
 
+from icefloe.cli.hints import after, did_you_mean, misplaced_command
 from icefloe.errors import (
     AlreadyExistsError,
     ConflictError,
+    ErrorKind,
     FormatError,
     IcechunkError,
     InvalidInputError,
@@ -25,6 +28,10 @@ _COMMANDS = {
     "refs": ("branch", "tag", "reset"),
     "nodes": ("tree", "chunks"),
     "settings": ("config", "metadata", "status"),
+    "sizes": ("stats",),
+    "files": ("inspect",),
+    "cleaning": ("expire", "gc", "rewrite-manifests"),
+    "health": ("verify", "repair"),
     "ui": ("ui",),
 }
 """By file of `commands`. A file is imported when one of its commands is called."""
@@ -40,6 +47,7 @@ _EXIT_CODES: tuple[tuple[type[IcechunkError], int], ...] = (
     (SessionStateError, 7),
     (InvalidInputError, 2),
 )
+MISSING_PACKAGE = 8
 INTERRUPTED = 130
 
 
@@ -48,6 +56,14 @@ class _Commands(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(_FILE_OF)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in _FILE_OF:
+            hint = misplaced_command(args, _FILE_OF) or did_you_mean(args[0], _FILE_OF)
+            ctx.fail(f"No such command {args[0]!r}.{hint}")
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _FILE_OF:
@@ -67,31 +83,38 @@ def program() -> None:
 
     \b
     Exit codes: 0 done, 1 another failure, 2 wrong usage, 3 not found, 4 conflict or exists already,
-    5 storage or credentials, 6 damaged file, 7 not allowed in this state, 130 interrupted.
+    5 storage or credentials, 6 damaged file, 7 not allowed in this state, 8 a package is missing,
+    130 interrupted.
     """
 
 
 def exit_code(error: IcechunkError) -> int:
     """The exit code that tells a script what kind of failure this is."""
+    if error.kind == ErrorKind.OBJECT_NOT_FOUND:
+        return 3
     return next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), 1)
 
 
-def run() -> int:
-    """Run the program with the arguments of this process."""
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run the program with these arguments, or those of this process. Returns the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        program(standalone_mode=False)
+        code = program(words, prog_name="icefloe", standalone_mode=False)
+        return code if isinstance(code, int) else 0
     except click.exceptions.Exit as ended:
         return ended.exit_code
     except click.ClickException as error:
         error.show()
         return error.exit_code
     except IcechunkError as error:
-        click.echo(f"icefloe: {error}", err=True)
+        click.echo(f"icefloe: {error}{after(error, words)}", err=True)
         return exit_code(error)
+    except ImportError as error:
+        click.echo(f"icefloe: {error}", err=True)
+        return MISSING_PACKAGE
     except (click.Abort, KeyboardInterrupt):
         click.echo("icefloe: interrupted", err=True)
         return INTERRUPTED
     except BrokenPipeError:  # such as `icefloe log ... | head`
         sys.stderr.close()
         return 1
-    return 0

@@ -1,0 +1,99 @@
+"""Every command in a process of its own, as a person or a script starts it.
+
+The default run starts each command once, as JSON. The long run has text and a bad argument too.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from icefloe.cli.program import program
+from tests.cli.calling import call, here
+
+# Words after the name of the command. PLACE is a repository, OTHER a place that is free.
+GOOD: dict[str, list[str]] = {
+    "init": ["OTHER"],
+    "info": ["PLACE"],
+    "log": ["PLACE@v1"],
+    "show": ["PLACE"],
+    "diff": ["PLACE", "v1"],
+    "ops": ["PLACE"],
+    "branch list": ["PLACE"],
+    "branch create": ["PLACE", "dev"],
+    "branch delete": ["PLACE", "old", "--yes"],
+    "tag list": ["PLACE"],
+    "tag create": ["PLACE", "v2"],
+    "tag delete": ["PLACE", "v1", "--yes"],
+    "reset": ["PLACE", "main", "v1", "--yes"],
+    "tree": ["PLACE"],
+    "chunks": ["PLACE", "surface/t2m"],
+    "config": ["PLACE"],
+    "metadata": ["PLACE", "--set", "a=1"],
+    "status": ["PLACE"],
+    "stats": ["PLACE"],
+    "inspect": ["PLACE"],
+    "expire": ["PLACE", "--older-than", "30d", "--yes"],
+    "gc": ["PLACE", "--older-than", "30d", "--yes"],
+    "rewrite-manifests": ["PLACE"],
+    "verify": ["PLACE"],
+    "repair": ["PLACE", "--yes"],
+}
+
+
+ELSEWHERE = {"ui", "cherry-pick", "squash", "merge", "undo"}
+"""Commands with tests of processes in other files."""
+
+
+def words_of(name: str, place: Path) -> list[str]:
+    words = [*name.split(), *GOOD[name]]
+    return [
+        word.replace("PLACE", str(place)).replace("OTHER", str(place.parent / "other"))
+        for word in words
+    ]
+
+
+@pytest.fixture
+def branched(place: Path) -> Path:
+    done = here("branch", "create", place, "old")
+    assert done.returncode == 0, done.stderr
+    return place
+
+
+def test_every_command_is_here() -> None:
+    context: Any = program.make_context("icefloe", ["--help"], resilient_parsing=True)
+    known = set()
+    for name in program.list_commands(context):
+        command = program.get_command(context, name)
+        inner = getattr(command, "commands", None)
+        known |= {f"{name} {each}" for each in inner} if inner else {name}
+    assert known - ELSEWHERE == GOOD.keys()
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_a_command_answers_in_json(branched: Path, name: str) -> None:
+    done = call(*words_of(name, branched), "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    json.loads(done.stdout)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", GOOD)
+def test_a_command_answers_in_text(branched: Path, name: str) -> None:
+    done = call(*words_of(name, branched))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.strip()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", GOOD)
+def test_a_command_refuses_a_bad_argument(branched: Path, name: str) -> None:
+    done = call(*words_of(name, branched), "--no-such-option")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "No such option" in done.stderr
+    missing = call(*name.split())
+    assert (missing.returncode, missing.stdout) == (2, "")
+    assert "Usage:" in missing.stderr
