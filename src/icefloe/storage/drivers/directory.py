@@ -13,21 +13,27 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import itertools
 import os
 import random
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from zlib import crc32
 
 from icefloe.errors import ErrorKind, StorageError
+from icefloe.on_demand import on_demand
 from icefloe.storage.keys import OWN_DIRECTORY
 from icefloe.storage.process_forks import Registry, repair_after_fork
+
+if TYPE_CHECKING:
+    import fcntl
+else:
+    fcntl = on_demand("fcntl")  # Windows has none, and may use every other storage
 
 NUM_LOCKS = 64
 LOCK_TIMEOUT_SECONDS = 120.0
@@ -302,6 +308,20 @@ _directories: Registry[str, Directory] = Registry()
 
 
 def directory_at(root: str) -> Directory:
-    """The one `Directory` of this process for `root`."""
+    """The one `Directory` of this process for `root`.
+
+    Raises:
+        StorageError: the system has not what the guarantees of a directory are made of.
+    """
+    try:
+        _ = fcntl.flock, os.pread, os.O_CLOEXEC
+    except (ImportError, AttributeError) as missing:
+        raise StorageError(
+            f"a directory cannot hold a repository on this system ({sys.platform}): locks that the "
+            f"system releases when a process dies are missing ({missing}), and without them two "
+            "writers could lose a commit; use WSL on Windows, S3 or another object store, or "
+            "in_memory_storage()",
+            ErrorKind.STORAGE_CONFIG,
+        ) from missing
     path = os.path.realpath(root)
     return _directories.find_or_make(path, lambda: Directory(path))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 
 from icefloe.errors import ErrorKind, StorageError
 from icefloe.storage.driver import Span
@@ -22,6 +23,13 @@ class ForeignFiles:
     """
 
     def __init__(self, directory: str) -> None:
+        if not hasattr(os, "pread") or not hasattr(os, "O_NOFOLLOW"):
+            raise StorageError(
+                f"virtual chunks in local files ({directory}) cannot be read on this system "
+                f"({sys.platform}), which cannot open a file without following links; use WSL on "
+                "Windows, or put the files on a web server or in a bucket",
+                ErrorKind.STORAGE_CONFIG,
+            )
         self._directory = directory
         self._location = f"file://{directory}"
 
