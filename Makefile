@@ -26,7 +26,7 @@ NO_PYTHON = fi; done; \
 	     "(from your system's packages, pyenv or python.org), or name it with PYTHON=..." >&2; exit 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test browser long oldest check format fuzz bench clean
+.PHONY: help setup demo test browser long oldest released check format fuzz bench clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ oldest: ## part of the tests with the oldest Python and the lowest versions of d
 	@$(SETUP_ENV) --oldest "$(OLDEST_VENV)"; $(NO_PYTHON)
 	$(OLDEST_VENV)/bin/python -m pytest -n 2 --dist worksteal $(ARGS) $(OLDEST_TESTS)
 
+released: setup ## repositories of spec version 1, read and extended by the last official release 1.x
+	$(PY) -m pytest -m long $(ARGS) tests/legacy/migration/test_official_1x.py
+
 check: setup ## lint, format, types, generated code, layers and rooms, private names
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
@@ -73,5 +76,6 @@ bench: setup ## measurements
 clean: ## remove what these commands made, the environment included
 	@rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist
 	@find src tests tools $(wildcard benchmarks examples) -name __pycache__ -type d -prune -exec rm -rf {} +
+	@rm -rf $(VENV)-icechunk-*
 	@$(SETUP_ENV) --remove "$(OLDEST_VENV)"; $(NO_PYTHON)
 	@$(SETUP_ENV) --remove "$(VENV)"; $(NO_PYTHON)

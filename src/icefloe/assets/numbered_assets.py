@@ -28,6 +28,7 @@ from icefloe.storage.driver import Readable, find_object
 
 _MAX_CACHED_ANCESTORS = 100_000
 _MAX_CACHED_PLACES = 10_000
+_MAX_CACHED_TIPS = 10_000
 _FILE_TYPES = {1: "snapshot", 2: "manifest", 3: "attributes", 4: "transaction-log"}
 
 
@@ -53,6 +54,8 @@ class NumberedCaches(Caches):
         self.ids = IdMap(id_size)
         self.lineages: BoundedCache[Lineage] = BoundedCache(_MAX_CACHED_ANCESTORS)
         """The history of a snapshot that follows the one under the key."""
+        self.tips: BoundedCache[int] = BoundedCache(_MAX_CACHED_TIPS)
+        """The newest known number of a branch."""
         self.placed: BoundedCache[AttributesRef] = BoundedCache(_MAX_CACHED_PLACES)
         """The places of attributes that are already stored, keyed by their JSON."""
 

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, FormatError, SnapshotNotFoundError, StorageError
 from icefloe.format import layout
@@ -186,28 +187,50 @@ def _batches(files: ManifestFiles, limits: Limits) -> list[tuple[int, int]]:
 
 
 class GrowingIdSet:
-    """A set of many ids, deduplicated regularly, so it needs memory for distinct ids only."""
+    """A set of many ids, deduplicated regularly, so it needs memory for distinct ids only.
+
+    It is kept in parts, each at least twice as large as the next. So ids are moved a few times
+    only, even if the set is asked for its members after each addition.
+    """
 
     def __init__(self) -> None:
-        self._sorted = IdSet.of_ids(())
+        self._parts: list[IdSet] = []
         self._waiting: list[Bytes] = []
         self._num_waiting = 0
 
     def add(self, rows: Bytes) -> None:
         # Manifests of one history mostly refer to the same chunks.
-        rows = rows[~self._sorted.contains(rows)]
+        rows = rows[~self._is_sorted(rows)]
         self._waiting.append(rows)
         self._num_waiting += len(rows)
-        if self._num_waiting > max(_IDS_AT_ONCE, self._sorted.size):
-            self.finish()
+        if self._num_waiting > _IDS_AT_ONCE:
+            self._sort()
+
+    def contains(self, rows: Bytes) -> NDArray[np.bool_]:
+        """Which of these rows are in the set."""
+        self._sort()
+        return self._is_sorted(rows)
 
     def finish(self) -> IdSet:
         """All ids so far."""
-        if self._waiting:
-            new = IdSet.of(np.concatenate(self._waiting))
-            self._sorted = IdSet.union([self._sorted, new])
-            self._waiting, self._num_waiting = [], 0
-        return self._sorted
+        self._sort()
+        self._parts = [IdSet.union(self._parts)]
+        return self._parts[0]
+
+    def _is_sorted(self, rows: Bytes) -> NDArray[np.bool_]:
+        found = np.zeros(len(rows), np.bool_)
+        for part in self._parts:
+            found |= part.contains(rows)
+        return found
+
+    def _sort(self) -> None:
+        if not self._waiting:
+            return
+        new = IdSet.of(np.concatenate(self._waiting))
+        self._waiting, self._num_waiting = [], 0
+        while self._parts and self._parts[-1].size < 2 * new.size:
+            new = IdSet.union([self._parts.pop(), new])
+        self._parts.append(new)
 
 
 async def chunk_ids(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import resource
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -118,44 +116,3 @@ def test_chunks_in_every_place_that_document_003_allows(tmp_path: Path) -> None:
         target, authorize_virtual_chunk_access={prefix: LocalFileSystemAccess}
     )
     check_contents(new)
-
-
-def peak_megabytes() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-@pytest.mark.long
-@pytest.mark.timeout(1800)
-def test_a_million_references_and_ten_thousand_snapshots(tmp_path: Path) -> None:
-    """Within 2 GB, with progress."""
-    old = icefloe.Repository.create(
-        icefloe.local_filesystem_storage(str(tmp_path / "old"), durable=False),
-        generation=NumberedRefs("msgpack"),
-    )
-    session = old.writable_session("main")
-    zarr.create_array(session.store, name="big", shape=(1_000_000,), chunks=(1,), dtype="i1")
-    store = session.store
-    locations = [f"file:///data/{number % 1000}.nc" for number in range(1_000_000)]
-    store.set_virtual_refs_arr(
-        "big",
-        chunk_grid_shape=[1_000_000],
-        locations=locations,
-        offsets=np.arange(1_000_000, dtype="u8"),
-        lengths=np.ones(1_000_000, "u8"),
-        validate_containers=False,
-    )
-    small = zarr.create_array(session.store, name="small", shape=(4,), chunks=(2,), dtype="i4")
-    small[:] = 1
-    session.commit("a million")
-    for number in range(10_000):
-        with old.transaction("main", message=f"commit {number}") as written:
-            zarr.open_array(written, path="small")[0] = number
-    told: list[icefloe.Progress] = []
-    target = icefloe.local_filesystem_storage(str(tmp_path / "new"), durable=False)
-    report = icefloe.migrate_repository(old, target, progress=told.append)
-    assert len(report.snapshots) == 10_002
-    new = icefloe.Repository.open(target)
-    assert sum(1 for _ in new.ancestry(branch="main")) == 10_002
-    assert len(told) > 10_000
-    sys.stdout.write(f"peak {peak_megabytes():.0f} MB\n")
-    assert peak_megabytes() < 2048

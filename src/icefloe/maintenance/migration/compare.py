@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from icefloe.errors import FormatError
-from icefloe.format.columns.id_set import IdSet
 from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRefs
 from icefloe.format.snapshot.file import ManifestFiles
 from icefloe.format.snapshot.nodes import Node
@@ -62,8 +61,7 @@ class Comparison:
 
     async def _objects(self, refs: ChunkRefs, where: str) -> None:
         objects = native_objects(refs)
-        known: IdSet = self._compared.finish()
-        new = np.flatnonzero(~known.contains(objects.chunk_id)).tolist()
+        new = np.flatnonzero(~self._compared.contains(objects.chunk_id)).tolist()
         for batch in objects.batches(new):
             ids = [ChunkId(objects.chunk_id[at].tobytes()) for at in batch]
             keys = [objects.key[at] for at in batch]

@@ -190,7 +190,7 @@ class Conversion:
         if not self._copies_chunks or not len(objects.chunk_id):
             return
         there = self._present.contains(objects.chunk_id)
-        there |= self._copied.finish().contains(objects.chunk_id)
+        there |= self._copied.contains(objects.chunk_id)
         keys = self._keys(objects)
         for batch in objects.batches(np.flatnonzero(~there).tolist()):
             await self._copy_batch(objects, keys, batch)

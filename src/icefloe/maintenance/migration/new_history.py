@@ -116,12 +116,12 @@ def _parents_first(known: Mapping[SnapshotId, SnapshotInfo]) -> list[SnapshotInf
     """Each snapshot after its parent, older ones first, so that the order is deterministic."""
     ordered: dict[SnapshotId, SnapshotInfo] = {}
     for tip in sorted(known.values(), key=lambda info: (info.flushed_at, bytes(info.id))):
-        line = []
+        line: dict[SnapshotId, SnapshotInfo] = {}
         current: SnapshotInfo | None = tip
         while current is not None and current.id not in ordered:
-            if current in line:
+            if current.id in line:
                 raise FormatError(f"snapshot {current.id} is its own ancestor")
-            line.append(current)
+            line[current.id] = current
             current = None if current.parent_id is None else known.get(current.parent_id)
-        ordered.update((info.id, info) for info in reversed(line))
+        ordered.update(reversed(line.items()))
     return list(ordered.values())

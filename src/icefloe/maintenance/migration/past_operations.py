@@ -31,12 +31,16 @@ def past_operations(
     entries: list[Update] = []
 
     def commits(branch: str) -> None:
-        line = [snapshots.info(row) for row in snapshots.line(branches[branch]).tolist()]
-        for info in reversed(line):
-            if info.parent_id is not None and info.id not in written:
-                written.add(info.id)
-                values = {"branch": branch, "new_snap_id": info.id}
-                entries.append(Update(UpdateKind.NEW_COMMIT, info.flushed_at, values))
+        new = []
+        for row in snapshots.line(branches[branch]).tolist():
+            info = snapshots.info(row)
+            if info.parent_id is None or info.id in written:
+                break  # another branch has the rest of the line
+            new.append(info)
+        for info in reversed(new):
+            written.add(info.id)
+            values = {"branch": branch, "new_snap_id": info.id}
+            entries.append(Update(UpdateKind.NEW_COMMIT, info.flushed_at, values))
 
     root = _root(snapshots, branches[_MAIN])
     entries.append(Update(UpdateKind.REPO_INITIALIZED, root.flushed_at))

@@ -140,7 +140,11 @@ class Numbered(Family):
         return history.info_of(await handle.assets.snapshot(snapshot_id))
 
     async def ancestry(self, handle: RepoHandle, tip: SnapshotId) -> list[SnapshotInfo]:
-        return await history.ancestry(handle, tip)
+        return list((await history.reachable(handle, [tip])).values())
+
+    async def all_snapshots(self, handle: RepoHandle) -> list[SnapshotInfo]:
+        refs = [*(await self.branches(handle)).values(), *(await self.tags(handle)).values()]
+        return list((await history.reachable(handle, refs)).values())
 
     # -- sessions and commits
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from icefloe.errors import SnapshotNotFoundError
 from icefloe.format.repo_info.snapshots import SnapshotInfo
 from icefloe.format.snapshot.file import Snapshot
@@ -18,22 +20,25 @@ def info_of(snapshot: Snapshot) -> SnapshotInfo:
     )
 
 
-async def ancestry(handle: RepoHandle, tip: SnapshotId) -> list[SnapshotInfo]:
-    """A snapshot and all its ancestors, newest first.
+async def reachable(
+    handle: RepoHandle, tips: Iterable[SnapshotId]
+) -> dict[SnapshotId, SnapshotInfo]:
+    """These snapshots and all their ancestors, each line newest first. Each is read once.
 
-    A snapshot whose file is gone is described by a newer snapshot, without properties. The ancestry
-    ends where no file describes the next snapshot.
+    A snapshot whose file is gone is described by a newer snapshot, without properties. A line ends
+    where no file describes the next snapshot.
     """
     found: dict[SnapshotId, SnapshotInfo] = {}
-    remembered: list[Ancestor] = []
-    current: SnapshotId | None = tip
-    while current is not None and current not in found:
-        info = await _info(handle, current, remembered, must_exist=current == tip)
-        if info is None:
-            break
-        found[current] = info
-        current = info.parent_id
-    return list(found.values())
+    for tip in tips:
+        remembered: list[Ancestor] = []
+        current: SnapshotId | None = tip
+        while current is not None and current not in found:
+            info = await _info(handle, current, remembered, must_exist=current == tip)
+            if info is None:
+                break
+            found[current] = info
+            current = info.parent_id
+    return found
 
 
 async def _info(

@@ -23,6 +23,7 @@ from icefloe.repo.handle import RepoHandle
 from icefloe.storage.driver import ConditionFailed, find_object
 
 _JSON = "application/json"
+_FILES_TRIED = 8
 
 
 class Tip(NamedTuple):
@@ -54,11 +55,38 @@ async def list_tags(handle: RepoHandle) -> set[str]:
 
 
 async def find_tip(handle: RepoHandle, name: str) -> Tip:
-    """The newest file of a branch; `RefNotFoundError` when there is none."""
+    """The newest file of a branch; `RefNotFoundError` when there is none.
+
+    A branch has one file per commit, and listing all of them before every commit would take time
+    that grows with the square of their number. So the files after the newest known one are tried.
+    """
+    known: int | None = assets_of(handle).caches.tips.get(name)
+    tip = None if known is None else await _tip_from(handle, name, known)
+    if tip is None:
+        tip = await _listed_tip(handle, name)
+    if handle.family.is_writable:  # document 000: branches cannot be deleted, so numbers only grow
+        assets_of(handle).caches.tips.put(name, tip.number, 1)
+    return tip
+
+
+async def _tip_from(handle: RepoHandle, name: str, number: int) -> Tip | None:
+    """The newest file, tried from `number` on; None if that one is gone or far behind."""
+    names = assets_of(handle).names
+    tip: Tip | None = None
+    for _ in range(_FILES_TRIED):
+        found = await _read(handle, names.branch_key(name, number))
+        if found is None:
+            return tip
+        tip = Tip(number, found)
+        number = next_number(number, name, names.characters)
+    return None
+
+
+async def _listed_tip(handle: RepoHandle, name: str) -> Tip:
     names = assets_of(handle).names
     directory = names.branch_directory(name)
-    numbers = [names.number_of(entry.key, name) for entry in await handle.driver.list(directory)]
-    newest = max((number for number in numbers if number is not None), default=None)
+    listed = (names.number_of(entry.key, name) for entry in await handle.driver.list(directory))
+    newest = next((number for number in listed if number is not None), None)  # it sorts first
     if newest is None:
         raise RefNotFoundError(
             f"no branch {name!r} in this repository (there are no files {directory}*.json)"
