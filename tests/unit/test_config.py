@@ -496,7 +496,7 @@ def test_an_empty_config_resolves_to_the_documented_defaults() -> None:
     assert config.storage.concurrency.ideal_concurrent_request_size == 12_582_912
     assert config.storage.unsafe_use_conditional_update is True
     assert config.storage.minimum_size_for_multipart_upload == 104_857_600
-    assert config.manifest.virtual_chunk_location_compression.min_num_chunks == 1000
+    assert config.manifest.virtual_chunk_location_compression is None
     assert config.manifest.max_concurrent_manifest_fetches_during_commit is None
     assert config.repo_update_retries.default.max_tries == 100
     assert config.repo_update_retries.default.initial_backoff_ms == 50

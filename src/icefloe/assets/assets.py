@@ -306,7 +306,10 @@ class Assets:
     def encode_manifest(self, manifest: Manifest) -> bytes:
         """The bytes of a manifest file."""
         return manifest_encode.encode_manifest(
-            manifest, spec_version=self.spec_version, level=self.settings.compression.level
+            manifest,
+            spec_version=self.spec_version,
+            level=self.settings.compression.level,
+            locations=self.settings.manifest.virtual_chunk_location_compression,
         )
 
 

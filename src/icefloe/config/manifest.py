@@ -85,7 +85,11 @@ class ManifestSplittingConfig(Section):
 
 @record()
 class ManifestVirtualChunkLocationCompressionConfig(Section):
-    """When and how the locations of virtual chunks are compressed inside a manifest."""
+    """When and how the locations of virtual chunks are compressed inside a manifest.
+
+    They are not unless a configuration has this section: a manifest is compressed as a whole, and
+    is smaller with plain locations.
+    """
 
     min_num_chunks: OptionalU16 = None
     _: KW_ONLY

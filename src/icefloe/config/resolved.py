@@ -162,7 +162,8 @@ class ResolvedManifest:
 
     preload: ResolvedPreload = ResolvedPreload()
     splitting: ResolvedSplitting = ResolvedSplitting()
-    virtual_chunk_location_compression: ResolvedLocationCompression = ResolvedLocationCompression()
+    virtual_chunk_location_compression: ResolvedLocationCompression | None = None
+    """None is not at all, unless the configuration has a section about it."""
     max_concurrent_manifest_fetches_during_commit: int | None = None
     """None is as many as memory allows."""
     max_refs_per_manifest: int = MAX_REFS_PER_MANIFEST
@@ -219,6 +220,9 @@ class ResolvedConfig:
         )
 
 
+_WHERE_ASKED_FOR = {"virtual_chunk_location_compression": ResolvedLocationCompression()}
+"""Defaults inside sections that are off unless they are there."""
+
 Resolved = TypeVar("Resolved", bound=Any)
 
 
@@ -228,7 +232,9 @@ def resolve(defaults: Resolved, section: Section | None) -> Resolved:
         return defaults
     found = {name: getattr(section, name) for name in vars(defaults)}
     values = {
-        name: resolve(getattr(defaults, name), value) if isinstance(value, Section) else value
+        name: resolve(getattr(defaults, name) or _WHERE_ASKED_FOR[name], value)
+        if isinstance(value, Section)
+        else value
         for name, value in found.items()
         if value is not None
     }

@@ -4,6 +4,7 @@ The layout is chosen for the compressor. Records of one array have a fixed size,
 `_BLOCK` of them are followed by their own copy of the vtable and of the locations they use: the
 offsets that lead there then repeat from block to block instead of changing with every record.
 Where neighbouring rows hardly ever share a location, each distinct one is written once instead.
+Compressed locations are always written once.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from icefloe.config.resolved import ResolvedLocationCompression
 from icefloe.errors import ErrorKind, FormatError
 from icefloe.format.columns.blob_column import BlobColumn
 from icefloe.format.columns.blobs import Ints, scatter, windows
@@ -23,6 +25,11 @@ from icefloe.format.flatbuffer.schema import ARRAY_MANIFEST, CHUNK_REF, MANIFEST
 from icefloe.format.flatbuffer.write import FlatWriter, padded, table_layout
 from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRefs
 from icefloe.format.manifest.coded import Coded
+from icefloe.format.manifest.compress_locations import (
+    Frames,
+    LocationCompressor,
+    train,
+)
 from icefloe.format.manifest.file import ArrayManifest, Manifest
 
 MAX_APPARENT_BYTES = 2**31
@@ -34,8 +41,17 @@ _ROWS_PER_SLICE = 1024 * _BLOCK
 _TEXT_FIELDS = {"location": "location", "checksum_etag": "etag"}
 
 
-def encode_manifest(manifest: Manifest, *, spec_version: int = 2, level: int = 3) -> bytes:
+def encode_manifest(
+    manifest: Manifest,
+    *,
+    spec_version: int = 2,
+    level: int = 3,
+    locations: ResolvedLocationCompression | None = None,
+) -> bytes:
     """Encode a manifest; readers rely on arrays ascending by node id, so they are sorted here.
+
+    `locations` says how locations of virtual chunks are compressed one by one; version 1 has no
+    place for that.
 
     Raises:
         FormatError: there is nothing to write, or more than one file may hold.
@@ -47,11 +63,22 @@ def encode_manifest(manifest: Manifest, *, spec_version: int = 2, level: int = 3
             ErrorKind.SERIALIZATION,
         )
     _check_size(manifest)
+    compressor = None
+    if locations is not None and spec_version > 1:
+        compressor = train([array.refs for array in arrays], locations)
     writer = FlatWriter()
+    fields = [
+        "id",
+        "arrays",
+        "compression_algorithm" if compressor is None else "location_dictionary",
+    ]
     extra = [] if manifest.extra is None else ["extra"]
-    root = writer.table(MANIFEST, ["id", "arrays", "compression_algorithm", *extra])
+    root = writer.table(MANIFEST, [*fields, *extra])
     root.set("id", manifest.id)
-    root.set("compression_algorithm", 0)  # 1, the default, means a location dictionary
+    if compressor is None:
+        root.set("compression_algorithm", 0)  # 1, the default, means a location dictionary
+    else:
+        root.point("location_dictionary", writer.blob(compressor.dictionary))
     vector = writer.offsets(len(arrays))
     root.point("arrays", vector.position)
     has_extra = np.array([array.extra is not None for array in arrays])
@@ -60,7 +87,9 @@ def encode_manifest(manifest: Manifest, *, spec_version: int = 2, level: int = 3
     )
     vector.point(tables.position)
     tables.set("node_id", np.frombuffer(b"".join(array.node_id for array in arrays), np.uint8))
-    tables.point("refs", np.array([_add_refs(writer, array) for array in arrays], np.int64))
+    tables.point(
+        "refs", np.array([_add_refs(writer, array, compressor) for array in arrays], np.int64)
+    )
     if has_extra.any():
         tables.point("extra", writer.blobs([array.extra for array in arrays], 0))
     if manifest.extra is not None:
@@ -85,28 +114,37 @@ def _check_size(manifest: Manifest) -> None:
         )
 
 
-def _add_refs(writer: FlatWriter, array: ArrayManifest) -> int:
+def _add_refs(
+    writer: FlatWriter, array: ArrayManifest, compressor: LocationCompressor | None
+) -> int:
     """Place one array's refs; returns the position of their vector."""
     refs = array.refs
+    compressed = None
+    if compressor is not None and refs.location is not None:
+        compressed = compressor.compress(refs.location)
     words = np.empty(len(refs) + 1, "<u4")
     words[0] = len(refs)
     start = writer.add(words)
     slot = np.arange(start + 4, start + words.nbytes, 4, dtype=np.int64)
-    for rows, fields in _groups(refs):
-        selected = refs if rows is None else refs.take(rows)
-        position = _add_group(writer, selected, fields)
-        target = slice(None) if rows is None else rows
-        words[1:][target] = position - slot[target]
+    for rows, fields in _groups(refs, compressed):
+        selected = slice(None) if rows is None else rows
+        position = _add_group(
+            writer,
+            refs if rows is None else refs.take(rows),
+            fields,
+            None if compressed is None else compressed.take(selected),
+        )
+        words[1:][selected] = position - slot[selected]
     return start
 
 
-def _groups(refs: ChunkRefs) -> list[tuple[Ints | None, list[str]]]:
+def _groups(refs: ChunkRefs, compressed: Frames | None) -> list[tuple[Ints | None, list[str]]]:
     """Rows that need the same fields: [(rows or None for all, field names)]."""
     if not len(refs):
         return []
     pattern = refs.kind.astype(np.int64)
-    for bit, column in ((4, refs.etag), (8, refs.extra)):
-        if isinstance(column, Coded):
+    for bit, column in ((4, refs.etag), (8, refs.extra), (16, compressed)):
+        if isinstance(column, Coded | Frames):
             pattern |= np.where(column.codes >= 0, bit, 0)
         elif column is not None:
             pattern |= np.where(column.is_valid(), bit, 0)
@@ -120,7 +158,8 @@ def _groups(refs: ChunkRefs) -> list[tuple[Ints | None, list[str]]]:
             fields.append("inline")
         else:
             fields += ["offset"] if refs.offset[rows].any() else []
-            fields += ["length", "chunk_id" if kind == ChunkKind.NATIVE else "location"]
+            location = "compressed_location" if code & 16 else "location"
+            fields += ["length", "chunk_id" if kind == ChunkKind.NATIVE else location]
         if kind == ChunkKind.VIRTUAL:
             fields += ["checksum_etag"] if code & 4 else []
             if refs.last_modified is not None and refs.last_modified[rows].any():
@@ -130,7 +169,9 @@ def _groups(refs: ChunkRefs) -> list[tuple[Ints | None, list[str]]]:
     return found
 
 
-def _add_group(writer: FlatWriter, refs: ChunkRefs, fields: Sequence[str]) -> Ints:
+def _add_group(
+    writer: FlatWriter, refs: ChunkRefs, fields: Sequence[str], compressed: Frames | None
+) -> Ints:
     """Place the tables of rows with the same fields; returns their positions."""
     layout, vtable = table_layout(CHUNK_REF, tuple(fields), index_tail(refs.ndim))
     blocks = _Blocks(len(refs), layout, vtable)
@@ -151,6 +192,10 @@ def _add_group(writer: FlatWriter, refs: ChunkRefs, fields: Sequence[str]) -> In
             target[name] = base + near[name].position.take(near[name].run_of_row)
         elif name in _TEXT_FIELDS:
             target[name] = _add_shared(writer, getattr(refs, _TEXT_FIELDS[name]))
+        elif name == "compressed_location":
+            assert compressed is not None
+            used, number = np.unique(compressed.codes.astype(np.int64), return_inverse=True)
+            target[name] = writer.blobs(compressed.frames.take(used), terminator=0).take(number)
         elif name in ("inline", "extra"):
             target[name] = writer.blobs(getattr(refs, name), terminator=0)
     for first in range(0, len(refs), _ROWS_PER_SLICE):

@@ -84,6 +84,11 @@ class RepoInfo:
     disabled_feature_flags: tuple[int, ...] | None = None
     extra: bytes | None = None
 
+    @property
+    def newest_update_at(self) -> int:
+        """The time of the newest operation; 0 if another program has emptied the log."""
+        return self.latest_updates[0].updated_at if len(self.latest_updates) else 0
+
     def equals(self, other: RepoInfo) -> bool:
         """Same contents."""
         tables = ("snapshots", "latest_updates")
@@ -120,8 +125,6 @@ def decode_repo_info(data: bytes | memoryview, name: str = "repo object") -> Rep
     if "main" not in branches:
         buffer.fail(f"there is no branch 'main', only {sorted(branches)}")
     updates = decode_updates(root.rows("latest_updates", UPDATE))
-    if not len(updates):
-        buffer.fail("the operations log is empty, expected at least the repository's creation")
     return RepoInfo(
         branches,
         _decode_refs(root.rows("tags", REF), snapshots),
