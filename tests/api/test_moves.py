@@ -58,6 +58,23 @@ def test_a_move_is_refused_as_official_refuses_it(name: str, official: Any) -> N
     assert isinstance(answers[0][0], str)
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("a source that is not there", "node not found"),
+        ("into itself", "into itself or its own descendant"),
+        ("onto an array", "move cannot overwrite existing node"),
+        ("into a missing group", "the destination's parent group"),
+        ("into an array", "is an array, not a group"),
+    ],
+)
+def test_the_words_that_programs_look_for(name: str, words: str, official: Any) -> None:
+    for library in (icefloe, official):
+        session = hierarchy(library, library.in_memory_storage()).rearrange_session("main")
+        with pytest.raises(library.IcechunkError, match=words):
+            session.move(*REFUSED[name])
+
+
 def _steps(library: Any, *moves: tuple[str, str]) -> tuple[Any, Any, list[Any]]:
     repository = hierarchy(library, library.in_memory_storage())
     session = repository.rearrange_session("main")

@@ -456,12 +456,6 @@ def test_repo_without_main() -> None:
     refused("repo", bad.done(), "there is no branch 'main', only ['many', 'side']")
 
 
-def test_repo_without_operations() -> None:
-    bad = repo()
-    bad.set_u32(bad.target(bad.root, 7), 0)
-    refused("repo", bad.done(), "the operations log is empty")
-
-
 def test_repo_with_a_number_that_is_not_aligned() -> None:
     bad = repo()
     table = bad.item(bad.target(bad.root, 7), 0)

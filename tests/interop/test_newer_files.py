@@ -158,3 +158,24 @@ def test_an_availability_of_the_future_can_be_read_but_not_written(tmp_path: Pat
     repo.set_status(icefloe.RepoStatus(icefloe.RepoAvailability.online))
     write(repo, 9)
     assert values(place.open(icechunk))[9] == 9
+
+
+def test_a_repository_whose_operations_are_gone_goes_on(tmp_path: Path) -> None:
+    """Official reads and writes it, so icefloe does. Verifying it reports the loss."""
+    place = new_repository(tmp_path)
+    before = values(place.open(icechunk))
+    flat = edit(tmp_path / "repo")
+    flat.set_u32(flat.target(flat.root, 7), 0)
+    store(tmp_path / "repo", flat)
+    for library in SIDES.values():
+        repo = place.open(library)
+        assert values(repo) == before
+        assert list(repo.ops_log()) == []
+    repo = place.open(icefloe)
+    found = repo.verify()
+    assert [each.kind.value for each in found.findings] == ["operations-out-of-order"]
+    write(repo, 5)
+    assert len(list(repo.ops_log())) == 1
+    write(place.open(icechunk), 6)
+    for library in SIDES.values():
+        assert values(place.open(library))[5:7] == [5, 6]

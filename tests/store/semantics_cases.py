@@ -163,7 +163,6 @@ RECTILINEAR: dict[str, list[Step]] = {
         ("set", "n/c/3/0", b"outside"),
         ("set", "n/c/0/2", b"outside"),
     ],
-    "a rectilinear grid with a bare number": [("set", "n/zarr.json", rectilinear([6], [3]))],
     "a rectilinear grid of another rank": [("set", "n/zarr.json", rectilinear([6, 6], [[3, 3]]))],
     "a rectilinear grid that does not add up": [("set", "n/zarr.json", rectilinear([7], [[3, 3]]))],
     "a rectilinear grid of nonsense": [("set", "n/zarr.json", rectilinear([6], [["3", 3]]))],

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import icefloe
 from icefloe import ChunkType, Repository, RepositoryConfig, in_memory_storage
-from tests.store.scripts import GROUP, PREPARED, Step, array, prepare, run, run_step
+from tests.store.scripts import GROUP, PREPARED, Step, array, prepare, rectilinear, run, run_step
 from tests.store.semantics_cases import CASES, DIFFERENCES
 
 # spec version of the repository, and whether the hierarchy is committed before the script runs
@@ -75,6 +77,29 @@ def test_rectilinear_grids_need_version_2(spec_version: int) -> None:
     session = prepare(icefloe, spec_version, is_committed=False)
     outcome = run_step(session.store, CASES["rectilinear: a rectilinear grid"][0])
     assert outcome == (None if spec_version == 2 else "InvalidInputError bad-metadata")
+
+
+def test_one_number_in_a_rectilinear_grid_is_the_size_of_all_chunks(
+    official: Any, tmp_path: Path
+) -> None:
+    """Zarr writes it so. Official refuses to store such an array, but reads it."""
+    document = rectilinear([7, 2], [3, [1, 1]])
+    folder = str(tmp_path)
+    session = Repository.create(icefloe.local_filesystem_storage(folder)).writable_session("main")
+    steps: list[Step] = [("set", "n/zarr.json", document), ("set", "n/c/2/1", b"corner")]
+    assert run(session.store, steps) == [None, None]
+    assert (
+        run_step(session.store, ("set", "n/c/3/0", b"1")) == "InvalidInputError invalid-chunk-index"
+    )
+    session.commit("rectilinear")
+    theirs = official.Repository.open(official.local_filesystem_storage(folder))
+    reader = theirs.readonly_session("main").store
+    assert run(reader, [("get", "n/zarr.json"), ("get", "n/c/2/1")]) == [document, b"corner"]
+    assert (
+        run_step(theirs.writable_session("main").store, steps[0])
+        == "InvalidInputError bad-metadata"
+    )
+    assert icefloe.Repository.open(icefloe.local_filesystem_storage(folder)).verify().is_healthy
 
 
 @pytest.mark.parametrize("library", ["icefloe", "icechunk"])
@@ -165,7 +190,9 @@ def test_stores_that_read_one_snapshot_are_equal() -> None:
     first = session.snapshot_id
     session.commit("prepared")
     readers = [Repository.open(storage).readonly_session("main") for _ in range(2)]
-    assert readers[0].store == readers[1].store == session.store
+    assert readers[0].store == readers[1].store == pickle.loads(pickle.dumps(readers[0])).store
+    assert readers[0].store != session.store  # which could write before
+    assert session.store != pickle.loads(pickle.dumps(session)).store
     assert readers[0].store != Repository.open(storage).readonly_session(snapshot_id=first).store
 
 

@@ -67,9 +67,11 @@ class Session(SessionAsync, Shown):
             return NotImplemented
         if self._state is value._state:
             return True
-        # A writable session is equal to itself only: its changes are its own.
+        # A session that can write, or could before it was committed, is equal to itself only.
         return (
-            self.read_only
+            self._state.branch is None
+            and value._state.branch is None
+            and self.read_only
             and value.read_only
             and self._handles.storage == value._handles.storage
             and self.snapshot_id == value.snapshot_id

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import NoReturn, cast
+
+from icefloe.api.handles import Handles
 from icefloe.api.maintenance_values import reporter
 from icefloe.api.repository import Repository
 from icefloe.maintenance.migration.upgrade import upgrade
@@ -20,7 +23,8 @@ def upgrade_icechunk_repository(
     """Upgrade a repository of spec version 1 to version 2. Returns it, reopened.
 
     Branches, tags, deleted tags, history and the saved configuration are kept. Snapshots, manifests
-    and chunks do not change. Sessions that were opened before fail to commit.
+    and chunks do not change. Sessions that were opened before fail to commit, and `repo` itself
+    raises RuntimeError from then on.
     A call that was interrupted can be repeated. `dry_run` reads everything and changes nothing.
 
     Official clients of version 1 must not write during the upgrade. They do not notice it unless
@@ -41,4 +45,18 @@ def upgrade_icechunk_repository(
                 report=report,
             )
         )
-    return repo.reopen()
+    upgraded = repo.reopen()
+    if not dry_run:
+        # It would go on with the files of version 1, which nobody else looks at any more.
+        repo._handles = cast(Handles, _Invalidated())
+    return upgraded
+
+
+class _Invalidated:
+    """Stands in for the handles of a repository object that has become useless."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise RuntimeError(
+            "this Repository was invalidated by upgrade_icechunk_repository; use the one which "
+            "that returned, or open the repository again"
+        )

@@ -131,8 +131,8 @@ class Moves:
         blocked = sorted(there & set(goals.values()))
         if blocked:
             raise AlreadyExistsError(
-                f"nothing can be moved to {destination!r}: there is a node at {blocked[0]!r}; "
-                "move that one away first",
+                f"move cannot overwrite existing node at {blocked[0]!r}: nothing can be moved to "
+                f"{destination!r} before that one is moved away",
                 ErrorKind.MOVE_WONT_OVERWRITE,
             )
 
@@ -141,14 +141,13 @@ class Moves:
             raise NodeNotFoundError(f"no node at {source!r} to move")
         if paths.is_within(destination, source):
             raise SessionStateError(
-                f"{source!r} cannot be moved to {destination!r}: "
-                "not into itself or its own descendant",
+                f"cannot move {source!r} into itself or its own descendant {destination!r}",
                 ErrorKind.MOVE_INTO_SELF_OR_DESCENDANT,
             )
         if self.find(base, destination) is not None:
             raise AlreadyExistsError(
-                f"{source!r} cannot be moved to {destination!r}: there is a node already; move "
-                "that one away first",
+                f"move cannot overwrite existing node at {destination!r}: {source!r} can go there "
+                "when that one is moved away",
                 ErrorKind.MOVE_WONT_OVERWRITE,
             )
         above = paths.parent(destination)
@@ -156,14 +155,14 @@ class Moves:
         group = self.find(base, above)
         if group is None:
             raise SessionStateError(
-                f"{source!r} cannot be moved to {destination!r}: there is no group at {above!r}; "
-                "create it in a writable_session first",
+                f"cannot move to {destination!r}: the destination's parent group {above!r} does "
+                f"not exist; create it in a writable_session, then move {source!r}",
                 ErrorKind.MOVE_DESTINATION_PARENT_MISSING,
             )
         if group.array is not None:
             raise SessionStateError(
-                f"{source!r} cannot be moved to {destination!r}: {above!r} is an array, not a "
-                "group",
+                f"cannot move to {destination!r}: the destination's parent {above!r} is an array, "
+                f"not a group; {source!r} stays where it is",
                 ErrorKind.MOVE_DESTINATION_PARENT_NOT_GROUP,
             )
 

@@ -61,9 +61,7 @@ def _num_chunks(grid: Any, lengths: list[int], path: str, has_rectilinear_grids:
         if not isinstance(sizes, list) or not all(_is_size(size) for size in sizes):
             raise _bad(path, f"chunk_shape is {sizes!r}, expected a list of whole numbers")
         _check_rank(sizes, lengths, path)
-        return [
-            -(-length // size) if size else 0 for length, size in zip(lengths, sizes, strict=True)
-        ]
+        return [_equal_chunks(size, length) for size, length in zip(sizes, lengths, strict=True)]
     if name == "rectilinear":
         if not has_rectilinear_grids:
             raise _bad(path, "rectilinear chunk grids need spec version 2; migrate the repository")
@@ -71,15 +69,26 @@ def _num_chunks(grid: Any, lengths: list[int], path: str, has_rectilinear_grids:
         if not isinstance(axes, list):
             raise _bad(path, f"chunk_shapes is {axes!r}, expected a list for each dimension")
         _check_rank(axes, lengths, path)
-        return [_rectilinear_chunks(axis, path) for axis in axes]
+        return [
+            _rectilinear_chunks(axis, length, path)
+            for axis, length in zip(axes, lengths, strict=True)
+        ]
     raise _bad(path, f"chunk grid {name!r} is not known, expected 'regular' or 'rectilinear'")
 
 
-def _rectilinear_chunks(axis: Any, path: str) -> int:
-    """The sizes along one axis. Items are single sizes, or [size, count] for a run of equal
-    chunks."""
+def _equal_chunks(size: int, length: int) -> int:
+    return -(-length // size) if size else 0
+
+
+def _rectilinear_chunks(axis: Any, length: int, path: str) -> int:
+    """The number of chunks along one axis, which is a size for all of them, or a list of sizes.
+
+    Items of the list are single sizes, or [size, count] for a run of equal chunks.
+    """
+    if _is_size(axis):
+        return _equal_chunks(axis, length)
     if not isinstance(axis, list):
-        raise _bad(path, f"chunk_shapes has {axis!r}, expected a list of sizes")
+        raise _bad(path, f"chunk_shapes has {axis!r}, expected a size or a list of sizes")
     total = 0
     for item in axis:
         if _is_size(item):

@@ -111,6 +111,9 @@ async def _check_operations(handle: RepoHandle, info: RepoInfo, log: FindingLog)
     seen = set()
     while True:
         times = [entry.updated_at for entry in info.latest_updates]
+        if not times:
+            log.add(FindingKind.OPERATIONS_DISORDER, key, "there are no operations in it")
+            return
         if newest is not None:
             times.insert(0, newest)
         if any(first <= second for first, second in pairwise(times)):

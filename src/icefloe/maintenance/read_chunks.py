@@ -182,8 +182,11 @@ def _chunk_shape(form: str, index: Sequence[int]) -> tuple[int, ...]:
     )
 
 
-def _length_at(axis: Sequence[Any], at: int) -> int:
-    """The length of one chunk of a rectilinear axis: sizes, or [size, count] for equal ones."""
+def _length_at(axis: int | Sequence[Any], at: int) -> int:
+    """The length of one chunk of a rectilinear axis, which is a size for all of its chunks, or a
+    list of sizes, with [size, count] for equal ones."""
+    if isinstance(axis, int):
+        return axis
     for item in axis:
         size, count = (item, 1) if isinstance(item, int) else item
         if at < count:

@@ -139,9 +139,9 @@ async def _newest_backup(
             actions.append(RescueAction("skip", entry.key, error.message))
             continue
         # Names have millisecond times of different clocks; log entries are strictly ordered.
-        if best is None or found.latest_updates[0].updated_at > best.latest_updates[0].updated_at:
+        if best is None or found.newest_update_at > best.newest_update_at:
             best, name = found, entry.key.removeprefix(layout.OVERWRITTEN)
-        elif found.latest_updates[0].updated_at < best.latest_updates[0].updated_at:
+        elif found.newest_update_at < best.newest_update_at:
             break
     if best is not None:
         detail = f"the newest copy that can be read, with {len(best.snapshots):,} snapshots"
@@ -158,7 +158,7 @@ async def _stored_snapshots(
     handle: RepoHandle, known: RepoInfo | None, actions: list[RescueAction]
 ) -> list[_Stored]:
     """Snapshot files that are newer than the known repo object, oldest first."""
-    newest = 0 if known is None else known.latest_updates[0].updated_at
+    newest = 0 if known is None else known.newest_update_at
     listed = await list_folder(handle.driver, layout.SNAPSHOTS)
     ids = [SnapshotId(row.tobytes()) for row in listed.id]
     if known is not None:
@@ -303,8 +303,7 @@ def _with_commit(
     branch: str,
     backup: str,
 ) -> RepoInfo:
-    newest = info.latest_updates[0]
-    now = max(snapshot.flushed_at, newest.updated_at + 1)
+    now = max(snapshot.flushed_at, info.newest_update_at + 1)
     changed = replace(
         info,
         snapshots=info.snapshots.with_snapshot(_info(snapshot, parent)),

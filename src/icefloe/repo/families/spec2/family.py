@@ -175,7 +175,7 @@ class Spec2(Family):
     def opened_at(self, handle: RepoHandle) -> int:
         """The newest entry of the operations log: a collection adds a later one."""
         current = handle.assets.caches.repo
-        return 0 if current is None else current.info.latest_updates[0].updated_at
+        return 0 if current is None else current.info.newest_update_at
 
     async def line_since(
         self, handle: RepoHandle, branch: str, base: SnapshotId

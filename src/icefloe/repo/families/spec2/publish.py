@@ -109,7 +109,7 @@ async def _update(
             require_flag(info, "move_node")
         changed = change(info)
         if may_have_collected(info, opened_at):
-            raise _Collected(info.latest_updates[0].updated_at)
+            raise _Collected(info.newest_update_at)
         return changed
 
     while True:

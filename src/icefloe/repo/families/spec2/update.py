@@ -73,7 +73,7 @@ async def update_repo(
         if not is_status_change:
             require_online(current.info)
         # The log is ordered by time.
-        newest = current.info.latest_updates[0].updated_at
+        newest = current.info.newest_update_at
         now = later_than(newest, handle.clock.now_us(), "the newest operation of the repository")
         changed, kind, values = change(current.info)
         if seen is None:
