@@ -192,9 +192,6 @@ def test_memory_cannot_be_sent_to_another_process() -> None:
             "unimplemented",
             "legacy_rooted_keys",
         ),
-        (lambda: r2_storage(bucket="b", prefix="p"), "storage-config", "account_id"),
-        (lambda: tigris_storage(bucket="b", prefix="p"), "storage-config", "region"),
-        (lambda: http_storage("ftp://host"), "cannot-parse-url", "'ftp'"),
         (lambda: http_storage(f"https://me:{SECRET}@host"), "cannot-parse-url", "header"),
         (lambda: http_storage(f"https://host/?a={SECRET}"), "cannot-parse-url", "query"),
         (lambda: local_filesystem_storage(""), "invalid-path", "''"),
@@ -205,6 +202,21 @@ def test_arguments_that_cannot_work_are_refused(make: Any, kind: str, message: s
         make()
     assert caught.value.kind == kind
     assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "message"),
+    [
+        (lambda: r2_storage(bucket="b", prefix="p"), "storage-config", "account_id"),
+        (lambda: tigris_storage(bucket="b", prefix="p"), "storage-other", "region"),
+        (lambda: http_storage("ftp://host"), "cannot-parse-url", "'ftp'"),
+    ],
+)
+def test_some_are_refused_as_failures_of_the_storage(make: Any, kind: str, message: str) -> None:
+    """As in Icechunk, so that a program that catches one catches the other."""
+    with pytest.raises(StorageError, match=message) as caught:
+        make()
+    assert caught.value.kind == kind
 
 
 def test_r2_finds_the_bucket_in_the_prefix() -> None:

@@ -28,8 +28,8 @@ def authorizations(
             )
     for prefix in (prefix for prefix, credential in given.items() if credential is None):
         warnings.warn(
-            f"authorize_virtual_chunk_access: None for {prefix!r} is deprecated; say how to sign "
-            "in, with a credential or with credentials.HttpAccess or "
+            f"Passing `None` in `authorize_virtual_chunk_access` for {prefix!r} is deprecated: say "
+            "how to sign in, with a credential or with credentials.HttpAccess or "
             "credentials.LocalFileSystemAccess",
             DeprecationWarning,
             stacklevel=4,

@@ -13,7 +13,7 @@ from os import PathLike
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.errors import ErrorKind, InvalidInputError, StorageError
 from icefloe.on_demand import on_demand
 from icefloe.storage.places.locations import (
     HttpLocation,
@@ -82,7 +82,7 @@ def redirect_storage(base_url: str) -> Storage:
 def _checked_url(function: str, url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise InvalidInputError(
+        raise StorageError(
             f"{function} got a URL that starts with {parts.scheme!r}, expected 'http://host' or "
             "'https://host'",
             ErrorKind.CANNOT_PARSE_URL,

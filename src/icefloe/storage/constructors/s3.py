@@ -8,7 +8,7 @@ from datetime import datetime
 from urllib.parse import urlsplit
 
 from icefloe.config.stores import ChecksumAlgorithm
-from icefloe.errors import ErrorKind, InternalError, InvalidInputError
+from icefloe.errors import ErrorKind, InternalError, InvalidInputError, StorageError
 from icefloe.storage.identity.credentials import S3StaticCredentials
 from icefloe.storage.identity.functions import s3_credentials
 from icefloe.storage.places.locations import S3Location, as_headers, normal_prefix
@@ -147,9 +147,7 @@ def r2_storage(
     with it: `prefix="bucket/rest"`.
     """
     if endpoint_url is None and account_id is None:
-        raise InvalidInputError(
-            "r2_storage needs account_id or endpoint_url", ErrorKind.STORAGE_CONFIG
-        )
+        raise StorageError("r2_storage needs account_id or endpoint_url", ErrorKind.STORAGE_CONFIG)
     if bucket is None:
         bucket, _, prefix = normal_prefix(prefix).partition("/")
     storage = s3_storage(
@@ -208,10 +206,10 @@ def tigris_storage(
     consistent: dict[str, str] = {}
     if not use_weak_consistency:
         if region is None:
-            raise InvalidInputError(
+            raise StorageError(
                 "tigris_storage needs the region of the bucket to read what was written last; "
                 "name it, or set use_weak_consistency=True to read only",
-                ErrorKind.STORAGE_CONFIG,
+                ErrorKind.STORAGE_OTHER,
             )
         consistent = {"X-Tigris-Regions": region, "X-Tigris-Consistent": "true"}
     storage = s3_storage(
