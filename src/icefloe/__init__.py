@@ -146,6 +146,7 @@ if TYPE_CHECKING:
         s3_static_credentials,
     )
     from icefloe.storage.spec import Storage
+    from icefloe.store.bulk_pipeline import use_bulk_pipeline
     from icefloe.store.required_access import RequiredAccess
     from icefloe.store.virtual_refs import VirtualChunkSpec
     from icefloe.store.zarr_store import IcechunkStore
@@ -169,6 +170,7 @@ __all__ = [
     "Session",
     "ForkSession",
     "IcechunkStore",
+    "use_bulk_pipeline",
     "ChunkType",
     "ManifestFileInfo",
     "RepoAvailability",
@@ -427,6 +429,7 @@ _NAMES_OF = {
     "storage.constructors.s3": ("hf_storage", "r2_storage", "s3_storage", "tigris_storage"),
     "storage.spec": ("Storage",),
     "storage.constructors.urls": ("storage_from_url",),
+    "store.bulk_pipeline": ("use_bulk_pipeline",),
     "store.required_access": ("RequiredAccess",),
     "store.virtual_refs": ("VirtualChunkSpec",),
     "store.zarr_store": ("IcechunkStore",),

@@ -6,6 +6,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from icefloe.assets.cache import BoundedCache
 from icefloe.assets.in_flight import InFlight
 from icefloe.assets.virtual_access import VirtualAccess
@@ -270,6 +273,10 @@ class Assets:
     def chunk_key(self, chunk_id: ChunkId) -> str:
         """The object of one native chunk, or of several packed together."""
         return layout.chunk_key(chunk_id)
+
+    def chunk_keys(self, chunk_ids: NDArray[np.uint8]) -> list[str]:
+        """The objects of many native chunks; ids are rows of 12 bytes."""
+        return layout.chunk_keys(chunk_ids)
 
     # -- writing
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from icefloe.assets.assets import Assets
 from icefloe.errors import InternalError
 from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRef
@@ -22,6 +24,20 @@ async def fetch_chunk(assets: Assets, ref: ChunkRef, span: Span | None) -> Reada
         raise InternalError("a native chunk has neither id nor key")
     start, length = (0, ref.length) if span is None else span
     return await _fetch_stored(assets, key, Span(ref.offset + start, length))
+
+
+async def fetch_stored(assets: Assets, wanted: Sequence[tuple[str, Span]]) -> list[Readable]:
+    """Parts of many objects of the repository, fetched at once."""
+    if assets.settings.caching.num_bytes_chunks == 0:
+        return await assets.driver.get_many(wanted)
+    found = [assets.caches.chunks.get(one) for one in wanted]
+    missing = [at for at, data in enumerate(found) if data is None]
+    for at, data in zip(
+        missing, await assets.driver.get_many([wanted[at] for at in missing]), strict=True
+    ):
+        found[at] = bytes(data)
+        assets.caches.chunks.put(wanted[at], bytes(data), max(1, len(data)))
+    return [data for data in found if data is not None]
 
 
 async def _fetch_stored(assets: Assets, key: str, span: Span) -> Readable:

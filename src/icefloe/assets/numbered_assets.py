@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from icefloe.assets.assets import Assets, Caches
 from icefloe.assets.cache import BoundedCache
 from icefloe.assets.computed_logs import computed_log
@@ -90,6 +93,9 @@ class NumberedAssets(Assets):
 
     def chunk_key(self, chunk_id: ChunkId) -> str:
         return self.names.chunk_key(self.ids.wide(chunk_id))
+
+    def chunk_keys(self, chunk_ids: NDArray[np.uint8]) -> list[str]:
+        return [self.chunk_key(ChunkId(row.tobytes())) for row in chunk_ids]
 
     def label(self, key: str) -> str:
         """The name of a file in error messages."""

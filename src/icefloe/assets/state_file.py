@@ -6,6 +6,9 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from icefloe.assets.assets import Assets, Caches
 from icefloe.assets.computed_logs import computed_log
 from icefloe.config.resolved import ResolvedConfig
@@ -74,6 +77,9 @@ class StateFileAssets(Assets):
 
     def chunk_key(self, chunk_id: ChunkId) -> str:
         return names.chunk_key(chunk_id)
+
+    def chunk_keys(self, chunk_ids: NDArray[np.uint8]) -> list[str]:
+        return [self.chunk_key(ChunkId(row.tobytes())) for row in chunk_ids]
 
     # -- reading
 

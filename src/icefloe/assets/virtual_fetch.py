@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from icefloe.assets import virtual_sources
     from icefloe.config import stores, virtual_urls
     from icefloe.config.containers import VirtualChunkContainer
-    from icefloe.storage.client import calls, eventloop
+    from icefloe.storage.client import calls, eventloop, shared_requests
 else:
     stores = on_demand("icefloe.config.stores")
     virtual_urls = on_demand("icefloe.config.virtual_urls")
     virtual_sources = on_demand("icefloe.assets.virtual_sources")
     calls = on_demand("icefloe.storage.client.calls")
     eventloop = on_demand("icefloe.storage.client.eventloop")
+    shared_requests = on_demand("icefloe.storage.client.shared_requests")
 
 MOST_READERS = 50
 _MAX_CACHED_LOCATIONS = 4096
@@ -89,6 +90,46 @@ class VirtualReader:
                 f"cannot read a virtual chunk of {self._shown(ref.location)}: {error.message}",
                 kind if kind == ErrorKind.INVALID_OBJECT_SIZE else ErrorKind.VIRTUAL_CHUNK_FETCH,
             ) from error
+
+    async def fetch_many(self, refs: Sequence[ChunkRef]) -> list[Readable]:
+        """The bytes of several virtual chunks. Chunks close together in one file share a request.
+
+        Raises:
+            IcechunkError: one of them cannot be read; the error is that of the first.
+        """
+        requests: list[tuple[ChunkRef, list[int]]] = []
+        by_source: dict[tuple[str | None, str | None, int | None], list[int]] = {}
+        for number, ref in enumerate(refs):
+            if ref.length > shared_requests.MAX_SHARED_BYTES:
+                requests.append((ref, [number]))
+            else:
+                source = (ref.location, ref.etag, ref.last_modified)
+                by_source.setdefault(source, []).append(number)
+        for numbers in by_source.values():
+            spans = [Span(refs[number].offset, refs[number].length) for number in numbers]
+            for (start, length), members in shared_requests.share_requests(spans):
+                whole = refs[numbers[0]]._replace(offset=start, length=length)
+                requests.append((whole, [numbers[member] for member in members]))
+        parts = await self._calls.each(lambda request: self._fetch_shared(refs, *request), requests)
+        found: dict[int, Readable] = {}
+        for (_, numbers), data in zip(requests, parts, strict=True):
+            found.update(zip(numbers, data, strict=True))
+        return [found[number] for number in range(len(refs))]
+
+    async def _fetch_shared(
+        self, refs: Sequence[ChunkRef], whole: ChunkRef, numbers: Sequence[int]
+    ) -> list[Readable]:
+        if len(numbers) == 1:
+            return [await self.fetch(refs[numbers[0]], None)]
+        try:
+            data = memoryview(await self.fetch(whole, None))
+        except StorageError:  # whichever chunk it is about says so itself
+            return [await self.fetch(refs[number], None) for number in numbers]
+        starts = [refs[number].offset - whole.offset for number in numbers]
+        return [
+            data[start : start + refs[number].length]
+            for start, number in zip(starts, numbers, strict=True)
+        ]
 
     async def fetch_all(self, refs: Sequence[ChunkRef]) -> list[Readable | IcechunkError]:
         """For several virtual chunks, fetched at once: the bytes, or the error of each."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.ids import ChunkId, ManifestId, ObjectId, SnapshotId
+from icefloe.ids import ChunkId, ManifestId, ObjectId, SnapshotId, encode_base32_rows
 
 REPO = "repo"
 CONFIG_YAML = "config.yaml"
@@ -38,6 +41,11 @@ def transaction_log_key(snapshot_id: SnapshotId) -> str:
 def chunk_key(chunk_id: ChunkId) -> str:
     """The object of one native chunk, or of several packed together."""
     return CHUNKS + chunk_id.text
+
+
+def chunk_keys(chunk_ids: NDArray[np.uint8]) -> list[str]:
+    """The objects of many chunks; ids are rows of 12 bytes."""
+    return [CHUNKS + text for text in encode_base32_rows(chunk_ids)]
 
 
 def branch_key(name: str) -> str:

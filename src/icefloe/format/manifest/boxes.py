@@ -34,3 +34,7 @@ class ManifestBoxes:
             else:
                 yield ref
             at -= 1
+
+    def descending(self) -> Iterator[ManifestRef]:
+        """All manifests, in the order in which `around` yields them."""
+        return reversed(self._ordered)

@@ -72,19 +72,22 @@ class Manifest:
     arrays: tuple[ArrayManifest, ...]
     extra: bytes | None = None
 
-    def find(self, node_id: NodeId) -> ChunkRefs | None:
-        """The references of one array, or None if this manifest does not hold it."""
+    def array(self, node_id: NodeId) -> ArrayManifest | None:
+        """The part of one array, or None if this manifest does not hold it."""
         for array in self.arrays:
             if array.node_id == node_id:
-                return array.refs
+                return array
         return None
+
+    def find(self, node_id: NodeId) -> ChunkRefs | None:
+        """The references of one array, or None if this manifest does not hold it."""
+        array = self.array(node_id)
+        return None if array is None else array.refs
 
     def get(self, node_id: NodeId, coordinates: Sequence[int]) -> ChunkRef | None:
         """The reference of one chunk, or None; cheaper than `find` as long as few are wanted."""
-        for array in self.arrays:
-            if array.node_id == node_id:
-                return array.get(coordinates)
-        return None
+        array = self.array(node_id)
+        return None if array is None else array.get(coordinates)
 
     @property
     def num_chunk_refs(self) -> int:

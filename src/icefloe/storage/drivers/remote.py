@@ -15,7 +15,12 @@ from icefloe.storage.client import failures
 from icefloe.storage.client.backoff import pauses
 from icefloe.storage.client.calls import BlockingCalls, Calls
 from icefloe.storage.client.connect import Connection
-from icefloe.storage.client.shared_requests import SharedRequest, can_share, share_requests
+from icefloe.storage.client.shared_requests import (
+    MAX_SHARED_BYTES,
+    SharedRequest,
+    can_share,
+    share_requests,
+)
 from icefloe.storage.driver import (
     ConditionFailed,
     Describe,
@@ -71,6 +76,23 @@ class UploadPart(NamedTuple):
     span: Span | None
 
 
+def _shared(
+    wanted: Sequence[tuple[str, Span | None]],
+) -> list[tuple[str, Span | None, list[int]]]:
+    """The requests for many reads: key, span, and the numbers of the reads in it."""
+    requests: list[tuple[str, Span | None, list[int]]] = []
+    small: dict[str, list[tuple[int, Span]]] = {}
+    for number, (key, span) in enumerate(wanted):
+        if span is not None and 0 < span.length <= MAX_SHARED_BYTES and span.start >= 0:
+            small.setdefault(key, []).append((number, span))
+        else:
+            requests.append((key, span, [number]))
+    for key, reads in small.items():
+        for whole, members in share_requests([span for _, span in reads]):
+            requests.append((key, whole, [reads[member][0] for member in members]))
+    return requests
+
+
 class ObstoreDriver:
     """See `icefloe.storage.driver.Driver`."""
 
@@ -96,13 +118,25 @@ class ObstoreDriver:
     async def get_many(self, wanted: Sequence[tuple[str, Span | None]]) -> list[Readable]:
         """A span above the ideal request size is fetched in several parts; all share one limit.
 
-        An object without a span is one request, because its size is not known beforehand.
+        An object without a span is one request, because its size is not known beforehand. Small
+        spans close together in one object share a request.
         """
-        split = [self._parts(key, span) for key, span in wanted]
+        requests = _shared(wanted)
+        split = [self._parts(key, span) for key, span, _ in requests]
         fetched = iter(
             await self._calls.each(self._fetch, [part for parts in split for part in parts])
         )
-        return [_joined([next(fetched) for _ in parts]) for parts in split]
+        found: dict[int, Readable] = {}
+        for (_, whole, members), parts in zip(requests, split, strict=True):
+            data = _joined([next(fetched) for _ in parts])
+            for number in members:
+                span = wanted[number][1]
+                if len(members) == 1 or span is None or whole is None:
+                    found[number] = data
+                else:
+                    start = span.start - whole.start
+                    found[number] = memoryview(data)[start : start + span.length]
+        return [found[number] for number in range(len(wanted))]
 
     def _parts(self, key: str, span: Span | None) -> list[UploadPart]:
         limits = self.settings.concurrency

@@ -1,0 +1,187 @@
+"""Many chunks of one array that are read or written together."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from itertools import pairwise
+from typing import Any, TypeVar
+
+import numpy as np
+from zarr.core.array_spec import ArraySpec
+
+from icefloe.format.columns.chunk_index import Index
+from icefloe.storage.process_forks import repair_after_fork
+from icefloe.store.chunk_codecs import ChunkCodecs
+from icefloe.store.zarr_keys import ChunkKey, parse_key
+from icefloe.store.zarr_store import IcechunkStore
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+SLICE_BYTES = 4 << 20
+"""Decoded bytes of the chunks that one thread works on before it takes more."""
+_FEW_CHUNKS = 4
+_GROUP_BYTES = 32 << 20
+_GROUP_CHUNKS = 2048
+_GROUPS_IN_FLIGHT = 3
+THREADS_FROM_BYTES = 64 << 10
+"""Per chunk. Smaller ones are decoded faster by one thread, because Python runs one at a time."""
+
+
+class Batch:
+    """A selection as Zarr hands it over: one item per chunk, all of one array."""
+
+    __slots__ = ("codecs", "drop_axes", "index", "items", "path", "store", "values")
+
+    def __init__(
+        self,
+        store: IcechunkStore,
+        items: Sequence[Any],
+        values: np.ndarray[Any, Any],
+        drop_axes: tuple[int, ...],
+        codecs: ChunkCodecs,
+        path: str,
+        index: Index,
+    ) -> None:
+        self.store = store
+        self.items = items
+        self.values = values
+        """Where chunks are read into, or what is written."""
+        self.drop_axes = drop_axes
+        self.codecs = codecs
+        self.path = path
+        self.index = index
+
+    @classmethod
+    def of(
+        cls,
+        store: IcechunkStore,
+        items: Sequence[Any],
+        values: np.ndarray[Any, Any],
+        drop_axes: tuple[int, ...],
+        codecs: ChunkCodecs,
+    ) -> Batch | None:
+        """None if the keys are not those of one array's chunks."""
+        keys = [item[0].path for item in items]
+        first = parse_key(keys[0], store._state.find_node)
+        if not isinstance(first, ChunkKey):
+            return None
+        ndim = len(first.coordinates)
+        index = _numbers(keys, keys[0].rsplit("/", ndim)[0], ndim)
+        if index is None:
+            return None
+        return cls(store, items, values, drop_axes, codecs, first.path, index)
+
+    @property
+    def spec(self) -> ArraySpec:
+        spec: ArraySpec = self.items[0][1]
+        return spec
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Decoded bytes of the first chunk."""
+        spec = self.spec
+        return int(np.prod(spec.shape)) * int(spec.dtype.to_native_dtype().itemsize)
+
+    def part(self, positions: Sequence[int]) -> Batch:
+        """Some of the chunks, in the order given."""
+        items = [self.items[at] for at in positions]
+        index = self.index[list(positions)]
+        return Batch(self.store, items, self.values, self.drop_axes, self.codecs, self.path, index)
+
+    def slices(self, count: int) -> list[slice]:
+        """Parts of `count` chunks for threads to work on."""
+        size = max(self.chunk_bytes, 1)
+        if size < THREADS_FROM_BYTES or count < 2:
+            return [slice(0, count)]
+        edges = [*range(0, count, max(1, SLICE_BYTES // size)), count]
+        return [slice(start, stop) for start, stop in pairwise(edges)]
+
+
+def _numbers(keys: Sequence[str], prefix: str, ndim: int) -> Index | None:
+    """The chunk indices of keys that all start with `prefix`; None if one is of another form."""
+    if ndim == 0:
+        return np.zeros((len(keys), 0), np.uint32)
+    prefix += "/"
+    length = len(prefix)
+    if not all(key.startswith(prefix) for key in keys):
+        return None
+    try:
+        rows = [tuple(map(int, key[length:].split("/"))) for key in keys]
+        return np.array(rows, np.uint32).reshape(len(keys), ndim)
+    except (ValueError, OverflowError):
+        return None
+
+
+class _Threads:
+    """The threads that decode and encode, shared by all arrays of the process."""
+
+    def __init__(self) -> None:
+        self.after_fork_in_child()
+        repair_after_fork(self)
+
+    def after_fork_in_child(self) -> None:
+        self._pool: ThreadPoolExecutor | None = None
+
+    def each(self, function: Callable[[Item], None], items: Sequence[Item]) -> None:
+        """`function` of every item. An error is raised when all have ended."""
+        if len(items) < 2:
+            for item in items:
+                function(item)
+            return
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(os.cpu_count() or 1, "icefloe-codecs")
+        futures = [self._pool.submit(function, item) for item in items]
+        wait(futures)
+        for future in futures:
+            future.result()
+
+
+threads = _Threads()
+
+
+async def in_thread(batch: Batch, work: Callable[[], Result]) -> Result:
+    """Do blocking work without keeping the event loop from others, unless there is little."""
+    if len(batch.items) <= _FEW_CHUNKS and batch.chunk_bytes < THREADS_FROM_BYTES:
+        return work()
+    return await asyncio.to_thread(work)
+
+
+async def in_groups(
+    work: Callable[[Sequence[Item]], Coroutine[Any, Any, None]],
+    items: Sequence[Item],
+    sizes: Sequence[int],
+) -> None:
+    """Work on groups of bounded size, several at a time."""
+    limit = asyncio.Semaphore(_GROUPS_IN_FLIGHT)
+
+    async def one(group: Sequence[Item]) -> None:
+        async with limit:
+            await work(group)
+
+    edges, total = [0], 0
+    for at, size in enumerate(sizes):
+        if total and (total + size > _GROUP_BYTES or at - edges[-1] >= _GROUP_CHUNKS):
+            edges.append(at)
+            total = 0
+        total += size
+    edges.append(len(items))
+    await run_together([one(items[start:stop]) for start, stop in pairwise(edges)])
+
+
+async def run_together(work: Sequence[Coroutine[Any, Any, Any]]) -> None:
+    """Run coroutines concurrently. The first error cancels the others."""
+    if len(work) == 1:
+        await work[0]
+        return
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise

@@ -1,0 +1,124 @@
+"""Reading all chunks of a selection together.
+
+What is here (inline chunks, a local repository, virtual chunks in files) is read and decoded by
+threads. What is away is requested in groups; while one group is decoded, the next are on their way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from icefloe.assets.chunks import fetch_stored
+from icefloe.repo.find_chunks import FoundChunks, StoredChunk, VirtualChunk, find_chunks
+from icefloe.repo.handle import RepoHandle
+from icefloe.storage.driver import Readable
+from icefloe.storage.run import run_blocking
+from icefloe.store.bulk_batch import Batch, in_groups, in_thread, run_together, threads
+
+_FILE = "file:"
+_PRESENT: Any = {"status": "present"}
+_MISSING: Any = {"status": "missing"}
+
+Chunk = StoredChunk | VirtualChunk
+
+
+async def read(batch: Batch) -> tuple[Any, ...]:
+    """Read every chunk into the values of the batch. Returns Zarr's status of each chunk."""
+    store = batch.store
+    if store._eventloop.driver.is_local:
+        found = await in_thread(batch, lambda: _find_and_read_here(batch))
+        away: list[Chunk] = [chunk for chunk in found.virtual if not _is_file(chunk)]
+        if away:
+            await _read_away(batch, away)
+    else:
+        found = await _find(batch, store._eventloop)
+        away = [*found.stored, *(chunk for chunk in found.virtual if not _is_file(chunk))]
+        await run_together(
+            [in_thread(batch, lambda: _read_here(batch, found, [])), _read_away(batch, away)]
+        )
+    missing = set(found.missing)
+    return tuple(_MISSING if at in missing else _PRESENT for at in range(len(batch.items)))
+
+
+async def fetch_existing(batch: Batch, positions: Sequence[int]) -> dict[int, Readable]:
+    """The stored bytes of some chunks of a batch, without decoding them."""
+    part = batch.part(positions)
+    handle = batch.store._eventloop
+    found = await _find(part, handle)
+    chunks: list[Chunk] = [*found.stored, *found.virtual]
+    data = dict(found.inline)
+    data.update(
+        zip((chunk.position for chunk in chunks), await _fetch(handle, chunks), strict=True)
+    )
+    return {positions[at]: raw for at, raw in data.items()}
+
+
+async def _find(batch: Batch, handle: RepoHandle) -> FoundChunks:
+    view = batch.store._state.view
+    return await find_chunks(handle, view, view.array(batch.path)[0], batch.index)
+
+
+def _find_and_read_here(batch: Batch) -> FoundChunks:
+    found = run_blocking(_find(batch, batch.store._blocking))
+    _read_here(batch, found, found.stored)
+    return found
+
+
+def _read_here(batch: Batch, found: FoundChunks, stored: Sequence[StoredChunk]) -> None:
+    for position in found.missing:
+        item = batch.items[position]
+        batch.values[item[3]] = item[1].fill_value
+    parts = [found.inline[part] for part in batch.slices(len(found.inline))]
+    threads.each(lambda part: _scatter(batch, part), parts)
+    handle = batch.store._blocking
+    chunks: list[Chunk] = [*stored, *(chunk for chunk in found.virtual if _is_file(chunk))]
+
+    def read_some(part: slice) -> None:
+        some = chunks[part]
+        data = run_blocking(_fetch(handle, some))
+        _scatter(batch, zip((chunk.position for chunk in some), data, strict=True))
+
+    threads.each(read_some, batch.slices(len(chunks)))
+
+
+async def _read_away(batch: Batch, chunks: Sequence[Chunk]) -> None:
+    handle = batch.store._eventloop
+
+    async def read_some(some: Sequence[Chunk]) -> None:
+        data = await _fetch(handle, some)
+        pairs = list(zip((chunk.position for chunk in some), data, strict=True))
+        await in_thread(batch, lambda: _scatter(batch, pairs))
+
+    await in_groups(read_some, chunks, [_length(chunk) for chunk in chunks])
+
+
+async def _fetch(handle: RepoHandle, chunks: Sequence[Chunk]) -> list[Readable]:
+    stored = [chunk for chunk in chunks if isinstance(chunk, StoredChunk)]
+    virtual = [chunk for chunk in chunks if isinstance(chunk, VirtualChunk)]
+    data = await fetch_stored(handle.assets, [(chunk.key, chunk.span) for chunk in stored])
+    if not virtual:
+        return data
+    found = iter(await handle.assets.virtual.fetch_many([chunk.ref for chunk in virtual]))
+    rest = iter(data)
+    return [next(rest) if isinstance(chunk, StoredChunk) else next(found) for chunk in chunks]
+
+
+def _scatter(batch: Batch, pairs: Iterable[tuple[int, Readable]]) -> None:
+    """Decode chunks into the values of the batch. Chunks never overlap, so threads may share it."""
+    items, out, drop_axes = batch.items, batch.values, batch.drop_axes
+    spec = decode = None
+    for position, raw in pairs:
+        _, wanted, chunk_selection, out_selection, _ = items[position]
+        if wanted is not spec or decode is None:
+            spec, decode = wanted, batch.codecs.decoder(wanted)
+        selected = decode(raw)[chunk_selection]
+        out[out_selection] = selected.squeeze(axis=drop_axes) if drop_axes else selected
+
+
+def _is_file(chunk: VirtualChunk) -> bool:
+    return (chunk.ref.location or "").startswith(_FILE)
+
+
+def _length(chunk: Chunk) -> int:
+    return chunk.span.length if isinstance(chunk, StoredChunk) else chunk.ref.length

@@ -1,0 +1,164 @@
+"""Writing all chunks of a selection together: encoded by threads, one change of the session."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from icefloe.format.columns.chunk_index import Index
+from icefloe.format.manifest.chunk_refs import ChunkRefs
+from icefloe.format.snapshot.nodes import Node
+from icefloe.ids import ChunkId
+from icefloe.repo import packing
+from icefloe.repo.handle import RepoHandle
+from icefloe.repo.workspace import Workspace
+from icefloe.storage.driver import Readable
+from icefloe.storage.run import run_blocking
+from icefloe.store.bulk_batch import Batch, in_groups, in_thread, threads
+from icefloe.store.bulk_read import fetch_existing
+from icefloe.store.chunk_codecs import is_empty
+from icefloe.store.operations import check_chunk, require_writable
+
+
+class _Written:
+    """What became of the chunks of a batch, by position."""
+
+    def __init__(self) -> None:
+        self.inline: list[tuple[int, bytes]] = []
+        self.native: list[tuple[int, ChunkId, int]] = []
+        self.packed: list[tuple[int, bytes]] = []
+        self.deleted: list[int] = []
+
+
+async def write(batch: Batch) -> None:
+    """Write the values of the batch."""
+    store = batch.store
+    store._check_writable()
+    state = store._state
+    require_writable(state)
+    node, array = state.array(batch.path)
+    highest = tuple(batch.index.max(0).tolist())
+    check_chunk(f"{batch.path.lstrip('/')}/c/{'/'.join(map(str, highest))}", array, highest, 1)
+    written = _Written()
+    is_local = store._eventloop.driver.is_local
+    sizes = [batch.chunk_bytes] * len(batch.items)
+
+    async def write_some(positions: Sequence[int]) -> None:
+        incomplete = [at for at in positions if not batch.items[at][4]]
+        existing = await fetch_existing(batch, incomplete) if incomplete else {}
+        if is_local:
+            await in_thread(batch, lambda: _write_here(batch, positions, existing, written))
+            return
+        encoded = await in_thread(batch, lambda: _encode_all(batch, positions, existing))
+        await _store(store._eventloop, encoded, written)
+
+    await in_groups(write_some, range(len(batch.items)), sizes)
+    for at, data in written.packed:
+        coordinates = tuple(batch.index[at].tolist())
+        await packing.add_chunk(Workspace(store._eventloop, state), node, coordinates, data)
+    _set_refs(batch, node, written)
+
+
+def _write_here(
+    batch: Batch, positions: Sequence[int], existing: dict[int, Readable], written: _Written
+) -> None:
+    handle = batch.store._blocking
+
+    def write_some(part: slice) -> None:
+        some = positions[part]
+        run_blocking(_store(handle, _encode(batch, some, existing), written))
+
+    threads.each(write_some, batch.slices(len(positions)))
+
+
+def _encode_all(
+    batch: Batch, positions: Sequence[int], existing: dict[int, Readable]
+) -> list[tuple[int, Any]]:
+    encoded: list[tuple[int, Any]] = []
+
+    def encode_some(part: slice) -> None:
+        encoded.extend(_encode(batch, positions[part], existing))
+
+    threads.each(encode_some, batch.slices(len(positions)))
+    return encoded
+
+
+def _encode(
+    batch: Batch, positions: Sequence[int], existing: dict[int, Readable]
+) -> list[tuple[int, Any]]:
+    """The bytes of each chunk, or None if it is not stored."""
+    encoded = []
+    codecs = batch.codecs
+    for at in positions:
+        spec = batch.items[at][1]
+        values = _merged(batch, at, existing.get(at))
+        encoded.append((at, None if is_empty(values, spec) else codecs.encode(values, spec)))
+    return encoded
+
+
+def _merged(batch: Batch, position: int, existing: Readable | None) -> Any:
+    """The values of a whole chunk: those that are written over those that were there."""
+    _, spec, chunk_selection, out_selection, is_complete = batch.items[position]
+    values = batch.values
+    if values.shape != () and chunk_selection != ():
+        values = values[out_selection]
+        if is_complete and values.shape == spec.shape:
+            return values
+        if batch.drop_axes:
+            axes = range(len(spec.shape))
+            values = values[
+                tuple(None if axis in batch.drop_axes else slice(None) for axis in axes)
+            ]
+    if existing is None:
+        dtype = spec.dtype.to_native_dtype()
+        chunk = np.full(spec.shape, spec.fill_value, dtype, order=spec.order)
+    else:
+        chunk = np.array(batch.codecs.decoder(spec)(existing), order="K")
+    chunk[chunk_selection] = values
+    return chunk
+
+
+async def _store(handle: RepoHandle, encoded: Sequence[tuple[int, Any]], written: _Written) -> None:
+    """Store what is too large to be kept inline or packed."""
+    objects = []
+    native = []
+    for at, data in encoded:
+        if data is None:
+            written.deleted.append(at)
+            continue
+        size = memoryview(data).nbytes
+        if size <= handle.settings.inline_chunk_threshold_bytes:
+            written.inline.append((at, bytes(data)))
+        elif packing.is_packed(handle, size):
+            written.packed.append((at, bytes(data)))
+        else:
+            chunk_id = handle.new_id(ChunkId)
+            objects.append((handle.assets.chunk_key(chunk_id), data))
+            native.append((at, chunk_id, size))
+    if objects:
+        storage_class = handle.settings.storage.chunks_storage_class
+        await handle.driver.put_many(objects, storage_class=storage_class)
+    written.native += native
+
+
+def _set_refs(batch: Batch, node: Node, written: _Written) -> None:
+    """Enter the chunks into the session, all at once."""
+    state, index = batch.store._state, batch.index
+    tables = []
+    if written.inline:
+        at = [position for position, _ in written.inline]
+        tables.append(ChunkRefs.inline_chunks(index[at], [data for _, data in written.inline]))
+    if written.native:
+        at = [position for position, _, _ in written.native]
+        ids = np.frombuffer(b"".join(chunk_id for _, chunk_id, _ in written.native), np.uint8)
+        length = np.array([size for _, _, size in written.native], np.uint64)
+        tables.append(ChunkRefs.native(index[at], ids, np.zeros(len(at), np.uint64), length))
+    deleted: Index = index[written.deleted]
+    if not tables and not len(deleted):
+        return
+    with state.writing():
+        if (edits := state.edits(node)) is not None:
+            refs, _ = ChunkRefs.overlay([(table, None) for table in tables], index.shape[1])
+            edits.set_table(refs, deleted)

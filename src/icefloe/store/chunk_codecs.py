@@ -1,0 +1,131 @@
+"""Zarr's codecs applied to one chunk after the other, without an event loop.
+
+Numbers that are stored as they are (the `bytes` codec) are only looked at differently; every other
+codec is called as Zarr's own pipelines call it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from zarr.abc.codec import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec
+from zarr.codecs import BytesCodec
+from zarr.core.array_spec import ArraySpec
+from zarr.core.buffer import NDBuffer
+
+from icefloe.storage.driver import Readable
+
+_NUMBERS = "biufcmM"
+
+
+class ChunkCodecs:
+    """The codecs of one array. Thread-safe, because codecs have no state."""
+
+    def __init__(
+        self,
+        array_array: tuple[ArrayArrayCodec, ...],
+        array_bytes: ArrayBytesCodec,
+        bytes_bytes: tuple[BytesBytesCodec, ...],
+    ) -> None:
+        self._array_array: Any = array_array
+        self._array_bytes: Any = array_bytes
+        self._bytes_bytes: Any = bytes_bytes
+        self.is_plain = isinstance(array_bytes, BytesCodec) and not array_array
+
+    @classmethod
+    def of(
+        cls,
+        array_array: tuple[ArrayArrayCodec, ...],
+        array_bytes: ArrayBytesCodec,
+        bytes_bytes: tuple[BytesBytesCodec, ...],
+    ) -> ChunkCodecs | None:
+        """None if one of the codecs works in an event loop only, as all do in older Zarr."""
+        codecs: list[Codec] = [*array_array, array_bytes, *bytes_bytes]
+        if not all(map(_is_synchronous, codecs)):
+            return None
+        return cls(array_array, array_bytes, bytes_bytes)
+
+    @property
+    def is_cheap(self) -> bool:
+        """Whether decoding is no more than a copy."""
+        return self.is_plain and not self._bytes_bytes
+
+    def decoder(self, spec: ArraySpec) -> Callable[[Readable], Any]:
+        """A function that turns the bytes of a chunk into an array, which may be read-only."""
+        dtype, shape = spec.dtype.to_native_dtype(), spec.shape
+        are_numbers = self.is_plain and dtype.kind in _NUMBERS
+        stored_dtype = self._stored_dtype(dtype) if are_numbers else dtype
+        if are_numbers and not self._bytes_bytes:
+            return lambda raw: np.frombuffer(raw, stored_dtype).reshape(shape)
+        specs = self._specs(spec)
+        make_buffer = spec.prototype.buffer.from_bytes
+
+        def decode(raw: Readable) -> Any:
+            buffer = make_buffer(raw)
+            for codec in reversed(self._bytes_bytes):
+                buffer = codec._decode_sync(buffer, specs[-1])
+            if are_numbers:
+                return np.frombuffer(buffer.as_numpy_array(), stored_dtype).reshape(shape)
+            array = self._array_bytes._decode_sync(buffer, specs[-1])
+            for codec, before in zip(
+                reversed(self._array_array), reversed(specs[:-1]), strict=True
+            ):
+                array = codec._decode_sync(array, before)
+            return array.as_ndarray_like()
+
+        return decode
+
+    def encode(self, array: Any, spec: ArraySpec) -> Any:
+        """The bytes to store of a chunk, or None for a chunk that is not stored."""
+        specs = self._specs(spec)
+        stored = specs[-1]
+        if self.is_cheap and array.dtype.kind in _NUMBERS:
+            plain = np.ascontiguousarray(array, self._stored_dtype(array.dtype))
+            return plain.reshape(-1).view(np.uint8)
+        values: Any = spec.prototype.nd_buffer.from_ndarray_like(array)
+        for codec, before in zip(self._array_array, specs[:-1], strict=True):
+            values = codec._encode_sync(values, before)
+            if values is None:
+                return None
+        encoded = self._array_bytes._encode_sync(values, stored)
+        for codec in self._bytes_bytes:
+            if encoded is None:
+                return None
+            encoded = codec._encode_sync(encoded, stored)
+        return None if encoded is None else encoded.as_numpy_array()
+
+    def _stored_dtype(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
+        endian = self._array_bytes.endian
+        if endian is None or dtype.itemsize == 1:
+            return dtype
+        return dtype.newbyteorder(getattr(endian, "value", endian))
+
+    def _specs(self, spec: ArraySpec) -> list[ArraySpec]:
+        """What each array-to-array codec gets, and last what the bytes are made of."""
+        specs = [spec]
+        for codec in self._array_array:
+            specs.append(codec.resolve_metadata(specs[-1]))
+        return specs
+
+
+def is_empty(array: Any, spec: ArraySpec) -> bool:
+    """Whether a chunk is left out, because it has nothing but the fill value."""
+    if spec.config.write_empty_chunks:
+        return False
+    fill = spec.fill_value
+    if array.size and array.dtype.kind in _NUMBERS:
+        first = array[(0,) * array.ndim]
+        if first != fill and not (first != first and fill != fill):
+            return False
+    buffer: NDBuffer = spec.prototype.nd_buffer.from_ndarray_like(array)
+    return bool(buffer.all_equal(fill))
+
+
+def _is_synchronous(codec: Codec) -> bool:
+    return (
+        hasattr(codec, "_decode_sync")
+        and hasattr(codec, "_encode_sync")
+        and getattr(codec, "_sync_capable", True) is not False
+    )

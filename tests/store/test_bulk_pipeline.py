@@ -1,0 +1,295 @@
+"""The bulk pipeline reads and writes what Zarr's own pipeline does, in fewer steps."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from zarr.core.codec_pipeline import BatchedCodecPipeline
+
+import icefloe
+from icefloe import Repository, RepositoryConfig, Storage, in_memory_storage
+from icefloe.store.bulk_pipeline import BulkCodecPipeline
+
+pytestmark = [
+    pytest.mark.skipif(
+        not hasattr(zarr.codecs.BytesCodec, "_decode_sync"),
+        reason="codecs of this Zarr work in an event loop only, so the bulk pipeline hands over to "
+        "Zarr's own",
+    ),
+    # Texts of fixed length and some codecs are not in the specification of Zarr version 3.
+    pytest.mark.filterwarnings("ignore:The data type", "ignore:The codec"),
+]
+
+DTYPES = ["u1", "<i2", ">i4", "<f4", "<f8", "<c8", "?", "<M8[s]", "<U3", "S4"]
+COMPRESSORS: list[Any] = [
+    None,
+    zarr.codecs.ZstdCodec(level=1),
+    zarr.codecs.BloscCodec(),
+    [zarr.codecs.GzipCodec(), zarr.codecs.Crc32cCodec()],
+]
+
+
+@pytest.fixture(autouse=True)
+def bulk() -> Iterator[None]:
+    with zarr.config.set():
+        icefloe.use_bulk_pipeline()
+        yield
+
+
+@pytest.fixture
+def only_bulk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Zarr's own pipeline is not to be used."""
+
+    async def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("handed over to Zarr's own pipeline")
+
+    monkeypatch.setattr(BatchedCodecPipeline, "read", refuse)
+    monkeypatch.setattr(BatchedCodecPipeline, "write", refuse)
+
+
+def values(dtype: str, shape: tuple[int, ...], seed: int) -> Any:
+    numbers = np.random.default_rng(seed).integers(0, 4, shape)
+    kind = np.dtype(dtype).kind
+    if kind in "US":
+        return numbers.astype(dtype)
+    return (numbers > 1).astype(dtype) if kind == "b" else numbers.astype(dtype)
+
+
+@st.composite
+def selections(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[str, Any]:
+    """A kind of indexing, and an index of that kind."""
+    kind = draw(st.sampled_from(["basic", "orthogonal", "coordinate", "mask"]))
+    if kind == "basic":
+        return kind, tuple(draw(basic(size)) for size in shape)
+    if kind == "orthogonal":
+        return kind, tuple(draw(st.one_of(basic(size), few(size))) for size in shape)
+    if kind == "coordinate":
+        flat = draw(few(int(np.prod(shape))))
+        return kind, tuple(np.array(axis) for axis in np.unravel_index(flat, shape))
+    return kind, np.random.default_rng(draw(st.integers(0, 99))).random(shape) < 0.4
+
+
+def few(size: int) -> st.SearchStrategy[list[int]]:
+    """Different numbers, because of points that are written twice either may win."""
+    return st.lists(st.integers(0, size - 1), min_size=1, max_size=4, unique=True)
+
+
+def basic(size: int) -> st.SearchStrategy[Any]:
+    def span(ends: tuple[int, int], step: int) -> slice:
+        return slice(min(ends), max(ends) + 1, step)
+
+    ends = st.tuples(st.integers(0, size - 1), st.integers(0, size - 1))
+    return st.one_of(
+        st.integers(0, size - 1), st.builds(span, ends, st.sampled_from([1, 1, 2])), st.just(...)
+    ).map(lambda index: slice(None) if index is ... else index)
+
+
+def picked(array: Any, kind: str, index: Any) -> Any:
+    """The selection, from a Zarr or a numpy array."""
+    if isinstance(array, np.ndarray):
+        return array[np_index(array.shape, kind, index)]
+    if kind == "basic":
+        return array[index]
+    return getattr(array, {"orthogonal": "oindex", "coordinate": "vindex", "mask": "vindex"}[kind])[
+        index
+    ]
+
+
+def put(array: Any, kind: str, index: Any, value: Any) -> None:
+    """Assign to the selection."""
+    if isinstance(array, np.ndarray):
+        array[np_index(array.shape, kind, index)] = value
+    elif kind == "basic":
+        array[index] = value
+    elif kind == "orthogonal":
+        array.oindex[index] = value
+    else:
+        array.vindex[index] = value
+
+
+def np_index(shape: tuple[int, ...], kind: str, index: Any) -> Any:
+    if kind != "orthogonal" or not any(isinstance(axis, list) for axis in index):
+        return index
+    # numpy mixes several lists; a grid of all of them is what orthogonal indexing means.
+    grid = np.ix_(
+        *(
+            np.arange(size)[axis].reshape(-1) if not isinstance(axis, list) else axis
+            for axis, size in zip(index, shape, strict=True)
+        )
+    )
+    return _Dropped(grid, tuple(at for at, axis in enumerate(index) if isinstance(axis, int)))
+
+
+class _Dropped(tuple[Any, ...]):
+    """A grid, and the axes that single numbers drop."""
+
+    __slots__ = ()
+
+    def __new__(cls, grid: Any, axes: tuple[int, ...]) -> Any:
+        if not axes:
+            return grid
+        return tuple(part.squeeze(axes) if part.ndim else part for part in grid)
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data())
+def test_random_programs_are_what_numpy_and_zarr_make_of_them(data: st.DataObject) -> None:
+    draw = data.draw
+    shape = tuple(draw(st.lists(st.integers(1, 9), min_size=1, max_size=3)))
+    chunks = tuple(draw(st.integers(1, size)) for size in shape)
+    shards = None
+    if draw(st.integers(0, 3)) == 0:
+        shards = tuple(chunk * draw(st.integers(1, 3)) for chunk in chunks)
+    dtype = draw(st.sampled_from(DTYPES))
+    config = RepositoryConfig.default()
+    config.inline_chunk_threshold_bytes = draw(st.sampled_from([0, 16, 512]))
+    if draw(st.booleans()):
+        config.packing = icefloe.PackingConfig(max_chunk_size_bytes=64)
+    repo = Repository.create(in_memory_storage(), config)
+    session = repo.writable_session("main")
+    filters = [zarr.codecs.TransposeCodec(order=tuple(reversed(range(len(shape)))))]
+    array = zarr.create_array(
+        session.store,
+        name="a",
+        shape=shape,
+        chunks=chunks,
+        shards=shards,
+        dtype=dtype,
+        compressors=draw(st.sampled_from(COMPRESSORS)),
+        filters=filters if draw(st.booleans()) else None,
+        fill_value=values(dtype, (1,), draw(st.integers(0, 3)))[0],
+        config={
+            "write_empty_chunks": draw(st.booleans()),
+            "order": draw(st.sampled_from(["C", "F"])),
+        },
+    )
+    assert isinstance(array.async_array.codec_pipeline, BulkCodecPipeline)
+    model = np.full(shape, array.fill_value, dtype)
+    for step in range(draw(st.integers(1, 4))):
+        kind, index = draw(selections(shape))
+        chosen = picked(model, kind, index)
+        value = values(dtype, chosen.shape, step)
+        if draw(st.integers(0, 3)) == 0:
+            value = values(dtype, (1,), step)[0]  # one value for all of it
+        put(array, kind, index, value)
+        put(model, kind, index, value)
+        np.testing.assert_array_equal(array[...], model)
+        if draw(st.integers(0, 2)) == 0:
+            session.commit(f"step {step}", allow_empty=True)
+            session = repo.writable_session("main")
+            array = zarr.open_array(session.store, path="a")
+        kind, index = draw(selections(shape))
+        np.testing.assert_array_equal(picked(array, kind, index), picked(model, kind, index))
+        with zarr.config.set(
+            {"codec_pipeline.path": "zarr.core.codec_pipeline.BatchedCodecPipeline"}
+        ):
+            plain = zarr.open_array(session.store, path="a")
+        assert type(plain.async_array.codec_pipeline) is BatchedCodecPipeline
+        np.testing.assert_array_equal(plain[...], model)
+
+
+@pytest.mark.usefixtures("only_bulk")
+def test_on_every_storage(storage: Storage) -> None:
+    repo = Repository.create(storage)
+    session = repo.writable_session("main")
+    group = zarr.create_group(session.store)
+    written = {}
+    for name, chunks, compressors in (
+        ("large", (64, 1024), None),
+        ("compressed", (32, 64), zarr.codecs.ZstdCodec()),
+        ("tiny", (1, 8), None),
+    ):
+        shape = tuple(4 * size for size in chunks)
+        array = group.create_array(
+            name, shape=shape, chunks=chunks, dtype="f4", compressors=compressors
+        )
+        written[name] = np.random.default_rng(0).random(shape, "f4")
+        array[...] = written[name]
+        array[1:3, :5] = 7
+        written[name][1:3, :5] = 7
+        np.testing.assert_array_equal(array[...], written[name])
+    session.commit("data")
+    store = repo.readonly_session("main").store
+    for name, expected in written.items():
+        read: Any = zarr.open_array(store, path=name, mode="r")
+        np.testing.assert_array_equal(read[...], expected)
+        np.testing.assert_array_equal(read[1::2, 3], expected[1::2, 3])
+
+
+def test_virtual_chunks_of_one_file_share_requests(tmp_path: Path) -> None:
+    data = np.arange(64, dtype="<u2")
+    (tmp_path / "source.bin").write_bytes(data.tobytes())
+    prefix = f"file://{tmp_path}/"
+    config = RepositoryConfig.default()
+    container = icefloe.VirtualChunkContainer(prefix, icefloe.local_filesystem_store(str(tmp_path)))
+    config.set_virtual_chunk_container(container)
+    repo = Repository.create(
+        in_memory_storage(),
+        config,
+        authorize_virtual_chunk_access={prefix: icefloe.credentials.LocalFileSystemAccess},
+    )
+    session = repo.writable_session("main")
+    array = zarr.create_array(
+        session.store, name="v", shape=(64,), chunks=(4,), dtype="<u2", compressors=None
+    )
+    for chunk in range(15):
+        session.store.set_virtual_ref(
+            f"v/c/{chunk}", f"{prefix}source.bin", offset=8 * chunk, length=8
+        )
+    expected = np.where(np.arange(64) < 60, data, 0)
+    np.testing.assert_array_equal(array[...], expected)
+    np.testing.assert_array_equal(array[30:50], expected[30:50])
+    (tmp_path / "source.bin").write_bytes(data.tobytes()[:40])
+    with pytest.raises(icefloe.StorageError, match=r"source\.bin"):
+        array[...]
+
+
+def test_a_missing_chunk_is_reported_where_zarr_is_asked_to() -> None:
+    session = Repository.create(in_memory_storage()).writable_session("main")
+    array = zarr.create_array(session.store, name="a", shape=(8,), chunks=(2,), dtype="i4")
+    array[:4] = [1, 2, 3, 4]
+    if not hasattr(array.config, "read_missing_chunks"):
+        pytest.skip("this Zarr has no read_missing_chunks")
+    strict = zarr.open_array(session.store, path="a", config={"read_missing_chunks": False})
+    np.testing.assert_array_equal(strict[:4], [1, 2, 3, 4])
+    with pytest.raises(Exception, match="c/2"):
+        strict[...]
+
+
+def test_read_only_stores_refuse() -> None:
+    repo = Repository.create(in_memory_storage())
+    session = repo.writable_session("main")
+    zarr.create_array(session.store, name="a", shape=(8,), chunks=(2,), dtype="i4")
+    session.commit("array")
+    array = zarr.open_array(repo.readonly_session("main").store, path="a")
+    with pytest.raises(icefloe.ReadOnlyError):
+        array[...] = 1
+
+
+def test_arrays_travel_in_pickles(tmp_path: Path) -> None:
+    repo = Repository.create(icefloe.local_filesystem_storage(str(tmp_path)))
+    session = repo.writable_session("main")
+    array = zarr.create_array(session.store, name="a", shape=(8,), chunks=(2,), dtype="i4")
+    array[...] = np.arange(8)
+    session.commit("array")
+    array = zarr.open_array(repo.readonly_session("main").store, path="a")
+    twin = pickle.loads(pickle.dumps(array))
+    assert isinstance(twin.async_array.codec_pipeline, BulkCodecPipeline)
+    np.testing.assert_array_equal(twin[...], np.arange(8))
+
+
+def test_other_stores_work_as_before() -> None:
+    array = zarr.create_array(zarr.storage.MemoryStore(), shape=(8,), chunks=(3,), dtype="i4")
+    array[...] = np.arange(8)
+    np.testing.assert_array_equal(array[2:7], np.arange(2, 7))
+    icefloe.use_bulk_pipeline(False)
+    again = zarr.create_array(zarr.storage.MemoryStore(), shape=(8,), chunks=(3,), dtype="i4")
+    assert type(again.async_array.codec_pipeline) is BatchedCodecPipeline
