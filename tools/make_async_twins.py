@@ -17,6 +17,7 @@ TARGETS = [
     ("health.py", "RepositoryHealth"),
     ("maintenance.py", "RepositoryMaintenance"),
     ("session.py", "Session"),
+    ("versions.py", "RepositoryVersions"),
 ]
 
 

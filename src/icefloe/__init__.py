@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         Update,
         UpdateType,
     )
+    from icefloe.api.version_values import VersionChange
     from icefloe.changes.conflicts import Conflict, ConflictType
     from icefloe.changes.diff import Diff
     from icefloe.changes.solvers import (
@@ -183,6 +184,7 @@ __all__ = [
     "UpdateType",
     "AncestryGraph",
     "Diff",
+    "VersionChange",
     "FeatureFlag",
     "SessionMode",
     "CommitMethod",
@@ -317,6 +319,7 @@ _NAMES_OF = {
         "Update",
         "UpdateType",
     ),
+    "api.version_values": ("VersionChange",),
     "changes.conflicts": ("Conflict", "ConflictType"),
     "changes.diff": ("Diff",),
     "changes.solvers": (

@@ -17,6 +17,7 @@ from icefloe.api.handles import Handles, driver_for, with_saved_settings
 from icefloe.api.health import RepositoryHealth
 from icefloe.api.maintenance import RepositoryMaintenance
 from icefloe.api.session import Session
+from icefloe.api.versions import RepositoryVersions
 from icefloe.config import RepositoryConfig, StorageSettings
 from icefloe.display.shown import Picture, Shown, qualified
 from icefloe.on_demand import on_demand
@@ -63,7 +64,9 @@ else:
 
 
 @check_arguments
-class Repository(RepositoryMaintenance, RepositoryHealth, RepositoryAsync, Shown):
+class Repository(
+    RepositoryMaintenance, RepositoryHealth, RepositoryVersions, RepositoryAsync, Shown
+):
     """A versioned store of Zarr arrays.
 
     Make one with `Repository.create`, `open` or `open_or_create`.

@@ -12,7 +12,7 @@ from icefloe.changes.divergence import log_between
 from icefloe.errors import ErrorKind, SnapshotNotFoundError, StorageError
 from icefloe.format.manifest.chunk_refs import ChunkRefs
 from icefloe.format.snapshot.file import ManifestFiles, Snapshot
-from icefloe.format.snapshot.nodes import ArrayData, ManifestRef, NodeTable
+from icefloe.format.snapshot.nodes import ArrayData, ManifestRef, Node, NodeTable
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import NodeId
 
@@ -34,21 +34,35 @@ async def computed_log(assets: Assets, snapshot: Snapshot) -> TransactionLog:
                 ErrorKind.OBJECT_NOT_FOUND,
             ) from None
         before, files = parent.nodes, parent.manifest_files
-    old = {node.id: node.array for node in before if node.array is not None}
+    old = {node.id: node for node in before if node.array is not None}
     chunks: dict[NodeId, tuple[ChunkRefs, ChunkRefs]] = {}
     for node in snapshot.nodes:
-        if node.array is None:
-            continue
-        earlier = old.get(node.id)
-        gone = _not_in(earlier, node.array)
-        come = _not_in(node.array, earlier)
-        if gone or come:
-            ndim = len(node.array.shape)
-            chunks[node.id] = (
-                await _refs(assets, files, node.id, gone, ndim),
-                await _refs(assets, snapshot.manifest_files, node.id, come, ndim),
+        if node.array is not None:
+            pair = await differing_chunks(
+                assets, files, old.get(node.id), snapshot.manifest_files, node
             )
+            if pair is not None:
+                chunks[node.id] = pair
     return log_between(snapshot.id, before, snapshot.nodes, chunks)
+
+
+async def differing_chunks(
+    assets: Assets, old_files: ManifestFiles, old: Node | None, files: ManifestFiles, node: Node
+) -> tuple[ChunkRefs, ChunkRefs] | None:
+    """References of two states of an array, without the manifests that both have.
+
+    The ids of the two nodes may differ. None if all manifests are the same.
+    """
+    assert node.array is not None
+    earlier = None if old is None else old.array
+    gone, come = _not_in(earlier, node.array), _not_in(node.array, earlier)
+    if not gone and not come:
+        return None
+    ndim = len(node.array.shape)
+    return (
+        await _refs(assets, old_files, node.id if old is None else old.id, gone, ndim),
+        await _refs(assets, files, node.id, come, ndim),
+    )
 
 
 def _not_in(array: ArrayData | None, other: ArrayData | None) -> list[ManifestRef]:

@@ -72,7 +72,8 @@ def plan_commit(
             new=() if ahead is None else {info.id for info in ahead.files},
         )
     gone = [*changes.deleted, *changes.moves.origins()]
-    moved = changes.moves.moved(base.nodes)
+    touched = {node.path for node in changed}
+    moved = [node for node in changes.moves.moved(base.nodes) if node.path not in touched]
     return CommitPlan(base.nodes, files, gone, moved, changed, arrays)
 
 

@@ -44,7 +44,9 @@ class Deleted(NamedTuple):
 class ChangeSet:
     """Edits on top of a base snapshot. Methods that look up nodes take the base as an argument.
 
-    A session either moves nodes or edits them. So either `moves` or everything else is empty.
+    A session either moves nodes or edits them. So either `moves` or everything else is empty. A
+    replayed commit may have both: `deleted` then has the paths before the moves, `new` and
+    `updated` the paths after them.
     """
 
     def __init__(self) -> None:
@@ -64,14 +66,14 @@ class ChangeSet:
     def is_empty(self) -> bool:
         """Whether there are no edits. A node that was moved away and back counts as an edit."""
         edits = self.new or self.updated or self.deleted or self.chunks or self.prepared
-        return not (edits or self.moves.steps)
+        return not (edits or self.moves.has_any)
 
     # -- looking
 
     def find(self, base: NodeTable, path: str) -> Node | None:
         """The node at `path` as the session sees it, or None."""
         node = self.new.get(path)
-        if node is None and path not in self.deleted:
+        if node is None and (path not in self.deleted or self.moves.arrives_at(path)):
             node = self.moves.find(base, path)
             if node is not None and (update := self.updated.get(node.id)) is not None:
                 node = _with_update(node, update)
@@ -82,7 +84,11 @@ class ChangeSet:
 
     def paths(self, base: NodeTable, below: str = paths.ROOT) -> list[str]:
         """Paths of all nodes at or below a path, ascending."""
-        found = [path for path in self.moves.paths(base, below) if path not in self.deleted]
+        found = [
+            path
+            for path in self.moves.paths(base, below)
+            if path not in self.deleted or self.moves.arrives_at(path)
+        ]
         added = [path for path in self.new if paths.is_within(path, below)]
         return sorted(found + added) if added else found
 

@@ -46,10 +46,13 @@ def log_between(
     before: NodeTable,
     after: NodeTable,
     chunks: Mapping[NodeId, tuple[ChunkRefs, ChunkRefs]],
+    *,
+    lists_all_moves: bool = False,
 ) -> TransactionLog:
     """The complete log of a hypothetical commit that leads from one table of nodes to the other.
 
-    `chunks` has both states of the arrays whose manifests differ, limited to the difference.
+    `chunks` has both states of the arrays whose manifests differ, limited to the difference. Nodes
+    below a moved group are listed on request, as spec version 2 does.
     """
     touched = {}
     for key, (old, new) in chunks.items():
@@ -57,6 +60,8 @@ def log_between(
         touched[key] = both[sort_rows(both)]
     log = _log(snapshot_id, before, after, touched, chunks)
     updated = {key: index for key, index in log.updated_chunks.items() if len(index)}
+    if lists_all_moves:
+        return replace(log, updated_chunks=updated)
     went = {move.source: move.destination for move in log.moved_nodes or ()}
     moved = tuple(move for move in log.moved_nodes or () if not _goes_along(move, went))
     return replace(log, updated_chunks=updated, moved_nodes=moved)
@@ -92,7 +97,7 @@ def _log(
     }
     for key, (theirs_before, theirs_after) in chunks.items():
         index = touched[key]
-        updated_chunks[key] = index[_differs(index, theirs_before, theirs_after)]
+        updated_chunks[key] = index[differs(index, theirs_before, theirs_after)]
     return TransactionLog(
         snapshot_id,
         new_groups=frozenset(key for key in new.keys() - old.keys() if new[key].array is None),
@@ -112,18 +117,24 @@ def _by_id(nodes: NodeTable) -> dict[NodeId, Node]:
     return {node.id: node for node in nodes}
 
 
-def _differs(index: Index, before: ChunkRefs, after: ChunkRefs) -> NDArray[np.bool_]:
+_REFERENCE = (
+    *("kind", "chunk_id", "offset", "length", "location", "inline"),
+    *("etag", "last_modified"),  # a virtual chunk whose source was replaced
+)
+
+
+def differs(index: Index, before: ChunkRefs, after: ChunkRefs) -> NDArray[np.bool_]:
     """The chunks whose references differ between the two states."""
     if before.ndim != index.shape[1] or after.ndim != index.shape[1]:
         return np.ones(len(index), np.bool_)
     old, new = before.lookup.find_many(index), after.lookup.find_many(index)
-    differs: NDArray[np.bool_] = (old < 0) != (new < 0)
+    found: NDArray[np.bool_] = (old < 0) != (new < 0)
     both = np.flatnonzero((old >= 0) & (new >= 0))
     first = before.take(old[both]).to_arrow(plain=True)
     second = after.take(new[both]).to_arrow(plain=True)
-    for name in ("kind", "chunk_id", "offset", "length", "location", "inline"):
+    for name in _REFERENCE:
         equal = pc.equal(first[name], second[name])
         nothing = pc.and_(pc.is_null(first[name]), pc.is_null(second[name]))
         same = pc.or_(pc.fill_null(equal, False), nothing)
-        differs[both] |= ~mask_from_arrow(same.combine_chunks())
-    return differs
+        found[both] |= ~mask_from_arrow(same.combine_chunks())
+    return found

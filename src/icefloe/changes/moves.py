@@ -7,7 +7,7 @@ here, so the cost of a rename in a large hierarchy depends only on the nodes it 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -47,6 +47,27 @@ class Moves:
         self._left: set[str] = set()
         self._order: list[str] = []  # the keys of _at, ascending
 
+    @classmethod
+    def at_once(cls, base: NodeTable, goals: Mapping[str, str]) -> Moves:
+        """Move all of these nodes at the same time. Every node is listed, also below others."""
+        moves = cls()
+        for origin, goal in goals.items():
+            node = base.find(origin)
+            assert node is not None
+            moves._at[goal] = Moved(origin, node.id, node.array is not None)
+        moves._left = set(goals)
+        moves._order = sorted(moves._at)
+        return moves
+
+    @property
+    def has_any(self) -> bool:
+        """Whether a move was requested, even if the node came back."""
+        return bool(self.steps or self._at)
+
+    def arrives_at(self, path: str) -> bool:
+        """Whether a node was moved to `path`."""
+        return path in self._at
+
     def find(self, base: NodeTable, path: str) -> Node | None:
         """The node that is now at `path`, or None."""
         moved = self._at.get(path)
@@ -61,7 +82,7 @@ class Moves:
         found = paths_within(base.path, below)
         if not self._at:
             return found
-        found = [path for path in found if path not in self._left]
+        found = [path for path in found if path not in self._left and path not in self._at]
         return sorted([*found, *paths_within(self._order, below)])
 
     def origins(self) -> Iterable[str]:

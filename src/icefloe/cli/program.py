@@ -33,6 +33,7 @@ _COMMANDS = {
     "cleaning": ("expire", "gc", "rewrite-manifests"),
     "health": ("verify", "repair"),
     "ui": ("ui",),
+    "versions": ("cherry-pick", "undo", "merge", "squash"),
 }
 """By file of `commands`. A file is imported when one of its commands is called."""
 _FILE_OF = {name: file for file, names in _COMMANDS.items() for name in names}

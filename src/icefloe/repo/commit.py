@@ -171,8 +171,8 @@ async def flush(
 
 
 def _new_commit(state: SessionState, snapshot: Snapshot) -> NewCommit:
-    is_rearranged = state.mode == SessionMode.rearrange
-    return NewCommit(snapshot, state.snapshot_id, is_rearranged, state.opened_at)
+    moves_nodes = state.mode == SessionMode.rearrange or state.changes.moves.has_any
+    return NewCommit(snapshot, state.snapshot_id, moves_nodes, state.opened_at)
 
 
 def _finish(workspace: Workspace, snapshot: Snapshot) -> SnapshotId:

@@ -418,6 +418,16 @@ class Family(ABC):
         """Replace the tip of a branch, which is the base of the commit."""
         self._refuse("amending a commit")
 
+    async def publish_squashed(
+        self, handle: RepoHandle, commit: NewCommit, branch: str, parent: SnapshotId
+    ) -> None:
+        """Replace the tip of a branch, which is the base of the commit, with a child of `parent`.
+
+        Raises:
+            ConflictError: the branch is not at the base of the commit, kind `commit-conflict`.
+        """
+        self._refuse("squashing commits")
+
     # -- settings
 
     async def save_config(self, handle: RepoHandle) -> None:

@@ -105,7 +105,7 @@ async def write_commit(
     )
     if amended is not None:
         log = union_of_logs(amended, log)
-    return WrittenCommit(await _store(handle, snapshot, log, seen), seen)
+    return WrittenCommit(await store_commit(handle, snapshot, log, seen), seen)
 
 
 async def store_aside(workspace: Workspace) -> Snapshot:
@@ -141,8 +141,8 @@ async def _require_tip(
     return await handle.family.require_tip(handle, branch, base)
 
 
-async def _store(
-    handle: RepoHandle, snapshot: Snapshot, log: TransactionLog, seen: SeenTip | None
+async def store_commit(
+    handle: RepoHandle, snapshot: Snapshot, log: TransactionLog, seen: SeenTip | None = None
 ) -> Snapshot:
     """Upload snapshot and log, and make all files of the commit survive a power failure.
 

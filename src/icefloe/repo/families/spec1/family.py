@@ -181,6 +181,12 @@ class Spec1(Family):
                 conflict.expected_parent, conflict.actual_parent, kind=ErrorKind.COMMIT_CONFLICT
             ) from None
 
+    async def publish_squashed(
+        self, handle: RepoHandle, commit: NewCommit, branch: str, parent: SnapshotId
+    ) -> None:
+        """The snapshot file has the parent. So only the branch has to be moved."""
+        await self.publish(handle, commit, branch, None)
+
     # -- settings
 
     async def save_config(self, handle: RepoHandle) -> None:

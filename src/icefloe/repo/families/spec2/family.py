@@ -212,6 +212,11 @@ class Spec2(Family):
     async def publish_amended(self, handle: RepoHandle, commit: NewCommit, branch: str) -> None:
         await publish.publish_amended(handle, commit, branch)
 
+    async def publish_squashed(
+        self, handle: RepoHandle, commit: NewCommit, branch: str, parent: SnapshotId
+    ) -> None:
+        await publish.publish_squashed(handle, commit, branch, parent)
+
     # -- settings
 
     async def save_config(self, handle: RepoHandle) -> None:

@@ -43,18 +43,41 @@ async def publish_amended(handle: RepoHandle, commit: NewCommit, branch: str) ->
         require_base(info, commit.base)
         amended = info.snapshots[commit.base]
         pruned = amended.pruned_ancestor_tx_logs
-        changed = replace(
-            _with_snapshot(info, commit.snapshot, amended.parent_id, pruned),
-            branches={**info.branches, branch: commit.snapshot.id},
-        )
-        values = {
-            "branch": branch,
-            "previous_snap_id": commit.base,
-            "new_snap_id": commit.snapshot.id,
-        }
-        return changed, UpdateKind.COMMIT_AMENDED, values
+        return _replaced_tip(info, commit, branch, amended.parent_id, pruned)
 
     await _update(handle, commit, change)
+
+
+async def publish_squashed(
+    handle: RepoHandle, commit: NewCommit, branch: str, parent: SnapshotId
+) -> None:
+    """List the snapshot as a child of `parent`, and replace its base with it as the tip."""
+
+    def change(info: RepoInfo) -> Changed:
+        require_tip(info, branch, commit.base)
+        require_base(info, parent)
+        return _replaced_tip(info, commit, branch, parent)
+
+    await _update(handle, commit, change)
+
+
+def _replaced_tip(
+    info: RepoInfo,
+    commit: NewCommit,
+    branch: str,
+    parent_id: SnapshotId | None,
+    pruned: tuple[SnapshotId, ...] = (),
+) -> Changed:
+    changed = replace(
+        _with_snapshot(info, commit.snapshot, parent_id, pruned),
+        branches={**info.branches, branch: commit.snapshot.id},
+    )
+    values = {
+        "branch": branch,
+        "previous_snap_id": commit.base,
+        "new_snap_id": commit.snapshot.id,
+    }
+    return changed, UpdateKind.COMMIT_AMENDED, values
 
 
 async def publish_detached(handle: RepoHandle, commit: NewCommit) -> None:

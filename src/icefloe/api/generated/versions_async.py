@@ -1,0 +1,119 @@
+"""Asynchronous twins of `RepositoryVersions`. Made by tools/make_async_twins.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from icefloe.api.arguments import check_arguments
+from icefloe.api.handles import Handles
+from icefloe.on_demand import on_demand
+from icefloe.repo.handle import RepoHandle
+
+if TYPE_CHECKING:
+    from icefloe.api import version_values
+    from icefloe.api.version_values import VersionChange
+    from icefloe.changes.solvers import ConflictSolver
+    from icefloe.repo import named_snapshots, replay, squash
+else:
+    version_values = on_demand("icefloe.api.version_values")
+    named_snapshots = on_demand("icefloe.repo.named_snapshots")
+    replay = on_demand("icefloe.repo.replay")
+    squash = on_demand("icefloe.repo.squash")
+
+
+@check_arguments
+class RepositoryVersionsAsync:
+    """What `RepositoryVersions` inherits: its methods that touch storage, to be awaited."""
+
+    _handles: Handles
+
+    @property
+    def handle(self) -> RepoHandle:
+        """The repository as the operations of `icefloe.repo` take it. For code inside icefloe."""
+        return self._handles.blocking
+
+    @property
+    def _aio_handle(self) -> RepoHandle:
+        return self._handles.eventloop
+
+    async def cherry_pick_async(
+        self,
+        snapshot_id: str,
+        branch: str,
+        *,
+        message: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        rebase_with: ConflictSolver | None = None,
+        rebase_tries: int = 1000,
+        dry_run: bool = False,
+    ) -> VersionChange:
+        """Like `cherry_pick`, inside an event loop.
+
+        Apply the changes of one commit to a branch, as a new commit.
+        """
+        key = self._aio_handle.snapshot_id(snapshot_id)
+        request = replay.ReplayRequest(
+            branch, message, metadata, rebase_with, rebase_tries, dry_run
+        )
+        return version_values.VersionChange.of(
+            await replay.cherry_pick(self._aio_handle, key, request)
+        )
+
+    async def undo_async(
+        self,
+        snapshot_id: str,
+        branch: str,
+        *,
+        message: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        rebase_with: ConflictSolver | None = None,
+        rebase_tries: int = 1000,
+        dry_run: bool = False,
+    ) -> VersionChange:
+        """Like `undo`, inside an event loop.
+
+        Undo one commit of a branch by a new commit; later commits stay.
+        """
+        key = self._aio_handle.snapshot_id(snapshot_id)
+        request = replay.ReplayRequest(
+            branch, message, metadata, rebase_with, rebase_tries, dry_run
+        )
+        return version_values.VersionChange.of(await replay.undo(self._aio_handle, key, request))
+
+    async def merge_async(
+        self,
+        source: str,
+        branch: str,
+        *,
+        message: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        rebase_with: ConflictSolver | None = None,
+        rebase_tries: int = 1000,
+        dry_run: bool = False,
+    ) -> VersionChange:
+        """Like `merge`, inside an event loop.
+
+        Apply to a branch, as one commit, everything that another one has since they parted.
+        """
+        key = await named_snapshots.find_snapshot(self._aio_handle, source)
+        request = replay.ReplayRequest(
+            branch, message, metadata, rebase_with, rebase_tries, dry_run
+        )
+        return version_values.VersionChange.of(
+            await replay.merge(self._aio_handle, key, source, request)
+        )
+
+    async def squash_async(
+        self,
+        branch: str,
+        since: str,
+        *,
+        message: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        dry_run: bool = False,
+    ) -> VersionChange:
+        """Like `squash`, inside an event loop: Replace the last commits of a branch with one."""
+        key = await named_snapshots.find_snapshot(self._aio_handle, since)
+        request = replay.ReplayRequest(branch, message, metadata, dry_run=dry_run)
+        return version_values.VersionChange.of(await squash.squash(self._aio_handle, key, request))

@@ -1,0 +1,172 @@
+"""The methods of `Repository` that bring commits from one place to another.
+
+The `x_async` twin of every method is generated from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from icefloe.api.arguments import check_arguments
+from icefloe.api.generated.versions_async import RepositoryVersionsAsync
+from icefloe.on_demand import on_demand
+from icefloe.storage.run import run_blocking
+
+if TYPE_CHECKING:
+    from icefloe.api import version_values
+    from icefloe.api.version_values import VersionChange
+    from icefloe.changes.solvers import ConflictSolver
+    from icefloe.repo import named_snapshots, replay, squash
+else:
+    version_values = on_demand("icefloe.api.version_values")
+    named_snapshots = on_demand("icefloe.repo.named_snapshots")
+    replay = on_demand("icefloe.repo.replay")
+    squash = on_demand("icefloe.repo.squash")
+
+
+@check_arguments
+class RepositoryVersions(RepositoryVersionsAsync):
+    """What `Repository` inherits: cherry-pick, undo, merge and squash.
+
+    Each makes one commit. It refers to the chunks that are stored already, and copies none.
+    """
+
+    def cherry_pick(
+        self,
+        snapshot_id: str,
+        branch: str,
+        *,
+        message: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        rebase_with: ConflictSolver | None = None,
+        rebase_tries: int = 1_000,
+        dry_run: bool = False,
+    ) -> VersionChange:
+        """Apply the changes of one commit to a branch, as a new commit.
+
+        The message and metadata are those of the commit, unless others are given. The metadata
+        entry `__icefloe` names the commit. What the branch has already is left out.
+
+        Args:
+            snapshot_id: the commit. Its changes are those against its parent.
+            branch: the branch that takes them.
+            message: the message of the new commit.
+            metadata: entries to add to the metadata of the commit.
+            rebase_with: settles conflicts as in `Session.commit`. "Ours" is the commit, "theirs"
+                the branch. The default settles none.
+            rebase_tries: how often to start again from the new tip if other commits are first.
+            dry_run: find conflicts and say what would change, but write nothing.
+
+        Raises:
+            RebaseFailedError: there are conflicts; nothing has changed.
+            SessionStateError: the branch already has the changes, kind `no-changes-to-commit`.
+        """
+        key = self.handle.snapshot_id(snapshot_id)
+        request = replay.ReplayRequest(
+            branch, message, metadata, rebase_with, rebase_tries, dry_run
+        )
+        return version_values.VersionChange.of(
+            run_blocking(replay.cherry_pick(self.handle, key, request))
+        )
+
+    def undo(
+        self,
+        snapshot_id: str,
+        branch: str,
+        *,
+        message: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        rebase_with: ConflictSolver | None = None,
+        rebase_tries: int = 1_000,
+        dry_run: bool = False,
+    ) -> VersionChange:
+        """Undo one commit of a branch by a new commit; later commits stay.
+
+        Args:
+            snapshot_id: the commit, anywhere in the history of the branch.
+            branch: the branch.
+            message: the message of the new commit; "Undo: " and the old one if not given.
+            metadata: metadata of the new commit.
+            rebase_with: settles conflicts with later commits, as in `Session.commit`. "Ours" is the
+                state before the commit, "theirs" the branch. The default settles none.
+            rebase_tries: how often to start again from the new tip if other commits are first.
+            dry_run: find conflicts and say what would change, but write nothing.
+
+        Raises:
+            RebaseFailedError: later commits changed the same things; nothing has changed.
+            SessionStateError: it was undone already, kind `no-changes-to-commit`.
+        """
+        key = self.handle.snapshot_id(snapshot_id)
+        request = replay.ReplayRequest(
+            branch, message, metadata, rebase_with, rebase_tries, dry_run
+        )
+        return version_values.VersionChange.of(run_blocking(replay.undo(self.handle, key, request)))
+
+    def merge(
+        self,
+        source: str,
+        branch: str,
+        *,
+        message: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        rebase_with: ConflictSolver | None = None,
+        rebase_tries: int = 1_000,
+        dry_run: bool = False,
+    ) -> VersionChange:
+        """Apply to a branch, as one commit, everything that another one has since they parted.
+
+        The metadata entry `__icefloe` names the merged snapshot. So the next merge of the same
+        branch, in either direction, starts there.
+
+        Args:
+            source: a branch, a tag or a snapshot id, looked for in this order.
+            branch: the branch that takes the changes. The source does not change.
+            message: the message of the new commit; "Merge SOURCE into BRANCH" if not given.
+            metadata: metadata of the new commit.
+            rebase_with: settles conflicts as in `Session.commit`. "Ours" is the source, "theirs"
+                the branch. The default settles none.
+            rebase_tries: how often to start again from the new tip if other commits are first.
+            dry_run: find conflicts and say what would change, but write nothing.
+
+        Raises:
+            RebaseFailedError: there are conflicts; nothing has changed.
+            SessionStateError: the branch contains the source, kind `no-changes-to-commit`.
+        """
+        key = run_blocking(named_snapshots.find_snapshot(self.handle, source))
+        request = replay.ReplayRequest(
+            branch, message, metadata, rebase_with, rebase_tries, dry_run
+        )
+        return version_values.VersionChange.of(
+            run_blocking(replay.merge(self.handle, key, source, request))
+        )
+
+    def squash(
+        self,
+        branch: str,
+        since: str,
+        *,
+        message: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        dry_run: bool = False,
+    ) -> VersionChange:
+        """Replace the last commits of a branch with one.
+
+        The old snapshots stay in storage until they expire and are collected. Other branches and
+        tags keep them. The metadata entry `__icefloe` names the old tip.
+
+        Args:
+            branch: the branch, whose tip is replaced.
+            since: a branch, a tag or a snapshot id: the last snapshot that stays.
+            message: the message of the new commit; the messages of the old ones if not given.
+            metadata: metadata of the new commit.
+            dry_run: say what the commit would contain, but write nothing.
+
+        Raises:
+            ConflictError: the branch has moved in the meantime; nothing has changed.
+        """
+        key = run_blocking(named_snapshots.find_snapshot(self.handle, since))
+        request = replay.ReplayRequest(branch, message, metadata, dry_run=dry_run)
+        return version_values.VersionChange.of(
+            run_blocking(squash.squash(self.handle, key, request))
+        )

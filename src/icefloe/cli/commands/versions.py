@@ -1,0 +1,135 @@
+"""`cherry-pick`, `undo`, `merge` and `squash`: commits brought from one place to another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from icefloe.api.addresses import snapshot_of
+from icefloe.api.version_values import VersionChange
+from icefloe.changes.solvers import BasicConflictSolver, ConflictSolver, VersionSelection
+from icefloe.cli.common import Output, Target, output_option, repository_argument
+
+_SOLVERS: dict[str, ConflictSolver | None] = {
+    "none": None,
+    "ours": BasicConflictSolver(on_chunk_conflict=VersionSelection.UseOurs),
+    "theirs": BasicConflictSolver(on_chunk_conflict=VersionSelection.UseTheirs),
+}
+
+
+def _options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options that all of these share."""
+    command = output_option(command)
+    command = click.option(
+        "--dry-run", is_flag=True, help="Find conflicts and show what would change; write nothing."
+    )(command)
+    return click.option("--message", "-m", help="Message of the new commit.")(command)
+
+
+_solve_option = click.option(
+    "--on-conflict",
+    "solver",
+    type=click.Choice(list(_SOLVERS)),
+    default="none",
+    show_default=True,
+    help="Whose chunks to take where both sides wrote: ours is what is brought, theirs the branch.",
+)
+
+
+def _branch_of(target: Target) -> str:
+    ref = target.ref
+    if "branch" not in ref:
+        raise click.UsageError(f"{target.address.ref!r} is no branch; give REPOSITORY@BRANCH.")
+    return ref["branch"]
+
+
+def _tell(output: Output, branch: str, done: VersionChange) -> None:
+    changes = repr(done.changes).rstrip()
+    if done.snapshot_id is None:
+        first = f"Nothing was written. A commit to {branch} would change:"
+    else:
+        first = f"{branch} is now at {done.snapshot_id}. Changed since {done.parent_id}:"
+    output.show({"branch": branch, "commit": done}, lambda: f"{first}\n\n{changes}")
+
+
+@click.command("cherry-pick")
+@repository_argument
+@click.argument("snapshot")
+@_solve_option
+@_options
+def cherry_pick(
+    target: Target, snapshot: str, solver: str, message: str | None, dry_run: bool, output: Output
+) -> None:
+    """Apply the changes of one commit to a branch, REPOSITORY@BRANCH or main.
+
+    SNAPSHOT is an id, or a branch or tag that points at the commit.
+    """
+    branch = _branch_of(target)
+    done = target.repo.cherry_pick(
+        snapshot_of(target.repo, snapshot),
+        branch,
+        message=message,
+        rebase_with=_SOLVERS[solver],
+        dry_run=dry_run,
+    )
+    _tell(output, branch, done)
+
+
+@click.command()
+@repository_argument
+@click.argument("snapshot", required=False)
+@_solve_option
+@_options
+def undo(
+    target: Target,
+    snapshot: str | None,
+    solver: str,
+    message: str | None,
+    dry_run: bool,
+    output: Output,
+) -> None:
+    """Undo one commit of a branch by a new commit; the newest one if no SNAPSHOT is given."""
+    branch = _branch_of(target)
+    done = target.repo.undo(
+        target.snapshot_id if snapshot is None else snapshot_of(target.repo, snapshot),
+        branch,
+        message=message,
+        rebase_with=_SOLVERS[solver],
+        dry_run=dry_run,
+    )
+    _tell(output, branch, done)
+
+
+@click.command()
+@repository_argument
+@click.argument("source")
+@_solve_option
+@_options
+def merge(
+    target: Target, source: str, solver: str, message: str | None, dry_run: bool, output: Output
+) -> None:
+    """Apply to a branch everything that SOURCE has since the two parted, as one commit.
+
+    The branch is REPOSITORY@BRANCH, or main. SOURCE is a branch, a tag or a snapshot.
+    """
+    branch = _branch_of(target)
+    done = target.repo.merge(
+        source, branch, message=message, rebase_with=_SOLVERS[solver], dry_run=dry_run
+    )
+    _tell(output, branch, done)
+
+
+@click.command()
+@repository_argument
+@click.argument("since")
+@_options
+def squash(target: Target, since: str, message: str | None, dry_run: bool, output: Output) -> None:
+    """Replace the commits of a branch after SINCE with one.
+
+    The branch is REPOSITORY@BRANCH, or main. The old snapshots stay until they expire.
+    """
+    branch = _branch_of(target)
+    done = target.repo.squash(branch, since, message=message, dry_run=dry_run)
+    _tell(output, branch, done)

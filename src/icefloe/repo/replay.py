@@ -1,0 +1,278 @@
+"""Commits of other places, applied to the tip of a branch: cherry-pick, undo, merge.
+
+All three are a three-way merge (`changes.three_way`) that differs in its base and in the state it
+leads to. The result is one commit. It reuses references, so chunks are not copied.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from icefloe.assets.computed_logs import differing_chunks
+from icefloe.changes.align_nodes import Aligned, CannotAlignError, align
+from icefloe.changes.change_set import ChangeSet
+from icefloe.changes.diff import Diff, make_diff, paths_by_id
+from icefloe.changes.solvers import ConflictDetector, ConflictSolver
+from icefloe.changes.three_way import (
+    ChunkPairs,
+    drop_shared_chunks,
+    merge_three_ways,
+    our_changes,
+)
+from icefloe.errors import (
+    ConflictError,
+    ErrorKind,
+    IcechunkError,
+    InvalidInputError,
+    RebaseFailedError,
+    SessionStateError,
+    SnapshotNotFoundError,
+)
+from icefloe.format.repo_info.snapshots import SnapshotInfo
+from icefloe.format.snapshot.file import Snapshot
+from icefloe.format.transaction_log import TransactionLog
+from icefloe.ids import FIRST_SNAPSHOT_ID, SnapshotId
+from icefloe.repo.commit import commit
+from icefloe.repo.handle import RepoHandle
+from icefloe.repo.history import find_log
+from icefloe.repo.merge_base import NOTES, merge_base, merge_notes
+from icefloe.repo.sessions import SessionState, open_writable
+from icefloe.repo.workspace import Workspace
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayRequest:
+    """What the caller of any of these operations may say."""
+
+    branch: str
+    message: str | None = None
+    metadata: Mapping[str, Any] | None = None
+    solver: ConflictSolver | None = None
+    tries: int = 1000
+    dry_run: bool = False
+
+
+class Replayed(NamedTuple):
+    """What became of a request. Without an id, nothing was committed."""
+
+    snapshot_id: SnapshotId | None
+    parent_id: SnapshotId
+    diff: Diff
+
+
+class _Plan(NamedTuple):
+    """The base and the wanted state, and what the commit says."""
+
+    base: SnapshotId
+    ours: SnapshotId
+    message: str
+    notes: Mapping[str, Any]
+    metadata: Mapping[str, Any]
+    may_be_empty: bool = False
+    log: TransactionLog | None = None
+    """The log that the difference has to agree with."""
+
+
+async def cherry_pick(
+    handle: RepoHandle, snapshot_id: SnapshotId, request: ReplayRequest
+) -> Replayed:
+    """Apply the changes of one commit to a branch."""
+
+    async def plan(_: SessionState) -> _Plan:
+        info = await handle.family.lookup_snapshot(handle, snapshot_id)
+        kept = {key: value for key, value in info.metadata.items() if not key.startswith("__")}
+        notes = {"cherry_picked": snapshot_id.text}
+        log = await find_log(handle, snapshot_id)
+        return _Plan(_parent_of(info), snapshot_id, info.message, notes, kept, log=log)
+
+    return await _replay(handle, request, plan, "cherry-picking")
+
+
+async def undo(handle: RepoHandle, snapshot_id: SnapshotId, request: ReplayRequest) -> Replayed:
+    """Apply the reverse of one commit to the branch that has it."""
+
+    async def plan(state: SessionState) -> _Plan:
+        line = await handle.family.ancestry(handle, state.snapshot_id)
+        info = next((entry for entry in line if entry.id == snapshot_id), None)
+        if info is None:
+            raise InvalidInputError(
+                f"snapshot {snapshot_id} is not in the history of branch {request.branch!r}, so "
+                "there is nothing to undo",
+                ErrorKind.BAD_SNAPSHOT_CHAIN_FOR_DIFF,
+            )
+        notes = {"undone": snapshot_id.text}
+        message, log = f"Undo: {info.message}", await find_log(handle, snapshot_id)
+        return _Plan(snapshot_id, _parent_of(info), message, notes, {}, log=log)
+
+    return await _replay(handle, request, plan, "undoing a commit")
+
+
+async def merge(
+    handle: RepoHandle, source: SnapshotId, name: str, request: ReplayRequest
+) -> Replayed:
+    """Apply to a branch everything that a snapshot has since the two parted."""
+
+    async def plan(state: SessionState) -> _Plan:
+        base = await merge_base(handle, source, state.snapshot_id)
+        if base == source:
+            raise SessionStateError(
+                f"there is nothing to merge: branch {request.branch!r} already contains {name}",
+                ErrorKind.NO_CHANGES_TO_COMMIT,
+            )
+        message = f"Merge {name} into {request.branch}"
+        return _Plan(base, source, message, merge_notes([source.text]), {}, may_be_empty=True)
+
+    return await _replay(handle, request, plan, "merging")
+
+
+def _parent_of(info: SnapshotInfo) -> SnapshotId:
+    if info.parent_id is None:
+        raise InvalidInputError(
+            f"snapshot {info.id} is the first one, so it changed nothing",
+            ErrorKind.BAD_SNAPSHOT_CHAIN_FOR_DIFF,
+        )
+    if info.pruned_ancestor_tx_logs:
+        raise _expired(info.id)
+    return info.parent_id
+
+
+def _expired(snapshot_id: SnapshotId) -> SnapshotNotFoundError:
+    return SnapshotNotFoundError(
+        f"the snapshot before {snapshot_id} has expired, so its changes cannot be told from those "
+        "of the snapshots before it"
+    )
+
+
+async def _replay(
+    handle: RepoHandle,
+    request: ReplayRequest,
+    make_plan: Callable[[SessionState], Awaitable[_Plan]],
+    what: str,
+) -> Replayed:
+    """Merge with the tip and commit. If another commit was first, merge with the new tip."""
+    handle.family.require_spec_folders(what)
+    clock, contention = handle.clock, handle.shared.contention
+    tries = 0
+    while True:
+        started = clock.now_us()
+        # Opened before anything else is read, so that the commit notices a garbage collection.
+        state = await open_writable(handle, request.branch)
+        plan = await make_plan(state)
+        done = await _merge_into(handle, state, plan, request)
+        if request.dry_run:
+            return done
+        try:
+            landed = await commit(
+                Workspace(handle, state),
+                request.message if request.message is not None else plan.message,
+                {**plan.metadata, **(request.metadata or {}), NOTES: dict(plan.notes)},
+                allow_empty=plan.may_be_empty,
+            )
+        except (ConflictError, SessionStateError) as error:
+            if not _is_overtaken(error) or tries >= request.tries:
+                raise
+            tries += 1
+            contention.lost(clock.now_us(), (clock.now_us() - started) / 1e6)
+            await handle.driver.sleep(contention.pause(clock.now_us(), random.random()))
+        else:
+            contention.won(clock.now_us(), (clock.now_us() - started) / 1e6)
+            return done._replace(snapshot_id=landed)
+
+
+def _is_overtaken(error: IcechunkError) -> bool:
+    """Whether another try starts from a newer state."""
+    return error.kind in (ErrorKind.COMMIT_CONFLICT, ErrorKind.OBJECTS_COLLECTED)
+
+
+async def _merge_into(
+    handle: RepoHandle, state: SessionState, plan: _Plan, request: ReplayRequest
+) -> Replayed:
+    """Put the changes of the plan into a session at the tip."""
+    tip = state.snapshot
+    (base, ours), _ = await handle.assets.snapshots_and_logs([plan.base, plan.ours], [])
+    solver = request.solver or ConflictDetector()
+    try:
+        versions = align(base.nodes, ours.nodes, tip.nodes)
+    except CannotAlignError as error:
+        raise RebaseFailedError(tip.id.text, error.conflicts) from None
+    if versions.goals:
+        handle.family.require_moves()
+    mine = await _our_chunks(handle, versions, base, ours)
+    changes = our_changes(versions, mine)
+    if plan.log is not None and not _agrees(changes, plan.log, versions):
+        raise _expired(plan.log.id)
+    theirs = await _their_chunks(handle, versions, base, tip, changes)
+    drop_shared_chunks(changes, mine, theirs)
+    merged, conflicts = merge_three_ways(versions, changes, theirs, tip.nodes, tip.id, solver)
+    if conflicts:
+        raise RebaseFailedError(tip.id.text, conflicts)
+    if merged.is_empty and not plan.may_be_empty:
+        raise SessionStateError(
+            f"there is nothing to commit: branch {request.branch!r} already has these changes",
+            ErrorKind.NO_CHANGES_TO_COMMIT,
+        )
+    with state.lock:
+        state.show(tip, merged)
+    return Replayed(None, tip.id, _diff(merged, tip))
+
+
+def _agrees(changes: ChangeSet, log: TransactionLog, versions: Aligned) -> bool:
+    """Whether a commit's own log lists all nodes that differ from the snapshot before it.
+
+    Spec version 1 does not say whether an ancestor in between has expired.
+    """
+    own = {versions.renamed.get(key, key) for key in changes.edited}
+    nodes = {versions.renamed.get(node.id, node.id) for node in changes.new.values()}
+    nodes |= {versions.renamed.get(key, key) for key in changes.updated}
+    nodes |= {versions.renamed.get(gone.id, gone.id) for gone in changes.deleted.values()}
+    created = log.new_arrays | log.new_groups | log.deleted_arrays | log.deleted_groups
+    updated = log.updated_arrays | log.updated_groups
+    return nodes <= created | updated and own <= created | updated | log.updated_chunks.keys()
+
+
+async def _our_chunks(
+    handle: RepoHandle, versions: Aligned, base: Snapshot, ours: Snapshot
+) -> ChunkPairs:
+    found = {}
+    for key, node in versions.ours.items():
+        if node.array is None:
+            continue
+        stored = versions.stored(node)
+        assert stored is not None
+        pair = await differing_chunks(
+            handle.assets,
+            base.manifest_files,
+            versions.stored(versions.base.get(key)),
+            ours.manifest_files,
+            stored,
+        )
+        if pair is not None:
+            found[key] = pair
+    return found
+
+
+async def _their_chunks(
+    handle: RepoHandle, versions: Aligned, base: Snapshot, tip: Snapshot, changes: ChangeSet
+) -> ChunkPairs:
+    """Only of arrays that we edited. Chunks of others cannot be in conflict."""
+    found = {}
+    for key in changes.edited & versions.tip.keys():
+        node = versions.tip[key]
+        if node.array is None:
+            continue
+        before = versions.stored(versions.base.get(key))
+        pair = await differing_chunks(
+            handle.assets, base.manifest_files, before, tip.manifest_files, node
+        )
+        if pair is not None:
+            found[key] = pair
+    return found
+
+
+def _diff(changes: ChangeSet, tip: Snapshot) -> Diff:
+    known = paths_by_id(tip.nodes)
+    known.update((node.id, path) for path, node in changes.new.items())
+    return make_diff([changes.log(FIRST_SNAPSHOT_ID)], known)

@@ -1,0 +1,589 @@
+"""Cherry-pick, undo, merge and squash: what they commit, and what they refuse."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zarr
+
+import icefloe
+from icefloe import ConflictType
+from icefloe.repo.session_view import all_chunks
+from icefloe.storage.run import run_blocking
+
+USE_OURS = icefloe.BasicConflictSolver()
+USE_THEIRS = icefloe.BasicConflictSolver(on_chunk_conflict=icefloe.VersionSelection.UseTheirs)
+
+
+def new_repository(spec: int) -> icefloe.Repository:
+    """Arrays `a` and `g/x` on `main` and, from the same snapshot, on `dev`."""
+    arrays, axes = icefloe.ManifestSplitCondition, icefloe.ManifestSplitDimCondition
+    splitting = icefloe.ManifestSplittingConfig.from_dict({arrays.AnyArray(): {axes.Axis(0): 4}})
+    config = icefloe.RepositoryConfig(
+        inline_chunk_threshold_bytes=2, manifest=icefloe.ManifestConfig(splitting=splitting)
+    )
+    found = icefloe.Repository.create(icefloe.in_memory_storage(), config, spec_version=spec)
+    session = found.writable_session("main")
+    top = zarr.group(session.store)
+    for name in ("a", "g/x"):
+        top.create_array(name, shape=(8,), chunks=(1,), dtype="int32")[:] = 0
+    found.create_branch("dev", session.commit("start"))
+    return found
+
+
+@pytest.fixture(params=[1, 2])
+def repo(request: pytest.FixtureRequest) -> icefloe.Repository:
+    return new_repository(request.param)
+
+
+def edit(repo: icefloe.Repository, branch: str, change: Callable[[Any], Any]) -> str:
+    session = repo.writable_session(branch)
+    change(zarr.open_group(session.store, mode="a"))
+    return session.commit(f"edit {branch}", {"by": branch})
+
+
+def put(repo: icefloe.Repository, branch: str, at: int, value: int, name: str = "a") -> str:
+    def change(top: Any) -> None:
+        top[name][at] = value
+
+    return edit(repo, branch, change)
+
+
+def values(repo: icefloe.Repository, branch: str = "main", name: str = "a") -> list[int]:
+    store = repo.readonly_session(branch).store
+    return [int(each) for each in zarr.open_array(store, path=name, mode="r")[:]]  # type: ignore[union-attr]
+
+
+def nodes(repo: icefloe.Repository, branch: str = "main") -> set[str]:
+    top = zarr.open_group(repo.readonly_session(branch).store, mode="r")
+    return {path for path, _ in top.members(None)}
+
+
+def refused(call: Callable[[], Any]) -> list[tuple[ConflictType, str]]:
+    with pytest.raises(icefloe.RebaseFailedError) as caught:
+        call()
+    return [(conflict.conflict_type, conflict.path) for conflict in caught.value.conflicts]
+
+
+# -- cherry-pick
+
+
+def test_a_cherry_pick_brings_the_changes_of_one_commit(repo: icefloe.Repository) -> None:
+    put(repo, "dev", 0, 1)
+    picked = put(repo, "dev", 1, 2)
+    tip = put(repo, "main", 2, 3)
+    done = repo.cherry_pick(picked, "main")
+    assert values(repo) == [0, 2, 3, 0, 0, 0, 0, 0]
+    assert done.parent_id == tip
+    assert done.changes.updated_chunks == {"/a": [[1]]}
+    newest = next(repo.ancestry(branch="main"))
+    assert (newest.id, newest.parent_id) == (done.snapshot_id, tip)
+    assert newest.message == "edit dev"
+    assert newest.metadata == {"by": "dev", "__icefloe": {"cherry_picked": picked}}
+    assert repo.verify().is_healthy
+
+
+def test_message_and_metadata_of_the_new_commit_can_be_given(repo: icefloe.Repository) -> None:
+    picked = put(repo, "dev", 1, 2)
+    repo.cherry_pick(picked, "main", message="mine", metadata={"who": "me"})
+    newest = next(repo.ancestry(branch="main"))
+    assert newest.message == "mine"
+    assert newest.metadata["who"] == "me"
+
+
+def test_what_the_branch_has_already_is_nothing_to_pick(repo: icefloe.Repository) -> None:
+    picked = put(repo, "dev", 1, 2)
+    repo.cherry_pick(picked, "main")
+    with pytest.raises(icefloe.SessionStateError, match="already has these changes") as caught:
+        repo.cherry_pick(picked, "main")
+    assert caught.value.kind == "no-changes-to-commit"
+
+
+def test_a_chunk_that_both_changed_is_a_conflict_as_in_a_rebase(repo: icefloe.Repository) -> None:
+    picked = put(repo, "dev", 1, 2)
+    tip = put(repo, "main", 1, 9)
+    with pytest.raises(icefloe.RebaseFailedError) as caught:
+        repo.cherry_pick(picked, "main")
+    [conflict] = caught.value.conflicts
+    assert conflict == icefloe.Conflict(ConflictType.ChunkDoubleUpdate, "/a", [[1]])
+    assert caught.value.snapshot == tip
+    assert repo.lookup_branch("main") == tip
+    repo.cherry_pick(picked, "main", rebase_with=USE_OURS)
+    assert values(repo)[1] == 2
+
+
+def test_a_solver_may_keep_what_the_branch_has(repo: icefloe.Repository) -> None:
+    def change(top: Any) -> None:
+        top["a"][1:3] = 2
+
+    picked = edit(repo, "dev", change)
+    put(repo, "main", 1, 9)
+    repo.cherry_pick(picked, "main", rebase_with=USE_THEIRS)
+    assert values(repo)[:4] == [0, 9, 2, 0]
+
+
+def test_a_dry_run_reports_and_writes_nothing(repo: icefloe.Repository) -> None:
+    picked = put(repo, "dev", 1, 2)
+    put(repo, "main", 2, 9)
+    before = list(repo.ancestry(branch="main"))
+    done = repo.cherry_pick(picked, "main", dry_run=True)
+    assert done.snapshot_id is None
+    assert done.changes.updated_chunks == {"/a": [[1]]}
+    put(repo, "main", 1, 9)
+    with pytest.raises(icefloe.RebaseFailedError):
+        repo.cherry_pick(picked, "main", dry_run=True)
+    assert list(repo.ancestry(branch="main"))[1:] == before
+
+
+def test_new_resized_and_deleted_nodes_are_picked(repo: icefloe.Repository) -> None:
+    def change(top: Any) -> None:
+        top.create_array("g/new", shape=(3,), chunks=(1,), dtype="int32")[:] = [1, 2, 3]
+        top["a"].resize((10,))
+        top["a"][9] = 9
+        top["a"].attrs["units"] = "K"
+        del top["g/x"]
+
+    picked = edit(repo, "dev", change)
+    put(repo, "main", 0, 5)
+    repo.cherry_pick(picked, "main")
+    assert values(repo) == [5, 0, 0, 0, 0, 0, 0, 0, 0, 9]
+    assert values(repo, name="g/new") == [1, 2, 3]
+    assert nodes(repo) == {"a", "g", "g/new"}
+    assert repo.verify().is_healthy
+
+
+# -- undo
+
+
+def test_an_undo_of_the_tip_gives_the_state_before(repo: icefloe.Repository) -> None:
+    before = values(repo)
+    last = put(repo, "main", 1, 2)
+    repo.undo(last, "main")
+    assert values(repo) == before
+    assert next(repo.ancestry(branch="main")).message == "Undo: edit main"
+    repo.undo(repo.lookup_branch("main"), "main")
+    assert values(repo)[1] == 2
+
+
+def test_an_undo_leaves_later_commits(repo: icefloe.Repository) -> None:
+    first = put(repo, "main", 1, 2)
+    put(repo, "main", 2, 3)
+    repo.undo(first, "main")
+    assert values(repo)[:4] == [0, 0, 3, 0]
+    with pytest.raises(icefloe.SessionStateError, match="already has these changes"):
+        repo.undo(first, "main")
+
+
+def test_an_undo_of_what_was_changed_again_is_a_conflict(repo: icefloe.Repository) -> None:
+    first = put(repo, "main", 1, 2)
+    put(repo, "main", 1, 3)
+    assert refused(lambda: repo.undo(first, "main")) == [(ConflictType.ChunkDoubleUpdate, "/a")]
+    repo.undo(first, "main", rebase_with=USE_OURS)
+    assert values(repo)[1] == 0
+
+
+def test_deleted_nodes_come_back_with_their_chunks(repo: icefloe.Repository) -> None:
+    put(repo, "main", 1, 2, "g/x")
+
+    def change(top: Any) -> None:
+        del top["g"]
+
+    gone = edit(repo, "main", change)
+    put(repo, "main", 5, 5)
+    assert nodes(repo) == {"a"}
+    repo.undo(gone, "main")
+    assert nodes(repo) == {"a", "g", "g/x"}
+    assert values(repo, name="g/x") == [0, 2, 0, 0, 0, 0, 0, 0]
+    assert values(repo)[5] == 5
+    assert repo.verify().is_healthy
+
+
+def test_an_array_that_was_written_to_is_not_undone_silently(repo: icefloe.Repository) -> None:
+    def change(top: Any) -> None:
+        top.create_array("new", shape=(3,), chunks=(1,), dtype="int32")[:] = 1
+
+    created = edit(repo, "main", change)
+    put(repo, "main", 0, 7, "new")
+    found = refused(lambda: repo.undo(created, "main"))
+    assert found == [(ConflictType.DeleteOfUpdatedArray, "/new")]
+
+
+def test_only_commits_of_the_branch_can_be_undone(repo: icefloe.Repository) -> None:
+    other = put(repo, "dev", 1, 2)
+    with pytest.raises(icefloe.InvalidInputError, match="not in the history of branch 'main'"):
+        repo.undo(other, "main")
+    *_, first = repo.ancestry(branch="main")
+    with pytest.raises(icefloe.InvalidInputError, match="is the first one"):
+        repo.undo(first.id, "main")
+
+
+def test_changes_of_expired_snapshots_are_not_taken_for_those_of_others(
+    repo: icefloe.Repository,
+) -> None:
+    put(repo, "main", 0, 1)
+    kept = put(repo, "main", 1, 2, "g/x")
+    put(repo, "main", 2, 3)
+    repo.expire_snapshots(datetime.now(UTC), keep_last=2)
+    assert repo.lookup_snapshot(kept).parent_id is not None
+    with pytest.raises(icefloe.IcechunkError, match="has expired"):
+        repo.undo(kept, "main")
+    with pytest.raises(icefloe.IcechunkError, match="has expired"):
+        repo.cherry_pick(kept, "dev")
+
+
+# -- merge
+
+
+def test_a_merge_is_one_commit_with_all_changes(repo: icefloe.Repository) -> None:
+    put(repo, "dev", 0, 1)
+    last = put(repo, "dev", 1, 2)
+    tip = put(repo, "main", 2, 3)
+    done = repo.merge("dev", "main")
+    assert done.parent_id == tip
+    assert values(repo) == [1, 2, 3, 0, 0, 0, 0, 0]
+    assert values(repo, "dev") == [1, 2, 0, 0, 0, 0, 0, 0]
+    newest = next(repo.ancestry(branch="main"))
+    assert newest.message == "Merge dev into main"
+    assert newest.metadata == {"__icefloe": {"merged": [last]}}
+    assert repo.verify().is_healthy
+
+
+def test_the_next_merge_takes_only_what_is_new(repo: icefloe.Repository) -> None:
+    put(repo, "dev", 0, 1)
+    put(repo, "main", 4, 4)
+    repo.merge("dev", "main")
+    put(repo, "main", 0, 10)
+    put(repo, "dev", 1, 2)
+    assert repo.merge("dev", "main").changes.updated_chunks == {"/a": [[1]]}
+    assert values(repo) == [10, 2, 0, 0, 4, 0, 0, 0]
+    assert repo.merge("main", "dev").changes.updated_chunks == {"/a": [[0], [4]]}
+    assert values(repo, "dev") == values(repo)
+    # The commits of the merges themselves are what is left.
+    assert repo.merge("dev", "main").changes.is_empty()
+    with pytest.raises(icefloe.SessionStateError, match="already contains dev"):
+        repo.merge("dev", "main")
+
+
+def test_a_squash_does_not_forget_what_was_merged(repo: icefloe.Repository) -> None:
+    start = repo.lookup_branch("main")
+    put(repo, "dev", 0, 1)
+    repo.merge("dev", "main")
+    put(repo, "main", 0, 10)
+    repo.squash("main", start)
+    put(repo, "dev", 1, 2)
+    repo.merge("dev", "main")
+    assert values(repo)[:3] == [10, 2, 0]
+
+
+def test_a_picked_commit_is_no_conflict_for_the_merge(repo: icefloe.Repository) -> None:
+    def grow(top: Any) -> None:
+        top["a"].resize((9,))
+        top["a"][8] = 8
+        top.create_array("new", shape=(4,), chunks=(1,), dtype="int32")[:2] = 1
+
+    def fill(top: Any) -> None:
+        top["a"][7] = 7
+        top["new"][2:] = 2
+
+    picked = edit(repo, "dev", grow)
+    repo.cherry_pick(picked, "main")
+    edit(repo, "dev", fill)
+    repo.merge("dev", "main")
+    assert values(repo) == [0, 0, 0, 0, 0, 0, 0, 7, 8]
+    assert values(repo, name="new") == [1, 1, 2, 2]
+
+
+def test_both_sides_may_have_made_the_same_groups_and_arrays(repo: icefloe.Repository) -> None:
+    def make(*at: int) -> Callable[[Any], None]:
+        def change(top: Any) -> None:
+            top.create_group("fresh", attributes={"title": "same"})
+            array = top.create_array("fresh/y", shape=(4,), chunks=(1,), dtype="int32")
+            for row in at:
+                array[row] = row + 1
+
+        return change
+
+    edit(repo, "dev", make(0, 1))
+    edit(repo, "main", make(1, 3))
+    found = refused(lambda: repo.merge("dev", "main"))
+    assert found == [(ConflictType.ChunkDoubleUpdate, "/fresh/y")]
+    repo.merge("dev", "main", rebase_with=USE_THEIRS)
+    assert values(repo, name="fresh/y") == [1, 2, 0, 4]
+    put(repo, "dev", 2, 3, "fresh/y")
+    repo.merge("dev", "main")
+    assert values(repo, name="fresh/y") == [1, 2, 3, 4]
+    assert repo.verify().is_healthy
+
+
+def test_different_nodes_at_one_path_are_a_conflict(repo: icefloe.Repository) -> None:
+    for branch in ("dev", "main"):
+        edit(repo, branch, lambda top, by=branch: top.create_group("fresh", attributes={"by": by}))  # type: ignore[misc]
+    found = refused(lambda: repo.merge("dev", "main"))
+    assert found == [(ConflictType.NewNodeConflictsWithExistingNode, "/fresh")]
+
+
+def test_a_branch_without_common_data_merges_into_an_empty_one() -> None:
+    repo = icefloe.Repository.create(icefloe.in_memory_storage())
+    repo.create_branch("dev", repo.lookup_branch("main"))
+    for branch in ("dev", "main"):
+        edit(
+            repo,
+            branch,
+            lambda top, by=branch: top.create_array(by, shape=(1,), dtype="int32"),  # type: ignore[misc]
+        )
+    repo.merge("dev", "main")
+    assert nodes(repo) == {"dev", "main"}
+
+
+def test_tags_and_snapshots_can_be_merged(repo: icefloe.Repository) -> None:
+    repo.create_tag("v1", put(repo, "dev", 0, 1))
+    last = put(repo, "dev", 1, 2)
+    repo.merge("v1", "main")
+    assert values(repo)[:2] == [1, 0]
+    repo.merge(last, "main")
+    assert values(repo)[:2] == [1, 2]
+    with pytest.raises(icefloe.RefNotFoundError, match="neither a branch, a tag nor the id"):
+        repo.merge("nothing", "main")
+
+
+# -- squash
+
+
+def test_a_squash_keeps_the_content_and_shortens_the_history(repo: icefloe.Repository) -> None:
+    start = repo.lookup_branch("main")
+    for at in range(3):
+        put(repo, "main", at, at + 1)
+    old = repo.lookup_branch("main")
+    before = values(repo)
+    done = repo.squash("main", start, message="all of it")
+    assert values(repo) == before
+    assert done.changes.updated_chunks == {"/a": [[0], [1], [2]]}
+    newest, below, *_ = repo.ancestry(branch="main")
+    assert (newest.id, newest.parent_id, below.id) == (done.snapshot_id, start, start)
+    assert newest.message == "all of it"
+    assert newest.metadata == {"__icefloe": {"squashed": old, "commits": 3}}
+    assert repo.lookup_snapshot(old).id == old, "the old snapshots are still there"
+    assert repo.diff(from_snapshot_id=start, to_branch="main") == done.changes
+    assert repo.verify(orphans=False).is_healthy
+
+
+def test_a_squash_of_nothing_is_refused(repo: icefloe.Repository) -> None:
+    with pytest.raises(icefloe.InvalidInputError, match="no commits after it"):
+        repo.squash("main", repo.lookup_branch("main"))
+    with pytest.raises(icefloe.InvalidInputError, match="not in the history of branch 'main'"):
+        repo.squash("main", put(repo, "dev", 0, 1))
+
+
+def test_a_session_opened_before_a_squash_can_be_rebased(repo: icefloe.Repository) -> None:
+    start = repo.lookup_branch("main")
+    put(repo, "main", 0, 1)
+    session = repo.writable_session("main")
+    zarr.open_group(session.store)["a"][5] = 5  # type: ignore[index]
+    put(repo, "main", 1, 2)
+    repo.squash("main", start)
+    session.commit("late", rebase_with=icefloe.ConflictDetector())
+    assert values(repo) == [1, 2, 0, 0, 0, 5, 0, 0]
+
+
+# -- moves
+
+
+@pytest.fixture
+def movable() -> icefloe.Repository:
+    """Repositories of spec version 1 cannot move nodes."""
+    return new_repository(2)
+
+
+def move(repo: icefloe.Repository, branch: str, *steps: tuple[str, str]) -> str:
+    session = repo.rearrange_session(branch)
+    for source, destination in steps:
+        session.move(source, destination)
+    return session.commit(f"move on {branch}")
+
+
+def test_moves_are_picked_and_undone_as_moves(movable: icefloe.Repository) -> None:
+    moved = move(movable, "dev", ("/g", "/h"))
+    put(movable, "main", 1, 2, "g/x")
+    done = movable.cherry_pick(moved, "main")
+    assert done.changes.moved_nodes == [("/g", "/h"), ("/g/x", "/h/x")]
+    assert values(movable, name="h/x")[1] == 2
+    put(movable, "main", 2, 3, "h/x")
+    assert done.snapshot_id is not None
+    movable.undo(done.snapshot_id, "main")
+    assert values(movable, name="g/x")[:4] == [0, 2, 3, 0]
+    assert nodes(movable) == {"a", "g", "g/x"}
+    assert movable.verify().is_healthy
+
+
+def test_moves_and_edits_are_merged_in_one_commit(movable: icefloe.Repository) -> None:
+    edit(movable, "dev", lambda top: top.create_group("archive"))
+    move(movable, "dev", ("/g", "/archive/g"))
+    put(movable, "dev", 0, 1, "archive/g/x")
+
+    def add(top: Any) -> None:
+        top.create_array("g/late", shape=(1,), dtype="int32")[:] = 4
+
+    put(movable, "main", 1, 2, "g/x")
+    edit(movable, "main", add)
+    movable.merge("dev", "main")
+    assert nodes(movable) == {"a", "archive", "archive/g", "archive/g/x", "archive/g/late"}
+    assert values(movable, name="archive/g/x")[:3] == [1, 2, 0]
+    assert values(movable, name="archive/g/late") == [4]
+    assert movable.verify().is_healthy
+    put(movable, "dev", 3, 3, "archive/g/x")
+    movable.merge("dev", "main")
+    assert values(movable, name="archive/g/x")[:4] == [1, 2, 0, 3]
+
+
+def test_edits_follow_the_moves_of_the_branch(movable: icefloe.Repository) -> None:
+    def change(top: Any) -> None:
+        top["g/x"][0] = 1
+        top.create_array("g/new", shape=(1,), dtype="int32")[:] = 5
+
+    edit(movable, "dev", change)
+    move(movable, "main", ("/g", "/h"), ("/h/x", "/h/y"))
+    movable.merge("dev", "main")
+    assert nodes(movable) == {"a", "h", "h/y", "h/new"}
+    assert values(movable, name="h/y")[:2] == [1, 0]
+    assert movable.verify().is_healthy
+
+
+def test_a_move_over_a_deleted_array(movable: icefloe.Repository) -> None:
+    def delete(top: Any) -> None:
+        del top["a"]
+
+    edit(movable, "dev", delete)
+    move(movable, "dev", ("/g/x", "/a"))
+    put(movable, "dev", 0, 1)
+    tip = movable.lookup_branch("main")
+    movable.merge("dev", "main")
+    assert values(movable) == [1, 0, 0, 0, 0, 0, 0, 0]
+    assert nodes(movable) == {"a", "g"}
+    assert movable.verify().is_healthy
+    movable.reset_branch("main", tip)
+    put(movable, "main", 0, 7)
+    assert refused(lambda: movable.merge("dev", "main")) == [
+        (ConflictType.DeleteOfUpdatedArray, "/a")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "expected"),
+    [
+        (("/a", "/b"), ("/a", "/c"), (ConflictType.MoveOperationCannotBeRebased, "/")),
+        (("/a", "/b"), "b", (ConflictType.NewNodeConflictsWithExistingNode, "/b")),
+        (("/a", "/b"), "-a", (ConflictType.ZarrMetadataUpdateOfDeletedArray, "/a")),
+        (("/a", "/g/a"), "-g", (ConflictType.NewNodeInInvalidGroup, "/g")),
+        ("b", ("/a", "/b"), (ConflictType.NewNodeConflictsWithExistingNode, "/b")),
+    ],
+)
+def test_moves_in_conflict(
+    movable: icefloe.Repository,
+    ours: str | tuple[str, str],
+    theirs: str | tuple[str, str],
+    expected: tuple[ConflictType, str],
+) -> None:
+    for branch, change in (("dev", ours), ("main", theirs)):
+        if isinstance(change, tuple):
+            move(movable, branch, change)
+        elif change.startswith("-"):
+            edit(movable, branch, lambda top, name=change[1:]: top.__delitem__(name))  # type: ignore[misc]
+        else:
+            edit(movable, branch, lambda top, name=change: top.create_group(name))  # type: ignore[misc]
+    assert refused(lambda: movable.merge("dev", "main")) == [expected]
+
+
+def test_the_same_move_on_both_sides_is_no_conflict(movable: icefloe.Repository) -> None:
+    for branch in ("dev", "main"):
+        move(movable, branch, ("/g", "/h"))
+    put(movable, "dev", 0, 1, "h/x")
+    put(movable, "main", 1, 2, "h/x")
+    movable.merge("dev", "main")
+    assert values(movable, name="h/x")[:3] == [1, 2, 0]
+
+
+def test_a_squash_lists_all_moves(movable: icefloe.Repository) -> None:
+    start = movable.lookup_branch("main")
+    move(movable, "main", ("/g", "/h"))
+    move(movable, "main", ("/h", "/i"))
+    put(movable, "main", 0, 1, "i/x")
+    done = movable.squash("main", start)
+    assert sorted(done.changes.moved_nodes) == [("/g", "/i"), ("/g/x", "/i/x")]
+    assert movable.verify(orphans=False).is_healthy
+
+
+# -- bytes, loops, races
+
+
+def test_no_chunk_is_written_again(tmp_path: Path) -> None:
+    config = icefloe.RepositoryConfig(inline_chunk_threshold_bytes=0)
+    repo = icefloe.Repository.create(icefloe.local_filesystem_storage(str(tmp_path)), config)
+    edit(repo, "main", lambda top: top.create_array("a", shape=(4,), chunks=(1,), dtype="int32"))
+    start = repo.lookup_branch("main")
+    repo.create_branch("dev", start)
+    picked = put(repo, "dev", 0, 1)
+    put(repo, "dev", 1, 2)
+    chunks = sorted(path.name for path in (tmp_path / "chunks").iterdir())
+    repo.cherry_pick(picked, "main")
+    repo.merge("dev", "main")
+    repo.undo(picked, "dev")
+    repo.squash("main", start)
+    assert sorted(path.name for path in (tmp_path / "chunks").iterdir()) == chunks
+
+
+def test_checksums_of_virtual_chunks_come_along(tmp_path: Path) -> None:
+    source = tmp_path / "source.bin"
+    source.write_bytes(bytes(range(16)))
+    url = f"file://{tmp_path}/"
+    container = icefloe.VirtualChunkContainer(url, icefloe.local_filesystem_store(str(tmp_path)))
+    config = icefloe.RepositoryConfig(virtual_chunk_containers={url: container})
+    repo = icefloe.Repository.create(icefloe.in_memory_storage(), config)
+    edit(
+        repo,
+        "main",
+        lambda top: top.create_array(
+            "v", shape=(8,), chunks=(4,), dtype="uint8", compressors=None, fill_value=0
+        ),
+    )
+    repo.create_branch("dev", repo.lookup_branch("main"))
+
+    def refer(checksum: str) -> str:
+        session = repo.writable_session("dev")
+        session.store.set_virtual_ref(
+            "v/c/0", f"{url}source.bin", offset=4, length=4, checksum=checksum
+        )
+        return session.commit("virtual")
+
+    def checksums(branch: str) -> list[str | None]:
+        session = repo.readonly_session(branch)
+        handle, state = session.workspace
+        refs = run_blocking(all_chunks(handle, state.view, state.node("/v")))
+        return [refs.row(row).etag for row in range(len(refs))]
+
+    refer("first")
+    repo.merge("dev", "main")
+    assert checksums("main") == ["first"]
+    refer("second")  # the same range of a source that was replaced
+    assert repo.merge("dev", "main").changes.updated_chunks == {"/v": [[0]]}
+    assert checksums("main") == ["second"]
+
+
+def test_the_twins_do_the_same_inside_a_loop(repo: icefloe.Repository) -> None:
+    start = repo.lookup_branch("main")
+    picked = put(repo, "dev", 0, 1)
+    put(repo, "dev", 1, 2)
+
+    async def run() -> None:
+        await repo.cherry_pick_async(picked, "main")
+        await repo.merge_async("dev", "main")
+        await repo.undo_async(picked, "dev")
+        await repo.squash_async("main", start)
+
+    asyncio.run(run())
+    assert values(repo)[:3] == [1, 2, 0]
+    assert values(repo, "dev")[:3] == [0, 2, 0]

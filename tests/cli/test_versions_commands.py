@@ -1,0 +1,77 @@
+"""`cherry-pick`, `undo`, `merge` and `squash` in processes of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import zarr
+
+import icefloe
+from tests.cli.calling import answer, call
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> icefloe.Repository:
+    """`main` and `dev` with one commit each after a common one."""
+    repo = icefloe.Repository.create(icefloe.local_filesystem_storage(str(tmp_path / "r")))
+    with repo.transaction("main", message="start") as store:
+        zarr.create_array(store, name="a", shape=(4,), chunks=(1,), dtype="int32")[:] = 0
+    repo.create_branch("dev", repo.lookup_branch("main"))
+    for branch, at in (("dev", 0), ("main", 1)):
+        with repo.transaction(branch, message=f"on {branch}") as store:
+            zarr.open_array(store, path="a")[at] = at + 1
+    return repo
+
+
+def values(repo: icefloe.Repository, branch: str = "main") -> list[int]:
+    found = zarr.open_array(repo.readonly_session(branch).store, path="a", mode="r")[:]
+    return [int(each) for each in found]  # type: ignore[union-attr]
+
+
+def test_a_merge_shows_what_it_would_do_and_does_it(
+    repo: icefloe.Repository, tmp_path: Path
+) -> None:
+    place = tmp_path / "r"
+    tip = repo.lookup_branch("main")
+    told = call("merge", place, "dev", "--dry-run")
+    assert told.returncode == 0, told.stderr
+    assert told.stdout.startswith("Nothing was written. A commit to main would change:")
+    assert repo.lookup_branch("main") == tip
+    done = answer("merge", place, "dev")
+    assert done["commit"]["parent_id"] == tip
+    assert done["commit"]["changes"]["updated_chunks"] == {"/a": [[0]]}
+    assert values(repo) == [1, 2, 0, 0]
+    again = call("merge", place, "dev")
+    assert again.returncode == 7
+    assert "already contains dev" in again.stderr
+
+
+def test_pick_undo_and_squash(repo: icefloe.Repository, tmp_path: Path) -> None:
+    place = tmp_path / "r"
+    start = repo.lookup_snapshot(repo.lookup_branch("main")).parent_id
+    picked = call("cherry-pick", place, "dev", "-m", "picked")
+    assert picked.returncode == 0, picked.stderr
+    assert f"main is now at {repo.lookup_branch('main')}." in picked.stdout
+    assert values(repo) == [1, 2, 0, 0]
+    assert call("undo", f"{place}@main").returncode == 0
+    assert values(repo) == [0, 2, 0, 0]
+    assert start is not None
+    assert answer("squash", place, start)["commit"]["parent_id"] == start
+    assert values(repo) == [0, 2, 0, 0]
+    assert len(list(repo.ancestry(branch="main"))) == 3
+
+
+def test_conflicts_end_with_their_own_code(repo: icefloe.Repository, tmp_path: Path) -> None:
+    place = tmp_path / "r"
+    with repo.transaction("main", message="same chunk") as store:
+        zarr.open_array(store, path="a")[0] = 9
+    refused = call("merge", place, "dev")
+    assert refused.returncode == 4
+    assert "ChunkDoubleUpdate" in refused.stderr
+    assert call("merge", place, "dev", "--on-conflict", "theirs").returncode == 0
+    assert values(repo) == [9, 2, 0, 0]
+    repo.create_tag("v1", repo.lookup_branch("main"))
+    unfit = call("undo", f"{place}@v1")
+    assert unfit.returncode == 2
+    assert "is no branch" in unfit.stderr
