@@ -30,6 +30,7 @@ _COMMANDS = {
     "settings": ("config", "metadata", "status"),
     "sizes": ("stats",),
     "files": ("inspect",),
+    "searching": ("blame", "bisect"),
     "cleaning": ("expire", "gc", "rewrite-manifests"),
     "health": ("verify", "repair"),
     "ui": ("ui",),
