@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zarr
 
 from icefloe.cli.program import program
 from tests.cli.calling import call, here
 
-# Words after the name of the command. PLACE is a repository, OTHER a place that is free.
+# Words after the name of the command. PLACE is a repository, OTHER a place that is free, SOURCE
+# a Zarr store.
 GOOD: dict[str, list[str]] = {
     "init": ["OTHER"],
     "info": ["PLACE"],
@@ -42,6 +44,12 @@ GOOD: dict[str, list[str]] = {
     "gc": ["PLACE", "--older-than", "30d", "--yes"],
     "rewrite-manifests": ["PLACE"],
     "verify": ["PLACE"],
+    "ingest": ["SOURCE", "PLACE", "--group", "more"],
+    "import": ["SOURCE", "OTHER"],
+    "export": ["PLACE", "OTHER"],
+    "clone": ["PLACE", "OTHER"],
+    "materialize": ["PLACE"],
+    "migrate": ["PLACE", "OTHER"],
     "repair": ["PLACE", "--yes"],
 }
 
@@ -53,7 +61,9 @@ ELSEWHERE = {"ui", "cherry-pick", "squash", "merge", "undo"}
 def words_of(name: str, place: Path, *options: str) -> list[str]:
     words = [*name.split(), *options, *GOOD[name]]
     return [
-        word.replace("PLACE", str(place)).replace("OTHER", str(place.parent / "other"))
+        word.replace("PLACE", str(place))
+        .replace("OTHER", str(place.parent / "other"))
+        .replace("SOURCE", str(place.parent / "source.zarr"))
         for word in words
     ]
 
@@ -62,6 +72,8 @@ def words_of(name: str, place: Path, *options: str) -> list[str]:
 def branched(place: Path) -> Path:
     done = here("branch", "create", place, "old")
     assert done.returncode == 0, done.stderr
+    zarr.create_array(place.parent / "source.zarr/a", shape=(3,), dtype="i8", zarr_format=2)
+    zarr.open_group(place.parent / "source.zarr", zarr_format=2)
     return place
 
 

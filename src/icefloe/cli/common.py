@@ -16,6 +16,7 @@ from rich.console import Console, RenderableType
 from icefloe.api.addresses import Address, parse_address, resolve_ref, snapshot_of
 from icefloe.api.repository import Repository
 from icefloe.api.session import Session
+from icefloe.cli.hints import about_place
 
 Place = Address
 """Where a repository is or will be."""
@@ -46,9 +47,21 @@ class Target(NamedTuple):
             )
         return ref["branch"]
 
+    def require_no_ref(self, why: str) -> None:
+        """Refuse @REF where a command is about the whole repository."""
+        if self.address.ref is not None:
+            raise click.UsageError(f"Leave @{self.address.ref} away: {why}.")
+
     def session(self) -> Session:
         """The named version, to be read."""
         return self.repo.readonly_session(**self.ref)  # type: ignore[arg-type]
+
+
+def words_given() -> list[str]:
+    """The words of the command line, for hints."""
+    context = click.get_current_context(silent=True)
+    found = None if context is None else context.find_root().obj
+    return found if isinstance(found, list) else []
 
 
 class _RepositoryType(click.ParamType[Target]):
@@ -60,7 +73,8 @@ class _RepositoryType(click.ParamType[Target]):
         if isinstance(value, Target):
             return value
         address = parse_address(value)
-        return Target(address, Repository.open(address.storage()))
+        with about_place(value, words_given()):
+            return Target(address, Repository.open(address.storage()))
 
 
 class _PlaceType(click.ParamType[Place]):
@@ -77,9 +91,12 @@ class _PlaceType(click.ParamType[Place]):
         return address
 
 
+place_type = _PlaceType()
+
+
 def place_argument(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the argument REPOSITORY, not opened, as `place`."""
-    return click.argument("place", metavar="REPOSITORY", type=_PlaceType())(command)
+    return click.argument("place", metavar="REPOSITORY", type=place_type)(command)
 
 
 def repository_argument(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -121,7 +138,7 @@ def output_option(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
 
 
-def message_option(default: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def message_option(default: str | None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Adds `--message` for what commits."""
     return click.option(
         "--message", "-m", default=default, show_default=True, help="The message of the commit."
@@ -153,6 +170,17 @@ def _credentials(prefixes: tuple[str, ...]) -> dict[str, Any]:
 def yes_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds `--yes` to what deletes something; without it the command asks."""
     return click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")(command)
+
+
+def assignment(text: str, option: str) -> tuple[str, Any]:
+    """KEY=VALUE, where a value is JSON or text."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise click.UsageError(f"{option} takes KEY=VALUE; got {text!r}.")
+    try:
+        return key, json.loads(value)
+    except ValueError:
+        return key, value
 
 
 def confirm(question: str, yes: bool) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -27,38 +28,45 @@ def misplaced_command(words: Sequence[str], commands: Iterable[str]) -> str:
     return ""
 
 
-def after(error: IcechunkError, words: Sequence[str]) -> str:
-    """What to add to the message of an error; each hint is a line of its own."""
-    hints: list[str] = []
-    if isinstance(error, RepositoryNotFoundError):
-        hints = _about_places(words)
-    elif error.kind == ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER:
-        hints = ["add --allow-virtual PREFIX to read the files that virtual chunks are in"]
-    return "".join(f"\n  {hint}" for hint in hints)
+@contextmanager
+def about_place(place: str, words: Sequence[str], *, last: bool = False) -> Iterator[None]:
+    """Adds what to do to the error that there is no repository at a place.
+
+    `words` are those of the command line; `last` if the repository is the last argument.
+    """
+    try:
+        yield
+    except RepositoryNotFoundError as error:
+        for hint in _hints(place, words[1:], last=last):
+            error.add_note(hint)
+        raise
 
 
-def _about_places(words: Sequence[str]) -> list[str]:
-    """Hints for a repository that is not there: the wrong name, kind or order of arguments."""
-    arguments = [word for word in words[1:] if not word.startswith("-")]
-    for word in arguments[1:]:
-        if _is_local_repository(word):
-            return [f"{word} is a repository: REPOSITORY comes before the other arguments"]
+def _hints(place: str, words: Sequence[str], *, last: bool) -> list[str]:
+    where = "the last argument" if last else "the first argument"
+    for word in words:
+        if word != place and not word.startswith("-") and _is_local_repository(word):
+            return [f"{word} is a repository: REPOSITORY is {where}"]
+    path = Path(parse_address(place).url)
+    if "://" in place:
+        return ["check the bucket and the prefix", f"or create one: icefloe init {place}"]
+    if path.is_file() or path.suffix in _FILES:
+        return [f"a file becomes part of a repository by: icefloe ingest {place} REPOSITORY"]
+    if any((path / name).exists() for name in ("zarr.json", ".zgroup", ".zarray")):
+        return [f"it is a Zarr store; make a repository of it: icefloe import {place} NEW"]
     hints = []
-    for word in arguments[:1]:
-        path = Path(parse_address(word).url)
-        if "://" in word:
-            hints.append("check the bucket and the prefix")
-        elif path.is_file() or path.suffix in _FILES:
-            hints.append(
-                f"a file becomes part of a repository by: icefloe ingest {word} REPOSITORY"
-            )
-        elif any((path / name).exists() for name in ("zarr.json", ".zgroup", ".zarray")):
-            hints.append(f"it is a Zarr store; make a repository of it: icefloe import {word} NEW")
-        elif not path.exists() and path.parent.is_dir():
-            near = did_you_mean(path.name, (each.name for each in path.parent.iterdir()))
-            hints.append(f"there is no such directory.{near}")
-        hints.append(f"create one: icefloe init {word}")
-    return hints
+    if not path.exists() and path.parent.is_dir():
+        near = did_you_mean(path.name, (each.name for each in path.parent.iterdir()))
+        hints.append(f"there is no such directory.{near}")
+    return [*hints, "create one: " + ("add --create" if last else f"icefloe init {place}")]
+
+
+def after(error: IcechunkError) -> str:
+    """What to add to the message of an error; each hint is a line of its own."""
+    hints = list(getattr(error, "__notes__", ()))
+    if error.kind == ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER:
+        hints.append("add --allow-virtual PREFIX to read the files that virtual chunks are in")
+    return "".join(f"\n  {hint}" for hint in hints)
 
 
 def _is_local_repository(word: str) -> bool:

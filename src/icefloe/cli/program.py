@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from keyword import iskeyword
 
 import click
 
@@ -33,6 +34,8 @@ _COMMANDS = {
     "searching": ("blame", "bisect"),
     "cleaning": ("expire", "gc", "rewrite-manifests"),
     "health": ("verify", "repair"),
+    "bringing": ("ingest", "import"),
+    "copying": ("export", "clone", "materialize", "migrate"),
     "ui": ("ui",),
     "versions": ("cherry-pick", "undo", "merge", "squash"),
 }
@@ -71,7 +74,8 @@ class _Commands(click.Group):
         if cmd_name not in _FILE_OF:
             return None
         module = import_module(f"icefloe.cli.commands.{_FILE_OF[cmd_name]}")
-        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
+        name = cmd_name.replace("-", "_")
+        command: click.Command = getattr(module, f"{name}_" if iskeyword(name) else name)
         return command
 
 
@@ -101,7 +105,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Run the program with these arguments, or those of this process. Returns the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = program(words, prog_name="icefloe", standalone_mode=False)
+        code = program(words, prog_name="icefloe", standalone_mode=False, obj=words)
         return code if isinstance(code, int) else 0
     except click.exceptions.Exit as ended:
         return ended.exit_code
@@ -109,7 +113,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         error.show()
         return error.exit_code
     except IcechunkError as error:
-        click.echo(f"icefloe: {error}{after(error, words)}", err=True)
+        click.echo(f"icefloe: {error}{after(error)}", err=True)
         return exit_code(error)
     except ImportError as error:
         click.echo(f"icefloe: {error}", err=True)

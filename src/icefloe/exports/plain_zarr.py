@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from icefloe.storage.spec import Storage
 
 _MARKERS = ".icefloe-export/"
+_BOOKS = ".icefloe"
 _CHUNKS_A_PART = 1024
 _BYTES_AT_ONCE = 64 << 20
 
@@ -58,10 +59,13 @@ class ZarrExport(NamedTuple):
 def plan_zarr(snapshot: Snapshot) -> ZarrExport:
     """What the export of a snapshot has to copy.
 
+    The groups in which ingests keep their books are left out.
+
     Raises:
         InvalidInputError: a path cannot be a key of every storage.
     """
-    for node in snapshot.nodes:
+    nodes = [node for node in snapshot.nodes if _BOOKS not in node.path.split("/")]
+    for node in nodes:
         if encode_key(node.path) != node.path:
             raise InvalidInputError(
                 f"node {node.path!r} has characters that storages spell differently; rename it "
@@ -75,12 +79,12 @@ def plan_zarr(snapshot: Snapshot) -> ZarrExport:
             snapshot.manifest_files[ref.id].size_bytes,
             node.user_data,
         )
-        for node in snapshot.nodes
+        for node in nodes
         if node.array is not None
         for ref in node.array.manifests
     ]
     documents = [
-        (f"{node.path.strip('/')}/zarr.json".lstrip("/"), node.user_data) for node in snapshot.nodes
+        (f"{node.path.strip('/')}/zarr.json".lstrip("/"), node.user_data) for node in nodes
     ]
     return ZarrExport(
         manifests,

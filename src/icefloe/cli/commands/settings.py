@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from icefloe.api.values import RepoAvailability, RepoStatus
-from icefloe.cli.common import Output, Target, output_option, plain, repository_argument
+from icefloe.cli.common import Output, Target, assignment, output_option, plain, repository_argument
 
 
 @click.command()
@@ -30,7 +30,7 @@ def metadata(target: Target, changes: tuple[str, ...], output: Output) -> None:
     """Show or change the metadata of the repository itself."""
     found = target.repo.get_metadata()
     if changes:
-        found = target.repo.update_metadata(dict(map(_assignment, changes)))
+        found = target.repo.update_metadata(dict(assignment(text, "--set") for text in changes))
     output.show(found, lambda: _indented(found))
 
 
@@ -51,16 +51,6 @@ def status(target: Target, wanted: str | None, reason: str | None, output: Outpu
     found = target.repo.get_status()
     why = found.limited_availability_reason
     output.show(found, lambda: found.availability.name + (f": {why}" if why else ""))
-
-
-def _assignment(text: str) -> tuple[str, Any]:
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise click.UsageError(f"--set takes KEY=VALUE; got {text!r}.")
-    try:
-        return key, json.loads(value)
-    except ValueError:
-        return key, value
 
 
 def _indented(value: Any) -> str:
