@@ -12,8 +12,7 @@ import zarr
 from pyspark.sql import SparkSession
 
 import icefloe.spark
-from icefloe import FormatError, Repository, StateFileDataset, local_filesystem_storage
-from icefloe.spark.metadata.tables import TABLES
+from icefloe import Repository, StateFileDataset, local_filesystem_storage
 from tests.spark.datasets import WEATHER_ENCODING, as_frame, pd, rows, weather, write
 from tests.spark.test_spark_reading import DIMS
 
@@ -61,13 +60,6 @@ def test_the_same_calls_read_it(spark: SparkSession, dataset: Repository) -> Non
     pd.testing.assert_frame_equal(
         as_frame(found.toArrow(), DIMS), as_frame(rows(dataset), DIMS), check_exact=True
     )
-    for name in TABLES:
-        try:
-            table = icefloe.spark.table(spark, dataset, name).toArrow()
-        except FormatError as error:
-            assert "a dataset with a state file" in str(error)  # noqa: PT017 - said clearly
-        else:
-            assert table.num_rows > 0 or name in ("tags", "quarantine"), name
 
 
 def test_a_dataset_written_by_tasks_is_one_commit(spark: SparkSession, dataset: Repository) -> None:

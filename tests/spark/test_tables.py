@@ -20,7 +20,6 @@ from icefloe import (
     local_filesystem_storage,
 )
 from icefloe.format.manifest.chunk_refs import ChunkRefs
-from icefloe.ids import ManifestId
 from icefloe.scans.pinned import pin
 from icefloe.spark.metadata.changes import plan_changes
 from icefloe.spark.metadata.id_text import id_texts
@@ -234,7 +233,7 @@ def test_virtual_references_show_their_location() -> None:
     refs = ChunkRefs.virtual(
         [[0], [1]], ["s3://b/f", "s3://b/g"], [5, 6], [7, 8], last_modified=[9, 9]
     )
-    [first, second] = chunk_ref_batch("/v", ManifestId(bytes(12)), refs).to_pylist()
+    [first, second] = chunk_ref_batch("/v", "M", refs, lambda ids: ids).to_pylist()
     assert (first["kind"], first["location"], first["offset"]) == ("virtual", "s3://b/f", 5)
     assert first["last_modified"].timestamp() == 9
     assert second["chunk_id"] is None

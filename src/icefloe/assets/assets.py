@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
 
 from icefloe.assets.cache import BoundedCache
 from icefloe.assets.in_flight import InFlight
@@ -16,6 +13,7 @@ from icefloe.assets.virtual_fetch import VirtualReader
 from icefloe.config.resolved import ResolvedConfig
 from icefloe.errors import ErrorKind, FormatError, SnapshotNotFoundError, StorageError
 from icefloe.format import layout
+from icefloe.format.columns.blobs import Bytes
 from icefloe.format.envelope import WRITER_NAME, FileType
 from icefloe.format.manifest.file import Manifest, decode_manifest
 from icefloe.format.repo_info.file import RepoInfo, decode_repo_info
@@ -45,6 +43,17 @@ _FILE_TYPE_NAMES = {
     FileType.MANIFEST: "manifest",
     FileType.TRANSACTION_LOG: "transaction-log",
     FileType.REPO_INFO: "repo-info",
+}
+
+KINDS_OF_FILES = {
+    layout.SNAPSHOTS: "snapshot",
+    layout.MANIFESTS: "manifest",
+    layout.TRANSACTIONS: "transaction_log",
+    layout.CHUNKS: "chunk",
+    layout.REFS: "ref",
+    layout.OVERWRITTEN: "backup",
+    layout.REPO: "repo",
+    layout.CONFIG_YAML: "config",
 }
 
 BYTES_PER_CHUNK_REF = 48
@@ -274,9 +283,29 @@ class Assets:
         """The object of one native chunk, or of several packed together."""
         return layout.chunk_key(chunk_id)
 
-    def chunk_keys(self, chunk_ids: NDArray[np.uint8]) -> list[str]:
+    def chunk_keys(self, chunk_ids: Bytes) -> list[str]:
         """The objects of many native chunks; ids are rows of 12 bytes."""
         return layout.chunk_keys(chunk_ids)
+
+    @property
+    def kinds_of_files(self) -> Mapping[str, str]:
+        """What lies below each prefix of the repository."""
+        return KINDS_OF_FILES
+
+    def stored_ids(self, ids: Bytes) -> Bytes:
+        """Rows of ids as the names of files have them."""
+        return ids
+
+    def manifest_file(self, manifest_id: ManifestId) -> str:
+        """The file that holds a manifest of a snapshot that was read."""
+        return self.manifest_key(manifest_id)
+
+    async def other_files(self, snapshot_id: SnapshotId) -> list[str]:
+        """Keys of the files that a snapshot refers to, besides manifests."""
+        return []
+
+    async def prepare_manifests(self, snapshot_id: SnapshotId) -> None:
+        """Call this before loading manifests of a snapshot that another process has read."""
 
     # -- writing
 

@@ -6,19 +6,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from icefloe.assets.assets import Assets, Caches
 from icefloe.assets.cache import BoundedCache
 from icefloe.assets.computed_logs import computed_log
 from icefloe.config.resolved import ResolvedConfig
 from icefloe.errors import FormatError, SnapshotNotFoundError
+from icefloe.format import layout
+from icefloe.format.columns.blobs import Bytes
 from icefloe.format.envelope import WRITER_NAME
 from icefloe.format.manifest.file import Manifest
 from icefloe.format.snapshot.file import Snapshot
 from icefloe.format.snapshot.nodes import NodeTable
 from icefloe.format.transaction_log import TransactionLog
-from icefloe.ids import ChunkId, ManifestId, SnapshotId, encode_base32
+from icefloe.ids import ChunkId, ManifestId, SnapshotId, encode_base32, encode_base32_rows
 from icefloe.legacy.generation import Generation
 from icefloe.legacy.numbered import files
 from icefloe.legacy.numbered.files import Form, form_of
@@ -94,8 +95,34 @@ class NumberedAssets(Assets):
     def chunk_key(self, chunk_id: ChunkId) -> str:
         return self.names.chunk_key(self.ids.wide(chunk_id))
 
-    def chunk_keys(self, chunk_ids: NDArray[np.uint8]) -> list[str]:
-        return [self.chunk_key(ChunkId(row.tobytes())) for row in chunk_ids]
+    @property
+    def kinds_of_files(self) -> Mapping[str, str]:
+        names = self.names
+        found = {
+            names.snapshots: "snapshot",
+            names.manifests: "manifest",
+            names.attributes: "attributes",
+            names.transactions: "transaction_log",
+            names.chunks: "chunk",
+            names.refs: "ref",
+        }
+        if self.caches.generation is not Generation.NUMBERED:
+            found[layout.CONFIG_YAML] = "config"
+        return found
+
+    def stored_ids(self, ids: Bytes) -> Bytes:
+        return self.ids.widen(np.ascontiguousarray(ids))
+
+    def chunk_keys(self, chunk_ids: Bytes) -> list[str]:
+        return [self.names.chunks + text for text in encode_base32_rows(self.stored_ids(chunk_ids))]
+
+    async def other_files(self, snapshot_id: SnapshotId) -> list[str]:
+        old, _ = await self._old_snapshot(snapshot_id)
+        return [self.names.attributes_key(raw) for raw in attribute_files_of(old)]
+
+    async def prepare_manifests(self, snapshot_id: SnapshotId) -> None:
+        """Read the snapshot: the long forms of some ids are known from files only."""
+        await self.snapshot(snapshot_id)
 
     def label(self, key: str) -> str:
         """The name of a file in error messages."""

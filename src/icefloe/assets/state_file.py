@@ -6,17 +6,15 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
-from numpy.typing import NDArray
-
 from icefloe.assets.assets import Assets, Caches
 from icefloe.assets.computed_logs import computed_log
 from icefloe.config.resolved import ResolvedConfig
 from icefloe.errors import ErrorKind, SnapshotNotFoundError, StorageError
+from icefloe.format.columns.blobs import Bytes
 from icefloe.format.manifest.file import ArrayManifest, Manifest
 from icefloe.format.snapshot.file import Snapshot
 from icefloe.format.transaction_log import TransactionLog
-from icefloe.ids import ChunkId, ManifestId, SnapshotId
+from icefloe.ids import ChunkId, ManifestId, SnapshotId, encode_base32_rows
 from icefloe.legacy.generation import Generation
 from icefloe.legacy.state_file import names
 from icefloe.legacy.state_file.attributes import decode_attributes, encode_attributes
@@ -68,6 +66,11 @@ class StateFileAssets(Assets):
     # -- naming
 
     def snapshot_key(self, snapshot_id: SnapshotId) -> str:
+        """The structure file: named by the state file, or a new one."""
+        state = self.caches.state
+        entry = None if state is None else state.entries.get(snapshot_id)
+        if entry is not None:
+            return names.key(names.STRUCTURES, entry.structure_file, names.STATE)
         return names.STRUCTURES + names.parquet_name(snapshot_id)
 
     def manifest_key(self, manifest_id: ManifestId) -> str:
@@ -78,8 +81,31 @@ class StateFileAssets(Assets):
     def chunk_key(self, chunk_id: ChunkId) -> str:
         return names.chunk_key(chunk_id)
 
-    def chunk_keys(self, chunk_ids: NDArray[np.uint8]) -> list[str]:
-        return [self.chunk_key(ChunkId(row.tobytes())) for row in chunk_ids]
+    @property
+    def kinds_of_files(self) -> Mapping[str, str]:
+        return {
+            names.STATE: "state",
+            names.STRUCTURES: "snapshot",
+            names.ATTRIBUTES: "attributes",
+            names.INVENTORIES: "manifest",
+            names.CHUNKS: "chunk",
+        }
+
+    def chunk_keys(self, chunk_ids: Bytes) -> list[str]:
+        return [names.CHUNKS + text for text in encode_base32_rows(chunk_ids)]
+
+    def manifest_file(self, manifest_id: ManifestId) -> str:
+        file = self.caches.inventories[manifest_id].file
+        return names.key(names.INVENTORIES, file, "a structure file")
+
+    async def other_files(self, snapshot_id: SnapshotId) -> list[str]:
+        key = self.snapshot_key(snapshot_id)
+        structure = read_structure(await self.driver.get(key), key)
+        return [names.key(names.ATTRIBUTES, file, key) for file in structure.attrs_files]
+
+    async def prepare_manifests(self, snapshot_id: SnapshotId) -> None:
+        """Read the structure file, which has the places of references within manifests."""
+        await self.snapshot(snapshot_id)
 
     # -- reading
 
@@ -108,8 +134,6 @@ class StateFileAssets(Assets):
             cached = await self.state_object()
         entry = cached.entries.get(snapshot_id)
         key = self.snapshot_key(snapshot_id)
-        if entry is not None:
-            key = names.key(names.STRUCTURES, entry.structure_file, names.STATE)
         try:
             data = await self.driver.get(key)
         except StorageError as error:

@@ -173,6 +173,8 @@ class Family(ABC):
     has_repo_object = False
     """Whether there is a `repo` object, with an operations log, a status and metadata."""
     can_amend = False
+    lists_lost_snapshots = False
+    """Whether `all_snapshots` has snapshots whose files are gone."""
     numbers_nodes = False
     """Whether node ids are 32-bit numbers, which can collide."""
     looks_before_upload = False
@@ -355,6 +357,13 @@ class Family(ABC):
     def require_moves(self) -> None:
         """Refuse to move nodes if commits of this family cannot record moves."""
         self.require_repo_object("moving nodes")
+
+    def require_ingest(self, mode: str) -> None:
+        """Refuse an ingest whose arrays or references this family cannot hold.
+
+        `mode` is "native" if values are copied; anything else may write references to files.
+        """
+        self.require_writable()
 
     async def movable_tip(self, handle: RepoHandle, branch: str) -> SnapshotId:
         """The tip of a branch, checked to accept moves."""

@@ -150,7 +150,7 @@ class Conversion:
 
         The second value has the references of the source.
         """
-        await self.source.assets.snapshot(work.snapshot_id)
+        await self.source.assets.prepare_manifests(work.snapshot_id)
         (manifest,) = await self.source.assets.load_manifests([(work.id, work.size_bytes)])
         for node_id in work.nodes:
             source = (work.id, node_id)

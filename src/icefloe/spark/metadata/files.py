@@ -10,22 +10,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from icefloe.api.repository import Repository
+from icefloe.assets.assets import Assets
+from icefloe.errors import SnapshotNotFoundError
 from icefloe.format import layout
-from icefloe.format.manifest.chunk_refs import ChunkKind
+from icefloe.format.columns.id_set import IdSet
+from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRefs
 from icefloe.ids import ManifestId, SnapshotId
 from icefloe.repo import queries
 from icefloe.repo.handle import RepoHandle
 from icefloe.scans.arrow_types import INSTANT, required
 from icefloe.scans.pinned import PinnedSnapshot
 from icefloe.scans.scan import ROWS_PER_BATCH
-from icefloe.spark.metadata.id_text import id_texts
 from icefloe.spark.metadata.repo import all_snapshots
 from icefloe.spark.spark_types import spark_schema
 from icefloe.storage.run import run_blocking
@@ -41,16 +45,14 @@ SCHEMA = pa.schema(
 )
 _LISTED = pa.schema(list(SCHEMA)[:-1])
 _KEYS = pa.schema([required("key", pa.string())])
-_FOLDERS = {
-    layout.SNAPSHOTS: "snapshot",
-    layout.MANIFESTS: "manifest",
-    layout.TRANSACTIONS: "transaction_log",
-    layout.CHUNKS: "chunk",
-    layout.REFS: "ref",
-    layout.OVERWRITTEN: "backup",
-    layout.REPO: "repo",
-    layout.CONFIG_YAML: "config",
-}
+_REFERRED = pa.schema(
+    [
+        required("key", pa.string()),
+        pa.field("manifest_id", pa.binary()),
+        required("snapshot_id", pa.string()),
+    ]
+)
+"""A file that a snapshot refers to. A file of the first generation may hold several manifests."""
 _ID_LETTERS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _AT_ONCE = 32
 
@@ -72,13 +74,12 @@ class Files:
     def read(self, partition: int) -> Iterator[pa.RecordBatch]:
         repository = self.source.open_repository()
         handle = repository.handle
-        handle.family.require_spec_folders("table 'files'")
         ids = [info.id for info in all_snapshots(repository)]
-        manifests = pc.unique(pa.chunked_array(list(_manifest_keys(handle, ids)), pa.string()))
-        chunks = list(_chunk_keys(handle, manifests.to_pylist()))
-        live = pa.chunked_array([manifests, *chunks, pa.array(_known_keys(repository))])
-        for folder in _FOLDERS:
-            for batch in _list(handle, folder):
+        files = pa.Table.from_batches(_referred_files(handle, ids), _REFERRED)
+        chunks = list(_chunk_keys(handle, _distinct_manifests(files)))
+        live = pa.chunked_array([*files["key"].chunks, *chunks, pa.array(_known_keys(repository))])
+        for prefix in handle.assets.kinds_of_files:
+            for batch in _list(handle, prefix):
                 is_live = pc.is_in(batch["path"], live)
                 columns = [*batch.columns, is_live]
                 yield pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
@@ -88,22 +89,21 @@ def files_dataframe(spark: SparkSession, source: PinnedSnapshot, num_tasks: int)
     """The same, spread over tasks."""
     repository = source.open_repository()
     handle = repository.handle
-    handle.family.require_spec_folders("table 'files'")
 
-    def stage(items: Sequence[str], task: Callable[..., Iterator[pa.RecordBatch]]) -> DataFrame:
-        schema = _LISTED if task is list_task else _KEYS
+    def stage(
+        items: Sequence[str], task: Callable[..., Iterator[pa.RecordBatch]], schema: pa.Schema
+    ) -> DataFrame:
         table = pa.table({"item": pa.array(items, pa.string())})
         made = spark.createDataFrame(table).repartition(min(num_tasks, max(len(items), 1)), "item")
         return made.mapInArrow(partial(task, source), spark_schema(schema))
 
-    listed = stage(_prefixes(handle), list_task)
+    listed = stage(_prefixes(handle), list_task, _LISTED)
     ids = [info.id for info in all_snapshots(repository)]
-    manifests = stage(ids, manifests_task).distinct()
-    chunks = manifests.repartition(num_tasks, "key").mapInArrow(
-        partial(chunks_task, source), spark_schema(_KEYS)
-    )
+    referred = stage(ids, referred_task, _REFERRED).dropDuplicates(["key", "manifest_id"])
+    manifests = referred.where("manifest_id is not null").repartition(num_tasks, "key")
+    chunks = manifests.mapInArrow(partial(chunks_task, source), spark_schema(_KEYS))
     known = spark.createDataFrame(pa.table({"key": pa.array(_known_keys(repository))}))
-    live = manifests.union(chunks).union(known).distinct()
+    live = referred.select("key").union(chunks).union(known).distinct()
     live = live.withColumn("is_referenced", sf.lit(True))
     joined = listed.join(live, listed["path"] == live["key"], "left")
     return joined.select(
@@ -125,29 +125,29 @@ def list_task(
             yield from _list(handle, prefix)
 
 
-def manifests_task(
+def referred_task(
     source: PinnedSnapshot, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Snapshot ids to the keys of their manifests."""
+    """Snapshot ids to the files that they refer to."""
     handle = source.open_repository().handle
     for batch in batches:
-        for keys in _manifest_keys(handle, batch.column(0).to_pylist()):
-            yield pa.RecordBatch.from_arrays([keys], schema=_KEYS)
+        yield from _referred_files(handle, batch.column(0).to_pylist())
 
 
 def chunks_task(
     source: PinnedSnapshot, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Keys of manifests to the keys of the chunk objects they refer to."""
+    """Manifests to the keys of the chunk objects they refer to."""
     handle = source.open_repository().handle
     for batch in batches:
-        for keys in _chunk_keys(handle, batch.column(0).to_pylist()):
+        for keys in _chunk_keys(handle, batch.to_pylist()):
             yield pa.RecordBatch.from_arrays([keys], schema=_KEYS)
 
 
 def _list(handle: RepoHandle, prefix: str) -> Iterator[pa.RecordBatch]:
     found = run_blocking(handle.driver.list(prefix))
-    kind = next(name for folder, name in _FOLDERS.items() if prefix.startswith(folder))
+    kinds = handle.assets.kinds_of_files
+    kind = next(name for folder, name in kinds.items() if prefix.startswith(folder))
     for first in range(0, len(found), ROWS_PER_BATCH):
         some = found[first : first + ROWS_PER_BATCH]
         columns = [
@@ -161,43 +161,83 @@ def _list(handle: RepoHandle, prefix: str) -> Iterator[pa.RecordBatch]:
 
 def _prefixes(handle: RepoHandle) -> list[str]:
     """What is listed at once; a directory is walked as a whole whatever the prefix."""
-    if handle.driver.is_local:
-        return list(_FOLDERS)
-    others = [folder for folder in _FOLDERS if folder != layout.CHUNKS]
+    folders = list(handle.assets.kinds_of_files)
+    if handle.driver.is_local or layout.CHUNKS not in folders:
+        return folders
+    others = [folder for folder in folders if folder != layout.CHUNKS]
     return others + [layout.CHUNKS + letter for letter in _ID_LETTERS]
 
 
-def _manifest_keys(handle: RepoHandle, snapshot_ids: Sequence[str]) -> Iterator[pa.Array]:
+def _referred_files(handle: RepoHandle, snapshot_ids: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    assets = handle.assets
     for text in snapshot_ids:
-        snapshot = run_blocking(handle.assets.snapshot(handle.snapshot_id(text)))
-        if len(snapshot.manifest_files):
-            yield id_texts(snapshot.manifest_files.id, layout.MANIFESTS)
+        snapshot_id = handle.snapshot_id(text)
+        try:
+            listed = run_blocking(assets.snapshot(snapshot_id)).manifest_files
+        except SnapshotNotFoundError:
+            if handle.family.lists_lost_snapshots:
+                continue
+            raise
+        others = run_blocking(assets.other_files(snapshot_id))
+        ids = [ManifestId(row.tobytes()) for row in listed.id]
+        keys = [*(assets.manifest_file(each) for each in ids), *others]
+        yield pa.RecordBatch.from_arrays(
+            [
+                pa.array(keys, pa.string()),
+                pa.array([*ids, *(None for _ in others)], pa.binary()),
+                pa.repeat(text, len(keys)),
+            ],
+            schema=_REFERRED,
+        )
 
 
-def _chunk_keys(handle: RepoHandle, manifest_keys: Sequence[str]) -> Iterator[pa.Array]:
-    for first in range(0, len(manifest_keys), _AT_ONCE):
-        some = manifest_keys[first : first + _AT_ONCE]
-        ids = [ManifestId.parse(key.removeprefix(layout.MANIFESTS)) for key in some]
-        for manifest in run_blocking(handle.assets.manifests([(key, 0) for key in ids])):
+def _distinct_manifests(files: pa.Table) -> list[dict[str, Any]]:
+    manifests = files.filter(pc.is_valid(files["manifest_id"])).to_pylist()
+    return list({row["manifest_id"]: row for row in manifests}.values())
+
+
+def _chunk_keys(handle: RepoHandle, manifests: Sequence[dict[str, Any]]) -> Iterator[pa.Array]:
+    """The objects of native chunks. Rows of `manifests` are those of `_REFERRED`."""
+    assets = handle.assets
+    for first in range(0, len(manifests), _AT_ONCE):
+        some = manifests[first : first + _AT_ONCE]
+        for text in {row["snapshot_id"] for row in some}:
+            run_blocking(assets.prepare_manifests(handle.snapshot_id(text)))
+        wanted = [(ManifestId(row["manifest_id"]), 0) for row in some]
+        for manifest in run_blocking(assets.manifests(wanted)):
             for array in manifest.arrays:
-                refs = array.refs
-                if refs.chunk_id is not None:
-                    native = refs.chunk_id[refs.kind == ChunkKind.NATIVE]
-                    yield pc.unique(id_texts(native, layout.CHUNKS))
+                yield pa.array(_objects(assets, array.refs), pa.string())
+
+
+def _objects(assets: Assets, refs: ChunkRefs) -> list[str]:
+    is_native = refs.kind == ChunkKind.NATIVE
+    named: list[str] = []
+    if refs.location is not None:  # objects of the first generation may have any name
+        location = refs.location
+        codes = location.codes[is_native]
+        named = [location.values.get(code) for code in np.unique(codes[codes >= 0]).tolist()]
+        is_native = is_native & (location.codes < 0)
+    if refs.chunk_id is None or not is_native.any():
+        return named
+    return named + assets.chunk_keys(IdSet.of(refs.chunk_id[is_native]).rows)
 
 
 def _known_keys(repository: Repository) -> list[str]:
     """What is referred to by name: refs, snapshots with their logs, backups of the log."""
     handle = repository.handle
-    keys = [layout.REPO, layout.CONFIG_YAML]
+    assets = handle.assets
     ids = [handle.snapshot_id(info.id) for info in all_snapshots(repository)]
+    named = ("repo", "config", "state")
+    keys = [key for key, kind in assets.kinds_of_files.items() if kind in named]
     if handle.family.has_repo_object:
         info = run_blocking(handle.assets.repo_object()).info
         ids += [SnapshotId(row.tobytes()) for row in info.snapshots.pruned_id]
         names = [entry.backup_path for entry in run_blocking(queries.all_operations(handle))]
         keys += [layout.OVERWRITTEN + name for name in names if name is not None]
     else:
-        keys += [found.key for found in run_blocking(handle.driver.list(layout.REFS))]
-    keys += [layout.snapshot_key(key) for key in ids]
-    keys += [layout.transaction_log_key(key) for key in ids]
+        for prefix, kind in assets.kinds_of_files.items():
+            if kind == "ref":
+                keys += [found.key for found in run_blocking(handle.driver.list(prefix))]
+    keys += [assets.snapshot_key(key) for key in ids]
+    keys += [assets.transaction_log_key(key) for key in ids]
     return keys

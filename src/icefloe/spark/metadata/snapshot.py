@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from icefloe.assets.assets import Assets
+from icefloe.format.columns.blobs import Bytes
 from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRefs
 from icefloe.format.manifest.file import Manifest
 from icefloe.format.snapshot.file import Snapshot
 from icefloe.format.snapshot.nodes import Node
-from icefloe.ids import ManifestId
+from icefloe.ids import ManifestId, encode_base32
 from icefloe.scans.arrow_types import (
     INDEX,
     INSTANT,
@@ -97,8 +99,12 @@ class SnapshotRows:
         return 1
 
     def read(self, partition: int) -> Iterator[pa.RecordBatch]:
-        snapshot = self.source.open().workspace.state.snapshot
-        made = _nodes(snapshot) if self.table == "nodes" else _manifests(snapshot)
+        session = self.source.open()
+        snapshot = session.workspace.state.snapshot
+        if self.table == "nodes":
+            made = _nodes(snapshot)
+        else:
+            made = _manifests(snapshot, session.handle.assets)
         yield from made.to_batches(max_chunksize=ROWS_PER_BATCH)
 
 
@@ -131,7 +137,7 @@ def _node_row(node: Node) -> tuple[Any, ...]:
     )
 
 
-def _manifests(snapshot: Snapshot) -> pa.Table:
+def _manifests(snapshot: Snapshot, assets: Assets) -> pa.Table:
     held: dict[ManifestId, list[dict[str, Any]]] = {}
     for node in snapshot.nodes:
         for ref in node.array.manifests if node.array is not None else ():
@@ -139,8 +145,8 @@ def _manifests(snapshot: Snapshot) -> pa.Table:
             held.setdefault(ref.id, []).append({"path": node.path, "extents": extents})
     rows = [
         (
-            info.id.text,
-            f"manifests/{info.id.text}",
+            _manifest_text(info.id, assets),
+            assets.manifest_file(info.id),
             info.size_bytes,
             info.num_chunk_refs,
             held.get(info.id, []),
@@ -148,6 +154,12 @@ def _manifests(snapshot: Snapshot) -> pa.Table:
         for info in snapshot.manifest_files.values()
     ]
     return table_of(MANIFESTS, rows)
+
+
+def _manifest_text(manifest_id: ManifestId, assets: Assets) -> str:
+    """The id as the name of its file has it."""
+    row = np.frombuffer(manifest_id, np.uint8).reshape(1, -1)
+    return encode_base32(assets.stored_ids(row).tobytes())
 
 
 # -- chunks
@@ -182,7 +194,7 @@ class ChunkRefRows:
                 for row in range(first, last)
             ]
             for manifest in run_blocking(assets.manifests(wanted)):
-                yield from _manifest_rows(manifest, owners)
+                yield from _manifest_rows(manifest, owners, assets)
 
 
 def plan_chunk_refs(source: PinnedSnapshot) -> ChunkRefRows:
@@ -212,7 +224,8 @@ class _Owners:
         return [self.nodes.node(int(row)) for row in self.rows[first:last]]
 
 
-def _manifest_rows(manifest: Manifest, owners: _Owners) -> Iterator[pa.RecordBatch]:
+def _manifest_rows(manifest: Manifest, owners: _Owners, assets: Assets) -> Iterator[pa.RecordBatch]:
+    text = _manifest_text(manifest.id, assets)
     for node in owners.of(manifest):
         refs = manifest.find(node.id)
         if refs is None or not len(refs):
@@ -222,7 +235,7 @@ def _manifest_rows(manifest: Manifest, owners: _Owners) -> Iterator[pa.RecordBat
         inside = refs.select([0] * len(grid), grid)  # an array may have shrunk since
         if not len(inside):
             continue
-        batch = chunk_ref_batch(node.path, manifest.id, inside)
+        batch = chunk_ref_batch(node.path, text, inside, assets.stored_ids)
         for start in range(0, batch.num_rows, ROWS_PER_BATCH):
             yield batch.slice(start, ROWS_PER_BATCH)
 
@@ -230,14 +243,17 @@ def _manifest_rows(manifest: Manifest, owners: _Owners) -> Iterator[pa.RecordBat
 _KIND_NAMES = pa.array([""] + [kind.name.lower() for kind in ChunkKind])
 
 
-def chunk_ref_batch(path: str, manifest_id: ManifestId, refs: ChunkRefs) -> pa.RecordBatch:
-    """References of one array as rows of the table."""
+def chunk_ref_batch(
+    path: str, manifest_id: str, refs: ChunkRefs, stored_ids: Callable[[Bytes], Bytes]
+) -> pa.RecordBatch:
+    """References of one array as rows of the table, with ids as the names of files have them."""
     n = len(refs)
     table = refs.to_arrow(plain=True)
     ids = pa.nulls(n, pa.string())
     if refs.chunk_id is not None:
         is_native = pa.array(refs.kind == ChunkKind.NATIVE)
-        ids = pc.if_else(is_native, id_texts(refs.chunk_id), pa.scalar(None, pa.string()))
+        texts = id_texts(stored_ids(refs.chunk_id))
+        ids = pc.if_else(is_native, texts, pa.scalar(None, pa.string()))
     modified = table["last_modified"].combine_chunks().cast(pa.int64())
     columns = [
         pa.repeat(path, n),
@@ -249,6 +265,6 @@ def chunk_ref_batch(path: str, manifest_id: ManifestId, refs: ChunkRefs) -> pa.R
         table["length"].combine_chunks().cast(pa.int64()),
         table["etag"].combine_chunks(),
         pc.multiply(modified, 1_000_000).cast(INSTANT),
-        pa.repeat(manifest_id.text, n),
+        pa.repeat(manifest_id, n),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=CHUNKS)

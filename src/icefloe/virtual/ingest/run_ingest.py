@@ -79,6 +79,7 @@ def run_ingest(engine: Engine, request: IngestRequest) -> IngestReport:
     """Run an ingest to its commit; `icefloe.spark.ingest` says what may be raised."""
     started = time.monotonic()
     options = request.options
+    request.repository.handle.family.require_ingest(options.mode)
     session = request.repository.writable_session(request.branch)
     existing = require_group(session.store, options, append=request.append)
     known = {} if existing is None else existing.ledger.versions

@@ -39,6 +39,7 @@ class Numbered(Family):
     writable."""
 
     spec_version = 0
+    lists_lost_snapshots = True
 
     def __init__(
         self,
@@ -160,6 +161,11 @@ class Numbered(Family):
     def require_moves(self) -> None:
         """000, Goals: nodes can be renamed; their numbers stay."""
         self.require_writable()
+
+    def require_ingest(self, mode: str) -> None:
+        """Refuse: an ingest keeps a list of its files, and document 000 has no type for text."""
+        self.require_writable()
+        self._refuse("an ingest, which stores the names of its files as text,")
 
     async def line_since(
         self, handle: RepoHandle, branch: str, base: SnapshotId

@@ -62,6 +62,7 @@ class StateFile(Family):
 
     name = Generation.STATE_FILE.value
     spec_version = 0
+    lists_lost_snapshots = True
     looks_before_upload = True
 
     def __init__(self, profile: Profile = Profile.strict, store_root: str | None = None) -> None:
@@ -190,6 +191,13 @@ class StateFile(Family):
 
     def require_moves(self) -> None:
         """Nodes keep their numbers, so moves can be found by comparing snapshots."""
+
+    def require_ingest(self, mode: str) -> None:
+        """Refuse references: they would have to say which version of a file they are in."""
+        if mode != "native":
+            self._refuse(
+                f"an ingest with mode={mode!r}, whose references name a version of their file,"
+            )
 
     async def line_since(
         self, handle: RepoHandle, branch: str, base: SnapshotId
