@@ -14,9 +14,11 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from dataclasses import MISSING
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-__all__ = ["record"]
+__all__ = ["filled", "record"]
+
+Made = TypeVar("Made")
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as record
@@ -39,6 +41,13 @@ else:
             return cls
 
         return decorate
+
+
+def filled(cls: type[Made], values: dict[str, Any]) -> Made:
+    """A frozen record with exactly these values, not checked: a tenth of the time of a call."""
+    made = cls.__new__(cls)
+    made.__dict__.update(values)
+    return made
 
 
 def _fields(cls: Any) -> tuple[dataclasses.Field[Any], ...]:

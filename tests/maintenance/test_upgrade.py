@@ -161,7 +161,14 @@ def check_upgrade_race(number: int, seed: int) -> None:
 
     for outcome in some_schedules(make, number=number, seed=seed):
         handle = open_handle(outcome.world)
-        line = [one.message for one in run_blocking(handle.family.branch_ancestry(handle, "main"))]
+        line = [
+            one.message
+            for one in run_blocking(
+                handle.family.ancestry(
+                    handle, run_blocking(handle.family.lookup_branch(handle, "main"))
+                )
+            )
+        ]
         for tip in run_blocking(handle.family.branches(handle)).values():
             contents(handle, tip.text)
         has_landed = not isinstance(outcome.results[1], Exception)

@@ -5,12 +5,13 @@ Each snapshot is one row. Each line of commits is one lane; see `graph_lanes.py`
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from functools import cached_property
 from html import escape
 
 from icefloe.api.graph_lanes import LaneRow, children_first, lane_rows
 from icefloe.api.values import to_datetime
-from icefloe.format.repo_info.snapshots import SnapshotInfo
+from icefloe.repo.queries import GraphLines
 
 _COLOURS = (36, 33, 35, 32, 34, 31)
 _SVG_COLOURS = ("#1b9e77", "#d95f02", "#7570b3", "#66a61e", "#1f78b4", "#e7298a")
@@ -24,12 +25,13 @@ class AncestryGraph:
     Notebooks show it as HTML. `to_svg` and `to_html` return what can be saved in a file.
     """
 
-    def __init__(
-        self, snapshots: Sequence[tuple[SnapshotInfo, list[str]]], *, plain: bool = False
-    ) -> None:
-        self._names = {info.id: names for info, names in snapshots}
-        self._rows = lane_rows(children_first(info for info, _ in snapshots))
+    def __init__(self, lines: GraphLines, *, plain: bool = False) -> None:
+        self._lines = lines
         self._plain = plain
+
+    @cached_property
+    def _rows(self) -> list[LaneRow]:
+        return lane_rows(children_first(self._lines.infos()))
 
     def __str__(self) -> str:
         return "\n".join(f"{self._marks(row)} {self._label(row)}" for row in self._rows)
@@ -81,9 +83,12 @@ class AncestryGraph:
         return len(self._rows) * _STEP
 
     def _label(self, row: LaneRow) -> str:
-        names = self._names[row.info.id]
+        names = self._refs(row)
         refs = f" ({', '.join(names)})" if names else ""
         return f"{row.info.id.text}{refs} {_time(row)} {row.info.message}".rstrip()
+
+    def _refs(self, row: LaneRow) -> list[str]:
+        return self._lines.names.get(row.info.id, [])
 
     def _marks(self, row: LaneRow) -> str:
         marks = [" "] * row.width
@@ -121,7 +126,7 @@ class AncestryGraph:
             )
 
     def _table_row(self, row: LaneRow) -> str:
-        names = "".join(f"<b>{escape(name)}</b> " for name in self._names[row.info.id])
+        names = "".join(f"<b>{escape(name)}</b> " for name in self._refs(row))
         return (
             f"<tr><td><code>{row.info.id.text}</code></td><td>{_time(row)}</td>"
             f"<td>{names}{escape(row.info.message)}</td></tr>"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Self
 
 from icefloe.api.arguments import check_arguments
@@ -450,12 +451,14 @@ class Repository(
 
     def ops_log(self) -> Iterator[Update]:
         """Every operation on the repository, newest first."""
-        return map(values.Update.of, run_blocking(queries.all_operations(self.handle)))
+        pages = run_blocking(queries.all_operations_pages(self.handle))
+        return chain.from_iterable(map(values.Update.all_of, pages))
 
     async def ops_log_async(self) -> AsyncIterator[Update]:
         """Like `ops_log`, inside an event loop."""
-        async for update in history.ops_log(self._aio_handle):
-            yield values.Update.of(update)
+        async for page in history.operations_pages(self._aio_handle):
+            for update in values.Update.all_of(page):
+                yield update
 
     def diff(
         self,

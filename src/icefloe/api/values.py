@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
-from itertools import starmap
-from typing import TYPE_CHECKING, Any, ClassVar, cast
-
-import numpy as np
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from icefloe.display.rendering import as_field, as_value
 from icefloe.display.shown import NamedNumber, Picture, Shown, qualified
@@ -16,12 +14,16 @@ from icefloe.errors import InvalidInputError, check_text
 from icefloe.format.repo_info import file as repo_info
 from icefloe.format.repo_info import snapshots as snapshot_table
 from icefloe.format.snapshot import file as snapshot
-from icefloe.ids import encode_base32_rows
+from icefloe.ids import encode_base32, encode_base32_rows
 
 if TYPE_CHECKING:
     from icefloe.repo.handle import Line
+    from icefloe.repo.history import OperationsPage
 
-_PAGE = 1024
+Paged = TypeVar("Paged", bound="PagedValue")
+
+_FIRST_PAGE, _LARGEST_PAGE = 32, 4096
+"""Rows. Few callers look at more than the newest snapshots, so pages start small and grow."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -79,14 +81,57 @@ class Value(Shown):
         return Picture(self._title_(), [(name, _shown(getattr(self, name))) for name in names])
 
 
+class PagedValue(Value):
+    """A value of which there are many. Its fields may be in columns that it shares with others."""
+
+    __slots__ = ()
+
+    def _values_(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, field.name) for field in fields(cast(Any, self)))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PagedValue) or type(self).__name__ != type(other).__name__:
+            return NotImplemented
+        return self._values_() == other._values_()
+
+    def __hash__(self) -> int:
+        return hash(self._values_())
+
+
+def paged(base: type[Paged]) -> Callable[[Any, int], Paged]:
+    """A function that makes values of the class `base` from a page and a row of it.
+
+    The page has one list per field. A field is looked up there when it is wanted.
+    """
+    names = [field.name for field in fields(cast(Any, base))]
+    body: dict[str, Any] = {name: property(_at_row(name)) for name in names}
+    body["__slots__"] = ("_at", "_page")
+    body["__reduce__"] = lambda self: (base, self._values_())
+    cls: Any = type(base.__name__, (base,), body)
+    cls.__module__, cls.__qualname__ = base.__module__, base.__qualname__
+    new, set_page, set_at = cls.__new__, cls._page.__set__, cls._at.__set__
+
+    def make(page: Any, at: int) -> Paged:
+        made = new(cls)
+        set_page(made, page)  # the class is frozen
+        set_at(made, at)
+        return cast(Paged, made)
+
+    return make
+
+
+def _at_row(name: str) -> Callable[[Any], Any]:
+    return lambda self: getattr(self._page, name)[self._at]
+
+
 def _shown(value: object) -> Any:
     if isinstance(value, RepoAvailability):
         return value.name.title().replace("_", "")
     return value if isinstance(value, str) else as_field(value)
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class SnapshotInfo(Value):
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class SnapshotInfo(PagedValue):
     """A snapshot of the history."""
 
     shown_in: ClassVar[str] = "snapshots"
@@ -105,25 +150,50 @@ class SnapshotInfo(Value):
 
     @classmethod
     def along(cls, line: Line) -> Iterator[SnapshotInfo]:
-        """Snapshots and their ancestors, one page at a time, because few callers need all."""
+        """Snapshots and their ancestors, one page at a time."""
         if isinstance(line, list):
             yield from map(cls.of, line)
             return
         table, rows = line
-        for first in range(0, len(rows), _PAGE):
-            page = rows[first : first + _PAGE]
-            parents = table.parent[page]
-            last_parent = table.id[parents[-1:]] if parents[-1] >= 0 else table.id[:0]
-            ids = encode_base32_rows(np.concatenate([table.id[page], last_parent]))
-            columns = zip(
-                ids,
-                [*ids[1 : len(page)], ids[len(page)] if len(last_parent) else None],
-                map(to_datetime, table.flushed_at[page].tolist()),
-                table.message.take(page),
-                table.metadata(page),
-                strict=False,
-            )
-            yield from starmap(cls, columns)
+        first, size = 0, _FIRST_PAGE
+        while first < len(rows):
+            page = _Page(table, rows[first : first + size])
+            for at in range(len(page.rows)):
+                yield _make_snapshot_info(page, at)
+            first, size = first + size, min(4 * size, _LARGEST_PAGE)
+
+
+class _Page:
+    """Neighbouring rows of a history. A column is made into values when one of them is wanted."""
+
+    def __init__(self, table: snapshot_table.SnapshotTable, rows: Any) -> None:
+        self.table = table
+        self.rows = rows
+
+    @cached_property
+    def id(self) -> list[str]:
+        return encode_base32_rows(self.table.id[self.rows])
+
+    @cached_property
+    def parent_id(self) -> list[str | None]:
+        *_, last = self.table.parent[self.rows].tolist()
+        found: list[str | None] = [*self.id[1:]]
+        return [*found, encode_base32(self.table.id[last].tobytes()) if last >= 0 else None]
+
+    @cached_property
+    def written_at(self) -> list[datetime]:
+        return list(map(to_datetime, self.table.flushed_at[self.rows].tolist()))
+
+    @cached_property
+    def message(self) -> list[str]:
+        return self.table.message.take(self.rows).to_list()
+
+    @cached_property
+    def metadata(self) -> list[dict[str, Any]]:
+        return self.table.metadata(self.rows)
+
+
+_make_snapshot_info = paged(SnapshotInfo)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -182,6 +252,9 @@ class UpdateType:
     __match_args__: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, *values: Any, **named: Any) -> None:
+        if not named and len(values) == len(self.__match_args__):
+            self.__dict__.update(zip(self.__match_args__, values, strict=True))
+            return
         given = dict(zip(self.__match_args__, values, strict=False)) | named
         if len(values) + len(named) != len(given) or given.keys() != set(self.__match_args__):
             expected = ", ".join(self.__match_args__) or "nothing"
@@ -249,9 +322,12 @@ _UPDATE_CLASSES: dict[int, type[UpdateType]] = {
     kind: _update_class(kind.name) for kind in repo_info.UpdateKind
 }
 _UNKNOWN = _update_class("UNKNOWN")
+_NEW_COMMIT = _UPDATE_CLASSES[repo_info.UpdateKind.NEW_COMMIT]
 
 
 def _update_type(kind: int, values: Mapping[str, Any]) -> UpdateType:
+    if kind == repo_info.UpdateKind.NEW_COMMIT:  # nearly all entries
+        return _NEW_COMMIT(values["branch"], values["new_snap_id"].text)
     shown: dict[str, Any] = dict(values) if kind in _UPDATE_CLASSES else {"number": kind}
     if kind == repo_info.UpdateKind.FEATURE_FLAG_CHANGED and not shown.pop("is_set"):
         shown["new_value"] = None
@@ -264,8 +340,8 @@ def _update_type(kind: int, values: Mapping[str, Any]) -> UpdateType:
     return _UPDATE_CLASSES.get(kind, _UNKNOWN)(**shown)
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Update(Value):
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class Update(PagedValue):
     """One entry of the operations log."""
 
     shown_in: ClassVar[str] = "ops"
@@ -275,6 +351,30 @@ class Update(Value):
     backup_path: str | None
 
     @classmethod
-    def of(cls, update: repo_info.Update) -> Update:
-        kind = _update_type(update.kind, update.values)
-        return cls(kind, to_datetime(update.updated_at), update.backup_path)
+    def all_of(cls, page: OperationsPage) -> Iterator[Update]:
+        """The entries of a page."""
+        values = _LogPage(page)
+        for at in range(len(page.updates)):
+            yield _make_update(values, at)
+
+
+class _LogPage:
+    """Entries of the operations log. See `_Page`."""
+
+    def __init__(self, page: OperationsPage) -> None:
+        self._page = page
+
+    @cached_property
+    def kind(self) -> list[UpdateType]:
+        return [_update_type(entry.kind, entry.values) for entry in self._page.updates]
+
+    @cached_property
+    def updated_at(self) -> list[datetime]:
+        return list(map(to_datetime, self._page.times()))
+
+    @cached_property
+    def backup_path(self) -> list[str | None]:
+        return self._page.backup_paths()
+
+
+_make_update = paged(Update)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -299,9 +299,9 @@ class Family(ABC):
         each."""
         return await self.ancestry(handle, tip)
 
-    async def branch_ancestry(self, handle: RepoHandle, branch: str) -> Iterable[SnapshotInfo]:
+    async def branch_line(self, handle: RepoHandle, branch: str) -> Line:
         """The tip of a branch and all its ancestors, newest first."""
-        return await self.ancestry(handle, await self.lookup_branch(handle, branch))
+        return await self.line(handle, await self.lookup_branch(handle, branch))
 
     async def all_snapshots(self, handle: RepoHandle) -> list[SnapshotInfo]:
         """Every listed snapshot, or every snapshot reachable from a ref if there is no list."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from icefloe.errors import (
     ErrorKind,
@@ -13,8 +15,9 @@ from icefloe.errors import (
     StorageError,
 )
 from icefloe.format import layout
-from icefloe.format.repo_info.file import Update, decode_repo_info
+from icefloe.format.repo_info.file import Update, decode_operations
 from icefloe.format.repo_info.snapshots import SnapshotInfo
+from icefloe.format.repo_info.updates import UpdateTable
 from icefloe.ids import SnapshotId
 from icefloe.on_demand import on_demand
 from icefloe.repo.handle import RepoHandle
@@ -61,9 +64,16 @@ async def ancestry(handle: RepoHandle, tip: SnapshotId) -> list[SnapshotInfo]:
 
 async def snapshot_as_of(handle: RepoHandle, branch: str, instant_us: int) -> SnapshotId:
     """The newest snapshot of a branch that is not later than the given time."""
-    for entry in await handle.family.branch_ancestry(handle, branch):
-        if entry.flushed_at <= instant_us:
-            return entry.id
+    line = await handle.family.branch_line(handle, branch)
+    if isinstance(line, list):
+        for entry in line:
+            if entry.flushed_at <= instant_us:
+                return entry.id
+    else:
+        table, rows = line
+        early = np.flatnonzero(table.flushed_at[rows].astype(np.int64) <= instant_us)
+        if len(early):
+            return SnapshotId(table.id[rows[early[0]]].tobytes())
     raise SnapshotNotFoundError(
         f"branch {branch!r} has no snapshot at or before the time given",
         ErrorKind.NO_SNAPSHOT_AT_TIME,
@@ -72,21 +82,33 @@ async def snapshot_as_of(handle: RepoHandle, branch: str, instant_us: int) -> Sn
 
 async def diff(handle: RepoHandle, start: SnapshotId, end: SnapshotId) -> Diff:
     """What changed after `start` up to `end`; `start` has to be an ancestor of `end`."""
-    chain = await ancestry(handle, end)
-    ids = [entry.id for entry in chain]
-    if start not in ids or start == end:
+    chain = await _since(handle, start, end)
+    if not chain:
         raise InvalidInputError(
             f"snapshot {start} is not an ancestor of {end}, whose ancestry doesn't include it; a "
             "difference runs forward along one line of history",
             ErrorKind.BAD_SNAPSHOT_CHAIN_FOR_DIFF,
         )
     logs: list[TransactionLog] = []
-    for entry in reversed(chain[: ids.index(start)]):
+    for entry in reversed(chain):
         pruned = [await find_log(handle, key) for key in entry.pruned_ancestor_tx_logs]
         logs.extend(log for log in pruned if log is not None)
         logs.append(await handle.assets.transaction_log(entry.id))
     before, after = await handle.assets.snapshot(start), await handle.assets.snapshot(end)
     return diffs.make_diff(logs, diffs.paths_by_id(before.nodes, after.nodes))
+
+
+async def _since(
+    handle: RepoHandle, start: SnapshotId, end: SnapshotId
+) -> list[SnapshotInfo] | None:
+    """The snapshots after `start` up to `end`, newest first; None if they are not on one line."""
+    line = await handle.family.line(handle, end)
+    if isinstance(line, list):
+        ids = [entry.id for entry in line]
+        return line[: ids.index(start)] if start in ids else None
+    table, rows = line
+    found = np.flatnonzero(rows == table.find(start))
+    return table.infos(rows[: found[0]]) if len(found) else None
 
 
 async def find_log(handle: RepoHandle, snapshot_id: SnapshotId) -> TransactionLog | None:
@@ -99,21 +121,51 @@ async def find_log(handle: RepoHandle, snapshot_id: SnapshotId) -> TransactionLo
         raise
 
 
-async def ops_log(handle: RepoHandle) -> AsyncIterator[Update]:
-    """Every operation, newest first. Backups of the `repo` object continue the log."""
+class OperationsPage(NamedTuple):
+    """The part of the operations log that is in one `repo` object, newest first."""
+
+    updates: Sequence[Update]
+    name: str | None
+    """The backup it is in, or None for the current object."""
+
+    def times(self) -> list[int]:
+        """When each operation happened, in microseconds."""
+        updates = self.updates
+        if isinstance(updates, UpdateTable):
+            return list(map(int, updates.updated_at.tolist()))
+        return [entry.updated_at for entry in updates]
+
+    def backup_paths(self) -> list[str | None]:
+        """The backup in which each operation is the newest."""
+        updates = self.updates
+        if isinstance(updates, UpdateTable):
+            found: list[str | None] = updates.backup_path.to_list()
+        else:
+            found = [entry.backup_path for entry in updates]
+        return found if self.name is None else [self.name, *found[1:]]
+
+
+async def operations_pages(handle: RepoHandle) -> AsyncIterator[OperationsPage]:
+    """The operations log, newest first. Backups of the `repo` object continue it."""
     handle.family.require_repo_object("the operations log")
     info = (await handle.assets.repo_object()).info
-    for entry in info.latest_updates:
-        yield entry
+    updates, before = info.latest_updates, info.repo_before_updates
+    yield OperationsPage(updates, None)
     seen = set()
-    while (name := info.repo_before_updates) is not None and name not in seen:
+    while (name := before) is not None and name not in seen:
         seen.add(name)  # a cycle of backups ends here
         key = layout.OVERWRITTEN + name
         try:
-            info = decode_repo_info(bytes(await handle.driver.get(key)), key)
+            updates, before = decode_operations(bytes(await handle.driver.get(key)), key)
         except StorageError as error:
             if error.kind == ErrorKind.OBJECT_NOT_FOUND:
                 return  # the backup was deleted, so the log ends here
             raise
-        for row, entry in enumerate(info.latest_updates):
-            yield entry if row else replace(entry, backup_path=name)
+        yield OperationsPage(updates, name)
+
+
+async def ops_log(handle: RepoHandle) -> AsyncIterator[Update]:
+    """Every operation, newest first."""
+    async for page in operations_pages(handle):
+        for row, entry in enumerate(page.updates):
+            yield entry if row or page.name is None else replace(entry, backup_path=page.name)

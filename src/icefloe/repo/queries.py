@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.repo_info.file import Update
@@ -75,10 +75,30 @@ async def all_operations(handle: RepoHandle) -> list[Update]:
     return [entry async for entry in history.ops_log(handle)]
 
 
+async def all_operations_pages(handle: RepoHandle) -> list[history.OperationsPage]:
+    """The same, one page per `repo` object."""
+    return [page async for page in history.operations_pages(handle)]
+
+
+class GraphLines(NamedTuple):
+    """Lines of history for a graph, and the names of refs by snapshot."""
+
+    lines: list[Line]
+    names: dict[SnapshotId, list[str]]
+
+    def infos(self) -> list[SnapshotInfo]:
+        """Every snapshot once."""
+        found: dict[SnapshotId, SnapshotInfo] = {}
+        for line in self.lines:
+            infos = line if isinstance(line, list) else line[0].infos(line[1])
+            found.update((info.id, info) for info in infos)
+        return list(found.values())
+
+
 async def graph_lines(
     handle: RepoHandle, *, branch: str | None, tag: str | None, snapshot_id: str | None
-) -> list[tuple[SnapshotInfo, list[str]]]:
-    """Snapshots of one ref's history, or of all branches, newest first, with their ref names."""
+) -> GraphLines:
+    """The history of one ref, or of all branches, with ref names."""
     names: dict[SnapshotId, list[str]] = {}
     branches, tags = await handle.family.branches(handle), await handle.family.tags(handle)
     tips = [branches[name] for name in sorted(branches)]
@@ -88,8 +108,4 @@ async def graph_lines(
         names.setdefault(tags[name], []).append(f"tag: {name}")
     if branch is not None or tag is not None or snapshot_id is not None:
         tips = [await history.resolve(handle, branch=branch, tag=tag, snapshot_id=snapshot_id)]
-    found: dict[SnapshotId, SnapshotInfo] = {}
-    for tip in tips:
-        found.update((info.id, info) for info in await history.ancestry(handle, tip))
-    newest_first = sorted(found.values(), key=lambda info: -info.flushed_at)
-    return [(info, names.get(info.id, [])) for info in newest_first]
+    return GraphLines([await handle.family.line(handle, tip) for tip in tips], names)

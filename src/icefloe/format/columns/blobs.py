@@ -79,3 +79,9 @@ def find_id(ids: Bytes, key: bytes) -> int:
     keys = np.ascontiguousarray(ids).view(f"S{ids.shape[1]}").reshape(-1)
     row = int(np.searchsorted(keys, np.bytes_(key)))
     return row if row < len(ids) and ids[row].tobytes() == key else -1
+
+
+def byte_rows(ids: Bytes) -> list[bytes]:
+    """The rows of a matrix as byte strings."""
+    raw, size = ids.tobytes(), ids.shape[1]
+    return [raw[at : at + size] for at in range(0, len(raw), size)]

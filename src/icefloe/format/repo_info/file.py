@@ -57,6 +57,7 @@ __all__ = [
     "RepoStatus",
     "Update",
     "UpdateKind",
+    "decode_operations",
     "decode_repo_info",
     "encode_repo_info",
 ]
@@ -106,6 +107,38 @@ def decode_repo_info(data: bytes | memoryview, name: str = "repo object") -> Rep
     Raises:
         FormatError: the bytes are not a whole, consistent repo object.
     """
+    root = _root(data, name)
+    snapshots = decode_snapshot_table(root.rows("snapshots", SNAPSHOT_INFO))
+    branches = _decode_refs(root.rows("branches", REF), snapshots)
+    if "main" not in branches:
+        root.buffer.fail(f"there is no branch 'main', only {sorted(branches)}")
+    updates = decode_updates(root.rows("latest_updates", UPDATE))
+    return RepoInfo(
+        branches,
+        _decode_refs(root.rows("tags", REF), snapshots),
+        frozenset(_decode_strings(root, "deleted_tags")),
+        snapshots,
+        decode_status(root.table("status", REPO_STATUS)),
+        decode_metadata(read_items(root.rows("metadata", METADATA_ITEM)), SPEC_VERSION, name),
+        updates,
+        root.string("repo_before_updates"),
+        root.bytes("config"),
+        _decode_flags(root, "enabled_feature_flags"),
+        _decode_flags(root, "disabled_feature_flags"),
+        root.bytes("extra"),
+    )
+
+
+def decode_operations(
+    data: bytes | memoryview, name: str = "repo object"
+) -> tuple[Sequence[Update], str | None]:
+    """Only the operations log of a repo object, and the name of the backup that continues it."""
+    root = _root(data, name)
+    updates = decode_updates(root.rows("latest_updates", UPDATE))
+    return updates, root.string("repo_before_updates")
+
+
+def _root(data: bytes | memoryview, name: str) -> Table:
     header, payload, size = decode_envelope(data, FileType.REPO_INFO, name)
     buffer = FlatBuffer(payload, size, name)
     if header.spec_version != SPEC_VERSION:
@@ -120,27 +153,7 @@ def decode_repo_info(data: bytes | memoryview, name: str = "repo object") -> Rep
         )
     if version != SPEC_VERSION:
         buffer.fail(f"spec version is {version}, expected {SPEC_VERSION}")
-    snapshots = decode_snapshot_table(root.rows("snapshots", SNAPSHOT_INFO))
-    branches = _decode_refs(root.rows("branches", REF), snapshots)
-    if "main" not in branches:
-        buffer.fail(f"there is no branch 'main', only {sorted(branches)}")
-    updates = decode_updates(root.rows("latest_updates", UPDATE))
-    return RepoInfo(
-        branches,
-        _decode_refs(root.rows("tags", REF), snapshots),
-        frozenset(_decode_strings(root, "deleted_tags")),
-        snapshots,
-        decode_status(root.table("status", REPO_STATUS)),
-        decode_metadata(
-            read_items(root.rows("metadata", METADATA_ITEM)), header.spec_version, name
-        ),
-        updates,
-        root.string("repo_before_updates"),
-        root.bytes("config"),
-        _decode_flags(root, "enabled_feature_flags"),
-        _decode_flags(root, "disabled_feature_flags"),
-        root.bytes("extra"),
-    )
+    return root
 
 
 def _decode_refs(rows: Rows, snapshots: SnapshotTable) -> dict[str, SnapshotId]:

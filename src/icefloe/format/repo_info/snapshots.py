@@ -6,6 +6,7 @@ flexbuffers, also for snapshots whose own file is of version 1.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from itertools import islice
@@ -16,12 +17,12 @@ from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, FormatError
 from icefloe.format.columns.blob_column import BlobColumn
-from icefloe.format.columns.blobs import Bytes, Ints, find_id, spread
+from icefloe.format.columns.blobs import Bytes, Ints, byte_rows, find_id, spread
 from icefloe.format.flatbuffer.read import Rows
 from icefloe.format.flatbuffer.schema import METADATA_ITEM, SNAPSHOT_INFO
 from icefloe.format.metadata.items import decode_metadata, encode_metadata, write_items
 from icefloe.ids import SnapshotId
-from icefloe.records import record
+from icefloe.records import filled, record
 
 if TYPE_CHECKING:
     from icefloe.format.flatbuffer.write import FlatWriter
@@ -91,6 +92,31 @@ class SnapshotTable(Mapping[SnapshotId, SnapshotInfo]):
             self.metadata([row])[0],
             tuple(SnapshotId(item.tobytes()) for item in pruned),
         )
+
+    def infos(self, rows: Ints) -> list[SnapshotInfo]:
+        """Many rows as values, in the order given."""
+        names = [SnapshotId(row) for row in byte_rows(self.id[rows])]
+        parent = self.parent[rows]
+        parents = [SnapshotId(row) for row in byte_rows(self.id[parent])]
+        counts = self.num_pruned[rows]
+        pruned: list[tuple[SnapshotId, ...]] = [()] * len(rows)
+        for at in np.flatnonzero(counts).tolist():
+            ids = self.pruned_of(int(rows[at]))
+            pruned[at] = tuple(SnapshotId(item.tobytes()) for item in ids)
+        columns = zip(
+            names,
+            [
+                found if at >= 0 else None
+                for at, found in zip(parent.tolist(), parents, strict=True)
+            ],
+            self.flushed_at[rows].tolist(),
+            self.message.take(rows).to_list(),
+            self.metadata(rows),
+            pruned,
+            strict=True,
+        )
+        fields = [each.name for each in dataclasses.fields(SnapshotInfo)]
+        return [filled(SnapshotInfo, dict(zip(fields, row, strict=True))) for row in columns]
 
     def metadata(self, rows: Any) -> list[dict[str, Any]]:
         """The metadata of some rows, decoded."""

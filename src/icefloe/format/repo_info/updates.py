@@ -7,7 +7,7 @@ branch), two snapshot ids, three small numbers, and for a change of status the s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, FormatError
 from icefloe.format.columns.blob_column import BlobColumn
-from icefloe.format.columns.blobs import Bytes, Ints
+from icefloe.format.columns.blobs import Bytes, Ints, byte_rows
 from icefloe.format.flatbuffer.read import Rows, Table
 from icefloe.format.flatbuffer.schema import REPO_STATUS, UPDATE, UPDATE_TYPES, TableSpec
 from icefloe.format.flatbuffer.segments import contiguous
 from icefloe.ids import SnapshotId
 from icefloe.on_demand import on_demand
-from icefloe.records import record
+from icefloe.records import filled, record
 
 if TYPE_CHECKING:
     from icefloe.format.flatbuffer import write as flat_write
@@ -93,6 +93,7 @@ _IDS = ("previous_snap_id", "new_snap_id")
 _NUMBERS = {"from_version": 0, "id": 0, "to_version": 1, "new_value": 1, "is_set": 2}
 _FLAGS = ("new_value", "is_set")
 _KNOWN = list(UPDATE_TYPES)
+_FIELDS = {number: (UpdateKind(number), tuple(UPDATE_TYPES[number].fields)) for number in _KNOWN}
 
 
 class _Encoded(NamedTuple):
@@ -129,6 +130,28 @@ class UpdateTable(Sequence[Update]):
         if isinstance(row, slice):
             return [self._entry(at) for at in range(*row.indices(len(self)))]
         return self._entry(range(len(self))[row])
+
+    def __iter__(self) -> Iterator[Update]:
+        """All entries. Columns become values together, which takes a tenth of the time."""
+        size = SnapshotId.size
+        columns: dict[str, Sequence[Any]] = {
+            name: [SnapshotId(raw) for raw in byte_rows(self.ids[:, at : at + size])]
+            for name, at in zip(_IDS, (0, size), strict=True)
+        }
+        columns |= {name: self.numbers[:, at].tolist() for name, at in _NUMBERS.items()}
+        columns |= {name: list(map(bool, columns[name])) for name in _FLAGS}
+        columns["name"] = columns["branch"] = self.text.to_list()
+        backups = self.backup_path.to_list()
+        moments = zip(self.kind.tolist(), self.updated_at.tolist(), backups, strict=True)
+        for row, (number, updated_at, backup) in enumerate(moments):
+            kind, names = _FIELDS.get(number, (number, ()))
+            values = {
+                name: self.status[row] if name == "status" else columns[name][row] for name in names
+            }
+            yield filled(
+                Update,
+                {"kind": kind, "updated_at": updated_at, "values": values, "backup_path": backup},
+            )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)

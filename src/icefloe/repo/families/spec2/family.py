@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from icefloe.assets.assets import Assets, Caches, RepoObject
 from icefloe.config import RepositoryConfig
@@ -140,17 +142,17 @@ class Spec2(Family):
         require_snapshot(info, tip)
         return info.snapshots, info.snapshots.line(tip)
 
-    async def branch_ancestry(self, handle: RepoHandle, branch: str) -> Iterable[SnapshotInfo]:
+    async def branch_line(self, handle: RepoHandle, branch: str) -> Line:
         info = await _info(handle)
         try:
             tip = require_branch(info, branch)
         except RefNotFoundError as error:
             raise RefNotFoundError(error.message, ErrorKind.BRANCH_NOT_FOUND) from None
-        return _ancestry(info, tip)
+        return info.snapshots, info.snapshots.line(tip)
 
     async def all_snapshots(self, handle: RepoHandle) -> list[SnapshotInfo]:
         table = (await _info(handle)).snapshots
-        return [table.info(row) for row in range(len(table))]
+        return table.infos(np.arange(len(table)))
 
     # -- sessions and commits
 
@@ -232,7 +234,7 @@ async def _info(handle: RepoHandle) -> RepoInfo:
 
 def _ancestry(info: RepoInfo, tip: SnapshotId) -> list[SnapshotInfo]:
     require_snapshot(info, tip)
-    return [info.snapshots.info(row) for row in info.snapshots.line(tip).tolist()]
+    return info.snapshots.infos(info.snapshots.line(tip))
 
 
 def _line_since(info: RepoInfo, tip: SnapshotId, base: SnapshotId) -> list[LineCommit] | None:
