@@ -26,7 +26,7 @@ NO_PYTHON = fi; done; \
 	     "(from your system's packages, pyenv or python.org), or name it with PYTHON=..." >&2; exit 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test browser long oldest released check format fuzz bench clean
+.PHONY: help setup demo test browser long oldest released check docs format fuzz bench clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,10 @@ check: setup ## lint, format, types, generated code, layers and rooms, private n
 	$(PY) tools/make_format_pages.py --check
 	$(VENV)/bin/lint-imports --no-logo
 	$(PY) tools/check_house.py
+
+docs: setup ## the site of the documentation, in build/docs
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet
+	@echo "open build/docs/index.html"
 
 format: setup ## put the code in the form that check wants
 	$(PY) -m ruff check --fix-only .

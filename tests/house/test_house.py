@@ -101,7 +101,7 @@ def lower_bounds() -> dict[str, str]:
     """The lower bound of each requirement that users get, by name."""
     project = pyproject()["project"]
     extras = project["optional-dependencies"]
-    for_users = [extras[extra] for extra in extras if extra != "dev"]
+    for_users = [extras[extra] for extra in extras if extra not in ("dev", "docs")]
     bounds: dict[str, str] = {}
     for requirement in chain(project["dependencies"], *for_users):
         found = re.fullmatch(r"[\w.-]+(?:\[\w+\])?>=([\d.]+)", requirement)

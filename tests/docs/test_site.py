@@ -1,0 +1,64 @@
+"""The documentation site: it builds without a warning, and every page is in its navigation."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tools import docs_site
+
+ROOT = Path(__file__).resolve().parents[2]
+INDEX = ROOT / "docs" / "README.md"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `make docs` builds. Broken links and names that docstrings lack are errors."""
+    pytest.importorskip("mkdocs", reason="the site is built with the extra docs")
+    folder = tmp_path_factory.mktemp("site")
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "-d", str(folder)],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        check=False,
+        text=True,
+        timeout=110,
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    assert "WARNING" not in built.stderr, built.stderr
+    return folder
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    listed = {file for _, pages in docs_site.sections(INDEX.read_text()) for _, file in pages}
+    there = {page.relative_to(INDEX.parent).as_posix() for page in INDEX.parent.rglob("*.md")}
+    assert there - {"README.md"} == listed
+
+
+def test_the_reference_has_methods_and_their_arguments(site: Path) -> None:
+    page = (site / "reference" / "api.html").read_text()
+    for name in ("icefloe.Repository.open", "icefloe.Session.commit"):
+        assert f'id="{name}"' in page
+    assert "docstring" not in page.lower() or "Parameters:" in page
+
+
+def test_nothing_is_loaded_from_other_servers(site: Path) -> None:
+    loaded = re.compile(r'<(?:script|link|img)[^>]+(?:src|href)="(https?://[^"]+)"')
+    found = {
+        url
+        for page in site.rglob("*.html")
+        for url in loaded.findall(page.read_text())
+        if 'rel="canonical"' not in url
+    }
+    assert found == set()
+
+
+def test_links_out_of_the_documents_lead_to_the_repository(site: Path) -> None:
+    index = (site / "index.html").read_text()
+    assert re.search(r'href="https://[^"]+/blob/main/ARCHITECTURE.md"', index)
