@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from icefloe import credentials
     from icefloe.api.ancestry_graph import AncestryGraph
+    from icefloe.api.chunk_map import ChunkMap
     from icefloe.api.generations import NumberedRefs, StateFileDataset
     from icefloe.api.migration import migrate_repository
     from icefloe.api.repository import Repository
@@ -183,6 +184,7 @@ __all__ = [
     "Update",
     "UpdateType",
     "AncestryGraph",
+    "ChunkMap",
     "Diff",
     "VersionChange",
     "FeatureFlag",
@@ -304,6 +306,7 @@ __all__ = [
 
 _NAMES_OF = {
     "api.ancestry_graph": ("AncestryGraph",),
+    "api.chunk_map": ("ChunkMap",),
     "api.generations": ("NumberedRefs", "StateFileDataset"),
     "api.migration": ("migrate_repository",),
     "api.upgrade_call": ("upgrade_icechunk_repository",),

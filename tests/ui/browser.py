@@ -187,7 +187,7 @@ class Page:
         """Wait for an element that shows a text."""
         self.wait(
             f"[...document.querySelectorAll({json.dumps(selector)})]"
-            f".some((e) => e.innerText.includes({json.dumps(text)}))"
+            f".some((e) => (e.innerText ?? '').includes({json.dumps(text)}))"
         )
 
     def text(self, selector: str) -> str:
@@ -209,7 +209,7 @@ class Page:
 
     def place(self, selector: str, text: str | None = None) -> tuple[float, float]:
         """The middle of an element, which is waited for and scrolled to."""
-        wanted = "true" if text is None else f"e.innerText.includes({json.dumps(text)})"
+        wanted = "true" if text is None else f"(e.innerText ?? '').includes({json.dumps(text)})"
         script = (
             f"(() => {{ const e = [...document.querySelectorAll({json.dumps(selector)})]"
             f".find((e) => {wanted}); if (!e) return null; e.scrollIntoView({{block: 'nearest'}});"

@@ -67,3 +67,177 @@ def test_a_version_is_chosen_by_name(page: Page) -> None:
     page.press("Enter")
     page.see(".snapshot h2", "first")
     page.see("#version", "v1")
+
+
+def drawn(page: Page, at_least: int = 1) -> None:
+    """Wait until the picture of the data view has been drawn so many times."""
+    page.wait(f"Number(document.querySelector('.plane')?.dataset.drawn ?? 0) >= {at_least}")
+
+
+def drag(page: Page, selector: str, by: tuple[float, float]) -> None:
+    x, y = page.place(selector)
+    page.mouse("mouseMoved", x, y)
+    page.mouse("mousePressed", x, y, button="left", buttons=1, clickCount=1)
+    page.mouse("mouseMoved", x + by[0], y + by[1], button="left", buttons=1)
+    page.mouse("mouseReleased", x + by[0], y + by[1], button="left", clickCount=1)
+
+
+def test_a_picture_its_sliders_and_values(page: Page) -> None:
+    page.press("2")
+    drawn(page)
+    assert "min 0 · mean 23.5 · max 47" in page.text(".plane-facts")
+    assert page.texts(".ruler.down .ends span") == ["50 °N", "30 °N", "0 °N"]
+    x, y = page.place(".frame")
+    page.mouse("mouseMoved", x - 5, y - 5)
+    page.see(".pointed", "19 at lat 30 °N, lon 3 [0, 2, 3]")
+    # Another time: hour 1 has one value everywhere, hour 3 none.
+    set_slider(page, "input[aria-label=time]", 1)
+    page.see(".plane-facts", "min 100 · mean 100 · max 100")
+    set_slider(page, "input[aria-label=time]", 3)
+    page.see(".plane-facts", "48 of 48 without a value")
+    # Older versions: hour 1 was not there at first.
+    set_slider(page, "input[aria-label=time]", 1)
+    page.see(".plane-facts", "min 100")
+    set_slider(page, "input.versions", 1)
+    page.see(".plane-facts", "48 of 48 without a value")
+    page.see("#version", "first")
+    page.press("]")
+    page.see(".plane-facts", "min 100")
+    page.see(".version-slider", "hour 1")
+
+
+def set_slider(page: Page, selector: str, value: int) -> None:
+    page.see(selector)
+    page.evaluate(
+        f"(() => {{ const e = document.querySelector({selector!r}); e.value = {value};"
+        "e.dispatchEvent(new Event('input', {bubbles: true})); })()"
+    )
+
+
+def test_a_part_of_a_picture_other_dimensions_and_colours(page: Page) -> None:
+    page.press("2")
+    drawn(page)
+    drag(page, ".frame", (90, 60))
+    drawn(page, 2)
+    page.see(".toolbar button", "Whole plane")
+    assert "max 47" not in page.text(".plane-facts")
+    page.click(".toolbar button", "Whole plane")
+    page.see(".plane-facts", "min 0 · mean 23.5 · max 47")
+    choose(page, "select[aria-label=Down]", "0")
+    page.see(".plane-facts", "8 of 32 without a value")
+    choose(page, "select[aria-label=Colours]", "ember")
+    page.wait("document.querySelector('.colourbar img').src.endsWith('scale=ember')")
+    page.evaluate("document.querySelector('input[aria-label=highest]').value = '50'")
+    page.evaluate(
+        "document.querySelector('input[aria-label=highest]').dispatchEvent(new Event('change'))"
+    )
+    page.see(".colourbar", "50")
+
+
+def choose(page: Page, selector: str, value: str) -> None:
+    page.evaluate(
+        f"(() => {{ const e = document.querySelector({selector!r}); e.value = {value!r};"
+        "e.dispatchEvent(new Event('change', {bubbles: true})); })()"
+    )
+
+
+def test_arrays_without_a_plane(page: Page) -> None:
+    page.press("2")
+    drawn(page)
+    page.click(".entry", "lat")
+    page.see(".line-plot", "min 0 · mean 25 · max 50")
+    page.click(".entry", "station")
+    page.see(".line-plot table", "c")
+    page.click(".entry", "depth")
+    page.see(".line-plot .scalar", "7")
+    page.click(".tabs button", "Metadata")
+    page.see(".metadata", "int32")
+    page.click(".entry", "surface")
+    page.see(".metadata", "No attributes.")
+
+
+def test_chunks(page: Page) -> None:
+    page.press("2")
+    drawn(page)
+    page.click(".tabs button", "Chunks")
+    page.see(".chunk-view .plane-facts", "time × lon: 4 × 2 chunks")
+    page.see(".legend-line", "inline")
+    assert page.texts(".legend-line")[-1].split() == ["missing", "2"]
+    x, y = page.place("canvas.cells")
+    page.mouse("mouseMoved", x - 3, y - 3)
+    page.see(".chunk-view .pointed", "Chunk 1, 0, 0 inline, 48 B")
+    page.click(".toolbar .check", "commit")
+    page.see(".legend-line", "hour 2")
+    assert len(page.texts(".legend-line")) == 4
+    colours = page.evaluate(
+        "(() => { const c = document.querySelector('canvas.cells'), pen = c.getContext('2d');"
+        "const all = pen.getImageData(0, 0, c.width, c.height).data;"
+        "return [...Array(4).keys()].map((row) => { const at = 4 * (Math.floor((row + .5) *"
+        "c.height / 4) * c.width + 4); return all.slice(at, at + 4).join(); }); })()"
+    )
+    assert len(set(colours)) == 4
+    page.click(".legend-line a", "hour 2")
+    page.see(".snapshot h2", "hour 2")
+
+
+def test_compare(page: Page) -> None:
+    page.click(".commit", "an experiment")
+    page.see(".snapshot h2", "an experiment")
+    page.click(".actions button", "What changed")
+    page.see(".change", "/extra")
+    page.see(".change", "1 chunk")
+    page.see(".compare-body .plane-facts", "12 of 48 values differ here, by up to 24")
+    page.wait("document.querySelectorAll('.plane[data-drawn]').length === 3")
+    assert page.evaluate("document.querySelectorAll('.marks rect.changed').length") == 1
+    assert page.texts(".plane figcaption") == ["Difference: after − before", "Before", "After"]
+    page.click(".change", "/extra")
+    page.see(".node .metadata", "Only the later snapshot has it.")
+    # The other way round, and two versions of which neither is an ancestor of the other.
+    page.click("button[aria-label=Swap]")
+    page.see(".change", "removed")
+    page.click(".compared:first-child .version")
+    page.type("main")
+    page.wait("document.querySelectorAll('.picker .choice').length === 1")
+    page.press("Enter")
+    page.see(".compared:first-child", "hour 2")
+    page.see(".change", "8 chunks")
+
+
+def test_sizes(page: Page) -> None:
+    page.press("4")
+    page.see(".size-row", "/surface/t2m")
+    page.see(".size-row", "12 of 16 chunks")
+    assert "/surface/t2m" in page.texts(".size-row")[0]
+    page.click(".card button", "Count")
+    page.see(".card", "stored here")
+    page.click(".size-row", "t2m")
+    page.press("Enter")
+    page.see(".chunk-view")
+
+
+def test_theme_and_help(page: Page) -> None:
+    ground = "getComputedStyle(document.body).backgroundColor"
+    before = page.evaluate(ground)
+    page.click("#theme")
+    after = page.evaluate(ground)
+    assert before != after
+    page.call("Page.reload")
+    page.see(".commit")
+    assert page.evaluate(ground) == after  # it is remembered
+    page.press("?")
+    page.see("dialog.help", "filter the tree")
+    page.press("Escape")
+    page.wait("!document.querySelector('dialog')")
+
+
+def test_the_address_keeps_the_state(page: Page) -> None:
+    page.press("2")
+    drawn(page)
+    page.click(".entry", "lat")
+    page.see(".line-plot svg")
+    page.call("Page.reload")
+    page.see(".node .path", "/surface/lat")
+    page.press("5")
+    page.see(".operation")
+    page.evaluate("history.back()")
+    page.see(".node .path", "/surface/lat")

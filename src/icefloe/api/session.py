@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from icefloe import paths
@@ -23,7 +23,9 @@ from icefloe.storage.process_forks import RenewedLock
 from icefloe.storage.run import run_blocking
 
 if TYPE_CHECKING:
+    from icefloe.api import chunk_map as chunk_maps
     from icefloe.api import values
+    from icefloe.api.chunk_map import ChunkMap
     from icefloe.api.values import ChunkType
     from icefloe.changes import diff
     from icefloe.changes.diff import Diff
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from icefloe.store import session_queries, zarr_store
     from icefloe.store.zarr_store import IcechunkStore
 else:
+    chunk_maps = on_demand("icefloe.api.chunk_map")
     values = on_demand("icefloe.api.values")
     diff = on_demand("icefloe.changes.diff")
     commit = on_demand("icefloe.repo.commit")
@@ -304,6 +307,29 @@ class Session(SessionAsync, Shown):
         """Where the bytes of a chunk are; uninitialized if it was never written."""
         return values.ChunkType(
             run_blocking(session_queries.chunk_kind(self.workspace, array_path, chunk_coordinates))
+        )
+
+    def chunk_map(
+        self,
+        array_path: str,
+        *,
+        axes: Sequence[int | str] | None = None,
+        at: Mapping[int | str, int] | None = None,
+        by: str = "kind",
+        max_commits: int = 1000,
+    ) -> ChunkMap:
+        """Where the chunks of an array are, along two dimensions; notebooks draw it as a map.
+
+        Args:
+            array_path: the array.
+            axes: the two dimensions of the map by name or number; the last two by default.
+            at: the number of the chunk along other dimensions; 0 by default.
+            by: "kind" tells native, inline, virtual and missing chunks apart; "commit" tells
+                which commit wrote each chunk last.
+            max_commits: how far back in the history to look for that commit.
+        """
+        return run_blocking(
+            chunk_maps.read_chunk_map(self.workspace, array_path, axes, at, by, max_commits)
         )
 
     def all_virtual_chunk_locations(self) -> list[str]:

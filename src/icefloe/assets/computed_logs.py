@@ -23,17 +23,29 @@ async def computed_log(assets: Assets, snapshot: Snapshot) -> TransactionLog:
     Raises:
         StorageError: the parent is gone, kind `object-not-found`, as for a deleted log.
     """
+    if snapshot.parent_id is None:
+        return await log_from(assets, None, snapshot)
+    try:
+        parent = await assets.snapshot(snapshot.parent_id)
+    except SnapshotNotFoundError:
+        raise StorageError(
+            f"what snapshot {snapshot.id} changed is not known: its parent "
+            f"{snapshot.parent_id} is gone",
+            ErrorKind.OBJECT_NOT_FOUND,
+        ) from None
+    return await log_from(assets, parent, snapshot)
+
+
+async def log_from(
+    assets: Assets, earlier_snapshot: Snapshot | None, snapshot: Snapshot
+) -> TransactionLog:
+    """The log of a commit that would lead from one snapshot, or from nothing, to another one.
+
+    Neither has to be an ancestor of the other. Only manifests that are not in both are read.
+    """
     before, files = NodeTable.from_nodes([]), ManifestFiles.from_infos([])
-    if snapshot.parent_id is not None:
-        try:
-            parent = await assets.snapshot(snapshot.parent_id)
-        except SnapshotNotFoundError:
-            raise StorageError(
-                f"what snapshot {snapshot.id} changed is not known: its parent "
-                f"{snapshot.parent_id} is gone",
-                ErrorKind.OBJECT_NOT_FOUND,
-            ) from None
-        before, files = parent.nodes, parent.manifest_files
+    if earlier_snapshot is not None:
+        before, files = earlier_snapshot.nodes, earlier_snapshot.manifest_files
     old = {node.id: node for node in before if node.array is not None}
     chunks: dict[NodeId, tuple[ChunkRefs, ChunkRefs]] = {}
     for node in snapshot.nodes:

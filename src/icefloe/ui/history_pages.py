@@ -60,6 +60,15 @@ def line_page(opened: OpenedRepository, snapshot_id: str, offset: int, limit: in
     }
 
 
+def find_line(opened: OpenedRepository, snapshot_id: str) -> dict[str, Any]:
+    """The line that a snapshot is in: its newest snapshot, and the position in it."""
+    history = opened.history()
+    row = opened.row(history, snapshot_id)
+    tip = history.rows[history.tip_of[row]].info.id.text
+    line = opened.line(history, tip)
+    return {"tip": tip, "at": line.index(row), "total": len(line)}
+
+
 def snapshot_page(opened: OpenedRepository, snapshot_id: str) -> dict[str, Any]:
     """Everything about one snapshot, and what it changed."""
     history = opened.history()

@@ -7,12 +7,13 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from threading import Lock
-from typing import Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from icefloe.api.graph_lanes import LaneRow, children_first, lane_rows
 from icefloe.api.repository import Repository
 from icefloe.api.session import Session
 from icefloe.api.values import Update
+from icefloe.changes.diff import Diff
 from icefloe.errors import SnapshotNotFoundError
 from icefloe.ids import SnapshotId
 from icefloe.repo.handle import RepoHandle
@@ -20,9 +21,13 @@ from icefloe.repo.session_view import SessionView
 from icefloe.storage.run import run_blocking
 from icefloe.ui.tree import Tree
 
+if TYPE_CHECKING:
+    from icefloe.ui.planes import Plane, PlaneRequest
+
 _FRESH_SECONDS = 2.0
 """How long refs are believed before they are read again."""
 _SESSIONS = 32
+_PLANE_BYTES = 64 << 20
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -63,6 +68,9 @@ class HistoryGraph(NamedTuple):
     row_of: dict[SnapshotId, int]
     branches: dict[str, SnapshotId]
     tags: dict[str, SnapshotId]
+    tip_of: list[int]
+    """For each row, the row of the tip of its line: of `main` if it is in it, else of another
+    branch, of a tag, or of a snapshot without children."""
     branches_of: dict[SnapshotId, list[str]]
     tags_of: dict[SnapshotId, list[str]]
 
@@ -77,6 +85,8 @@ class OpenedRepository:
         self._trees: Recent[str, Tree] = Recent(4)
         self._lines: Recent[tuple[str, str], list[int]] = Recent(8)
         self._operations: Recent[tuple[str, int], list[Update]] = Recent(1)
+        self.planes: Recent[PlaneRequest, Plane] = Recent(_PLANE_BYTES, lambda plane: plane.nbytes)
+        self.differences: Recent[tuple[str, str], Diff] = Recent(8)
         self._lock = Lock()
         self._history: HistoryGraph | None = None
         self._looked_at = 0.0
@@ -140,7 +150,25 @@ async def _read_history(handle: RepoHandle, known: HistoryGraph | None) -> Histo
         return known
     rows = lane_rows(children_first(await handle.family.all_snapshots(handle)))
     row_of = {row.info.id: at for at, row in enumerate(rows)}
-    return HistoryGraph(version, rows, row_of, branches, tags, _by_tip(branches), _by_tip(tags))
+    tips = [branches[name] for name in sorted(branches, key=lambda name: (name != "main", name))]
+    tips += [tags[name] for name in sorted(tags)]
+    tips += [row.info.id for row in rows if not row.has_child]
+    tip_of = _tips_of_lines(rows, row_of, tips)
+    by_tip = _by_tip(branches), _by_tip(tags)
+    return HistoryGraph(version, rows, row_of, branches, tags, tip_of, *by_tip)
+
+
+def _tips_of_lines(
+    rows: list[LaneRow], row_of: dict[SnapshotId, int], tips: list[SnapshotId]
+) -> list[int]:
+    found = [-1] * len(rows)
+    for tip in tips:
+        start = at = row_of.get(tip, -1)
+        while at >= 0 and found[at] < 0:
+            found[at] = start
+            parent = rows[at].info.parent_id
+            at = -1 if parent is None else row_of.get(parent, -1)
+    return found
 
 
 def _by_tip(refs: dict[str, SnapshotId]) -> dict[SnapshotId, list[str]]:

@@ -25,6 +25,9 @@ class Query:
                 raise InvalidInputError(f"parameter {name!r} is longer than {_LONGEST} characters")
         self._given = {name: found[0] for name, found in given.items()}
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._given
+
     def text(self, name: str, default: str | None = None) -> str:
         """A text; required without a default."""
         found = self._given.get(name, default)

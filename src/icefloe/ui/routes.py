@@ -7,7 +7,7 @@ from importlib.resources import files
 
 from icefloe import paths
 from icefloe.errors import NotFoundError
-from icefloe.ui import history_pages
+from icefloe.ui import changes_pages, chunk_pages, history_pages, pictures, rulers, sizes
 from icefloe.ui.opened import OpenedRepository
 from icefloe.ui.query import Answer, Query, as_json
 from icefloe.ui.tree import describe_node
@@ -23,6 +23,12 @@ _STATIC = {
     "dom.js": "text/javascript; charset=utf-8",
     "lists.js": "text/javascript; charset=utf-8",
     "history.js": "text/javascript; charset=utf-8",
+    "pictures.js": "text/javascript; charset=utf-8",
+    "plots.js": "text/javascript; charset=utf-8",
+    "chunks.js": "text/javascript; charset=utf-8",
+    "compare.js": "text/javascript; charset=utf-8",
+    "sizes.js": "text/javascript; charset=utf-8",
+    "versions.js": "text/javascript; charset=utf-8",
     "data.js": "text/javascript; charset=utf-8",
     "operations.js": "text/javascript; charset=utf-8",
 }
@@ -79,6 +85,10 @@ def _line(opened: OpenedRepository, query: Query) -> Answer:
     return as_json(history_pages.line_page(opened, query.text("snapshot"), *_window(query)))
 
 
+def _line_of(opened: OpenedRepository, query: Query) -> Answer:
+    return as_json(history_pages.find_line(opened, query.text("snapshot")))
+
+
 def _snapshot(opened: OpenedRepository, query: Query) -> Answer:
     return as_json(history_pages.snapshot_page(opened, query.text("snapshot")))
 
@@ -103,16 +113,80 @@ def _node(opened: OpenedRepository, query: Query) -> Answer:
     return as_json(describe_node(node), is_constant=True)
 
 
+def _axes(opened: OpenedRepository, query: Query) -> Answer:
+    found = rulers.describe_axes(opened, query.text("snapshot"), query.text("path"))
+    return as_json(found, is_constant=True)
+
+
+def _values(opened: OpenedRepository, query: Query) -> Answer:
+    return as_json(pictures.values(opened, query), is_constant=True)
+
+
+def _chunk_map(opened: OpenedRepository, query: Query) -> Answer:
+    return as_json(chunk_pages.chunk_map_page(opened, query), is_constant=True)
+
+
+def _chunk_map_svg(opened: OpenedRepository, query: Query) -> Answer:
+    drawn = chunk_pages.chunk_map(opened, query).to_svg()
+    return Answer(drawn.encode(), "image/svg+xml", is_constant=True)
+
+
+def _chunk(opened: OpenedRepository, query: Query) -> Answer:
+    return as_json(chunk_pages.chunk_page(opened, query), is_constant=True)
+
+
+def _changes(opened: OpenedRepository, query: Query) -> Answer:
+    both = query.text("from"), query.text("snapshot")
+    return as_json(changes_pages.changes_page(opened, *both, *_window(query)), is_constant=True)
+
+
+def _changed_chunks(opened: OpenedRepository, query: Query) -> Answer:
+    both = query.text("from"), query.text("snapshot")
+    found = changes_pages.changed_chunks(
+        opened, *both, query.text("path"), query.numbers("axes") or ()
+    )
+    return as_json(found, is_constant=True)
+
+
+def _sizes(opened: OpenedRepository, query: Query) -> Answer:
+    found = sizes.sizes_page(opened, query.text("snapshot"), *_window(query))
+    return as_json(found, is_constant=True)
+
+
+def _totals(opened: OpenedRepository, query: Query) -> Answer:
+    found = opened.repo.chunk_storage_stats(progress=lambda progress: None)
+    return as_json(
+        {
+            "native": found.native_bytes,
+            "virtual": found.virtual_bytes,
+            "inline": found.inlined_bytes,
+        }
+    )
+
+
 _ROUTES: dict[str, Route] = {
     "/api/repository": _repository,
     "/api/refs": _refs,
     "/api/history": _history,
     "/api/line": _line,
+    "/api/line-of": _line_of,
     "/api/snapshot": _snapshot,
     "/api/operations": _operations,
     "/api/children": _children,
     "/api/search": _search,
     "/api/node": _node,
+    "/api/axes": _axes,
+    "/api/scale": pictures.scale_picture,
+    "/api/picture": pictures.picture,
+    "/api/difference": pictures.difference,
+    "/api/values": _values,
+    "/api/chunk-map": _chunk_map,
+    "/api/chunk-map.svg": _chunk_map_svg,
+    "/api/chunk": _chunk,
+    "/api/changes": _changes,
+    "/api/changed-chunks": _changed_chunks,
+    "/api/sizes": _sizes,
+    "/api/totals": _totals,
 }
 
 ROUTES: tuple[str, ...] = tuple(_ROUTES)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from itertools import islice
+from math import prod
 from typing import Any
 
 from icefloe import paths
@@ -33,16 +35,19 @@ class Tree:
     def num_arrays(self) -> int:
         return int(self._nodes.is_array.sum())
 
+    def array_paths(self) -> list[str]:
+        """The paths of all arrays, ascending."""
+        return [self._nodes.path[row] for row in self._nodes.is_array.nonzero()[0].tolist()]
+
     @property
     def first_array(self) -> str | None:
-        """The array that a page shows first: the one with most dimensions."""
+        """The array that a page shows first: the largest that has a plane, or the largest."""
         nodes = self._nodes
-        if not nodes.is_array.any():
+        lengths = iter(nodes.array_length.tolist())
+        sizes = [(count > 1, prod(islice(lengths, count))) for count in nodes.num_dimensions]
+        if not sizes:
             return None
-        arrays = nodes.is_array.nonzero()[0].tolist()
-        dimensions = nodes.num_dimensions.tolist()
-        best = max(range(len(arrays)), key=lambda at: min(dimensions[at], 3))
-        return nodes.path[arrays[best]]
+        return self.array_paths()[sizes.index(max(sizes))]
 
     def page(self, parent: str, offset: int, limit: int) -> dict[str, Any]:
         """Some children of a group, and how many there are. A new repository has no root group."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from icefloe.api.arguments import check_arguments
@@ -14,12 +14,15 @@ from icefloe.repo.sessions import SessionState
 from icefloe.repo.workspace import Workspace
 
 if TYPE_CHECKING:
+    from icefloe.api import chunk_map as chunk_maps
     from icefloe.api import values
+    from icefloe.api.chunk_map import ChunkMap
     from icefloe.api.values import ChunkType
     from icefloe.changes.solvers import ConflictSolver
     from icefloe.repo import commit, move_chunks, rearrange, rebase
     from icefloe.store import session_queries
 else:
+    chunk_maps = on_demand("icefloe.api.chunk_map")
     values = on_demand("icefloe.api.values")
     commit = on_demand("icefloe.repo.commit")
     move_chunks = on_demand("icefloe.repo.move_chunks")
@@ -150,6 +153,23 @@ class SessionAsync:
         """
         return values.ChunkType(
             await session_queries.chunk_kind(self._aio_workspace, array_path, chunk_coordinates)
+        )
+
+    async def chunk_map_async(
+        self,
+        array_path: str,
+        *,
+        axes: Sequence[int | str] | None = None,
+        at: Mapping[int | str, int] | None = None,
+        by: str = "kind",
+        max_commits: int = 1000,
+    ) -> ChunkMap:
+        """Like `chunk_map`, inside an event loop.
+
+        Where the chunks of an array are, along two dimensions; notebooks draw it as a map.
+        """
+        return await chunk_maps.read_chunk_map(
+            self._aio_workspace, array_path, axes, at, by, max_commits
         )
 
     async def all_virtual_chunk_locations_async(self) -> list[str]:

@@ -1,7 +1,11 @@
 // The tree of a snapshot, and one node of it.
 
 import { copyable, count, empty, facts, failed, fill, get, h, jsonTree, loading, number } from "/static/dom.js";
+import { ChunkMapView } from "/static/chunks.js";
 import { VirtualList } from "/static/lists.js";
+import { PlaneControls, PlaneImage } from "/static/pictures.js";
+import { LinePlot } from "/static/plots.js";
+import { VersionSlider } from "/static/versions.js";
 
 const PAGE = 200;
 
@@ -10,38 +14,55 @@ export async function dataView(box, app) {
   const tree = new TreeList(app);
   fill(box, h("div", { class: "split data" },
     h("section", { class: "pane side" }, tree.filter, tree.list.element), panel));
-  let shown = "";
+  const kept = {};
+  let shown = null;
+  let node = null;
   let asked = 0;
-  let inner = {};
+  let settling = 0;
+
+  // A slider moves fast: the picture follows at once, tree and metadata when it rests.
+  function update() {
+    const { snapshot, path } = app.state;
+    if (node && (path ?? shown.path) === shown.path) {
+      node.show(snapshot);
+      if (snapshot === shown.snapshot) return;
+      clearTimeout(settling);
+      settling = setTimeout(show, 250);
+    } else show();
+  }
 
   async function show() {
     const { snapshot } = app.state;
-    const key = JSON.stringify([snapshot, app.state.path]);
-    if (key === shown) { inner.update?.(); return; }
     asked += 1;
     const mine = asked;
-    shown = key;
     try {
       await tree.open(snapshot);
       const about = await get("snapshot", { snapshot });
       if (about.groups + about.arrays === 0) {
-        fill(panel, empty(h("h2", {}, "Nothing here yet"), h("p", {}, "This snapshot has no groups and no arrays. Open the repository with Zarr or xarray, write and commit, then read it again with ", h("kbd", {}, "r"), ".")));
+        node = null;
+        fill(panel, empty(h("h2", {}, "Nothing here yet"), h("p", {}, "This snapshot has no groups and no arrays. Write with Zarr or xarray, commit, and read it again with ", h("kbd", {}, "r"), ".")));
         return;
       }
       const path = app.state.path ?? about.first_array ?? "/";
       await tree.openTo(path);
-      const node = await get("node", { snapshot, path });
+      const found = await get("node", { snapshot, path });
+      const axes = found.type === "array" ? await get("axes", { snapshot, path }) : [];
       if (mine !== asked) return;
       tree.mark(path);
-      inner = drawNode(panel, node, app) ?? {};
+      const key = JSON.stringify([found, axes]);
+      if (!node || shown.key !== key) node = new NodePanel(panel, found, axes, app, kept);
+      shown = { path, snapshot, key };
     } catch (error) {
-      if (mine === asked) fill(panel, failed(error), app.state.path && h("p", {}, h("a", { href: app.link({ path: "/" }) }, "Go to the root group")));
+      if (mine !== asked) return;
+      node = null;
+      shown = null;
+      fill(panel, failed(error), h("p", { class: "empty" }, h("a", { href: app.link({ path: "/" }) }, "Go to the root group"), " or choose another version ", h("kbd", {}, "v"), "."));
     }
   }
 
   fill(panel, loading());
   await show();
-  return { update: show };
+  return { update };
 }
 
 // Entries of the flat list: {path, name, depth, children, shape, open, kids}, or {parent, at} until fetched.
@@ -175,14 +196,56 @@ class TreeList {
   }
 }
 
-const VIEWS = [["metadata", "Metadata"]];
+const TABS = [["picture", "Picture"], ["chunks", "Chunks"], ["metadata", "Metadata"]];
 
-function drawNode(panel, node, app) {
-  const isArray = node.type === "array";
-  fill(panel,
-    h("h2", { class: "bar" }, h("span", { class: "path" }, node.path), h("span", { class: "muted" }, isArray ? `${typeText(node.data_type)} array` : "group")),
-    drawMetadata(node, app));
-  return {};
+// One node. `show(snapshot)` brings it to another snapshot without drawing everything again.
+class NodePanel {
+  constructor(panel, node, axes, app, kept) {
+    Object.assign(this, { panel, node, axes, app, kept });
+    const isArray = node.type === "array";
+    this.body = h("div", { class: "node-body" });
+    this.tabs = h("div", { class: "tabs", role: "tablist" }, isArray && TABS.map(([name, title]) => h("button", {
+      type: "button", role: "tab", data: { tab: name }, onclick: () => app.go({ tab: name }, { keep: true }),
+    }, title)));
+    this.slider = new VersionSlider(app);
+    fill(panel,
+      h("h2", { class: "bar" }, h("span", { class: "path" }, node.path),
+        h("span", { class: "muted" }, isArray ? `${typeText(node.data_type)} · ${shapeText(node)}` : "group"), this.tabs),
+      h("div", { class: "history-slider" }, this.slider.element), this.body);
+    this.show(app.state.snapshot);
+  }
+
+  get tab() {
+    return this.node.type === "array" ? this.app.state.tab ?? "picture" : "metadata";
+  }
+
+  show(snapshot) {
+    if (this.drawn !== this.tab) {
+      this.drawn = this.tab;
+      for (const tab of this.tabs.children) tab.setAttribute("aria-selected", String(tab.dataset.tab === this.tab));
+      this.view = this.make();
+      fill(this.body, this.view.element);
+    }
+    this.view.show(snapshot);
+    if (this.slid !== snapshot) {
+      this.slid = snapshot;
+      this.slider.show(snapshot).catch(() => { /* the view tells what is wrong with the snapshot */ });
+    }
+  }
+
+  make() {
+    const { node, axes } = this;
+    if (this.tab === "metadata") return { element: drawMetadata(node), show: () => {} };
+    if (this.tab === "chunks") return new ChunkMapView(node, axes, this.app);
+    if (node.shape.length < 2) return new LinePlot(node, axes);
+    const controls = new PlaneControls(node, axes, () => { this.kept.plane = controls.kept; image.show(image.snapshot); }, this.kept.plane);
+    const image = new PlaneImage(controls, {
+      address: "picture", title: "",
+      parameters: (snapshot) => ({ ...controls.parameters(snapshot), scale: controls.scale, low: controls.low, high: controls.high }),
+    });
+    this.kept.plane = controls.kept;
+    return { element: h("div", { class: "picture-view" }, controls.bar, controls.sliders, image.element), show: (snapshot) => image.show(snapshot) };
+  }
 }
 
 function typeText(type) {

@@ -31,6 +31,19 @@ export class PagedRows {
     return undefined;
   }
 
+  // The first of the fetched rows that fits, and its place.
+  find(fits) {
+    return [...this.pages.values()].flat().find(fits);
+  }
+
+  indexOf(row) {
+    for (const [number, page] of this.pages) {
+      const at = page.indexOf(row);
+      if (at >= 0) return number * PAGE + at;
+    }
+    return -1;
+  }
+
   async rowOf(at) {
     await this.fetch(Math.floor(at / PAGE));
     return this.pages.get(Math.floor(at / PAGE))[at % PAGE];

@@ -1,13 +1,18 @@
 // The frame of the page: which view is shown, for which snapshot, and the keys.
 
 import { badge, count, empty, failed, fill, firstLine, get, h, loading, short, toast } from "/static/dom.js";
+import { compareView } from "/static/compare.js";
 import { dataView } from "/static/data.js";
 import { historyView } from "/static/history.js";
 import { operationsView } from "/static/operations.js";
+import { sizesView } from "/static/sizes.js";
+import { neighbour } from "/static/versions.js";
 
 const VIEWS = [
   ["history", "History", historyView],
   ["data", "Data", dataView],
+  ["compare", "Compare", compareView],
+  ["sizes", "Sizes", sizesView],
   ["operations", "Operations", operationsView],
 ];
 const KEEP = ["snapshot", "path", "from", "tab"];
@@ -161,18 +166,18 @@ function showHelp() {
 }
 
 async function step(offset) {
-  const { total, rows } = await get("line", { snapshot: app.state.snapshot, offset: 0, limit: 2 });
-  if (offset > 0 && total > 1) go({ snapshot: rows[1].id }, { keep: true });
-  else if (offset < 0) {
-    const line = await get("line", { snapshot: app.repository.main, offset: 0, limit: 1000 });
-    const at = line.rows.findIndex((row) => row.id === app.state.snapshot);
-    if (at > 0) go({ snapshot: line.rows[at - 1].id }, { keep: true });
+  try {
+    const next = await neighbour(app.state.snapshot, offset);
+    if (next) go({ snapshot: next }, { keep: true });
+    else toast(offset > 0 ? "This is the oldest snapshot." : "This is the newest snapshot of its line.");
+  } catch (error) {
+    toast(error.message);
   }
 }
 
 function press(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
-  if (event.target.matches?.("input:not([type=range]):not([type=checkbox]), select, textarea")) {
+  if (event.target.matches?.("input:not([type=range]):not([type=checkbox]):not([type=radio]), select, textarea")) {
     if (event.key === "Escape") event.target.blur();
     return;
   }

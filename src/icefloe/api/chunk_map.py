@@ -1,0 +1,257 @@
+"""A map of the chunks of an array along two dimensions, drawn as SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe import paths
+from icefloe.api.values import ChunkType, to_datetime
+from icefloe.errors import InvalidInputError
+from icefloe.format.manifest.chunk_refs import ChunkRefs
+from icefloe.format.repo_info.snapshots import SnapshotInfo
+from icefloe.format.snapshot.nodes import ArrayData
+from icefloe.repo.chunk_origins import chunk_origins
+from icefloe.repo.session_view import all_chunks
+from icefloe.repo.workspace import Workspace
+
+Dim = int | str
+
+MISSING = 0
+"""The cell of a chunk that was never written."""
+_KINDS = (ChunkType.native, ChunkType.inline, ChunkType.virtual)
+_KIND_COLOURS = ("#2b7fb8", "#e0a300", "#8b5cd6")
+_MISSING_COLOUR = "#e6ecf1"
+_MOST_CELLS = 160
+"""Squares of a picture along one dimension; beyond that, one square stands for several chunks."""
+_PIXELS = 640
+_LARGEST = 28
+_MESSAGE = 60
+
+
+class LegendEntry(NamedTuple):
+    """One line of the legend. Cells with the number `cell` have its colour."""
+
+    cell: int
+    label: str
+    colour: str
+    num_chunks: int
+    snapshot_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChunkMap:
+    """The chunks of an array along two of its dimensions. Notebooks draw it.
+
+    `cells` has one row per chunk along the first dimension and one column per chunk along the
+    second. A cell is 0 where no chunk was written, else the number of an entry of `legend`.
+    """
+
+    path: str
+    dimensions: tuple[str, ...]
+    """A name for each dimension of the map: two, one, or none."""
+    cells: NDArray[np.int64]
+    legend: tuple[LegendEntry, ...]
+    place: str
+    """The position along the other dimensions, as text."""
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many chunks of the map are missing, and of each entry of the legend."""
+        found = {entry.label: entry.num_chunks for entry in self.legend}
+        return {**found, "missing": int((self.cells == MISSING).sum())}
+
+    def to_svg(self) -> str:
+        """The map as an SVG document."""
+        cells, factor = coarser(self.cells, _MOST_CELLS)
+        rows, columns = cells.shape
+        wide, high = (max(2, min(_LARGEST, _PIXELS // max(size, 1))) for size in (columns, rows))
+        labels = [len(entry.label) for entry in self.legend]
+        width = max(columns * wide, 8 * max(labels, default=0) + 80, 320)
+        caption = f"{self.path}{self.place}"
+        each = "one chunk" if factor == (1, 1) else f"{factor[0]} × {factor[1]} chunks"
+        axes = " × ".join(self.dimensions) or "a single chunk"
+        height = rows * high + 58 + 18 * (len(self.legend) + 1)
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+            f'font-family="sans-serif" font-size="12" fill="currentColor">'
+            f'<text x="0" y="14" font-weight="bold">{escape(caption)}</text>'
+            f'<text x="0" y="32">{escape(axes)}; one square is {each}</text>'
+            f'<g transform="translate(0 42)">{self._squares(cells, wide, high)}</g>'
+            f'<g transform="translate(0 {rows * high + 60})">{self._legend_lines()}</g></svg>'
+        )
+
+    def _repr_svg_(self) -> str:
+        return self.to_svg()
+
+    def _squares(self, cells: NDArray[np.int64], wide: int, high: int) -> str:
+        colours = {entry.cell: entry.colour for entry in self.legend}
+        gap = 1 if min(wide, high) >= 8 else 0
+        shapes = []
+        for at, row in enumerate(cells):
+            # Neighbours of one colour are one shape, unless there is a gap between them.
+            cuts = np.flatnonzero(np.diff(row)) + 1 if not gap else np.arange(1, len(row))
+            for run in np.split(np.arange(len(row)), cuts):
+                colour = colours.get(int(row[run[0]]), _MISSING_COLOUR) if len(run) else ""
+                if colour:
+                    shapes.append(
+                        f'<rect x="{run[0] * wide}" y="{at * high}" '
+                        f'width="{len(run) * wide - gap}" height="{high - gap}" fill="{colour}"/>'
+                    )
+        return "".join(shapes)
+
+    def _legend_lines(self) -> str:
+        missing = LegendEntry(MISSING, "missing", _MISSING_COLOUR, self.counts["missing"])
+        return "".join(
+            f'<rect x="0" y="{18 * at - 10}" width="12" height="12" fill="{entry.colour}"/>'
+            f'<text x="18" y="{18 * at}">{escape(entry.label)}: {entry.num_chunks:,}</text>'
+            for at, entry in enumerate((*self.legend, missing))
+        )
+
+
+def coarser(cells: NDArray[np.int64], most: int) -> tuple[NDArray[np.int64], tuple[int, int]]:
+    """At most so many cells along each dimension. One cell stands for the most frequent kind of
+    chunk in its block; it is missing only if the whole block is.
+    """
+    factors = tuple(max(1, -(-size // most)) for size in cells.shape)
+    if factors == (1, 1):
+        return cells, (1, 1)
+    rows, columns = (-(-size // by) for size, by in zip(cells.shape, factors, strict=True))
+    block = np.add.outer(
+        np.arange(cells.shape[0]) // factors[0] * columns, np.arange(cells.shape[1]) // factors[1]
+    )
+    found, best = np.zeros(rows * columns, np.int64), np.zeros(rows * columns, np.int64)
+    for kind in np.unique(cells[cells != MISSING]).tolist():
+        count = np.bincount(block[cells == kind], minlength=rows * columns)
+        found = np.where(count > best, kind, found)
+        best = np.maximum(count, best)
+    return found.reshape(rows, columns), (factors[0], factors[1])
+
+
+async def read_chunk_map(
+    workspace: Workspace,
+    array_path: str,
+    axes: Sequence[Dim] | None,
+    at: Mapping[Dim, int] | None,
+    by: str,
+    max_commits: int,
+) -> ChunkMap:
+    """See `Session.chunk_map`."""
+    if by not in ("kind", "commit"):
+        raise InvalidInputError(f"by is {by!r}, expected 'kind' or 'commit'")
+    view = workspace.state.view
+    node, array = view.array(paths.validate(array_path, view.find_node))
+    shown = _axes(array, array_path, axes)
+    start, stop, place = _box(array, array_path, shown, at or {})
+    refs = (await all_chunks(workspace.handle, view, node)).select(start, stop)
+    numbers, legend = np.zeros(len(refs), np.int64), tuple[LegendEntry, ...]()
+    if by == "kind":
+        numbers, legend = _by_kind(refs)
+    else:
+        origins = await chunk_origins(workspace, node, refs, max_commits)
+        numbers = origins.commit + 1
+        numbers[numbers == 0] = len(origins.commits) + 1
+        count = np.bincount(numbers, minlength=len(origins.commits) + 2).tolist()
+        legend = tuple(
+            LegendEntry(
+                number,
+                _commit_label(info),
+                _age_colour(number - 1, len(origins.commits)),
+                count[number],
+                info.id.text,
+            )
+            for number, info in enumerate(origins.commits, 1)
+        )
+        if count[-1]:
+            legend = (*legend, LegendEntry(len(count) - 1, "an older commit", "#8a97a3", count[-1]))
+    grid = [array.shape[axis].num_chunks for axis in shown]
+    sizes = ([1] * (2 - len(grid))) + grid
+    cells = np.zeros(sizes, np.int64)
+    index = refs.index[:, shown].astype(np.int64)
+    rows = index[:, 0] if len(grid) == 2 else np.zeros(len(refs), np.int64)
+    columns = index[:, -1] if grid else np.zeros(len(refs), np.int64)
+    cells[rows, columns] = numbers
+    names = tuple(_name(array, axis) for axis in shown)
+    return ChunkMap(array_path, names, cells, legend, place)
+
+
+def _by_kind(refs: ChunkRefs) -> tuple[NDArray[np.int64], tuple[LegendEntry, ...]]:
+    numbers = np.zeros(len(refs), np.int64)
+    legend = []
+    for number, (kind, colour) in enumerate(zip(_KINDS, _KIND_COLOURS, strict=True), 1):
+        is_kind = refs.kind == kind
+        numbers[is_kind] = number
+        legend.append(LegendEntry(number, kind.name, colour, int(is_kind.sum())))
+    return numbers, tuple(legend)
+
+
+def _commit_label(info: SnapshotInfo) -> str:
+    title = info.message.partition("\n")[0][:_MESSAGE]
+    return f"{info.id.text[:8]} {to_datetime(info.flushed_at):%Y-%m-%d %H:%M} {title}"
+
+
+def _age_colour(number: int, total: int) -> str:
+    """Newer commits are darker; neighbours differ in hue as well."""
+    hue = (205 + 47 * number) % 360
+    light = 38 + 34 * number // max(total - 1, 1)
+    return f"hsl({hue} 45% {light}%)"
+
+
+def _name(array: ArrayData, axis: int) -> str:
+    name = array.dimension_names[axis] if array.dimension_names else None
+    return name or f"dimension {axis}"
+
+
+def _axes(array: ArrayData, path: str, given: Sequence[Dim] | None) -> list[int]:
+    ndim = len(array.shape)
+    if given is None:
+        return list(range(ndim))[-2:]
+    found = [_axis(array, path, each) for each in given]
+    if len(found) != min(ndim, 2) or len(set(found)) != len(found):
+        raise InvalidInputError(
+            f"axes are {list(given)}, expected {min(ndim, 2)} different dimensions of {path!r}"
+        )
+    return found
+
+
+def _axis(array: ArrayData, path: str, given: Dim) -> int:
+    ndim = len(array.shape)
+    names = array.dimension_names or ()
+    if isinstance(given, str):
+        if given not in names:
+            known = ", ".join(name for name in names if name) or "no names"
+            raise InvalidInputError(f"array {path!r} has no dimension {given!r}: it has {known}")
+        return names.index(given)
+    if not 0 <= given < ndim:
+        raise InvalidInputError(f"dimension {given} of {path!r}: expected 0 to {ndim - 1}")
+    return given
+
+
+def _box(
+    array: ArrayData, path: str, shown: Sequence[int], at: Mapping[Dim, int]
+) -> tuple[list[int], list[int], str]:
+    """The chunks of the map as a box of the chunk grid, and where that is."""
+    fixed = {_axis(array, path, given): number for given, number in at.items()}
+    if any(axis in shown for axis in fixed):
+        raise InvalidInputError("`at` is for the dimensions that the map does not show")
+    start, stop = [], []
+    for axis, dimension in enumerate(array.shape):
+        number = fixed.get(axis, 0)
+        if axis in shown:
+            start.append(0)
+            stop.append(dimension.num_chunks)
+            continue
+        if not 0 <= number < max(dimension.num_chunks, 1):
+            raise InvalidInputError(
+                f"chunk {number} of {_name(array, axis)}: {path!r} has {dimension.num_chunks}"
+            )
+        start.append(number)
+        stop.append(number + 1)
+    others = [axis for axis in range(len(array.shape)) if axis not in shown]
+    place = ", ".join(f"{_name(array, axis)} chunk {start[axis]}" for axis in others)
+    return start, stop, f", {place}" if place else ""

@@ -1,0 +1,104 @@
+// Bytes of every array of a snapshot. Arrays come page by page; the largest is shown first.
+
+import { count, empty, failed, fill, get, h, number, size } from "/static/dom.js";
+import { VirtualList } from "/static/lists.js";
+
+const PAGE = 100;
+const KINDS = ["native", "inline", "virtual"];
+
+export async function sizesView(box, app) {
+  const summary = h("div", { class: "cards" });
+  const progress = h("progress", { max: 1, value: 0, "aria-label": "Arrays counted" });
+  let rows = [];
+  let largest = 1;
+  let run = 0;
+  const list = new VirtualList({
+    rows: { total: 0, row: (at) => rows[at] }, height: 32, label: "Arrays, largest first",
+    draw: (row) => drawRow(row, largest),
+    choose: () => {},
+    key: (event, row) => {
+      if (event.key === "Enter") { app.go({ view: "data", path: row.path, tab: "chunks" }); return true; }
+      return false;
+    },
+  });
+  const body = h("section", { class: "pane wide" }, h("h2", { class: "bar" }, "Arrays by size", progress), list.element);
+  fill(box, summary, body);
+
+  async function show() {
+    run += 1;
+    const mine = run;
+    const { snapshot } = app.state;
+    const about = await get("snapshot", { snapshot });
+    rows = [];
+    largest = 1;
+    const sums = { native: 0, inline: 0, virtual: 0, chunks: 0 };
+    const totals = () => fill(summary,
+      card("Chunks in this snapshot", number(sums.chunks), `${count(about.manifests, "manifest")}, ${size(about.manifest_bytes)}`),
+      ...KINDS.map((kind) => card({ native: "Native", inline: "Inline", virtual: "Virtual" }[kind], size(sums[kind]), { native: "in objects of the repository", inline: "inside manifests", virtual: "in files elsewhere" }[kind], kind)),
+      history);
+    const history = wholeHistory();
+    totals();
+    list.rows.total = 0;
+    list.refresh();
+    if (!about.arrays) { fill(list.space, empty("This snapshot has no arrays.")); progress.hidden = true; return; }
+    progress.hidden = false;
+    for (let offset = 0; offset < about.arrays; offset += PAGE) {
+      let page;
+      try {
+        page = await get("sizes", { snapshot, offset, limit: PAGE });
+      } catch (error) {
+        if (mine === run) { fill(list.space, failed(error, show)); progress.hidden = true; }
+        return;
+      }
+      if (mine !== run || !box.isConnected && offset) return;
+      for (const row of page.rows) {
+        row.bytes = row.native + row.inline + row.virtual;
+        for (const name of Object.keys(sums)) sums[name] += row[name];
+        largest = Math.max(largest, row.bytes);
+        rows.push(row);
+      }
+      rows.sort((one, other) => other.bytes - one.bytes || (one.path < other.path ? -1 : 1));
+      progress.value = Math.min(1, (offset + PAGE) / page.total);
+      list.rows.total = rows.length;
+      totals();
+      list.refresh();
+    }
+    progress.hidden = true;
+    box.dataset.done = snapshot;
+  }
+
+  show();
+  return { update: show };
+}
+
+function card(title, value, note, kind = "") {
+  return h("div", { class: `card ${kind}` }, h("span", { class: "muted" }, title), h("strong", {}, value), h("span", { class: "muted small" }, note));
+}
+
+function wholeHistory() {
+  const box = card("All branches and tags", "–", "every chunk once");
+  const value = box.querySelector("strong");
+  fill(value, h("button", {
+    type: "button",
+    onclick: async () => {
+      fill(value, h("span", { class: "spinner" }));
+      try {
+        const found = await get("totals");
+        value.textContent = size(found.native + found.inline);
+        box.lastChild.textContent = `stored here; ${size(found.virtual)} virtual`;
+      } catch (error) {
+        value.textContent = "–";
+        box.lastChild.textContent = error.message;
+      }
+    },
+  }, "Count"));
+  return box;
+}
+
+function drawRow(row, largest) {
+  return h("div", { class: "size-row" },
+    h("span", { class: "name", title: row.path }, row.path),
+    h("span", { class: "bars" }, KINDS.map((kind) => row[kind] > 0 && h("span", { class: `bar-of ${kind}`, style: { width: `${Math.max(0.3, 100 * row[kind] / largest)}%` }, title: `${kind}: ${size(row[kind])}` }))),
+    h("span", { class: "amount" }, size(row.bytes)),
+    h("span", { class: "amount muted" }, `${number(row.chunks)} of ${number(row.grid)} chunks`));
+}
