@@ -117,6 +117,27 @@ def test_a_full_disk_leaves_the_old_file(
     assert files(root / ".icefloe" / "tmp") == []
 
 
+def test_new_objects_are_written_in_place_and_old_ones_replaced_as_a_whole(
+    driver: Driver, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_blocking(driver.put_new([("chunks/A", b"first"), ("chunks/B", b"second")]))
+    assert not (root / ".icefloe" / "tmp").exists()
+    reader = (root / "chunks" / "A").open("rb")
+    run_blocking(driver.put_new([("chunks/A", b"again")]))
+    assert reader.read() == b"first"
+    assert bytes(run_blocking(driver.get("chunks/A"))) == b"again"
+    reader.close()
+
+    def full(descriptor: int, data: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(StorageError, match="No space left"):
+        run_blocking(driver.put_new([("chunks/C", b"third")]))
+    monkeypatch.undo()
+    assert files(root / "chunks") == ["A", "B"]
+
+
 # --- durability --------------------------------------------------------------------------------
 
 

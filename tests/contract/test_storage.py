@@ -29,6 +29,15 @@ def test_what_was_put_can_be_read(place: Place) -> None:
     place.run(scenario())
 
 
+def test_new_objects_can_be_read(place: Place) -> None:
+    async def scenario() -> None:
+        await place.driver.put_new([("chunks/A", DATA), ("chunks/B", memoryview(b"b"))])
+        found = await place.driver.get_many([("chunks/A", None), ("chunks/B", None)])
+        assert list(map(bytes, found)) == [DATA, b"b"]
+
+    place.run(scenario())
+
+
 @pytest.mark.parametrize(
     "buffer",
     [bytearray(DATA), memoryview(DATA), np.frombuffer(DATA, "uint8"), np.frombuffer(DATA, "<f4")],

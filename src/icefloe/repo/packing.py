@@ -87,7 +87,7 @@ async def store_closed(workspace: Workspace, packs: list[Pack]) -> None:
     objects = [(handle.assets.chunk_key(pack.id), pack.data) for pack in packs]
     storage_class = handle.settings.storage.chunks_storage_class
     try:
-        await handle.driver.put_many(objects, storage_class=storage_class)
+        await handle.driver.put_new(objects, storage_class=storage_class)
     except BaseException:
         with state.lock:
             state.packs.give_back(packs)

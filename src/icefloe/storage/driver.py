@@ -129,6 +129,15 @@ class Driver(Protocol):
         """Several plain puts at once; `describe` makes the user metadata from an object's bytes."""
         ...
 
+    async def put_new(
+        self, objects: Sequence[tuple[str, Any]], *, storage_class: str | None = None
+    ) -> None:
+        """Several objects with random names that nothing refers to before a later write.
+
+        A reader that guesses a name may see part of an object, and so may a listing.
+        """
+        ...
+
     async def put_if(
         self,
         key: str,

@@ -139,7 +139,7 @@ async def _store(handle: RepoHandle, encoded: Sequence[tuple[int, Any]], written
             native.append((at, chunk_id, size))
     if objects:
         storage_class = handle.settings.storage.chunks_storage_class
-        await handle.driver.put_many(objects, storage_class=storage_class)
+        await handle.driver.put_new(objects, storage_class=storage_class)
     written.native += native
 
 

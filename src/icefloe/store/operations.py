@@ -274,9 +274,8 @@ async def set_key(workspace: Workspace, key: str, value: Any) -> None:
     else:
         chunk_id = handle.new_id(ChunkId)
         storage_class = handle.settings.storage.chunks_storage_class
-        await handle.driver.put(
-            handle.assets.chunk_key(chunk_id), view, storage_class=storage_class
-        )
+        key = handle.assets.chunk_key(chunk_id)
+        await handle.driver.put_new([(key, view)], storage_class=storage_class)
         ref = ChunkRef(ChunkKind.NATIVE, 0, size, chunk_id)
     with state.writing():
         if (edits := state.edits(node)) is not None:

@@ -10,7 +10,7 @@ from icefloe.config.resolved import ResolvedStorage
 from icefloe.storage.driver import Driver
 from icefloe.storage.spec import MAX_CONCURRENT_REQUESTS, Storage
 
-_WRITES = {"put", "put_many", "put_if", "delete_many", "delete_batches"}
+_WRITES = {"put", "put_many", "put_new", "put_if", "delete_many", "delete_batches"}
 _AT_ONCE = {"sync", "sleep", "wait_for"}
 """Methods of a driver that are no requests."""
 

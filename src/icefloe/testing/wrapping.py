@@ -90,6 +90,11 @@ class WrappingDriver:
             metadata = None if describe is None else describe(data)
             await self.put(key, data, metadata=metadata, storage_class=storage_class)
 
+    async def put_new(
+        self, objects: Sequence[tuple[str, Any]], *, storage_class: str | None = None
+    ) -> None:
+        await self.put_many(objects, storage_class=storage_class)
+
     async def put_if(
         self,
         key: str,

@@ -40,6 +40,7 @@ LOCK_TIMEOUT_SECONDS = 120.0
 SWEEP_AFTER_SECONDS = 24 * 3600
 MAX_PENDING = 4096  # files; more of them are synced early, so that memory stays bounded
 MAX_THREADS = 8
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -95,6 +96,19 @@ class Directory:
             temporary = self._write_aside(data, path, is_synced=is_synced)
             self._move(temporary, path, may_replace=may_replace)
 
+    def create(self, data: Any, path: str) -> bool:
+        """Write a new file in place. False if there is a file already, which is left as it is."""
+        try:
+            try:
+                descriptor = os.open(path, _NEW_FILE, 0o666)
+            except FileNotFoundError:
+                self.make_directory(os.path.dirname(path))
+                descriptor = os.open(path, _NEW_FILE, 0o666)
+        except FileExistsError:
+            return False
+        _fill(descriptor, data, path, is_synced=False)
+        return True
+
     def _write_aside(self, data: Any, path: str, *, is_synced: bool) -> str:
         """Write `data` to a new temporary file; returns its path."""
         if not self._is_swept:
@@ -103,23 +117,12 @@ class Directory:
         if os.path.dirname(path) in self._elsewhere:
             # Listings leave such names out, also those of Icechunk.
             aside = f"{path}#{int.from_bytes(os.urandom(7))}"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
-            descriptor = os.open(aside, flags, 0o666)
+            descriptor = os.open(aside, _NEW_FILE, 0o666)
         except FileNotFoundError:
             self.make_directory(os.path.dirname(aside))
-            descriptor = os.open(aside, flags, 0o666)
-        try:
-            rest = memoryview(data).cast("B")
-            while rest:
-                rest = rest[os.write(descriptor, rest) :]
-            if is_synced:
-                os.fsync(descriptor)
-        except BaseException:
-            os.close(descriptor)
-            os.unlink(aside)
-            raise
-        os.close(descriptor)
+            descriptor = os.open(aside, _NEW_FILE, 0o666)
+        _fill(descriptor, data, aside, is_synced=is_synced)
         return aside
 
     def make_directory(self, path: str) -> None:
@@ -268,6 +271,21 @@ class Directory:
                     ) from None
             time.sleep(pause * random.uniform(0.5, 1.5))
             pause = min(pause * 1.5, 0.005)
+
+
+def _fill(descriptor: int, data: Any, path: str, *, is_synced: bool) -> None:
+    """Write a file that was just created, and close it. Nothing is left of one that fails."""
+    try:
+        rest = memoryview(data).cast("B")
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+        if is_synced:
+            os.fsync(descriptor)
+    except BaseException:
+        os.close(descriptor)
+        os.unlink(path)
+        raise
+    os.close(descriptor)
 
 
 def _link(temporary: str, path: str) -> None:

@@ -2,7 +2,8 @@
 
 What is guaranteed, on file systems whose `flock`, `rename` and `fsync` keep their promises:
 
-- No reader ever sees part of a file: files are written aside and renamed into place.
+- No reader ever sees part of a file: files are written aside and renamed into place. New chunks
+  are written in place, because nothing refers to their random names before the commit.
 - Of several conditional writers of one key exactly one succeeds. They exclude each other by a
   lock that the kernel releases when its holder dies, however it dies.
 - Once `put_if` has returned, its file survives a power failure; so does everything that was put
@@ -221,11 +222,13 @@ class LocalDriver:
     ) -> None:
         self._write(key, data)
 
-    def _write(self, key: str, data: Any) -> None:
+    def _write(self, key: str, data: Any, *, is_new: bool = False) -> None:
         path = self._path(key)
         STORAGE.debug("write %s in %s", key, self._root)
         with self._named_write(key):
-            self._directory.place(data, path, is_synced=False, may_replace=True)
+            # A file that is there already may be read, so it is replaced as a whole.
+            if not (is_new and self._directory.create(data, path)):
+                self._directory.place(data, path, is_synced=False, may_replace=True)
             if self._is_durable:
                 self._directory.remember(path)
 
@@ -248,6 +251,12 @@ class LocalDriver:
     ) -> None:
         num_bytes = sum(memoryview(data).nbytes for _, data in objects)
         self._each(lambda one: self._write(*one), objects, num_bytes)
+
+    async def put_new(
+        self, objects: Sequence[tuple[str, Any]], *, storage_class: str | None = None
+    ) -> None:
+        num_bytes = sum(memoryview(data).nbytes for _, data in objects)
+        self._each(lambda one: self._write(*one, is_new=True), objects, num_bytes)
 
     async def put_if(
         self,

@@ -138,6 +138,11 @@ class MemoryDriver:
         for key, data in objects:
             await self.put(key, data)
 
+    async def put_new(
+        self, objects: Sequence[tuple[str, Any]], *, storage_class: str | None = None
+    ) -> None:
+        await self.put_many(objects, storage_class=storage_class)
+
     async def put_if(
         self,
         key: str,
