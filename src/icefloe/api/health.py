@@ -19,12 +19,15 @@ from icefloe.storage.run import run_blocking
 from icefloe.storage.spec import Storage
 
 if TYPE_CHECKING:
+    from icefloe.api import maintenance_values
     from icefloe.maintenance import open_damaged, repair, rescue, verify
     from icefloe.maintenance.findings import VerifyReport
+    from icefloe.maintenance.progress import Report
     from icefloe.maintenance.repair import RepairPlan
     from icefloe.maintenance.rescue import RescuePlan
     from icefloe.storage.identity.containers import AnyCredential
 else:
+    maintenance_values = on_demand("icefloe.api.maintenance_values")
     open_damaged = on_demand("icefloe.maintenance.open_damaged")
     repair = on_demand("icefloe.maintenance.repair")
     rescue = on_demand("icefloe.maintenance.rescue")
@@ -42,6 +45,7 @@ class RepositoryHealth(RepositoryHealthAsync):
         virtual_sources: bool = False,
         orphans: bool = True,
         max_findings: int = 1000,
+        progress: Report | None = None,
     ) -> VerifyReport:
         """Check that everything reachable from refs exists, is complete and is consistent.
 
@@ -57,9 +61,11 @@ class RepositoryHealth(RepositoryHealthAsync):
                 enough and is unchanged. The containers have to be authorised.
             orphans: report objects that nothing refers to.
             max_findings: the number of findings of each kind to keep. All are counted.
+            progress: called regularly with a `Progress`. Without it, a terminal shows a bar.
         """
         options = verify.VerifyOptions(read_chunks, virtual_sources, orphans, max_findings)
-        return run_blocking(verify.verify(self.handle, options))
+        with maintenance_values.reporter(progress) as report:
+            return run_blocking(verify.verify(self.handle, options, report))
 
     @staticmethod
     def verify_storage(
@@ -71,6 +77,7 @@ class RepositoryHealth(RepositoryHealthAsync):
         virtual_sources: bool = False,
         orphans: bool = True,
         max_findings: int = 1000,
+        progress: Report | None = None,
     ) -> VerifyReport:
         """`verify` for a repository that may be too damaged to open.
 
@@ -87,7 +94,8 @@ class RepositoryHealth(RepositoryHealthAsync):
             )
         )
         options = verify.VerifyOptions(read_chunks, virtual_sources, orphans, max_findings)
-        return run_blocking(verify.verify(handle, options))
+        with maintenance_values.reporter(progress) as report:
+            return run_blocking(verify.verify(handle, options, report))
 
     def plan_repair(self, *, branch: str = "main", virtual_sources: bool = False) -> RepairPlan:
         """Find the dangling references of a branch, for `run_repair` to drop.

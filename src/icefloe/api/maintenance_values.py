@@ -9,7 +9,6 @@ from datetime import datetime
 
 from icefloe.api.values import to_microseconds
 from icefloe.errors import InvalidInputError
-from icefloe.ids import SnapshotId
 from icefloe.maintenance.collect import Options
 from icefloe.maintenance.deleting import Pace
 from icefloe.maintenance.listing import LISTINGS_AT_ONCE
@@ -53,7 +52,7 @@ def expiration_rules(
         keep_last,
         keep_tagged,
         dict(branches or {}),
-        None if snapshot_ids is None else frozenset(map(SnapshotId.parse, snapshot_ids)),
+        names=None if snapshot_ids is None else frozenset(snapshot_ids),
     )
 
 

@@ -6,14 +6,18 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+
 from icefloe.assets.cache import BoundedCache
 from icefloe.assets.in_flight import InFlight
+from icefloe.assets.stored_objects import LISTINGS_AT_ONCE, StoredObjects, list_folder
 from icefloe.assets.virtual_access import VirtualAccess
 from icefloe.assets.virtual_fetch import VirtualReader
 from icefloe.config.resolved import ResolvedConfig
 from icefloe.errors import ErrorKind, FormatError, SnapshotNotFoundError, StorageError
 from icefloe.format import layout
 from icefloe.format.columns.blobs import Bytes
+from icefloe.format.columns.id_set import IdSet
 from icefloe.format.envelope import WRITER_NAME, FileType
 from icefloe.format.manifest.file import Manifest, decode_manifest
 from icefloe.format.repo_info.file import RepoInfo, decode_repo_info
@@ -306,6 +310,36 @@ class Assets:
 
     async def prepare_manifests(self, snapshot_id: SnapshotId) -> None:
         """Call this before loading manifests of a snapshot that another process has read."""
+
+    # -- which files there are, for maintenance
+
+    @property
+    def folders(self) -> Mapping[str, str]:
+        """The folders of objects that never change, by kind. Objects that refer to others come
+        first."""
+        return layout.KINDS
+
+    async def list_objects(
+        self,
+        kind: str,
+        at_once: int = LISTINGS_AT_ONCE,
+        *,
+        names_only: bool = False,
+        with_foreign: bool = False,
+    ) -> StoredObjects:
+        """The objects of a folder. With `with_foreign`, those that other writers have named are
+        among them, if the generation of the format allows any name."""
+        return await list_folder(self.driver, self.folders[kind], at_once, names_only=names_only)
+
+    def files_of(self, snapshot: Snapshot) -> dict[str, IdSet]:
+        """The files that a loaded snapshot consists of and refers to, as `list_objects` has them,
+        without logs and chunks."""
+        used = IdSet.of(np.concatenate([snapshot.manifest_files.id, snapshot.nodes.manifest_id]))
+        return {"snapshots": IdSet.of_ids([snapshot.id]), "manifests": used}
+
+    def with_chunk_ids(self, manifest: Manifest) -> Manifest:
+        """The manifest with the ids of `list_objects` for all native chunks."""
+        return manifest
 
     # -- writing
 

@@ -6,20 +6,30 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icefloe.assets.assets import Assets, Caches
 from icefloe.assets.cache import BoundedCache
 from icefloe.assets.computed_logs import computed_log
+from icefloe.assets.stored_objects import LISTINGS_AT_ONCE, StoredObjects, list_folder
 from icefloe.config.resolved import ResolvedConfig
 from icefloe.errors import FormatError, SnapshotNotFoundError
 from icefloe.format import layout
 from icefloe.format.columns.blobs import Bytes
+from icefloe.format.columns.id_set import IdSet
 from icefloe.format.envelope import WRITER_NAME
 from icefloe.format.manifest.file import Manifest
 from icefloe.format.snapshot.file import Snapshot
 from icefloe.format.snapshot.nodes import NodeTable
 from icefloe.format.transaction_log import TransactionLog
-from icefloe.ids import ChunkId, ManifestId, SnapshotId, encode_base32, encode_base32_rows
+from icefloe.ids import (
+    ChunkId,
+    ManifestId,
+    SnapshotId,
+    decode_base32_rows,
+    encode_base32,
+    encode_base32_rows,
+)
 from icefloe.legacy.generation import Generation
 from icefloe.legacy.numbered import files
 from icefloe.legacy.numbered.files import Form, form_of
@@ -62,6 +72,8 @@ class NumberedCaches(Caches):
         """The newest known number of a branch."""
         self.placed: BoundedCache[AttributesRef] = BoundedCache(_MAX_CACHED_PLACES)
         """The places of attributes that are already stored, keyed by their JSON."""
+        self.attributes_of: dict[SnapshotId, list[bytes]] = {}
+        """The attributes files of the snapshots that were read or written."""
 
 
 class NumberedAssets(Assets):
@@ -134,6 +146,7 @@ class NumberedAssets(Assets):
         """Read a snapshot file, and the attributes files that it refers to."""
         old, label = await self._old_snapshot(snapshot_id)
         wanted = {raw: self.names.attributes_key(raw) for raw in attribute_files_of(old)}
+        self.caches.attributes_of[snapshot_id] = list(wanted)
         blobs = await self.driver.get_many([(place, None) for place in wanted.values()])
         attributes = {
             raw: files.decode_attributes(blob, self.label(place))
@@ -225,6 +238,40 @@ class NumberedAssets(Assets):
         except SnapshotNotFoundError:
             return None
 
+    # -- which files there are
+
+    @property
+    def folders(self) -> Mapping[str, str]:
+        names = self.names
+        return {
+            "snapshots": names.snapshots,
+            "transaction_logs": names.transactions,
+            "attributes": names.attributes,
+            "manifests": names.manifests,
+            "chunks": names.chunks,
+        }
+
+    async def list_objects(
+        self,
+        kind: str,
+        at_once: int = LISTINGS_AT_ONCE,
+        *,
+        names_only: bool = False,
+        with_foreign: bool = False,
+    ) -> StoredObjects:
+        folder = self.folders[kind]
+        return await list_folder(
+            self.driver, folder, at_once, names_only=names_only, identify=self._identify
+        )
+
+    def _identify(self, listed: NDArray[np.bytes_]) -> tuple[Bytes, NDArray[np.bool_]]:
+        rows, is_id = decode_base32_rows(listed, self.ids.size)
+        return self.ids.shorten(rows), is_id
+
+    def files_of(self, snapshot: Snapshot) -> dict[str, IdSet]:
+        attributes = [self.ids.short(raw) for raw in self.caches.attributes_of[snapshot.id]]
+        return {**super().files_of(snapshot), "attributes": IdSet.of_ids(attributes)}
+
     # -- history
 
     async def history_after(self, snapshot_id: SnapshotId) -> Lineage:
@@ -271,6 +318,7 @@ class NumberedAssets(Assets):
             return ref
 
         old = from_snapshot(snapshot, lineage.shortened(), snapshot.flushed_at, self.ids, place)
+        self.caches.attributes_of[snapshot.id] = attribute_files_of(old)
         made = [
             (self.snapshot_key(snapshot.id), files.encode_snapshot(old, self.caches.form, level))
         ]

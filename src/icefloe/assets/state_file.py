@@ -5,12 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
 
 from icefloe.assets.assets import Assets, Caches
 from icefloe.assets.computed_logs import computed_log
+from icefloe.assets.stored_objects import LISTINGS_AT_ONCE, StoredObjects, by_id, list_folder
 from icefloe.config.resolved import ResolvedConfig
 from icefloe.errors import ErrorKind, SnapshotNotFoundError, StorageError
 from icefloe.format.columns.blobs import Bytes
+from icefloe.format.columns.id_set import IdSet
+from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRefs
 from icefloe.format.manifest.file import ArrayManifest, Manifest
 from icefloe.format.snapshot.file import Snapshot
 from icefloe.format.transaction_log import TransactionLog
@@ -206,6 +213,51 @@ class StateFileAssets(Assets):
         snapshots = [await self.snapshot(key) for key in snapshot_ids]
         return snapshots, [await self.transaction_log(key) for key in log_ids]
 
+    # -- which files there are
+
+    @property
+    def folders(self) -> Mapping[str, str]:
+        return names.KINDS
+
+    async def list_objects(
+        self,
+        kind: str,
+        at_once: int = LISTINGS_AT_ONCE,
+        *,
+        names_only: bool = False,
+        with_foreign: bool = False,
+    ) -> StoredObjects:
+        identify = identify_foreign if with_foreign else identify_own
+        return await list_folder(
+            self.driver,
+            self.folders[kind],
+            at_once,
+            names_only=names_only,
+            identify=partial(identify, kind),
+        )
+
+    def files_of(self, snapshot: Snapshot) -> dict[str, IdSet]:
+        entries = self.caches.state.entries if self.caches.state is not None else {}
+        entry = entries.get(snapshot.id)
+        structure = names.parquet_name(snapshot.id) if entry is None else entry.structure_file
+        inventories = [
+            self.caches.inventories[ManifestId(row.tobytes())].file
+            for row in snapshot.manifest_files.id
+        ]
+        notes = (node.extra for node in snapshot.nodes)
+        attributes = [json.loads(note)[0] for note in notes if note is not None]
+        found = {"snapshots": [structure], "manifests": inventories, "attributes": attributes}
+        return {
+            kind: IdSet.of_ids({names.file_id(self.folders[kind], name) for name in some})
+            for kind, some in found.items()
+        }
+
+    def with_chunk_ids(self, manifest: Manifest) -> Manifest:
+        arrays = tuple(
+            ArrayManifest(array.node_id, _with_chunk_ids(array.refs)) for array in manifest.arrays
+        )
+        return replace(manifest, arrays=arrays)
+
     # -- writing
 
     async def put_metadata_files(self, files: Sequence[tuple[str, bytes]]) -> None:
@@ -274,6 +326,41 @@ class StateFileAssets(Assets):
             manifest_files=manifest_files(new.inventories.values()),
             extra=_extra(next_id, profile),
         ), files
+
+
+def _with_chunk_ids(refs: ChunkRefs) -> ChunkRefs:
+    """Ids also for native chunks in files that are not named by one."""
+    if refs.location is None:
+        return refs
+    rows = np.flatnonzero((refs.kind == ChunkKind.NATIVE) & (refs.location.codes >= 0))
+    if not len(rows):
+        return refs
+    known = np.zeros((len(refs), ChunkId.size), np.uint8)
+    if refs.chunk_id is not None:
+        known[:] = refs.chunk_id
+    keys = [refs.location.get(row) or "" for row in rows.tolist()]
+    ids = b"".join(names.file_id(names.CHUNKS, key) for key in keys)
+    known[rows] = np.frombuffer(ids, np.uint8).reshape(-1, ChunkId.size)
+    return replace(refs, chunk_id=known)
+
+
+def identify_own(kind: str, listed: NDArray[np.bytes_]) -> tuple[Bytes, NDArray[np.bool_]]:
+    """The ids of names that icefloe may have chosen: an id, followed by `.parquet` if the file is
+    no chunk."""
+    if kind == "chunks":
+        return by_id(listed)
+    suffix = names.PARQUET.encode()
+    bare = [name[: -len(suffix)] if name.endswith(suffix) else b"" for name in listed.tolist()]
+    return by_id(np.array(bare, np.bytes_))
+
+
+def identify_foreign(kind: str, listed: NDArray[np.bytes_]) -> tuple[Bytes, NDArray[np.bool_]]:
+    """The ids of all names."""
+    folder = names.KINDS[kind]
+    texts = [name.decode("utf-8", "surrogatepass") for name in listed.tolist()]
+    ids = b"".join(names.file_id(folder, text) for text in texts)
+    rows = np.frombuffer(ids, np.uint8).reshape(-1, ChunkId.size)
+    return rows, np.ones(len(texts), np.bool_)
 
 
 def _extra(next_id: int, profile: Profile) -> bytes:

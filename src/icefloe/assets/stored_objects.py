@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +25,8 @@ class StoredObjects(NamedTuple):
     """By the storage's clock, in microseconds since the epoch; -1 if not asked for yet."""
     strange_names: tuple[str, ...] = ()
     """Names that are not ids. icefloe did not write these objects and ignores them."""
+    name: NDArray[np.bytes_] | None = None
+    """The names of the objects, if they are not the text of their ids."""
 
     def __len__(self) -> int:
         return len(self.id)
@@ -36,15 +39,36 @@ class StoredObjects(NamedTuple):
             self.size_bytes[rows],
             self.created_at[rows],
             self.strange_names,
+            None if self.name is None else self.name[rows],
         )
 
     def all_keys(self) -> list[str]:
         """The key of every object."""
-        return [self.folder + text for text in encode_base32_rows(self.id)]
+        return [self.folder + text for text in self.texts()]
+
+    def texts(self) -> list[str]:
+        """The name of every object."""
+        if self.name is None:
+            return list(encode_base32_rows(self.id))
+        return [name.decode("utf-8", "surrogatepass") for name in self.name.tolist()]
+
+
+Identify = Callable[[NDArray[np.bytes_]], tuple[Bytes, NDArray[np.bool_]]]
+"""From names to the ids of those that have one, and which these are."""
+
+
+def by_id(names: NDArray[np.bytes_]) -> tuple[Bytes, NDArray[np.bool_]]:
+    """The ids of names that are the text of an id."""
+    return decode_base32_rows(names, ObjectId.size)
 
 
 async def list_folder(
-    driver: Driver, folder: str, at_once: int = LISTINGS_AT_ONCE, *, names_only: bool = False
+    driver: Driver,
+    folder: str,
+    at_once: int = LISTINGS_AT_ONCE,
+    *,
+    names_only: bool = False,
+    identify: Identify = by_id,
 ) -> StoredObjects:
     """Every object of a folder whose objects are named by ids.
 
@@ -53,14 +77,17 @@ async def list_folder(
     """
     ids: list[Bytes] = [np.empty((0, ObjectId.size), np.uint8)]
     size, created = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    names: list[NDArray[np.bytes_]] = [np.empty(0, np.bytes_)]
     strange: list[str] = []
     for page in await driver.list_pages(folder, at_once, names_only=names_only):
         if not len(page.name):
             continue
-        rows, is_id = decode_base32_rows(page.name, ObjectId.size)
+        rows, is_id = identify(page.name)
         ids.append(rows)
         size.append(page.size_bytes[is_id])
         created.append(page.created_at[is_id])
+        if identify is not by_id:
+            names.append(page.name[is_id])
         strange += [name.decode("utf-8", "replace") for name in page.name[~is_id].tolist()]
     return StoredObjects(
         folder,
@@ -68,6 +95,7 @@ async def list_folder(
         np.concatenate(size),
         np.concatenate(created),
         tuple(strange),
+        None if identify is by_id else np.concatenate(names),
     )
 
 
@@ -80,5 +108,8 @@ async def with_times(driver: Driver, objects: StoredObjects) -> StoredObjects:
     found = await driver.head_many(asked.all_keys())
     size, created = objects.size_bytes.copy(), objects.created_at.copy()
     size[is_unknown], created[is_unknown] = found.size_bytes, found.created_at
-    known = StoredObjects(objects.folder, objects.id, size, created, objects.strange_names)
+    # `_replace` counts fields by `len`, which here is the number of rows.
+    known = StoredObjects(
+        objects.folder, objects.id, size, created, objects.strange_names, objects.name
+    )
     return known.take(created >= 0)

@@ -19,6 +19,15 @@ COLLECTED = "icefloe/collected.json"
 """Up to when objects may have been collected; see `icefloe.repo.fence`."""
 OVERWRITTEN = "overwritten/"
 
+KINDS = {
+    "snapshots": SNAPSHOTS,
+    "transaction_logs": TRANSACTIONS,
+    "manifests": MANIFESTS,
+    "chunks": CHUNKS,
+}
+"""The folders of objects that are named by ids, in the order in which a collection deletes them:
+an object is deleted after everything that refers to it."""
+
 # Backups count down from 3000-01-01, so that a listing shows the newest first.
 _BACKUP_EPOCH_MS = 32503680000000
 

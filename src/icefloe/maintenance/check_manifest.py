@@ -95,6 +95,18 @@ def check_manifest_file(
         return broken(FindingKind.DAMAGED_MANIFEST, error.message)
     if manifest.id != manifest_id:
         return broken(FindingKind.WRONG_MANIFEST_ID, f"the file says it is {manifest.id}")
+    return check_decoded_manifest(manifest, key, entries, uses)
+
+
+def check_decoded_manifest(
+    manifest: Manifest, key: str, entries: Iterable[ListedFile], uses: Sequence[Use]
+) -> CheckedManifest:
+    """Compare a manifest with the snapshots that list it."""
+    found: list[Finding] = []
+
+    def note(kind: FindingKind, detail: str, path: str = "") -> None:
+        found.append(Finding.of(kind, key, detail, path))
+
     for number in sorted({entry.num_chunk_refs for entry in entries} - {manifest.num_chunk_refs}):
         detail = f"it has {manifest.num_chunk_refs:,} references, a snapshot says {number:,}"
         note(FindingKind.WRONG_REF_COUNT, detail)

@@ -79,8 +79,17 @@ def check_snapshot_file(
     if snapshot.id != snapshot_id:
         note(FindingKind.WRONG_SNAPSHOT_ID, f"the file says it is {snapshot.id}")
         return CheckedSnapshot(None, found)
-    for kind, detail in order:
-        note(kind, detail)
+    found += [Finding.of(kind, key, detail) for kind, detail in order]
+    return CheckedSnapshot(snapshot, found + check_decoded(snapshot, key, info))
+
+
+def check_decoded(snapshot: Snapshot, key: str, info: SnapshotInfo | None) -> list[Finding]:
+    """Check a decoded snapshot against itself and the entry that lists it."""
+    found: list[Finding] = []
+
+    def note(kind: FindingKind, detail: str, path: str = "") -> None:
+        found.append(Finding.of(kind, key, detail, path))
+
     if info is not None:
         for name in ("flushed_at", "message", "metadata"):
             mine, theirs = getattr(snapshot, name), getattr(info, name)
@@ -90,7 +99,7 @@ def check_snapshot_file(
     for kind, detail, path in _check_nodes(snapshot.nodes):
         note(kind, detail, path)
     _check_manifests(snapshot, note)
-    return CheckedSnapshot(snapshot, found)
+    return found
 
 
 def _stored_order(data: Readable, key: str) -> Iterator[tuple[FindingKind, str]]:

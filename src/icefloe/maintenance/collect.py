@@ -15,6 +15,7 @@ This order makes it safe with concurrent writers:
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,10 +42,8 @@ from icefloe.maintenance.garbage import (
     newest_before,
 )
 from icefloe.maintenance.listing import (
-    KINDS,
     LISTINGS_AT_ONCE,
     StoredObjects,
-    list_folder,
     with_times,
 )
 from icefloe.maintenance.live import DEFAULT_LIMITS, GrowingIdSet, Limits
@@ -52,13 +51,20 @@ from icefloe.maintenance.progress import Reporter
 from icefloe.maintenance.retention import plan_collection, without
 from icefloe.maintenance.summary import GCSummary
 from icefloe.observe import MAINTENANCE, observed
+from icefloe.on_demand import on_demand
 from icefloe.repo import fence
 from icefloe.repo.families.spec1 import refs as refs_v1
 from icefloe.repo.families.spec2.checks import require_online
 from icefloe.repo.families.spec2.update import Changed, update_repo
 from icefloe.repo.handle import RepoHandle
 
-_TRIES = 100
+if TYPE_CHECKING:
+    from icefloe.format.snapshot.file import Snapshot
+    from icefloe.maintenance import collect_older
+else:
+    collect_older = on_demand("icefloe.maintenance.collect_older")
+
+TRIES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +81,7 @@ class Options:
 @observed("plan_garbage", MAINTENANCE)
 async def plan_garbage(handle: RepoHandle, options: Options, report: Reporter) -> GarbagePlan:
     """The plan of what a collection would delete now. Changes nothing."""
-    collection = Collection(handle, options, report)
+    collection = _collection(handle, options, report)
     await collection.look()
     return await collection.plan()
 
@@ -85,7 +91,7 @@ async def collect_garbage(
     handle: RepoHandle, options: Options, report: Reporter, *, dry_run: bool = False
 ) -> GCSummary:
     """Delete old objects that are not in use."""
-    collection = Collection(handle, options, report)
+    collection = _collection(handle, options, report)
     await collection.look()
     if dry_run:
         return would_delete((await collection.plan()).objects)
@@ -101,10 +107,16 @@ async def run_plan(
         raise InvalidInputError(
             f"the plan is for the repository in {plan.url}, this one is in {handle.storage.url}"
         )
-    collection = Collection(handle, replace(options, older_than=plan.older_than), report)
+    collection = _collection(handle, replace(options, older_than=plan.older_than), report)
     await collection.look()
     collection.stored = among(collection.stored, plan)
     return await collection.run()
+
+
+def _collection(handle: RepoHandle, options: Options, report: Reporter) -> Collection:
+    if handle.family.has_spec_folders:
+        return Collection(handle, options, report)
+    return collect_older.collection_of(handle, options, report)
 
 
 class Collection:
@@ -116,12 +128,11 @@ class Collection:
         self.report = report
         self.stored: dict[str, StoredObjects] = {}
         self.walked = IdSet.of_ids(())
-        self._manifests = IdSet.of_ids(())
-        self._chunks = GrowingIdSet()
+        self.manifests = IdSet.of_ids(())
+        self.chunks = GrowingIdSet()
 
     async def require_open(self) -> None:
         """Refuse a repository that takes no writes."""
-        live.require_spec_1_or_2(self.handle, "garbage collection")
         self.handle.require_writable()
         if self.handle.family.has_repo_object:
             require_online((await self.handle.assets.repo_object()).info)
@@ -129,13 +140,10 @@ class Collection:
     async def look(self) -> None:
         """List everything."""
         await self.require_open()
-        for kind, folder in KINDS.items():
-            self.stored[kind] = await list_folder(
-                self.handle.driver,
-                folder,
-                self.options.listings_at_once,
-                names_only=kind == "chunks",
-            )
+        assets, at_once = self.handle.assets, self.options.listings_at_once
+        for kind in assets.folders:
+            is_chunk = kind == "chunks"
+            self.stored[kind] = await assets.list_objects(kind, at_once, names_only=is_chunk)
             self.report.tell("listing", sum(map(len, self.stored.values())))
 
     async def plan(self) -> GarbagePlan:
@@ -155,11 +163,15 @@ class Collection:
         await self._decide_and_narrow()
         bound = newest_before(self.stored, self.options.older_than)
         if bound:
-            await fence.raise_fence(self.handle, bound)
+            await self.raise_fence(bound)
         in_use = await self.publish()
         garbage = find_garbage(self.stored, in_use, self.options.older_than)
         self.handle.assets.caches.clear()
         return await delete_objects(self.handle.driver, garbage, self.options.pace, self.report)
+
+    async def raise_fence(self, bound: int) -> None:
+        """Tell writers that unreferenced objects stored before `bound` may be deleted."""
+        await fence.raise_fence(self.handle, bound)
 
     async def _decide_and_narrow(self) -> tuple[InUse, int]:
         """Decide for now, and leave chunks out of the listing that are in use."""
@@ -193,19 +205,23 @@ class Collection:
         if not new.size:
             return
         handle, limits = self.handle, self.options.limits
-        files = await live.manifest_files(handle, new, limits)
-        files = files.take(np.flatnonzero(~self._manifests.contains(files.id)))
+        files = await live.manifest_files(handle, new, limits, self.note_files)
+        files = files.take(np.flatnonzero(~self.manifests.contains(files.id)))
         total = len(files)
         done = 0
         async for manifest in live.each_manifest(handle, files, limits):
-            self._chunks.add(manifest.native_chunk_ids())
+            self.chunks.add(manifest.native_chunk_ids())
             done += 1
             self.report.tell("reading manifests", done, total)
-        self._manifests = IdSet.union([self._manifests, IdSet.of(files.id)])
+        self.manifests = IdSet.union([self.manifests, IdSet.of(files.id)])
         self.walked = IdSet.union([self.walked, new])
 
+    def note_files(self, snapshot: Snapshot) -> None:
+        """Record files of a snapshot that are found in no other way."""
+        return
+
     def _in_use(self, snapshots: IdSet, logs: IdSet) -> InUse:
-        return InUse(snapshots, logs, self._manifests, self._chunks.finish())
+        return InUse(snapshots, logs, self.manifests, self.chunks.finish())
 
     # -- version 2
 
@@ -221,7 +237,7 @@ class Collection:
         return without(info.snapshots, plan.released, plan.parents), len(plan.released)
 
     async def _walk_to_the_end(self) -> tuple[InUse, int]:
-        for _ in range(_TRIES):
+        for _ in range(TRIES):
             table, num_gone = self._decide((await self.handle.assets.repo_object()).info)
             try:
                 await self.walk(IdSet.of(table.id))
@@ -229,7 +245,7 @@ class Collection:
                 await self._require_change(error, table)
                 continue
             return self._in_use_of(table), num_gone
-        raise _moved_too_often()
+        raise moved_too_often()
 
     async def _require_change(
         self, error: StorageError | SnapshotNotFoundError, table: SnapshotTable
@@ -253,18 +269,18 @@ class Collection:
         def change(info: RepoInfo) -> Changed:
             table, _ = self._decide(info)
             if IdSet.of(table.id).minus(self.walked).size:
-                raise _NotWalkedError
+                raise NotWalkedError
             final[:] = [table]
             return replace(info, snapshots=table), UpdateKind.GC_RAN, {}
 
-        for _ in range(_TRIES):
+        for _ in range(TRIES):
             await self._walk_to_the_end()
             try:
                 await update_repo(self.handle, change)
-            except _NotWalkedError:
+            except NotWalkedError:
                 continue
             return self._in_use_of(final[0])
-        raise _moved_too_often()
+        raise moved_too_often()
 
     # -- version 1
 
@@ -272,7 +288,7 @@ class Collection:
         """Give every branch file a new version, so that a commit that has not seen the fence cannot
         move the branch. A branch that has moved is walked and tried again."""
         touched: dict[str, SnapshotId] = {}
-        for _ in range(_TRIES):
+        for _ in range(TRIES):
             tips = await live.ref_tips(self.handle)
             reached = await live.reachable_snapshots(self.handle, tips.values())
             await self.walk(reached)
@@ -287,16 +303,17 @@ class Collection:
                 # Tags never move, so no writer has to be stopped.
                 if kind == "tag" or await refs_v1.touch_branch(self.handle, bare, tip):
                     touched[name] = tip
-        raise _moved_too_often()
+        raise moved_too_often()
 
 
-class _NotWalkedError(Exception):
+class NotWalkedError(Exception):
     """A concurrent commit succeeded. The objects it uses are not known yet."""
 
 
-def _moved_too_often() -> ConflictError:
+def moved_too_often() -> ConflictError:
+    """The error when writers were faster at every attempt."""
     return ConflictError(
-        message=f"the repository changed at each of {_TRIES} attempts to collect; try again when "
+        message=f"the repository changed at each of {TRIES} attempts to collect; try again when "
         "fewer writers are active",
         kind=ErrorKind.UPDATE_ATTEMPTS_EXHAUSTED,
     )

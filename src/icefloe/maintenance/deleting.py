@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from icefloe.errors import ErrorKind, StorageError
-from icefloe.maintenance.listing import KINDS, StoredObjects
+from icefloe.maintenance.listing import StoredObjects
 from icefloe.maintenance.progress import Reporter
 from icefloe.maintenance.summary import GCSummary
 from icefloe.storage.driver import Driver
@@ -101,9 +101,9 @@ async def delete_objects(
     summary = GCSummary()
     run = _Deleting(driver, pace, summary, report)
     is_well = True
-    for kind in KINDS:
+    for kind, each in objects.items():
         if is_well:
-            is_well = await run.delete(kind, objects[kind])
+            is_well = await run.delete(kind, each)
         else:
             summary.skipped_phases.append(kind)
     return summary

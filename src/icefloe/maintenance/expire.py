@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from icefloe.format.repo_info.file import RepoInfo, UpdateKind
 from icefloe.format.repo_info.snapshots import SnapshotTable
@@ -17,10 +18,16 @@ from icefloe.maintenance.retention import (
     without,
 )
 from icefloe.observe import MAINTENANCE, observed
+from icefloe.on_demand import on_demand
 from icefloe.repo.families.spec1.refs import require_not_migrated
 from icefloe.repo.families.spec2.checks import require_online
 from icefloe.repo.families.spec2.update import Changed, update_repo
 from icefloe.repo.handle import RepoHandle
+
+if TYPE_CHECKING:
+    from icefloe.maintenance import expire_older
+else:
+    expire_older = on_demand("icefloe.maintenance.expire_older")
 
 
 def history_of(info: RepoInfo) -> SnapshotLines:
@@ -33,8 +40,11 @@ async def expire_snapshots(
     handle: RepoHandle, rules: Rules, *, dry_run: bool = False
 ) -> set[SnapshotId]:
     """Remove snapshots from the history. Returns their ids."""
-    live.require_spec_1_or_2(handle, "expiration")
     handle.require_writable()
+    if rules.names is not None:
+        rules = replace(rules, ids=frozenset(map(handle.snapshot_id, rules.names)))
+    if not handle.family.has_spec_folders:
+        return await expire_older.expire_older(handle, rules, dry_run=dry_run)
     if not handle.family.has_repo_object:
         return await _expire_v1(handle, rules, dry_run=dry_run)
     if dry_run:

@@ -15,11 +15,12 @@ import numpy as np
 
 from icefloe.errors import FormatError
 from icefloe.format.columns.id_set import IdSet
-from icefloe.maintenance.listing import KINDS, StoredObjects
+from icefloe.maintenance.listing import StoredObjects
 
 REASONS = {
     "snapshots": "no branch or tag leads to them",
     "transaction_logs": "nothing needs them to tell what changed",
+    "attributes": "no snapshot that stays uses them",
     "manifests": "no snapshot that stays uses them",
     "chunks": "no manifest that stays refers to them",
 }
@@ -33,6 +34,8 @@ class InUse(NamedTuple):
     transaction_logs: IdSet
     manifests: IdSet
     chunks: IdSet
+    attributes: IdSet = IdSet.of_ids(())
+    """Only generations before spec version 1 have such files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,8 @@ class GarbagePlan:
     older_than: int
     """Objects stored at or after this time stay, in microseconds since the epoch."""
     objects: Mapping[str, StoredObjects]
-    """By kind: `snapshots`, `transaction_logs`, `manifests`, `chunks`."""
+    """By kind: `snapshots`, `transaction_logs`, `manifests`, `chunks`; before spec version 1 also
+    `attributes`."""
     num_forgotten: int = 0
     """The number of snapshots that are removed from the repository's list. Other deleted snapshots
     were never listed: they were left by failed commits, forks and tasks."""
@@ -57,12 +61,12 @@ class GarbagePlan:
 
     def num_objects(self, kind: str | None = None) -> int:
         """The number of objects to delete, of one kind or of all."""
-        kinds = KINDS if kind is None else [kind]
+        kinds = self.objects if kind is None else [kind]
         return sum(len(self.objects[each]) for each in kinds)
 
     def num_bytes(self, kind: str | None = None) -> int:
         """The bytes of the objects to delete."""
-        kinds = KINDS if kind is None else [kind]
+        kinds = self.objects if kind is None else [kind]
         return sum(int(self.objects[each].size_bytes.sum()) for each in kinds)
 
     def keys(self, kind: str) -> list[str]:
@@ -72,7 +76,7 @@ class GarbagePlan:
     def __str__(self) -> str:
         times = f"stored before {_time(self.older_than)} (looked at {_time(self.made_at)})"
         lines = [f"Garbage in {self.url}, {times}:"]
-        for kind in KINDS:
+        for kind in self.objects:
             number, size = self.num_objects(kind), self.num_bytes(kind)
             name = kind.replace("_", " ")
             lines.append(f"  {name:<17}{number:>10,}{_size(size):>12}   {REASONS[kind]}")
@@ -94,13 +98,15 @@ class GarbagePlan:
             "older_than": self.older_than,
             "num_forgotten": self.num_forgotten,
             "num_strange": self.num_strange,
+            "folders": {kind: found.folder for kind, found in self.objects.items()},
         }
         columns: dict[str, Any] = {"header": np.array(json.dumps(header))}
-        for kind in KINDS:
-            found = self.objects[kind]
+        for kind, found in self.objects.items():
             columns[f"{kind}.id"] = found.id
             columns[f"{kind}.size_bytes"] = found.size_bytes
             columns[f"{kind}.created_at"] = found.created_at
+            if found.name is not None:
+                columns[f"{kind}.name"] = found.name
         buffer = io.BytesIO()
         np.savez_compressed(buffer, allow_pickle=False, **columns)
         Path(path).write_bytes(buffer.getvalue())
@@ -119,8 +125,9 @@ class GarbagePlan:
                         columns[f"{kind}.id"].reshape(-1, 12),
                         columns[f"{kind}.size_bytes"],
                         columns[f"{kind}.created_at"],
+                        name=columns.get(f"{kind}.name"),
                     )
-                    for kind, folder in KINDS.items()
+                    for kind, folder in header.pop("folders").items()
                 }
         except (ValueError, KeyError, EOFError) as error:
             raise FormatError(f"{path}: not a plan of a garbage collection ({error})") from error

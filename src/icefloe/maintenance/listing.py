@@ -12,11 +12,4 @@ from icefloe.format import layout
 
 __all__ = ["KINDS", "LISTINGS_AT_ONCE", "StoredObjects", "list_folder", "with_times"]
 
-KINDS = {
-    "snapshots": layout.SNAPSHOTS,
-    "transaction_logs": layout.TRANSACTIONS,
-    "manifests": layout.MANIFESTS,
-    "chunks": layout.CHUNKS,
-}
-"""The folders of objects that are named by ids, in the order in which a collection deletes them:
-an object is deleted after everything that refers to it."""
+KINDS = layout.KINDS

@@ -7,7 +7,7 @@ walk with an error that names it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +27,7 @@ from icefloe.storage.driver import Driver, Span
 SNAPSHOTS_AT_ONCE = 50
 MANIFEST_BYTES_AT_ONCE = 64 << 20
 MANIFESTS_AT_ONCE = 500
+_OLDER_MANIFESTS_AT_ONCE = 16
 _IDS_AT_ONCE = 1 << 18
 
 
@@ -63,6 +64,9 @@ async def ref_tips(handle: RepoHandle) -> dict[str, SnapshotId]:
 
 async def reachable_snapshots(handle: RepoHandle, tips: Iterable[SnapshotId]) -> IdSet:
     """These snapshots and all their ancestors."""
+    if not handle.family.has_spec_folders:
+        found = await handle.family.stored_history(handle, tips)
+        return IdSet.of_ids([one.id for one in found])
     if handle.family.has_repo_object:
         table = (await handle.assets.repo_object()).info.snapshots
         return IdSet.of(table.id[table.lines([table.row(tip) for tip in tips])])
@@ -107,6 +111,10 @@ async def each_snapshot(
     handle: RepoHandle, ids: IdSet, limits: Limits = DEFAULT_LIMITS
 ) -> AsyncIterator[Snapshot]:
     """Decoded snapshots, one by one."""
+    if not handle.family.has_spec_folders:
+        for row in ids.rows:
+            yield await handle.assets.load_snapshot(SnapshotId(row.tobytes()))
+        return
     step = limits.snapshots_at_once
     for first in range(0, ids.size, step):
         wanted = [SnapshotId(row.tobytes()) for row in ids.rows[first : first + step]]
@@ -118,9 +126,12 @@ async def each_snapshot(
 
 
 async def manifest_files(
-    handle: RepoHandle, snapshots: IdSet, limits: Limits = DEFAULT_LIMITS
+    handle: RepoHandle,
+    snapshots: IdSet,
+    limits: Limits = DEFAULT_LIMITS,
+    note: Callable[[Snapshot], None] | None = None,
 ) -> ManifestFiles:
-    """The distinct manifest files of many snapshots, ascending by id.
+    """The distinct manifest files of many snapshots, ascending by id. `note` gets each snapshot.
 
     These include files that nodes refer to but the snapshot does not list. The size of such a file
     is 0, which means unknown.
@@ -129,6 +140,8 @@ async def manifest_files(
     nodes: list[ManifestFiles] = []
     num_waiting = num_distinct = 0
     async for snapshot in each_snapshot(handle, snapshots, limits):
+        if note is not None:
+            note(snapshot)
         listed.append(snapshot.manifest_files)
         nodes.append(_files_of_nodes(snapshot))
         num_waiting += len(listed[-1]) + len(nodes[-1])
@@ -160,6 +173,13 @@ async def each_manifest(
     handle: RepoHandle, files: ManifestFiles, limits: Limits = DEFAULT_LIMITS
 ) -> AsyncIterator[Manifest]:
     """Decoded manifests, one by one. Several are fetched at once, within the limits."""
+    if not handle.family.has_spec_folders:
+        for first in range(0, len(files), _OLDER_MANIFESTS_AT_ONCE):
+            rows = files.id[first : first + _OLDER_MANIFESTS_AT_ONCE]
+            of_unknown_size = [(ManifestId(row.tobytes()), 0) for row in rows]
+            for loaded in await handle.assets.load_manifests(of_unknown_size):
+                yield handle.assets.with_chunk_ids(loaded)
+        return
     for first, last in _batches(files, limits):
         ids = [ManifestId(row.tobytes()) for row in files.id[first:last]]
         keys = [layout.manifest_key(one) for one in ids]

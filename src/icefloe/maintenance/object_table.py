@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -22,10 +22,14 @@ _NOBODY = -1
 class ObjectTable:
     """The objects of one folder, ascending by id, with their size and the end of their last use."""
 
-    def __init__(self, found: StoredObjects) -> None:
+    def __init__(self, found: StoredObjects, spell: Callable[[bytes], str] | None = None) -> None:
+        """`spell` has the names of objects that are not in the listing, if they are not the text
+        of their ids."""
         keys = np.ascontiguousarray(found.id).view("S12").reshape(-1)
         order = np.argsort(keys, kind="stable")
         self.folder = found.folder
+        self._name = None if found.name is None else found.name[order]
+        self._spell = spell
         self.id: Bytes = found.id[order]
         self.size_bytes = found.size_bytes[order]
         self.is_used = np.zeros(len(order), np.bool_)
@@ -129,7 +133,7 @@ class ObjectTable:
             (
                 (key, missing_detail(reach), self._lost[int(part[row])][2])
                 for key, reach, row in zip(
-                    _texts(self.folder, distinct), farthest.tolist(), first.tolist(), strict=True
+                    self._lost_keys(distinct), farthest.tolist(), first.tolist(), strict=True
                 )
             ),
         )
@@ -149,7 +153,16 @@ class ObjectTable:
         )
 
     def _keys_of(self, rows: NDArray[np.int64]) -> Iterator[str]:
-        return _texts(self.folder, self.id[rows])
+        if self._name is None:
+            return _texts(self.folder, self.id[rows])
+        listed = (name.decode("utf-8", "replace") for name in self._name[rows].tolist())
+        return (self.folder + name for name in listed)
+
+    def _lost_keys(self, ids: Bytes) -> Iterator[str]:
+        spell = self._spell
+        if spell is None:
+            return _texts(self.folder, ids)
+        return (self.folder + spell(row.tobytes()) for row in ids)
 
 
 def length_detail(size: int, end: int) -> str:

@@ -14,9 +14,8 @@ from zarr.core.buffer import Buffer, default_buffer_prototype
 from zarr.storage import MemoryStore
 
 from icefloe.errors import IcechunkError, StorageError
-from icefloe.format import layout
 from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
-from icefloe.ids import ChunkId, NodeId
+from icefloe.ids import NodeId
 from icefloe.maintenance.findings import Finding, FindingKind
 from icefloe.maintenance.object_table import ObjectTable
 from icefloe.repo.handle import RepoHandle
@@ -76,7 +75,7 @@ async def read_and_decode(
     for rows in _slices(refs):
         some = [refs.row(row) for row in rows]
         for row, ref, data in zip(rows, some, await fetch_all(handle, some), strict=True):
-            key = _key(ref, node_id)
+            key = _key(handle, ref, node_id)
             index = tuple(refs.index[row].tolist())
             if isinstance(data, IcechunkError):
                 detail = f"chunk {index}: {data.message}"
@@ -110,7 +109,7 @@ async def fetch_all(handle: RepoHandle, refs: Sequence[ChunkRef]) -> list[Readab
     outcomes: dict[int, Readable | IcechunkError] = {}
     native = [at for at, ref in enumerate(refs) if ref.kind == ChunkKind.NATIVE]
     virtual = [at for at, ref in enumerate(refs) if ref.kind == ChunkKind.VIRTUAL]
-    wanted = [_span(refs[at]) for at in native]
+    wanted = [_span(handle, refs[at]) for at in native]
     try:
         outcomes.update(zip(native, await handle.driver.get_many(wanted), strict=True))
     except StorageError:  # one of them failed; read them one by one
@@ -124,14 +123,20 @@ async def fetch_all(handle: RepoHandle, refs: Sequence[ChunkRef]) -> list[Readab
     return [outcomes.get(at, ref.inline or b"") for at, ref in enumerate(refs)]
 
 
-def _span(ref: ChunkRef) -> tuple[str, Span]:
+def _span(handle: RepoHandle, ref: ChunkRef) -> tuple[str, Span]:
+    return _stored_key(handle, ref), Span(ref.offset, ref.length)
+
+
+def _stored_key(handle: RepoHandle, ref: ChunkRef) -> str:
+    if ref.location is not None:  # a file that is not named by an id
+        return ref.location
     assert ref.chunk_id is not None
-    return layout.chunk_key(ref.chunk_id), Span(ref.offset, ref.length)
+    return handle.assets.chunk_key(ref.chunk_id)
 
 
-def _key(ref: ChunkRef, node_id: NodeId) -> str:
+def _key(handle: RepoHandle, ref: ChunkRef, node_id: NodeId) -> str:
     if ref.kind == ChunkKind.NATIVE:
-        return layout.chunk_key(ChunkId(ref.chunk_id or b""))
+        return _stored_key(handle, ref)
     return ref.location or f"inline chunk of node {node_id}"
 
 

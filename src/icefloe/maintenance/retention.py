@@ -64,11 +64,14 @@ class Rules:
     keep_tagged: bool = False
     branches: Mapping[str, Keep] = field(default_factory=dict)
     ids: frozenset[SnapshotId] | None = None
+    names: frozenset[str] | None = None
+    """The texts of `ids`, before the family of the repository has parsed them."""
 
     @property
     def is_plain(self) -> bool:
         """Whether only options of Icechunk are used."""
-        return not (self.keep_last or self.keep_tagged or self.branches or self.ids is not None)
+        has_ids = self.ids is not None or self.names is not None
+        return not (self.keep_last or self.keep_tagged or self.branches or has_ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +101,8 @@ def plan_expiration(history: SnapshotLines, rules: Rules) -> Expiration:
         _named(history, rules) if rules.ids is not None else _old(history, rules)
     )
     protected = np.zeros(len(table), np.bool_)
-    protected[table.row(history.branches[MAIN])] = True
+    if MAIN in history.branches:  # other writers of document 003 may have no such branch
+        protected[table.row(history.branches[MAIN])] = True
     if not rules.delete_expired_branches:
         protected[history.tip_rows(history.branches.values())] = True
     if not rules.delete_expired_tags:

@@ -26,7 +26,6 @@ async def chunk_storage_stats(
     A native chunk counts once, however many manifests refer to it, and so does a virtual one;
     chunks of a packed object count each. Inline bytes count in every manifest that holds them.
     """
-    live.require_spec_1_or_2(handle, "counting the bytes of chunks")
     tips = await live.ref_tips(handle)
     snapshots = await live.reachable_snapshots(handle, tips.values())
     files = await live.manifest_files(handle, snapshots, limits)

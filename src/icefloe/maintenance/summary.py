@@ -19,7 +19,7 @@ class GCSummary(Shown):
     manifests_deleted: int = 0
     snapshots_deleted: int = 0
     attributes_deleted: int = 0
-    """Always 0: there are no such files."""
+    """Only generations before spec version 1 have such files."""
     transaction_logs_deleted: int = 0
     objects_failed_to_delete: int = 0
     """Objects of requests that failed. The next run deletes them."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
@@ -31,12 +31,19 @@ from icefloe.maintenance.check_sources import SourceTable, check_sources
 from icefloe.maintenance.findings import DEFAULT_KEPT, FindingKind, FindingLog, VerifyReport
 from icefloe.maintenance.growing_table import GrowingTable
 from icefloe.maintenance.listing import StoredObjects, list_folder
-from icefloe.maintenance.live import require_spec_1_or_2
 from icefloe.maintenance.object_table import ObjectTable
+from icefloe.maintenance.progress import Reporter
 from icefloe.maintenance.read_chunks import UnreadChunks, read_and_decode
 from icefloe.observe import MAINTENANCE, observed
+from icefloe.on_demand import on_demand
 from icefloe.records import record
 from icefloe.repo.handle import RepoHandle
+
+if TYPE_CHECKING:
+    from icefloe.format.manifest.file import Manifest
+    from icefloe.maintenance import verify_older
+else:
+    verify_older = on_demand("icefloe.maintenance.verify_older")
 
 FILES_AT_ONCE = 64
 BYTES_AT_ONCE = 64 << 20
@@ -53,12 +60,13 @@ class VerifyOptions:
 
 
 @record()
-class _State:
+class Verification:
     """The state of a verification."""
 
     handle: RepoHandle
     options: VerifyOptions
     log: FindingLog
+    report: Reporter
     checked: Counter[str] = field(default_factory=Counter)
 
 
@@ -75,10 +83,11 @@ class Listed(NamedTuple):
 
 
 @observed("verify", MAINTENANCE)
-async def verify(handle: RepoHandle, options: VerifyOptions) -> VerifyReport:
+async def verify(handle: RepoHandle, options: VerifyOptions, report: Reporter) -> VerifyReport:
     """Check everything that is reachable from the refs of a repository."""
-    require_spec_1_or_2(handle, "verification")
-    state = _State(handle, options, FindingLog(max(1, options.max_findings)))
+    state = Verification(handle, options, FindingLog(max(1, options.max_findings)), report)
+    if not handle.family.has_spec_folders:
+        return await verify_older.verify_older(state)
     history = await read_history(handle, state.log)
     listed = await _list_all(handle, state)
     if history.is_lost:  # the snapshots in use are unknown
@@ -95,20 +104,21 @@ async def verify(handle: RepoHandle, options: VerifyOptions) -> VerifyReport:
         state.checked["references"] += checked.manifest.num_chunk_refs
         sources.add(checked.sources)
         if options.read_chunks:
-            await _read_chunks(state, checked, users, unread, listed.chunks)
+            await read_chunks(state, checked.manifest, users, unread, listed.chunks)
     listed.chunks.note_problems(state.log)
-    await _check_sources(state, sources)
+    await check_all_sources(state, sources)
     if options.orphans:
         for table in listed:
             table.note_orphans(state.log)
     return VerifyReport.of(state.log, state.checked)
 
 
-async def _list_all(handle: RepoHandle, state: _State) -> Listed:
+async def _list_all(handle: RepoHandle, state: Verification) -> Listed:
     tables = []
     for folder in (layout.SNAPSHOTS, layout.TRANSACTIONS, layout.MANIFESTS, layout.CHUNKS):
         found = await list_folder(handle.driver, folder)
         state.checked["objects"] += len(found)
+        state.report.tell("listing", state.checked["objects"])
         note_strange(state.log, found)
         tables.append(ObjectTable(found))
     return Listed(*tables)
@@ -124,11 +134,13 @@ def note_strange(log: FindingLog, found: StoredObjects) -> None:
 
 
 async def _check_snapshots(
-    state: _State, history: History, listed: Listed
+    state: Verification, history: History, listed: Listed
 ) -> tuple[pa.Table, pa.Table]:
     """Check snapshots with their logs. Returns the manifests they use and list."""
     uses, entries = GrowingTable(USES), GrowingTable(ENTRIES)
-    for first in range(0, len(history.snapshots), FILES_AT_ONCE):
+    total = len(history.snapshots)
+    for first in range(0, total, FILES_AT_ONCE):
+        state.report.tell("reading snapshots", first, total)
         batch = history.snapshots[first : first + FILES_AT_ONCE]
         keys = [layout.snapshot_key(one) for one in batch if listed.snapshots.mark(one)]
         keys += [layout.transaction_log_key(one) for one in batch if listed.logs.mark(one)]
@@ -156,11 +168,13 @@ async def _check_snapshots(
 
 
 async def _checked_manifests(
-    state: _State, listed: Listed, uses: pa.Table, entries: pa.Table
+    state: Verification, listed: Listed, uses: pa.Table, entries: pa.Table
 ) -> AsyncIterator[tuple[CheckedManifest, list[Use]]]:
     """Check every manifest, ascending by id."""
-    manifests = listed.manifests
+    manifests, done = listed.manifests, 0
     for batch in _manifest_batches(manifests, uses, entries):
+        state.report.tell("reading manifests", done, len(manifests))
+        done += len(batch)
         keys = [layout.manifest_key(one.id) for one in batch if manifests.mark(one.id)]
         found = dict(zip(keys, await get_all(state.handle, keys), strict=True))
         for one in batch:
@@ -183,15 +197,15 @@ def _manifest_batches(
         yield batch
 
 
-async def _read_chunks(
-    state: _State,
-    checked: CheckedManifest,
+async def read_chunks(
+    state: Verification,
+    manifest: Manifest,
     uses: Sequence[Use],
     unread: UnreadChunks,
     chunks: ObjectTable,
 ) -> None:
-    assert checked.manifest is not None
-    for array in checked.manifest.arrays:
+    """Read and decode the chunks of a manifest that were not read yet."""
+    for array in manifest.arrays:
         users = [use for use in uses if use.node_id == array.node_id]
         refs = unread.take(array.refs, chunks, with_virtual=state.options.virtual_sources)
         path = min((use.path for use in users), default="")
@@ -200,17 +214,20 @@ async def _read_chunks(
         state.log.add_all(found)
         state.checked["chunks read"] += len(refs)
         state.checked["bytes read"] += size
+        state.report.tell("reading chunks", state.checked["chunks read"])
 
 
 # -- chunks, sources, and what nothing refers to
 
 
-async def _check_sources(state: _State, sources: SourceTable) -> None:
+async def check_all_sources(state: Verification, sources: SourceTable) -> None:
+    """Ask every virtual source, if that is wanted."""
     table = sources.finish()
     if not table.num_rows:
         return
     if not state.options.virtual_sources:
         state.checked["sources not checked"] = table.num_rows
         return
+    state.report.tell("asking sources", 0, table.num_rows)
     state.log.add_all(await check_sources(state.handle, table))
     state.checked["sources"] += table.num_rows

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -190,6 +190,11 @@ class Family(ABC):
         """What messages call a repository of this family."""
         return self.generation.noun
 
+    @property
+    def has_spec_folders(self) -> bool:
+        """Whether objects have the names of spec versions 1 and 2."""
+        return bool(self.spec_version)
+
     # -- recognising and creating
 
     @abstractmethod
@@ -308,6 +313,19 @@ class Family(ABC):
         found: dict[SnapshotId, SnapshotInfo] = {}
         refs = [*(await self.branches(handle)).values(), *(await self.tags(handle)).values()]
         for tip in refs:
+            if tip not in found:
+                found |= {info.id: info for info in await self.ancestry(handle, tip)}
+        return list(found.values())
+
+    async def stored_history(
+        self, handle: RepoHandle, tips: Iterable[SnapshotId]
+    ) -> list[SnapshotInfo]:
+        """These snapshots and all their ancestors that can still be opened, each once.
+
+        A parent is the nearest ancestor among them.
+        """
+        found: dict[SnapshotId, SnapshotInfo] = {}
+        for tip in tips:
             if tip not in found:
                 found |= {info.id: info for info in await self.ancestry(handle, tip)}
         return list(found.values())
@@ -453,7 +471,7 @@ class Family(ABC):
 
     def require_spec_folders(self, what: str) -> None:
         """Refuse an operation that needs the key layout of spec versions 1 and 2."""
-        if not self.spec_version:
+        if not self.has_spec_folders:
             raise FormatError(
                 f"{what} knows the folders of spec versions 1 and 2, and not those of {self.noun}; "
                 "migrate it first",

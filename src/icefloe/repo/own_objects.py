@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from icefloe.assets.stored_objects import StoredObjects, list_folder, with_times
+from icefloe.assets.assets import Assets
+from icefloe.assets.stored_objects import StoredObjects, with_times
 from icefloe.errors import ErrorKind, SessionStateError
-from icefloe.format import layout
 from icefloe.format.columns.id_set import IdSet
 from icefloe.format.snapshot.file import ManifestFiles
 from icefloe.ids import ManifestId, ObjectId
@@ -21,29 +21,36 @@ _MANIFESTS_AT_ONCE = 64
 _MAX_HEAD_REQUESTS = 100  # objects; more of them are found by a listing
 
 
-async def require_own_objects(handle: RepoHandle, commit: NewCommit) -> None:
+async def require_own_objects(
+    handle: RepoHandle, commit: NewCommit, fence: int | None = None
+) -> None:
     """Refuse to publish a commit that refers to objects a collection has deleted or may delete.
+
+    `fence` is the one in force, if the caller knows it.
 
     Raises:
         SessionStateError: kind `objects-collected`; the session can no longer be committed.
     """
-    fence = await collected_before(handle)
-    base = await handle.assets.snapshot(commit.base)
+    if fence is None:
+        fence = await collected_before(handle)
+    assets = handle.assets
+    base = await assets.snapshot(commit.base)
     mine, theirs = commit.snapshot.manifest_files, base.manifest_files
-    manifests = IdSet.of(mine.id).minus(IdSet.of(theirs.id))
+    new = IdSet.of(mine.id).minus(IdSet.of(theirs.id))
     replaced = IdSet.of(theirs.id).minus(IdSet.of(mine.id))
-    chunks = (await _chunks_of(handle, mine, manifests)).minus(
-        await _chunks_of(handle, theirs, replaced)
-    )
-    one = IdSet.of_ids([commit.snapshot.id])
-    for folder in (layout.SNAPSHOTS, layout.TRANSACTIONS):
-        _require_none_gone(await _gone(handle, folder, one, fence), folder)
-    _require_none_gone(await _gone(handle, layout.MANIFESTS, manifests, fence), layout.MANIFESTS)
-    lost = await _gone(handle, layout.CHUNKS, chunks, fence)
+    chunks = (await _chunks_of(handle, mine, new)).minus(await _chunks_of(handle, theirs, replaced))
+    files, known = assets.files_of(commit.snapshot), assets.files_of(base)
+    if handle.family.has_spec_folders:
+        files["transaction_logs"] = files["snapshots"]
+        known["transaction_logs"] = known["snapshots"]
+    for kind in assets.folders.keys() & files.keys():
+        own = files[kind].minus(known[kind])
+        _require_none_gone(assets, kind, await _gone(handle, kind, own, fence))
+    lost = await _gone(handle, "chunks", chunks, fence)
     if lost.size:
         # Chunks that were moved within an array are old. The base may still refer to them.
         lost = lost.minus(await _chunks_of(handle, theirs, IdSet.of(theirs.id)))
-    _require_none_gone(lost, layout.CHUNKS)
+    _require_none_gone(assets, "chunks", lost)
 
 
 async def _chunks_of(handle: RepoHandle, files: ManifestFiles, wanted: IdSet) -> IdSet:
@@ -52,17 +59,20 @@ async def _chunks_of(handle: RepoHandle, files: ManifestFiles, wanted: IdSet) ->
     ids = [ManifestId(row.tobytes()) for row in wanted.rows]
     for first in range(0, len(ids), _MANIFESTS_AT_ONCE):
         batch = [(key, files[key].size_bytes) for key in ids[first : first + _MANIFESTS_AT_ONCE]]
-        rows = [manifest.native_chunk_ids() for manifest in await handle.assets.manifests(batch)]
+        loaded = await handle.assets.manifests(batch)
+        rows = [handle.assets.with_chunk_ids(one).native_chunk_ids() for one in loaded]
         found = IdSet.union([found, IdSet.of(np.concatenate(rows))])
     return found
 
 
-async def _gone(handle: RepoHandle, folder: str, wanted: IdSet, fence: int) -> IdSet:
+async def _gone(handle: RepoHandle, kind: str, wanted: IdSet, fence: int) -> IdSet:
     """The objects that are missing, or were stored before the fence."""
-    if wanted.size > _MAX_HEAD_REQUESTS:
-        stored = await list_folder(handle.driver, folder)
+    if not wanted.size:
+        return wanted
+    if wanted.size > _MAX_HEAD_REQUESTS or not handle.family.has_spec_folders:
+        stored = await handle.assets.list_objects(kind, with_foreign=True)
     else:
-        stored = await _looked_up(handle, folder, wanted)
+        stored = await _looked_up(handle, handle.assets.folders[kind], wanted)
     return wanted.minus(IdSet.of(stored.id[stored.created_at >= fence]))
 
 
@@ -72,9 +82,10 @@ async def _looked_up(handle: RepoHandle, folder: str, wanted: IdSet) -> StoredOb
     return await with_times(handle.driver, asked)
 
 
-def _require_none_gone(gone: IdSet, folder: str) -> None:
+def _require_none_gone(assets: Assets, kind: str, gone: IdSet) -> None:
     if not gone.size:
         return
+    folder = assets.folders[kind]
     shown = ", ".join(folder + ObjectId(row.tobytes()).text for row in gone.rows[:3])
     more = f" and {gone.size - 3:,} more" if gone.size > 3 else ""
     raise SessionStateError(

@@ -14,12 +14,15 @@ from icefloe.repo.handle import Clock, RepoHandle
 from icefloe.storage.spec import Storage
 
 if TYPE_CHECKING:
+    from icefloe.api import maintenance_values
     from icefloe.maintenance import open_damaged, repair, rescue, verify
     from icefloe.maintenance.findings import VerifyReport
+    from icefloe.maintenance.progress import Report
     from icefloe.maintenance.repair import RepairPlan
     from icefloe.maintenance.rescue import RescuePlan
     from icefloe.storage.identity.containers import AnyCredential
 else:
+    maintenance_values = on_demand("icefloe.api.maintenance_values")
     open_damaged = on_demand("icefloe.maintenance.open_damaged")
     repair = on_demand("icefloe.maintenance.repair")
     rescue = on_demand("icefloe.maintenance.rescue")
@@ -48,13 +51,15 @@ class RepositoryHealthAsync:
         virtual_sources: bool = False,
         orphans: bool = True,
         max_findings: int = 1000,
+        progress: Report | None = None,
     ) -> VerifyReport:
         """Like `verify`, inside an event loop.
 
         Check that everything reachable from refs exists, is complete and is consistent.
         """
         options = verify.VerifyOptions(read_chunks, virtual_sources, orphans, max_findings)
-        return await verify.verify(self._aio_handle, options)
+        with maintenance_values.reporter(progress) as report:
+            return await verify.verify(self._aio_handle, options, report)
 
     @staticmethod
     async def verify_storage_async(
@@ -66,6 +71,7 @@ class RepositoryHealthAsync:
         virtual_sources: bool = False,
         orphans: bool = True,
         max_findings: int = 1000,
+        progress: Report | None = None,
     ) -> VerifyReport:
         """Like `verify_storage`, inside an event loop.
 
@@ -79,7 +85,8 @@ class RepositoryHealthAsync:
             authorize=authorizations(authorize_virtual_chunk_access),
         )
         options = verify.VerifyOptions(read_chunks, virtual_sources, orphans, max_findings)
-        return await verify.verify(handle, options)
+        with maintenance_values.reporter(progress) as report:
+            return await verify.verify(handle, options, report)
 
     async def plan_repair_async(
         self, *, branch: str = "main", virtual_sources: bool = False

@@ -23,6 +23,14 @@ INVENTORIES = "i/"
 CHUNKS = "c/"
 PARQUET = ".parquet"
 
+KINDS = {
+    "snapshots": STRUCTURES,
+    "attributes": ATTRIBUTES,
+    "manifests": INVENTORIES,
+    "chunks": CHUNKS,
+}
+"""The folders of files that never change, those that refer to others first."""
+
 _MAX_NODE_ID = 2**32 - 1
 Id = TypeVar("Id", bound=ObjectId)
 
@@ -60,6 +68,12 @@ def key(folder: str, name: str, where: str) -> str:
     if "\0" in path or any(part in ("", ".", "..") for part in path.split("/")):
         raise checked(where).fail(f"{name!r} is not the name of a file below {folder!r}")
     return path
+
+
+def file_id(folder: str, name: str) -> ObjectId:
+    """The id that stands for a file, given by its name or by its path from the root."""
+    bare = name.removeprefix(folder)
+    return id_of(ObjectId, bare if folder == CHUNKS else bare.removesuffix(PARQUET))
 
 
 def chunk_key(chunk_id: ChunkId) -> str:

@@ -72,6 +72,7 @@ class _Snapshots(Collection):
     """The part of a collection that is about snapshots; the rest is rows."""
 
     async def look(self) -> None:
+        self.handle.family.require_spec_folders("garbage collection on Spark")
         await self.require_open()
         for kind, folder in KINDS.items():
             nothing = StoredObjects(

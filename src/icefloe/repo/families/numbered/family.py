@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from icefloe.assets.assets import Assets
@@ -21,7 +21,9 @@ from icefloe.legacy.numbered.model import node_id
 from icefloe.legacy.numbered.names import DOCUMENT, Names, ref_name
 from icefloe.legacy.numbered.wide_ids import SHORT, IdMap, new_id
 from icefloe.legacy.numbered.zarr_documents import stored_document
+from icefloe.repo.clock_checks import MOST_CLOCK_SKEW_US
 from icefloe.repo.families.numbered import creation, history, refs
+from icefloe.repo.fence import collected_before
 from icefloe.repo.handle import (
     Family,
     FoundRepository,
@@ -31,6 +33,7 @@ from icefloe.repo.handle import (
     RepoHandle,
     SeenTip,
 )
+from icefloe.repo.own_objects import require_own_objects
 from icefloe.storage.driver import Driver
 
 
@@ -147,7 +150,16 @@ class Numbered(Family):
         refs = [*(await self.branches(handle)).values(), *(await self.tags(handle)).values()]
         return list((await history.reachable(handle, refs)).values())
 
+    async def stored_history(
+        self, handle: RepoHandle, tips: Iterable[SnapshotId]
+    ) -> list[SnapshotInfo]:
+        return await history.stored_history(handle, tips)
+
     # -- sessions and commits
+
+    def opened_at(self, handle: RepoHandle) -> int:
+        """The time of this machine's clock, which is compared with the storage's."""
+        return handle.clock.now_us()
 
     def require_metadata(self, values: Mapping[str, Any]) -> None:
         encode_metadata(values, 1)
@@ -187,6 +199,10 @@ class Numbered(Family):
     async def publish(
         self, handle: RepoHandle, commit: NewCommit, branch: str, seen: SeenTip | None
     ) -> None:
-        await refs.move_branch(
-            handle, branch, commit.snapshot.id, commit.base, ErrorKind.COMMIT_CONFLICT
-        )
+        async def check() -> None:
+            # A collection never deletes an object that was stored after its listing.
+            if await collected_before(handle) > commit.opened_at - MOST_CLOCK_SKEW_US:
+                await require_own_objects(handle, commit)
+
+        kind = ErrorKind.COMMIT_CONFLICT
+        await refs.move_branch(handle, branch, commit.snapshot.id, commit.base, kind, check)

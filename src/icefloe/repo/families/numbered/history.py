@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from icefloe.errors import SnapshotNotFoundError
 from icefloe.format.repo_info.snapshots import SnapshotInfo
@@ -62,6 +63,37 @@ async def _info(
         return SnapshotInfo(current, parent, itself.written_at, itself.message)
     remembered[:] = (await assets.history_after(current)).history[1:]
     return info_of(snapshot)
+
+
+async def stored_history(handle: RepoHandle, tips: Iterable[SnapshotId]) -> list[SnapshotInfo]:
+    """These snapshots and their ancestors whose files exist.
+
+    The parent of each is its nearest ancestor among them.
+
+    Raises:
+        SnapshotNotFoundError: the file of a tip is missing.
+    """
+    assets, waiting = assets_of(handle), list(tips)
+    # Listed after the refs were read, so it has the files of all tips.
+    listed = await assets.list_objects("snapshots")
+    stored = {row.tobytes() for row in listed.id}
+    for tip in waiting:
+        if tip not in stored:
+            raise SnapshotNotFoundError(f"a snapshot that is in use is missing: {tip}")
+    found: dict[SnapshotId, SnapshotInfo] = {}
+    while waiting:
+        current = waiting.pop()
+        if current in found:
+            continue
+        info = info_of(await assets.snapshot(current))
+        named = (await assets.history_after(current)).history[1:]
+        ancestors: list[SnapshotId | None] = [assets.ids.snapshot_id(one.id) for one in named]
+        ancestors = ancestors or [info.parent_id]
+        parent = next((one for one in ancestors if one in stored), None)
+        found[current] = replace(info, parent_id=parent)
+        if parent is not None:
+            waiting.append(parent)
+    return list(found.values())
 
 
 async def line_since(

@@ -6,6 +6,7 @@ with the next number. Files are never replaced.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from icefloe.assets.numbered_assets import NumberedAssets
@@ -136,10 +137,32 @@ async def create_file(handle: RepoHandle, key: str, snapshot_id: SnapshotId) -> 
     return True
 
 
+async def touch_branch(handle: RepoHandle, name: str, expected: SnapshotId) -> bool:
+    """Create another file of a branch with the same tip, so that a commit that is under way finds
+    its number taken.
+
+    Returns False if the branch is no longer at `expected`, or another writer used the number.
+    """
+    names = assets_of(handle).names
+    tip = await find_tip(handle, name)
+    if tip.snapshot_id != expected:
+        return False
+    key = names.branch_key(name, next_number(tip.number, name, names.characters))
+    return await create_file(handle, key, expected)
+
+
 async def move_branch(
-    handle: RepoHandle, name: str, to: SnapshotId, expected: SnapshotId | None, kind: ErrorKind
+    handle: RepoHandle,
+    name: str,
+    to: SnapshotId,
+    expected: SnapshotId | None,
+    kind: ErrorKind,
+    check: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
     """Create the next file of a branch, if its newest still points at `expected`.
+
+    `check` may refuse. It runs after the branch was read. A collection that starts after the check
+    takes the next number itself.
 
     Raises:
         ConflictError: it does not, or another writer has used the number.
@@ -148,6 +171,8 @@ async def move_branch(
     tip = await find_tip(handle, name)
     actual: SnapshotId | None = tip.snapshot_id
     if expected is None or actual == expected:
+        if check is not None:
+            await check()
         key = names.branch_key(name, next_number(tip.number, name, names.characters))
         if await create_file(handle, key, to):
             return

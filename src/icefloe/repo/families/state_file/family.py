@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -33,8 +33,10 @@ from icefloe.legacy.state_file.state import (
 from icefloe.legacy.state_file.zarr_json import readable_document
 from icefloe.repo.families.state_file import refs
 from icefloe.repo.families.state_file.apart import apart
+from icefloe.repo.families.state_file.collected import Collected, collected_in
 from icefloe.repo.families.state_file.update import assets_of, create_state, update_state
 from icefloe.repo.handle import Family, FoundRepository, LineCommit, NewCommit, RepoHandle, SeenTip
+from icefloe.repo.own_objects import require_own_objects
 from icefloe.storage.constructors.urls import storage_beside
 from icefloe.storage.driver import Driver, Version, find_object
 from icefloe.storage.keys import PROBE_DIRECTORY
@@ -225,15 +227,18 @@ class StateFile(Family):
     ) -> None:
         """Section "Write Snapshot": the state file that records the snapshot replaces the old."""
 
-        def change(current: StateObject) -> State | None:
-            if commit.snapshot.id in current.entries:
-                return None  # an earlier attempt of this request succeeded
+        def change(current: StateObject) -> State:
             _require_tip(current, branch, commit.base)
             entry = _entry(commit.snapshot, refs.require_entry(current, commit.base))
             listed = replace(current.state, snapshots=(*current.state.snapshots, entry))
             return refs.with_ref(listed, branch, Ref(entry.snapshot, RefType.branch))
 
-        await update_state(handle, change)
+        await _publish(handle, commit, change)
+
+    def opened_at(self, handle: RepoHandle) -> int:
+        """The generation of the state file that was last seen."""
+        state = assets_of(handle).caches.state
+        return 0 if state is None else state.state.generation
 
     async def require_listed(self, handle: RepoHandle, base: SnapshotId) -> None:
         refs.require_entry(await _current(handle), base)
@@ -241,14 +246,44 @@ class StateFile(Family):
     async def publish_detached(self, handle: RepoHandle, commit: NewCommit) -> None:
         """List a snapshot that no branch points at."""
 
-        def change(current: StateObject) -> State | None:
-            if commit.snapshot.id in current.entries:
-                return None
+        def change(current: StateObject) -> State:
             entry = _entry(commit.snapshot, refs.require_entry(current, commit.base))
             state = refs.with_ref(current.state, "", None)
             return replace(state, snapshots=(*state.snapshots, entry))
 
-        await update_state(handle, change)
+        await _publish(handle, commit, change)
+
+
+class _CollectedError(Exception):
+    """A collection ran since the session was opened."""
+
+    def __init__(self, latest: Collected) -> None:
+        self.latest = latest
+
+
+async def _publish(
+    handle: RepoHandle, commit: NewCommit, change: Callable[[StateObject], State]
+) -> None:
+    """List a snapshot, if no collection took its objects."""
+    opened_at = commit.opened_at
+
+    def checked(current: StateObject) -> State | None:
+        if commit.snapshot.id in current.entries:
+            return None  # an earlier attempt of this request succeeded
+        changed = change(current)
+        latest = collected_in(current.state)
+        if latest.generation > opened_at:
+            raise _CollectedError(latest)
+        return changed
+
+    while True:
+        try:
+            await update_state(handle, checked)
+        except _CollectedError as found:
+            await require_own_objects(handle, commit, found.latest.before)
+            opened_at = found.latest.generation  # up to this one, the objects were not deleted
+            continue
+        return
 
 
 async def _current(handle: RepoHandle) -> StateObject:
