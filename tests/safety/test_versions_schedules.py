@@ -1,0 +1,134 @@
+"""Merge, undo and squash beside a commit, through every order of their storage calls.
+
+And cut off after every request: the branch is where it was, or where it should be.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from icefloe.errors import ConflictError, ErrorKind, StorageError
+from icefloe.ids import SnapshotId
+from icefloe.repo import commit, history, refs, replay, sessions, squash
+from icefloe.repo.handle import RepoHandle
+from icefloe.repo.replay import Replayed, ReplayRequest
+from icefloe.repo.workspace import Workspace
+from icefloe.storage.run import run_blocking
+from icefloe.storage.spec import Storage
+from icefloe.store import operations
+from icefloe.testing.faults import FaultyDriver
+from icefloe.testing.schedule import every_schedule
+from tests.safety.test_rebase_schedules import creates, failures, seen_on_main
+from tests.safety.test_schedules import BEFORE, Work, race
+from tests.safety.worlds import copy_of, driver_of, open_handle, portrait
+
+MOST_ORDERS = 20_000
+MAIN = ReplayRequest("main")
+
+
+def branch_with(storage: Storage, name: str) -> SnapshotId:
+    """A branch at the tip of `main`, with a commit that creates a group of the same name."""
+    handle = open_handle(storage)
+    tip = run_blocking(refs.lookup_branch(handle, "main"))
+    run_blocking(refs.create_branch(handle, name, tip))
+    state = run_blocking(sessions.open_writable(handle, name))
+    document = {"zarr_format": 3, "node_type": "group", "attributes": {"by": name}}
+    data = json.dumps(document).encode()
+    run_blocking(operations.set_key(Workspace(handle, state), f"{name}/zarr.json", data))
+    return run_blocking(commit.commit(Workspace(handle, state), name, None))
+
+
+def merges(name: str) -> Work:
+    def work(handle: RepoHandle) -> Coroutine[Any, Any, Any]:
+        source = branch_with(handle.storage, name)
+        return replay.merge(handle, source, name, MAIN)
+
+    return work
+
+
+def undoes_the_tip(handle: RepoHandle) -> Coroutine[Any, Any, Any]:
+    tip = run_blocking(refs.lookup_branch(open_handle(handle.storage), "main"))
+    return replay.undo(handle, tip, MAIN)
+
+
+def squashes(handle: RepoHandle) -> Coroutine[Any, Any, Any]:
+    opened = open_handle(handle.storage)
+    tip = run_blocking(refs.lookup_branch(opened, "main"))
+    *_, first = run_blocking(history.ancestry(opened, tip))
+    return squash.squash(handle, first.id, ReplayRequest("main", "squashed"))
+
+
+@pytest.mark.parametrize("spec", [1, 2])
+def test_a_merge_and_a_commit_both_land(spec: int) -> None:
+    orders = set()
+    for outcome in every_schedule(race(spec, creates("x"), merges("dev")), most=MOST_ORDERS):
+        assert failures(outcome) == {}, f"in order {outcome.order}"
+        messages, nodes = seen_on_main(outcome)
+        assert sorted(messages[:2]) == ["Merge dev into main", "x"], f"in order {outcome.order}"
+        assert messages[2:] == BEFORE
+        assert {"/x", "/dev"} <= nodes, f"an update was lost in order {outcome.order}"
+        orders.add(messages[0])
+    assert len(orders) == 2, "both were first in some order"
+
+
+@pytest.mark.parametrize("spec", [1, 2])
+def test_an_undo_and_a_commit_both_land(spec: int) -> None:
+    for outcome in every_schedule(race(spec, creates("x"), undoes_the_tip), most=MOST_ORDERS):
+        assert failures(outcome) == {}, f"in order {outcome.order}"
+        messages, nodes = seen_on_main(outcome)
+        assert sorted(messages[:2]) == [f"Undo: {BEFORE[0]}", "x"], f"in order {outcome.order}"
+        assert "/x" in nodes
+
+
+@pytest.mark.parametrize("spec", [1, 2])
+def test_a_squash_never_swallows_a_commit(spec: int) -> None:
+    seen = set()
+    for outcome in every_schedule(race(spec, creates("x"), squashes), most=MOST_ORDERS):
+        messages, nodes = seen_on_main(outcome)
+        lost = failures(outcome)
+        assert 0 not in lost, f"{lost} in order {outcome.order}"
+        assert "/x" in nodes, f"an update was lost in order {outcome.order}"
+        if lost:
+            assert isinstance(lost[1], ConflictError)
+            assert lost[1].kind == ErrorKind.COMMIT_CONFLICT
+            assert messages == ["x", *BEFORE]
+        else:
+            assert messages in (["x", "squashed", BEFORE[-1]], ["squashed", BEFORE[-1]])
+        seen.add(tuple(messages))
+    assert ("x", *BEFORE) in seen
+    assert ("x", "squashed", BEFORE[-1]) in seen
+
+
+def _merge(handle: RepoHandle) -> Coroutine[Any, Any, Replayed]:
+    return replay.merge(handle, run_blocking(refs.lookup_branch(handle, "dev")), "dev", MAIN)
+
+
+@pytest.mark.parametrize("spec", [1, 2])
+@pytest.mark.parametrize("operation", [_merge, undoes_the_tip, squashes])
+def test_a_cut_after_any_request_leaves_the_old_state_or_the_new(
+    spec: int, operation: Callable[[RepoHandle], Coroutine[Any, Any, Any]]
+) -> None:
+    for num_requests in range(40):
+        storage = copy_of(spec, "memory", Path())
+        branch_with(storage, "dev")
+        before = portrait(storage)
+        driver = FaultyDriver(driver_of(storage))
+        handle = open_handle(storage, driver)
+        work = operation(handle)
+        driver.reset()
+        driver.cut_after = num_requests
+        try:
+            done = run_blocking(work)
+        except StorageError:
+            tip = run_blocking(refs.lookup_branch(open_handle(storage), "main"))
+            assert portrait(storage) == before or tip.text not in str(before)
+            continue
+        assert run_blocking(refs.lookup_branch(open_handle(storage), "main")) == done.snapshot_id
+        assert num_requests > 2
+        return
+    raise AssertionError("it was cut off every time")
