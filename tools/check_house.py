@@ -25,6 +25,8 @@ FOREIGN = {
     "_asdict", "_fields", "_make", "_replace",  # named tuples: private by their spelling only
     "_value2member_map_",  # enums, likewise
     "_validate_and_autodetect_region", "_validate_encoding", "_in_memory",  # xarray
+    "_data", "_write_region",  # xarray: a variable's array without loading it; a region it found
+    "_paths", "_offsets", "_lengths", "_inlined",  # VirtualiZarr: the columns of a manifest
     "_ensure_initialized",  # PySpark's context
     "_sc", "_jvm", "_jsparkSession", "_jsc", "_gateway",  # PySpark has no public name for these
 }  # fmt: skip

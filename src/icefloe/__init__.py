@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from icefloe.api.chunk_map import ChunkMap
     from icefloe.api.generations import NumberedRefs, StateFileDataset
     from icefloe.api.migration import migrate_repository
+    from icefloe.api.open_store import open_store
     from icefloe.api.repository import Repository
     from icefloe.api.session import ForkSession, Session
     from icefloe.api.upgrade_call import upgrade_icechunk_repository
@@ -219,6 +220,7 @@ __all__ = [
     "azure_storage",
     "gcs_storage",
     "storage_from_url",
+    "open_store",
     "Attribution",
     # credentials
     "credentials",
@@ -308,6 +310,7 @@ _NAMES_OF = {
     "api.ancestry_graph": ("AncestryGraph",),
     "api.chunk_map": ("ChunkMap",),
     "api.generations": ("NumberedRefs", "StateFileDataset"),
+    "api.open_store": ("open_store",),
     "api.migration": ("migrate_repository",),
     "api.upgrade_call": ("upgrade_icechunk_repository",),
     "api.repository": ("Repository",),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
 
 import icefloe
 from icefloe.interop.xarray_engine import IcefloeBackendEntrypoint as Engine
@@ -94,3 +97,101 @@ def test_xarray_finds_the_engine(repo: icefloe.Repository, tmp_path: Path) -> No
     address = f"icefloe+file://{tmp_path / 'weather'}@v1"
     with xr.open_dataset(address) as guessed:  # no other engine claims such an address
         xr.testing.assert_identical(guessed.load(), FIRST)
+
+
+def test_a_repository_shows_its_versions(repo: icefloe.Repository) -> None:
+    with repo.to_xarray("v1") as found:
+        xr.testing.assert_identical(found.load(), FIRST)
+    with repo.to_xarray("v1", group="day", decode_times=False) as found:
+        assert found.time.dtype.kind == "i"
+    lazy = repo.to_xarray(chunks={})
+    assert lazy.chunks
+    xr.testing.assert_identical(lazy.compute(scheduler="threads"), FIRST + 1)
+
+
+def test_pipelines_are_never_taken_for_a_prefix(repo: icefloe.Repository, tmp_path: Path) -> None:
+    url = f"file://{tmp_path / 'weather'}"
+    store = icefloe.open_store(f"{url}|icechunk:@tag.v1")
+    assert zarr.open_array(store, path="t2m", mode="r")[1, 2] == 5
+    assert icefloe.open_store(repo).session.snapshot_id == repo.lookup_branch("main")
+    for wrong in (f"{url}|icechunk:@main", "s3://b/p|icechunk:@branch.main", f"{url}|zarr3:"):
+        with pytest.raises(icefloe.InvalidInputError, match="Zarr URL pipeline"):
+            icefloe.storage_from_url(wrong)
+    with pytest.raises(icefloe.InvalidInputError, match="Zarr URL pipeline"):
+        icefloe.open_store(f"{url}|zarr3:")
+    odd = tmp_path / "odd|zarr3:name"
+    odd.mkdir()
+    assert icefloe.storage_from_url(str(odd)) is not None
+
+
+# -- trees
+
+
+TREE = xr.DataTree.from_dict({"/": FIRST[["time"]], "/a": FIRST * 2, "/a/b": FIRST * 3})
+
+
+def test_a_tree_is_written_and_read(tmp_path: Path) -> None:
+    repo = icefloe.Repository.create(icefloe.in_memory_storage())
+    session = repo.writable_session("main")
+    to_icechunk(TREE, session, encoding={"/a": {"t2m": {"dtype": "f8"}}})
+    to_icechunk(TREE["a"], session, group="copy/of", write_inherited_coords=True)
+    session.commit("tree")
+    with repo.to_xarray_tree() as found:
+        xr.testing.assert_equal(found["a"].to_dataset().load(), FIRST * 2)
+        assert found["a/t2m"].encoding["dtype"] == "float64"
+        xr.testing.assert_identical(found["a/b"].to_dataset().load(), FIRST * 3)
+        xr.testing.assert_identical(found["copy/of/b"].to_dataset().load(), FIRST * 3)
+
+
+def test_a_tree_replaces_or_refuses_what_is_there() -> None:
+    repo = icefloe.Repository.create(icefloe.in_memory_storage())
+    session = repo.writable_session("main")
+    to_icechunk(FIRST, session, group="old")
+    with pytest.raises(FileExistsError):
+        to_icechunk(TREE, session)
+    to_icechunk(TREE, session, mode="w")
+    session.commit("tree")
+    with repo.to_xarray_tree() as found:
+        assert found.groups == ("/", "/a", "/a/b")
+    with pytest.raises(ValueError, match="encoding has /nothing"):
+        to_icechunk(TREE, repo.writable_session("main"), encoding={"/nothing": {}})
+
+
+def test_a_tree_of_dask_arrays_is_computed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    repo = icefloe.Repository.create(icefloe.in_memory_storage())
+    session = repo.writable_session("main")
+    forks, fork = [], icefloe.Session.fork
+
+    def counted(session: icefloe.Session) -> icefloe.ForkSession:
+        forks.append(session)
+        return fork(session)
+
+    monkeypatch.setattr(icefloe.Session, "fork", counted)
+    to_icechunk(TREE.chunk({"x": 1}), session)
+    session.commit("tree")
+    assert len(forks) == 1
+    with repo.to_xarray_tree() as found:
+        xr.testing.assert_identical(found["a/b"].to_dataset().load(), FIRST * 3)
+
+
+# -- what is missing
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("import icefloe.xarray", "pip install 'icefloe[xarray]'"),
+        ("import icefloe.dask", "pip install 'icefloe[dask]'"),
+        (
+            "import icefloe; icefloe.Repository.create(icefloe.in_memory_storage()).to_xarray()",
+            "pip install 'icefloe[xarray]'",
+        ),
+    ],
+)
+def test_missing_packages_are_named(program: str, said: str) -> None:
+    hidden = "import sys; sys.modules.update({'xarray': None, 'dask': None, 'dask.array': None})"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{hidden}; {program}"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert said in done.stderr.splitlines()[-1]

@@ -66,7 +66,11 @@ else:
 
 @check_arguments
 class Repository(
-    RepositoryMaintenance, RepositoryHealth, RepositoryVersions, RepositoryAsync, Shown
+    RepositoryMaintenance,
+    RepositoryHealth,
+    RepositoryVersions,
+    RepositoryAsync,
+    Shown,
 ):
     """A versioned store of Zarr arrays.
 

@@ -1,6 +1,6 @@
-"""The methods of `Repository` that bring commits from one place to another.
+"""The methods of `Repository` that show versions, and bring commits from one place to another.
 
-The `x_async` twin of every method is generated from here.
+The `x_async` twin of every method that touches storage is generated from here.
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ from icefloe.on_demand import on_demand
 from icefloe.storage.run import run_blocking
 
 if TYPE_CHECKING:
-    from icefloe.api import version_values
+    from xarray import Dataset, DataTree
+
+    from icefloe.api import as_xarray, version_values
     from icefloe.api.version_values import VersionChange
     from icefloe.changes.solvers import ConflictSolver
     from icefloe.repo import named_snapshots, replay, squash
 else:
+    as_xarray = on_demand("icefloe.api.as_xarray")
     version_values = on_demand("icefloe.api.version_values")
     named_snapshots = on_demand("icefloe.repo.named_snapshots")
     replay = on_demand("icefloe.repo.replay")
@@ -27,10 +30,37 @@ else:
 
 @check_arguments
 class RepositoryVersions(RepositoryVersionsAsync):
-    """What `Repository` inherits: cherry-pick, undo, merge and squash.
+    """What `Repository` inherits: versions as datasets; cherry-pick, undo, merge and squash.
 
-    Each makes one commit. It refers to the chunks that are stored already, and copies none.
+    Each of the latter makes one commit. It refers to chunks that are stored already, and copies
+    none.
     """
+
+    def to_xarray(
+        self, ref: str | None = None, *, group: str | None = None, **options: Any
+    ) -> Dataset:
+        """One group of a version as a dataset, read when it is used. Needs the extra `xarray`.
+
+        Args:
+            ref: a branch, a tag or a snapshot; `main` if not given.
+            group: where in the hierarchy; the root if not given.
+            options: further arguments of `xarray.open_dataset`. `chunks={}` makes dask arrays.
+        """
+        found: Dataset = as_xarray.engine().open_version(self, ref, group=group, **options)
+        return found
+
+    def to_xarray_tree(
+        self, ref: str | None = None, *, group: str | None = None, **options: Any
+    ) -> DataTree:
+        """A group of a version and all groups below it as a tree. Needs the extra `xarray`.
+
+        Args:
+            ref: a branch, a tag or a snapshot; `main` if not given.
+            group: where the tree begins; the root if not given.
+            options: further arguments of `xarray.open_datatree`.
+        """
+        found: DataTree = as_xarray.engine().open_version_tree(self, ref, group=group, **options)
+        return found
 
     def cherry_pick(
         self,

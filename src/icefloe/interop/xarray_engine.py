@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from os import PathLike, fspath
 from typing import Any, ClassVar
 
+import xarray
 from xarray import Dataset, DataTree
 from xarray.backends.common import BackendEntrypoint
 from xarray.backends.zarr import ZarrBackendEntrypoint
 
-from icefloe.api.addresses import is_address, parse_address, resolve_ref
+from icefloe.api.addresses import is_address
+from icefloe.api.open_store import Credentials, Source, open_store
 from icefloe.api.repository import Repository
 from icefloe.api.session import Session
-from icefloe.errors import InvalidInputError
-from icefloe.storage.identity.containers import AnyCredential
 from icefloe.store.zarr_store import IcechunkStore
-
-Source = str | PathLike[str] | Repository | Session | IcechunkStore
-Credentials = Mapping[str, AnyCredential | None]
 
 _DECODERS = (
     "mask_and_scale",
@@ -68,7 +64,7 @@ class IcefloeBackendEntrypoint(BackendEntrypoint):
 
         `storage_options` are arguments of the storage, such as `region` or `anonymous`.
         """
-        store = find_store(filename_or_obj, ref, storage_options, authorize_virtual_chunk_access)
+        store = open_store(filename_or_obj, ref, storage_options, authorize_virtual_chunk_access)
         found: Dataset = _ZARR.open_dataset(store, **options, consolidated=False, zarr_format=3)
         return found
 
@@ -82,7 +78,7 @@ class IcefloeBackendEntrypoint(BackendEntrypoint):
         **options: Any,
     ) -> DataTree:
         """Open a group and all groups below it."""
-        store = find_store(filename_or_obj, ref, storage_options, authorize_virtual_chunk_access)
+        store = open_store(filename_or_obj, ref, storage_options, authorize_virtual_chunk_access)
         found: DataTree = _ZARR.open_datatree(store, **options, consolidated=False, zarr_format=3)
         return found
 
@@ -96,36 +92,20 @@ class IcefloeBackendEntrypoint(BackendEntrypoint):
         **options: Any,
     ) -> dict[str, Dataset]:
         """Open a group and all groups below it, by path; they need not fit together."""
-        store = find_store(filename_or_obj, ref, storage_options, authorize_virtual_chunk_access)
+        store = open_store(filename_or_obj, ref, storage_options, authorize_virtual_chunk_access)
         found: dict[str, Dataset] = _ZARR.open_groups_as_dict(
             store, **options, consolidated=False, zarr_format=3
         )
         return found
 
 
-def find_store(
-    source: Source,
-    ref: str | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-    authorize: Credentials | None = None,
-) -> IcechunkStore:
-    """The Zarr store of a version that a person may name in many ways."""
-    if isinstance(source, IcechunkStore | Session):
-        if ref is not None:
-            raise InvalidInputError(
-                f"ref={ref!r}: {source!r} is at a version already; open the repository instead"
-            )
-        return source if isinstance(source, IcechunkStore) else source.store
-    if isinstance(source, Repository):
-        repo = source
-    else:
-        address = parse_address(fspath(source))
-        if ref is not None and address.ref is not None:
-            raise InvalidInputError(
-                f"{source!r} names {address.ref!r} and ref is {ref!r}; give one of them"
-            )
-        ref = ref or address.ref
-        repo = Repository.open(
-            address.storage(**(storage_options or {})), authorize_virtual_chunk_access=authorize
-        )
-    return repo.readonly_session(**resolve_ref(repo, ref)).store  # type: ignore[arg-type]
+def open_version(repo: Repository, ref: str | None, **options: Any) -> Dataset:
+    """A version of a repository that is open already."""
+    source: Any = open_store(repo, ref)
+    return xarray.open_dataset(source, engine=IcefloeBackendEntrypoint, **options)
+
+
+def open_version_tree(repo: Repository, ref: str | None, **options: Any) -> DataTree:
+    """The same as a tree."""
+    source: Any = open_store(repo, ref)
+    return xarray.open_datatree(source, engine=IcefloeBackendEntrypoint, **options)

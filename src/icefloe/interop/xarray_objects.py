@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, MutableMapping
+from collections.abc import Hashable, Iterator, Mapping, MutableMapping
 from importlib import import_module
 from typing import Any, Literal
 
 import zarr
-from xarray import DataArray, Dataset
+from xarray import DataArray, Dataset, DataTree, Variable
 from xarray.backends import ZarrStore
 from xarray.backends.api import DATAARRAY_NAME, DATAARRAY_VARIABLE
 from xarray.backends.common import ArrayWriter
@@ -20,7 +20,7 @@ ZarrWriteModes = Literal["w", "w-", "a", "a-", "r+", "r"]
 
 
 def to_icechunk(
-    obj: DataArray | Dataset,
+    obj: DataArray | Dataset | DataTree,
     session: Session,
     *,
     group: str | None = None,
@@ -30,17 +30,18 @@ def to_icechunk(
     append_dim: Hashable | None = None,
     region: Region = None,
     encoding: Mapping[Any, Any] | None = None,
+    write_inherited_coords: bool = False,
     chunkmanager_store_kwargs: MutableMapping[Any, Any] | None = None,
     split_every: int | None = None,
 ) -> None:
-    """Write a dataset or data array to a group of a session; commit the session afterwards.
+    """Write a dataset, data array or tree to a group of a session; commit the session afterwards.
 
     Like `Dataset.to_zarr`, whose arguments have the same meaning here. Dask arrays are computed
     wherever dask is set up to, threads, processes or a cluster: tasks write to a fork of the
-    session, and the forks are merged into it.
+    session, and the forks are merged into it. Arrays of all groups of a tree are computed together.
 
     Args:
-        obj: what to write.
+        obj: what to write. Virtual datasets of VirtualiZarr go to `virtual_to_icechunk`.
         session: a writable session, or a fork of one.
         group: where in the hierarchy.
         mode: "w" replaces what is there, "w-" refuses to, "a" adds and overwrites variables,
@@ -50,7 +51,8 @@ def to_icechunk(
         align_chunks: rechunk dask arrays so that they do.
         append_dim: the dimension to append along.
         region: which part of existing arrays to write.
-        encoding: for each variable.
+        encoding: for each variable; of a tree, for each variable of each group, by path.
+        write_inherited_coords: write the coordinates that groups of a tree inherit there too.
         chunkmanager_store_kwargs: further arguments of `dask.array.store`.
         split_every: how many forks one task merges.
     """
@@ -59,25 +61,29 @@ def to_icechunk(
             f"to_icechunk(): session is {session!r:.80}, expected a Session; pass "
             "repository.writable_session(...), not its store"
         )
-    dataset = obj if isinstance(obj, Dataset) else _as_dataset(obj)
-    _validate_dataset_names(dataset)
-    target = ZarrStore.open_group(
-        session.store,
-        mode=_mode(mode, append_dim, region),
-        group=group,
-        consolidated=False,
-        consolidate_on_close=False,
-        append_dim=append_dim,
-        write_region=region,
-        safe_chunks=safe_chunks,
-        align_chunks=align_chunks,
-        zarr_format=3,
-    )
-    dataset = target._validate_and_autodetect_region(dataset)
-    target._validate_encoding(encoding or {})
     writer = ArrayWriter()  # type: ignore[no-untyped-call]
-    # Creates and resizes arrays, and writes values that are in memory.
-    dump_to_store(dataset, target, writer, encoding=dict(encoding or {}))  # type: ignore[no-untyped-call]
+    open_mode = _mode(mode, append_dim, region)
+    for path, dataset, its_encoding in _datasets(obj, encoding, write_inherited_coords):
+        _validate_dataset_names(dataset)
+        _refuse_virtual(dataset)
+        target = ZarrStore.open_group(
+            session.store,
+            mode=open_mode,
+            group="/".join(part for part in ((group or "").strip("/"), path) if part) or None,
+            consolidated=False,
+            consolidate_on_close=False,
+            append_dim=append_dim,
+            write_region=region,
+            safe_chunks=safe_chunks,
+            align_chunks=align_chunks,
+            zarr_format=3,
+        )
+        dataset = target._validate_and_autodetect_region(dataset)  # noqa: PLW2901
+        target._validate_encoding(its_encoding)
+        # Creates and resizes arrays, and writes values that are in memory.
+        dump_to_store(dataset, target, writer, encoding=its_encoding)  # type: ignore[no-untyped-call]
+        # The first group has replaced or refused what was there. The others are below it.
+        open_mode = "a" if open_mode in ("w", "w-") else open_mode
     if not writer.sources:
         return
     fork = session.fork()
@@ -89,6 +95,43 @@ def to_icechunk(
     # Not at the top: who has nothing chunked needs no dask.
     dask_arrays = import_module("icefloe.interop.dask_arrays")
     session.merge(dask_arrays.session_merge_reduction(stored, split_every=split_every))
+
+
+def _datasets(
+    obj: DataArray | Dataset | DataTree,
+    encoding: Mapping[Any, Any] | None,
+    write_inherited_coords: bool,
+) -> Iterator[tuple[str, Dataset, dict[Any, Any]]]:
+    """What to write, with its path below the group and its encoding."""
+    if not isinstance(obj, DataTree):
+        yield "", obj if isinstance(obj, Dataset) else _as_dataset(obj), dict(encoding or {})
+        return
+    by_group = dict(encoding or {})
+    if unknown := set(by_group) - set(obj.groups):
+        raise ValueError(
+            f"encoding has {', '.join(sorted(map(str, unknown)))}, expected paths of groups: "
+            f"{', '.join(obj.groups)}"
+        )
+    for path, node in obj.subtree_with_keys:
+        dataset = node.to_dataset(inherit=write_inherited_coords or node is obj)
+        yield "" if node is obj else path, dataset, dict(by_group.get(node.path) or {})
+
+
+def is_virtual(variable: Variable) -> bool:
+    """Whether a variable is made of references to chunks. VirtualiZarr need not be installed."""
+    data = variable._data
+    return type(data).__name__ == "ManifestArray" and type(data).__module__.startswith(
+        "virtualizarr."
+    )
+
+
+def _refuse_virtual(dataset: Dataset) -> None:
+    virtual = [str(name) for name, each in dataset.variables.items() if is_virtual(each)]
+    if virtual:
+        raise TypeError(
+            f"{', '.join(virtual)}: a virtual variable has references instead of values; write the "
+            "dataset with icefloe.xarray.virtual_to_icechunk"
+        )
 
 
 def _mode(mode: str | None, append_dim: Hashable | None, region: Region) -> Any:

@@ -21,6 +21,7 @@ Arguments of these functions can be given as keyword arguments or, except creden
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -51,6 +52,7 @@ _SECRET = frozenset(
         "get_credentials",
     }
 )
+_PIPELINE = re.compile(r"\|[a-z][a-z0-9.+-]*:")
 _TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
@@ -63,6 +65,7 @@ def storage_from_url(url: str, **options: Any) -> Storage:
     Raises:
         InvalidInputError: the scheme or an option is unknown, or a credential is in the URL.
     """
+    _refuse_pipelines(url)
     if "://" not in url and not url.lower().startswith("file:/"):
         return _call(local_filesystem_storage, url, (url,), {}, options)
     parts = urlsplit(url)
@@ -182,6 +185,18 @@ def _typed(url: str, name: str, text: str, parameter: inspect.Parameter) -> Any:
     if "str" not in kind or "Mapping" in kind:
         raise _unusable(url, f"{name} cannot be given in a URL; give it as a keyword argument")
     return text
+
+
+def _refuse_pipelines(url: str) -> None:
+    """A place whose name ends like a pipeline is not meant, unless there is such a path."""
+    pipe = _PIPELINE.search(url)
+    if pipe is not None and not Path(url).exists():
+        raise _unusable(
+            url,
+            f"{url[pipe.start() :]!r} belongs to a Zarr URL pipeline, which names a version in a "
+            f"repository; give {url[: pipe.start()]!r} here, or all of it to icefloe.open_store or "
+            "to xarray's engine",
+        )
 
 
 def _unusable(url: str, reason: str) -> InvalidInputError:

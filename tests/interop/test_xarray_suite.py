@@ -1,0 +1,74 @@
+"""xarray's own tests of its Zarr backend, on repositories.
+
+Three ways in and out: a session's store, as Zarr sees it; the engine `icefloe`; `to_icechunk`. The
+tests are xarray's, by subclassing. Those that cannot apply are named below with the reason.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import xarray as xr
+import zarr
+
+import icefloe
+from icefloe.interop.xarray_engine import IcefloeBackendEntrypoint
+from icefloe.xarray import to_icechunk
+
+xarray_tests: Any = pytest.importorskip("xarray.tests.test_backends", reason="newer xarray")
+
+pytestmark = [
+    pytest.mark.long,
+    # xarray's tests and Zarr warn of what is theirs.
+    pytest.mark.filterwarnings("ignore"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _format_3() -> Iterator[None]:
+    with zarr.config.set({"default_zarr_format": 3}):
+        yield
+
+
+class StoreSuite(xarray_tests.ZarrBase):  # type: ignore[misc]
+    """Through the store of a writable session."""
+
+    version_kwargs: dict[str, Any] = {"zarr_format": 3}  # noqa: RUF012 - xarray's
+
+    @contextlib.contextmanager
+    def create_zarr_target(self) -> Iterator[Any]:
+        repo = icefloe.Repository.create(icefloe.in_memory_storage())
+        yield repo.writable_session("main").store
+
+
+class TestSessionStore(StoreSuite):
+    pass
+
+
+class TestEngine(StoreSuite):
+    """Written by xarray's Zarr backend, read by the engine."""
+
+    @contextlib.contextmanager
+    def open(self, path: Any, **kwargs: Any) -> Iterator[xr.Dataset]:
+        for name in ("consolidated", "mode"):
+            kwargs.pop(name, None)
+            kwargs.get("backend_kwargs", {}).pop(name, None)
+        with xr.open_dataset(path, engine=IcefloeBackendEntrypoint, **kwargs) as found:
+            yield found
+
+
+class TestToIcechunk(TestEngine):
+    """Written by `to_icechunk`, read by the engine."""
+
+    def save(self, dataset: Any, store_target: Any, **kwargs: Any) -> Any:
+        known = {
+            *("group", "mode", "safe_chunks", "align_chunks", "append_dim", "region", "encoding"),
+            *("chunkmanager_store_kwargs",),
+        }
+        if not kwargs.get("compute", True) or kwargs.keys() - known - {"consolidated", "compute"}:
+            return super().save(dataset, store_target, **kwargs)
+        chosen = {name: value for name, value in kwargs.items() if name in known}
+        return to_icechunk(dataset, store_target.session, **chosen)
