@@ -54,7 +54,7 @@ NOUN_FOLDERS = (
     "format",
     "legacy",
     "repo/families",
-    "spark/metadata",
+    "scans/metadata",
 )
 """Folders that say of what their modules are: `manifest/encode.py`, `snapshot/encode.py`."""
 

@@ -39,6 +39,7 @@ GOOD: dict[str, list[str]] = {
     "stats": ["PLACE"],
     "inspect": ["PLACE"],
     "blame": ["PLACE"],
+    "sql": ["PLACE", "SELECT count(*) FROM data__chunks"],
     "bisect": ["--exists", "surface/t2m", "PLACE", "1CECHNKREP0F1RSTCMT0"],
     "expire": ["PLACE", "--older-than", "30d", "--yes"],
     "gc": ["PLACE", "--older-than", "30d", "--yes"],

@@ -22,7 +22,7 @@ CASES = {
 @pytest.mark.parametrize("source", CASES)
 def test_comparisons_of_spec_versions_are_found(source: str) -> None:
     tree = ast.parse(source)
-    for place in ("repo/commit.py", "spark/metadata/repo.py", "store/operations.py"):
+    for place in ("repo/commit.py", "scans/metadata/repo.py", "store/operations.py"):
         found = check_house.find_version_checks({check_house.SOURCE / place: tree})
         assert len(found) == CASES[source]
     inside = [Path("repo/families/spec1/family.py"), Path("format/envelope.py")]

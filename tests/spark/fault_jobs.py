@@ -17,9 +17,9 @@ import icefloe
 from icefloe import Repository, Session
 from icefloe.credentials import LocalFileSystemAccess
 from icefloe.repo.session_view import all_chunks
+from icefloe.scans.metadata.files import Files
 from icefloe.scans.pinned import pin
 from icefloe.spark import Region, ingest, read, write_dataset, write_regions, write_table
-from icefloe.spark.metadata.files import Files
 from icefloe.spark.writes import reducers
 from icefloe.storage.places.locations import LocalLocation
 from icefloe.storage.run import run_blocking

@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 
 import icefloe.spark
 from icefloe import InvalidInputError, Repository, local_filesystem_storage
+from icefloe.scans.metadata.tables import TABLES
+from icefloe.scans.metadata.views import plan_views
 from icefloe.scans.pinned import pin
-from icefloe.spark.metadata.attach import plan_views
-from icefloe.spark.metadata.tables import TABLES
 from tests.spark.datasets import rows_of, weather, write, xr
 
 

@@ -17,8 +17,8 @@ import icefloe
 import icefloe.spark
 from icefloe import FormatError, NumberedRefs, Repository, StateFileDataset
 from icefloe.errors import ReadOnlyError
+from icefloe.scans.metadata.tables import TABLES, plan_table
 from icefloe.scans.pinned import pin
-from icefloe.spark.metadata.tables import TABLES, plan_table
 from tests.legacy.migration.test_written_generations import write_history
 from tests.legacy.numbered.releases import RELEASES
 from tests.legacy.numbered.test_old_releases import built

@@ -15,8 +15,8 @@ from pyspark.sql.types import DoubleType, StringType, StructField, StructType
 
 import icefloe.spark
 from icefloe import IcechunkError, InvalidInputError, Repository
+from icefloe.scans.metadata.tables import TABLES, plan_table
 from icefloe.scans.pinned import pin
-from icefloe.spark.metadata.tables import TABLES, plan_table
 from icefloe.spark.source.data_source import IcefloeDataSource
 from tests.servers import S3Server
 from tests.spark.datasets import WEATHER_ENCODING, rows, rows_of, weather, write

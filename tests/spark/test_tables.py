@@ -20,11 +20,11 @@ from icefloe import (
     local_filesystem_storage,
 )
 from icefloe.format.manifest.chunk_refs import ChunkRefs
+from icefloe.scans.metadata.changes import plan_changes
+from icefloe.scans.metadata.id_text import id_texts
+from icefloe.scans.metadata.snapshot import chunk_ref_batch
+from icefloe.scans.metadata.tables import TABLES, check_ref, check_table, plan_table
 from icefloe.scans.pinned import pin
-from icefloe.spark.metadata.changes import plan_changes
-from icefloe.spark.metadata.id_text import id_texts
-from icefloe.spark.metadata.snapshot import chunk_ref_batch
-from icefloe.spark.metadata.tables import TABLES, check_ref, check_table, plan_table
 from tests.spark.datasets import rows_of
 
 

@@ -32,6 +32,7 @@ _COMMANDS = {
     "sizes": ("stats",),
     "files": ("inspect",),
     "searching": ("blame", "bisect"),
+    "query": ("sql",),
     "cleaning": ("expire", "gc", "rewrite-manifests"),
     "health": ("verify", "repair"),
     "bringing": ("ingest", "import"),

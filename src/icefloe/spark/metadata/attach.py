@@ -7,25 +7,17 @@ long as the session does, carry the credentials of the `Repository`, and are pin
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from pyspark.sql import SparkSession
 
-from icefloe import paths
 from icefloe.api.repository import Repository
-from icefloe.api.session import Session
-from icefloe.errors import FormatError, InvalidInputError
-from icefloe.scans.cells import plan_cells
-from icefloe.scans.dimension_sets import Dimensions, dimension_sets
-from icefloe.scans.options import read_options
-from icefloe.scans.pinned import PinnedSnapshot, as_repository, pin
-from icefloe.scans.scan import Scan
-from icefloe.scans.variables import find_variables
-from icefloe.spark.metadata.files import files_dataframe
-from icefloe.spark.metadata.tables import TABLES, plan_table
+from icefloe.errors import InvalidInputError
+from icefloe.scans.metadata.views import plan_views
+from icefloe.scans.pinned import as_repository, pin
+from icefloe.spark.metadata.spread_files import files_dataframe
 from icefloe.spark.reads.reading import check_session, to_dataframe
 from icefloe.spark.runtime.spark_session import parallelism
 
@@ -104,79 +96,3 @@ def attach(
     ref = {"branch": branch, "tag": tag, "snapshot_id": snapshot_id, "as_of": as_of}
     made = Attached(name, _spark=spark, _repository=as_repository(repository), _ref=ref)
     return made.refresh()
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedViews:
-    """Views by name: what they show, and the scans of all but `files`."""
-
-    files: str
-    titles: dict[str, str] = field(default_factory=dict)
-    scans: dict[str, Scan] = field(default_factory=dict)
-    left_out: dict[str, str] = field(default_factory=dict)
-
-    def add(self, view: str, title: str, scan: Scan | None = None) -> None:
-        for other, shown in self.titles.items():
-            if other.lower() == view.lower():
-                raise InvalidInputError(
-                    f"{shown} and {title} would both be the view {view!r}; read one of them with "
-                    "icefloe.spark.read"
-                )
-        self.titles[view] = title
-        if scan is not None:
-            self.scans[view] = scan
-
-
-def plan_views(
-    source: PinnedSnapshot, name: str, branch: str | None, num_tasks: int
-) -> PlannedViews:
-    """What `attach` makes of a snapshot; `branch` if it was named by one."""
-    planned = PlannedViews(f"{name}__files")
-    for table in TABLES:
-        view, title = f"{name}__{table}", f"table {table}"
-        if view == planned.files:
-            planned.add(view, title)
-            continue
-        try:
-            scan = plan_table(source, table, branch, min_partitions=num_tasks)
-        except FormatError as error:  # no log of operations in repositories of version 1
-            planned.left_out[title] = str(error)
-        else:
-            planned.add(view, title, scan)
-    session = source.open()
-    for group in _groups(session):
-        title = f"group {group}"
-        try:
-            sets = _sets(session, group)
-        except (InvalidInputError, FormatError) as error:
-            planned.left_out[title] = str(error)
-            continue
-        for dims in sets:
-            own = title if len(sets) == 1 else f"{title} ({', '.join(dims)})"
-            options = read_options(group=group, dims=dims or None, min_partitions=num_tasks)
-            try:
-                scan = plan_cells(source, options)
-            except (InvalidInputError, FormatError) as error:
-                planned.left_out[own] = str(error)
-                continue
-            parts = (name, *paths.segments(group), *(dims if len(sets) > 1 else ()))
-            planned.add(
-                "_".join(re.sub(r"\W", "_", part, flags=re.ASCII) for part in parts), own, scan
-            )
-    return planned
-
-
-def _groups(session: Session) -> Iterator[str]:
-    """The paths of all groups, also of those that only have arrays below them."""
-    found = {"/"}
-    for path in session.workspace.state.all_paths():
-        is_array = session.workspace.state.node(path).array is not None
-        found.add((paths.parent(path) or "/") if is_array else path)
-    yield from sorted(found)
-
-
-def _sets(session: Session, group: str) -> list[Dimensions]:
-    if session.workspace.state.find_node(group) is None:
-        return []
-    known = find_variables(session, group, None, decode=True, is_coded=False)
-    return dimension_sets(known) if known else []

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from icefloe.errors import ErrorKind, InvalidInputError
@@ -30,6 +31,8 @@ _DEFAULTS = {
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 _PARALLELISM_UNKNOWN = 16
 _APP_NAME = "icefloe"
+SparkFailure: type[Exception] = PySparkException
+"""What Spark raises; others catch it under this name."""
 
 
 def session(

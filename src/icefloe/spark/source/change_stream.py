@@ -15,8 +15,8 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from icefloe.api.repository import Repository
 from icefloe.errors import InvalidInputError
+from icefloe.scans.metadata.changes import Commit, find_commits, read_commits
 from icefloe.scans.pinned import PinnedSnapshot, as_repository, pin
-from icefloe.spark.metadata.changes import Commit, find_commits, read_commits
 
 _KEY = "snapshot"
 _BEFORE_ALL = ""

@@ -32,11 +32,11 @@ from pyspark.sql.types import StructField, StructType
 
 from icefloe.errors import InvalidInputError
 from icefloe.scans.choose_scan import plan_read
+from icefloe.scans.metadata.tables import TABLES, check_ref, check_table, plan_table
 from icefloe.scans.options import KNOWN_OPTIONS, ReadOptions, options_from_text, truth
 from icefloe.scans.pinned import REF_OPTIONS, PinnedSnapshot, pin_options
 from icefloe.scans.scan import Scan
 from icefloe.scans.where import Condition
-from icefloe.spark.metadata.tables import TABLES, check_ref, check_table, plan_table
 from icefloe.spark.source.change_stream import ChangeStreamReader
 from icefloe.spark.source.stream_sink import StreamSink
 from icefloe.spark.source.writer import RowsWriter, target_of

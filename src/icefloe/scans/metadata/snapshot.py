@@ -27,9 +27,9 @@ from icefloe.scans.arrow_types import (
     required,
     table_of,
 )
+from icefloe.scans.metadata.id_text import id_texts, key_column
 from icefloe.scans.pinned import PinnedSnapshot
 from icefloe.scans.scan import ROWS_PER_BATCH
-from icefloe.spark.metadata.id_text import id_texts, key_column
 from icefloe.storage.run import run_blocking
 
 _REFS_PER_PARTITION = 500_000

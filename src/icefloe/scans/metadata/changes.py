@@ -21,9 +21,9 @@ from icefloe.ids import NodeId, SnapshotId
 from icefloe.repo import history
 from icefloe.repo.handle import RepoHandle
 from icefloe.scans.arrow_types import INDEX, INSTANT, index_column, required
+from icefloe.scans.metadata.id_text import key_column
 from icefloe.scans.pinned import PinnedSnapshot
 from icefloe.scans.scan import ROWS_PER_BATCH
-from icefloe.spark.metadata.id_text import key_column
 from icefloe.storage.run import run_blocking
 
 SCHEMA = pa.schema(

@@ -1,22 +1,19 @@
 """The table `files`: every object of a repository, its size, and whether anything refers to it.
 
 What nothing refers to is what garbage collection would take, unless it is too young. Through
-`icefloe.spark.table` the work is spread: listing by prefix, snapshots to manifests, manifests to
-chunks, and a join. The data source has no way to join, so there one task does it all.
+`icefloe.spark.table` the work is spread over these tasks: listing by prefix, snapshots to
+manifests, manifests to chunks, and a join. Elsewhere one scan does it all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sf
 
 from icefloe.api.repository import Repository
 from icefloe.assets.assets import Assets
@@ -28,10 +25,9 @@ from icefloe.ids import ManifestId, SnapshotId
 from icefloe.repo import queries
 from icefloe.repo.handle import RepoHandle
 from icefloe.scans.arrow_types import INSTANT, required
+from icefloe.scans.metadata.repo import all_snapshots
 from icefloe.scans.pinned import PinnedSnapshot
 from icefloe.scans.scan import ROWS_PER_BATCH
-from icefloe.spark.metadata.repo import all_snapshots
-from icefloe.spark.spark_types import spark_schema
 from icefloe.storage.run import run_blocking
 
 SCHEMA = pa.schema(
@@ -43,9 +39,9 @@ SCHEMA = pa.schema(
         required("is_referenced", pa.bool_()),
     ]
 )
-_LISTED = pa.schema(list(SCHEMA)[:-1])
-_KEYS = pa.schema([required("key", pa.string())])
-_REFERRED = pa.schema(
+LISTED = pa.schema(list(SCHEMA)[:-1])
+KEYS = pa.schema([required("key", pa.string())])
+REFERRED = pa.schema(
     [
         required("key", pa.string()),
         pa.field("manifest_id", pa.binary()),
@@ -59,7 +55,7 @@ _AT_ONCE = 32
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """The scan of the data source: one partition."""
+    """The scan without a join: one partition."""
 
     source: PinnedSnapshot
 
@@ -75,41 +71,14 @@ class Files:
         repository = self.source.open_repository()
         handle = repository.handle
         ids = [info.id for info in all_snapshots(repository)]
-        files = pa.Table.from_batches(_referred_files(handle, ids), _REFERRED)
+        files = pa.Table.from_batches(_referred_files(handle, ids), REFERRED)
         chunks = list(_chunk_keys(handle, _distinct_manifests(files)))
-        live = pa.chunked_array([*files["key"].chunks, *chunks, pa.array(_known_keys(repository))])
+        live = pa.chunked_array([*files["key"].chunks, *chunks, pa.array(known_keys(repository))])
         for prefix in handle.assets.kinds_of_files:
             for batch in _list(handle, prefix):
                 is_live = pc.is_in(batch["path"], live)
                 columns = [*batch.columns, is_live]
                 yield pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
-
-
-def files_dataframe(spark: SparkSession, source: PinnedSnapshot, num_tasks: int) -> DataFrame:
-    """The same, spread over tasks."""
-    repository = source.open_repository()
-    handle = repository.handle
-
-    def stage(
-        items: Sequence[str], task: Callable[..., Iterator[pa.RecordBatch]], schema: pa.Schema
-    ) -> DataFrame:
-        table = pa.table({"item": pa.array(items, pa.string())})
-        made = spark.createDataFrame(table).repartition(min(num_tasks, max(len(items), 1)), "item")
-        return made.mapInArrow(partial(task, source), spark_schema(schema))
-
-    listed = stage(_prefixes(handle), list_task, _LISTED)
-    ids = [info.id for info in all_snapshots(repository)]
-    referred = stage(ids, referred_task, _REFERRED).dropDuplicates(["key", "manifest_id"])
-    manifests = referred.where("manifest_id is not null").repartition(num_tasks, "key")
-    chunks = manifests.mapInArrow(partial(chunks_task, source), spark_schema(_KEYS))
-    known = spark.createDataFrame(pa.table({"key": pa.array(_known_keys(repository))}))
-    live = referred.select("key").union(chunks).union(known).distinct()
-    live = live.withColumn("is_referenced", sf.lit(True))
-    joined = listed.join(live, listed["path"] == live["key"], "left")
-    return joined.select(
-        *_LISTED.names,
-        sf.coalesce("is_referenced", sf.lit(False)).alias("is_referenced"),
-    )
 
 
 # -- tasks: columns of text in, rows out
@@ -141,7 +110,7 @@ def chunks_task(
     handle = source.open_repository().handle
     for batch in batches:
         for keys in _chunk_keys(handle, batch.to_pylist()):
-            yield pa.RecordBatch.from_arrays([keys], schema=_KEYS)
+            yield pa.RecordBatch.from_arrays([keys], schema=KEYS)
 
 
 def _list(handle: RepoHandle, prefix: str) -> Iterator[pa.RecordBatch]:
@@ -156,10 +125,10 @@ def _list(handle: RepoHandle, prefix: str) -> Iterator[pa.RecordBatch]:
             pa.array([info.size_bytes for info in some], pa.int64()),
             pa.array([info.created_at for info in some], INSTANT),
         ]
-        yield pa.RecordBatch.from_arrays(columns, schema=_LISTED)
+        yield pa.RecordBatch.from_arrays(columns, schema=LISTED)
 
 
-def _prefixes(handle: RepoHandle) -> list[str]:
+def prefixes(handle: RepoHandle) -> list[str]:
     """What is listed at once; a directory is walked as a whole whatever the prefix."""
     folders = list(handle.assets.kinds_of_files)
     if handle.driver.is_local or layout.CHUNKS not in folders:
@@ -187,7 +156,7 @@ def _referred_files(handle: RepoHandle, snapshot_ids: Sequence[str]) -> Iterator
                 pa.array([*ids, *(None for _ in others)], pa.binary()),
                 pa.repeat(text, len(keys)),
             ],
-            schema=_REFERRED,
+            schema=REFERRED,
         )
 
 
@@ -197,7 +166,7 @@ def _distinct_manifests(files: pa.Table) -> list[dict[str, Any]]:
 
 
 def _chunk_keys(handle: RepoHandle, manifests: Sequence[dict[str, Any]]) -> Iterator[pa.Array]:
-    """The objects of native chunks. Rows of `manifests` are those of `_REFERRED`."""
+    """The objects of native chunks. Rows of `manifests` are those of `REFERRED`."""
     assets = handle.assets
     for first in range(0, len(manifests), _AT_ONCE):
         some = manifests[first : first + _AT_ONCE]
@@ -222,7 +191,7 @@ def _objects(assets: Assets, refs: ChunkRefs) -> list[str]:
     return named + assets.chunk_keys(IdSet.of(refs.chunk_id[is_native]).rows)
 
 
-def _known_keys(repository: Repository) -> list[str]:
+def known_keys(repository: Repository) -> list[str]:
     """What is referred to by name: refs, snapshots with their logs, backups of the log."""
     handle = repository.handle
     assets = handle.assets

@@ -1,0 +1,162 @@
+"""SQL on small data in this process, by the SQLite that Python comes with.
+
+Only the tables that a query names are read, into memory, up to a number of rows. Values that SQLite
+has no type for are text: times in ISO form, lists and maps as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from math import prod
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from icefloe.cli.hints import did_you_mean
+from icefloe.errors import FormatError, InvalidInputError
+from icefloe.scans.cells import Cells
+from icefloe.scans.metadata.tables import TABLES, plan_table
+from icefloe.scans.metadata.views import PlannedViews, add_groups
+from icefloe.scans.pinned import PinnedSnapshot
+from icefloe.scans.scan import Scan
+
+NAME = "data"
+"""Of the view of the root group, and what all others begin with."""
+MAX_ROWS = 1_000_000
+_SMALLEST, _LARGEST = -(1 << 63), (1 << 63) - 1
+
+
+class QueryResult(NamedTuple):
+    """The result of a query."""
+
+    columns: list[str]
+    rows: list[list[Any]]
+    engine: str
+
+
+class TooLargeError(InvalidInputError):
+    """A table has more rows than this process should take."""
+
+
+def views_of(source: PinnedSnapshot) -> PlannedViews:
+    """The views of all groups; those of tables are planned when a query names them."""
+    planned = PlannedViews(f"{NAME}__files")
+    add_groups(planned, source, NAME, 1)
+    for table in TABLES:
+        planned.add(f"{NAME}__{table}", f"table {table}")
+    return planned
+
+
+def run_query(
+    query: str, source: PinnedSnapshot, branch: str | None, planned: PlannedViews
+) -> QueryResult:
+    """Run a query here.
+
+    Raises:
+        TooLargeError: a table that it names has too many rows.
+        InvalidInputError: SQLite does not understand it, or it does not only read.
+    """
+    named = set(re.findall(r"\w+", query.lower()))
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
+        for view in planned.titles:
+            if view.lower() in named:
+                _load(database, view, _scan(view, source, branch, planned))
+        database.set_authorizer(_only_reads)
+        try:
+            cursor = database.execute(query)
+            rows = [list(row) for row in cursor]
+        except sqlite3.Error as error:
+            raise _explained(error, planned.titles) from error
+        columns = [column[0] for column in cursor.description or ()]
+    return QueryResult(columns, rows, f"SQLite {sqlite3.sqlite_version}, in this process")
+
+
+def _scan(view: str, source: PinnedSnapshot, branch: str | None, planned: PlannedViews) -> Scan:
+    scan = planned.scans.get(view)
+    if scan is None:
+        try:
+            scan = plan_table(source, view.removeprefix(f"{NAME}__"), branch, min_partitions=1)
+        except FormatError as error:
+            raise InvalidInputError(f"{view}: {error.message}") from error
+    if isinstance(scan, Cells) and prod(axis.length for axis in scan.axes) > MAX_ROWS:
+        raise _too_large(view)
+    return scan
+
+
+def _load(database: sqlite3.Connection, view: str, scan: Scan) -> None:
+    names = ", ".join(f'"{name}"' for name in scan.schema.names)
+    database.execute(f'CREATE TABLE "{view}" ({names})')
+    marks = ", ".join("?" * len(scan.schema.names))
+    number = 0
+    for partition in range(scan.num_partitions):
+        for batch in scan.read(partition):
+            number += batch.num_rows
+            if number > MAX_ROWS:
+                raise _too_large(view)
+            database.executemany(f'INSERT INTO "{view}" VALUES ({marks})', _rows(batch))
+
+
+def _rows(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
+    columns = [_stored(column) for column in batch.columns]
+    return zip(*columns, strict=True)
+
+
+def _stored(column: pa.Array) -> Iterable[Any]:
+    kind = column.type
+    if pa.types.is_floating(kind) or pa.types.is_string(kind) or pa.types.is_binary(kind):
+        found: list[Any] = column.to_pylist()
+        return found
+    return map(stored_value, column.to_pylist())
+
+
+def stored_value(value: Any) -> Any:
+    """A value as SQLite has it, and as JSON has it too, but for bytes."""
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, int):
+        return value if _SMALLEST <= value <= _LARGEST else str(value)
+    if value is None or isinstance(value, float | str | bytes):
+        return value
+    if isinstance(value, datetime | date):
+        return value.isoformat(sep=" ") if isinstance(value, datetime) else value.isoformat()
+    if isinstance(value, Decimal | timedelta):
+        return str(value)
+    if isinstance(value, list) and value and all(isinstance(one, tuple) for one in value):
+        value = dict(value)  # a map, as Arrow hands it out
+    return json.dumps(value, default=str)
+
+
+_READS = {
+    sqlite3.SQLITE_SELECT,
+    sqlite3.SQLITE_READ,
+    sqlite3.SQLITE_FUNCTION,
+    sqlite3.SQLITE_RECURSIVE,
+}
+
+
+def _only_reads(action: int, *_: Any) -> int:
+    return sqlite3.SQLITE_OK if action in _READS else sqlite3.SQLITE_DENY
+
+
+def _too_large(view: str) -> TooLargeError:
+    return TooLargeError(
+        f"{view} has more than {MAX_ROWS:,} rows, too many for SQLite in this process; use "
+        "--engine spark"
+    )
+
+
+def _explained(error: sqlite3.Error, views: Mapping[str, str]) -> InvalidInputError:
+    text = str(error)
+    missing = re.fullmatch(r"no such table: (\S+)", text)
+    if missing is not None:
+        hint = did_you_mean(missing[1], views) or did_you_mean(f"{NAME}__{missing[1]}", views)
+        text += f".{hint} `icefloe sql REPOSITORY` without a query lists them all"
+    elif text == "not authorized":
+        text = "a query may only read; expected SELECT"
+    return InvalidInputError(f"{text} (SQLite)")

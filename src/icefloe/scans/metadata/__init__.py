@@ -1,0 +1,1 @@
+"""What a repository knows about itself, as rows."""
