@@ -123,6 +123,8 @@ def _resolved(function: Callable[..., Any], name: str) -> Any:
 
 def _classes(hint: Any) -> tuple[type, ...]:
     """The classes that an annotation accepts; empty if a class check is not sufficient."""
+    if hint is Any:
+        return ()
     if hint is None or hint is type(None):
         return (type(None),)
     if typing.get_origin(hint) in (Union, types.UnionType):
