@@ -1,12 +1,15 @@
 # Every command of this repository. Each one that needs the environment builds it first.
 #
 #   PYTHON=...              the Python to build it with (default: the newest that can be found)
-#   ICEFLOE_VENV=...        where it is kept (default: .venv; that of `make oldest` has -oldest behind)
+#   ICEFLOE_VENV=...        where it is kept (default: .venv; `make oldest` and `make demo` add
+#                           -oldest and -demo)
 #   ARGS=...                further arguments for pytest or the benchmarks
 
 VENV := $(or $(ICEFLOE_VENV),.venv)
 PY := $(VENV)/bin/python
 OLDEST_VENV := $(VENV)-oldest
+# The demo needs little, and has an environment of its own unless the large one is there.
+DEMO_VENV := $(if $(wildcard $(VENV)/.installed.json),$(VENV),$(VENV)-demo)
 # The folders that meet the dependencies, without Spark: a few minutes. Zarr's own suite for stores
 # is left out, because it comes with Zarr and ours is written for that of later releases.
 OLDEST_TESTS := tests/unit tests/api tests/store tests/virtual tests/interop tests/golden \
@@ -34,8 +37,11 @@ help: ## list these commands
 setup: ## build the environment, unless it is there already
 	@$(SETUP_ENV) "$(VENV)"; $(NO_PYTHON)
 
-demo: setup ## files become a versioned dataset with Spark, asked in SQL
-	@$(PY) examples/ingest.py
+demo: ## a first repository in seconds; then files become one with Spark, asked in SQL
+	@$(SETUP_ENV) --for first "$(DEMO_VENV)"; $(NO_PYTHON)
+	@$(DEMO_VENV)/bin/python examples/first_repository.py
+	@$(SETUP_ENV) --for demo "$(DEMO_VENV)"; $(NO_PYTHON)
+	@$(DEMO_VENV)/bin/python examples/ingest.py
 
 test: setup ## every test but the longest
 	$(PY) -m pytest -n 2 --dist worksteal $(ARGS) tests
@@ -48,7 +54,7 @@ long: setup ## the tests that take minutes and are left out of make test
 	$(PY) -m pytest -n 2 --dist worksteal -m long $(ARGS) tests
 
 oldest: ## part of the tests with the oldest Python and the lowest versions of dependencies
-	@$(SETUP_ENV) --oldest "$(OLDEST_VENV)"; $(NO_PYTHON)
+	@$(SETUP_ENV) --for oldest "$(OLDEST_VENV)"; $(NO_PYTHON)
 	$(OLDEST_VENV)/bin/python -m pytest -n 2 --dist worksteal $(ARGS) $(OLDEST_TESTS)
 
 released: setup ## repositories of spec version 1, read and extended by the last official release 1.x
@@ -82,4 +88,5 @@ clean: ## remove what these commands made, the environment included
 	@find src tests tools $(wildcard benchmarks examples) -name __pycache__ -type d -prune -exec rm -rf {} +
 	@rm -rf $(VENV)-icechunk-*
 	@$(SETUP_ENV) --remove "$(OLDEST_VENV)"; $(NO_PYTHON)
+	@$(SETUP_ENV) --remove "$(VENV)-demo"; $(NO_PYTHON)
 	@$(SETUP_ENV) --remove "$(VENV)"; $(NO_PYTHON)

@@ -6,6 +6,8 @@ Run it with `make demo`. Everything happens in a temporary folder.
 from __future__ import annotations
 
 import hashlib
+import os
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -36,6 +38,24 @@ def timed(label: str) -> Iterator[None]:
     start = time.perf_counter()
     yield
     print(f"{label:<58}{time.perf_counter() - start:6.1f} s", flush=True)
+
+
+@contextmanager
+def quiet_start(log: Path) -> Iterator[None]:
+    """Keep what Java says while it starts in a file; shown if it does not start."""
+    terminal = os.dup(2)
+    with log.open("wb") as stream:
+        os.dup2(stream.fileno(), 2)
+    try:
+        yield
+    except BaseException:
+        os.dup2(terminal, 2)
+        print(log.read_text(), file=sys.stderr)
+        raise
+    else:
+        os.dup2(terminal, 2)
+    finally:
+        os.close(terminal)
 
 
 def make_file(folder: Path, number: int) -> Path:
@@ -105,7 +125,8 @@ def main() -> None:
         heading("Files from an archive")
         paths = [make_file(files, number) for number in range(FILES - 4)]
         print(f"{len(paths)} NetCDF files, {sum(p.stat().st_size for p in paths) / 1e6:.1f} MB")
-        with timed("Spark is started"):
+        print("starting Spark ...", flush=True)
+        with timed("Spark is started"), quiet_start(Path(name) / "spark.log"):
             spark = icefloe.spark.session("local[2]", progress=False)
         try:
             run(spark, repository, files, paths)

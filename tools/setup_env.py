@@ -2,8 +2,12 @@
 
 Runs before anything is installed, so: standard library only, and syntax that Python 3.8 reads.
 The Python that runs this file is not the one that gets used: every Python found is asked for its
-version, and the newest wins. With --oldest the oldest that is supported wins, and dependencies get
-the lowest versions that pyproject.toml allows.
+version, and the newest wins. Packages are installed by uv where it is there or can be had, which is
+several times faster, and else by pip.
+
+An environment is built for a purpose: `test` (everything), `demo` and `first` (what the demo needs,
+and its first step), or `oldest`: the oldest Python that is supported, and dependencies in the lowest
+versions that pyproject.toml allows.
 """
 
 from __future__ import annotations
@@ -17,7 +21,9 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Iterator, NamedTuple
 
@@ -26,6 +32,16 @@ OLDEST = (3, 11)
 EXTRAS = "dev,docs,xarray,dask,hdf5,grib,virtual,spark,aws,cli"
 # Spark alone would take longer to install than the part of the tests that runs there.
 OLDEST_EXTRAS = "dev,xarray,dask,hdf5,grib,virtual,aws,cli"
+
+REQUIREMENTS = {
+    "test": [f"-e.[{EXTRAS}]"],
+    "oldest": [f"-e.[{OLDEST_EXTRAS}]"],
+    "demo": ["-e.[spark,xarray,hdf5]", "h5netcdf"],
+    "first": ["-e."],
+}
+"""What is installed for each purpose."""
+ALSO_FOR = {"test": {"demo", "first"}, "demo": {"first"}}
+"""Purposes that an environment made for another one serves as well."""
 
 # Lies in every environment made here from its first moment; a folder without it is not ours.
 MARK = ".made-by-icefloe"
@@ -157,18 +173,13 @@ def place_of(venv: Path) -> str:
     return f"{venv} for {ROOT}"
 
 
-def extras_of(oldest: bool) -> str:
-    """The optional dependencies that an environment gets."""
-    return OLDEST_EXTRAS if oldest else EXTRAS
-
-
-def pins_of(oldest: bool) -> str:
+def pins_of(purpose: str) -> str:
     """The exact versions to install, as a constraints file.
 
-    Those of constraints.txt; with `oldest`, the lines of constraints-oldest.txt replace theirs.
+    Those of constraints.txt; for `oldest`, the lines of constraints-oldest.txt replace theirs.
     """
     pins = (ROOT / "constraints.txt").read_text()
-    if not oldest:
+    if purpose != "oldest":
         return pins
     low = (ROOT / "constraints-oldest.txt").read_text()
     names = {name_in(line) for line in low.splitlines()}
@@ -181,10 +192,10 @@ def name_in(pin: str) -> str:
     return re.sub(r"[-_.]+", "-", re.split("#|==", pin)[0].strip()).lower()
 
 
-def key_of(venv: Path, version: str, oldest: bool = False) -> str:
+def key_of(venv: Path, version: str, purpose: str) -> str:
     """Changes whenever an environment has to be installed again."""
     digest = hashlib.sha256()
-    for part in (version, extras_of(oldest), place_of(venv), pins_of(oldest)):
+    for part in (version, *REQUIREMENTS[purpose], place_of(venv), pins_of(purpose)):
         digest.update(part.encode() + b"\0")
     digest.update((ROOT / "pyproject.toml").read_bytes() + b"\0")
     return digest.hexdigest()
@@ -199,10 +210,11 @@ def read_stamp(venv: Path) -> dict[str, str]:
     return stamp
 
 
-def write_stamp(venv: Path, version: str, oldest: bool = False) -> None:
+def write_stamp(venv: Path, version: str, purpose: str) -> None:
     """Record that the installation is complete; whole or not at all."""
     partial = venv / (STAMP + ".partial")
-    stamp = {"version": version, "place": place_of(venv), "key": key_of(venv, version, oldest)}
+    key = key_of(venv, version, purpose)
+    stamp = {"version": version, "place": place_of(venv), "purpose": purpose, "key": key}
     partial.write_text(json.dumps(stamp))
     partial.replace(venv / STAMP)
 
@@ -223,13 +235,14 @@ def remove(venv: Path) -> None:
     shutil.rmtree(venv)
 
 
-def run_quietly(command: list[str]) -> None:
+def run_quietly(command: list[str], environment: dict[str, str] | None = None) -> None:
     """Run `command`; its output is shown only when it fails."""
     done = subprocess.run(
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         cwd=str(ROOT),
+        env={**os.environ, **(environment or {})},
         check=False,
     )
     if done.returncode:
@@ -237,9 +250,11 @@ def run_quietly(command: list[str]) -> None:
         raise SetupError(f"this command failed, its output is above: {' '.join(command)}")
 
 
-def prepare(venv: Path, oldest: bool = False) -> None:
+def prepare(venv: Path, purpose: str = "test") -> None:
     """Make `venv` complete and current; does nothing when it already is."""
     stamp = read_stamp(venv)
+    if purpose in ALSO_FOR.get(stamp.get("purpose", ""), ()):
+        purpose = stamp["purpose"]
     wanted = choose_named(os.environ["PYTHON"]) if os.environ.get("PYTHON") else None
     in_place = stamp.get("place") == place_of(venv)
     present = ask(str(venv / "bin" / "python")) if in_place else None
@@ -249,33 +264,113 @@ def prepare(venv: Path, oldest: bool = False) -> None:
         and present.text == stamp["version"]
         and (wanted is None or wanted.version == present.version)
     )
-    if present and same_python and stamp["key"] == key_of(venv, present.text, oldest):
+    if present and same_python and stamp["key"] == key_of(venv, present.text, purpose):
         return
 
     started = time.monotonic()
-    python = str(venv / "bin" / "python")
     if present and same_python:
-        say(f"the requirements may have changed: updating {shown(venv)}")
-        version = present.text
+        chosen = present
         (venv / STAMP).unlink()
     else:
+        oldest = purpose == "oldest"
         chosen = wanted or choose_found(oldest)
-        version = chosen.text
         if oldest and chosen.version[:2] != OLDEST:
             say("no Python 3.11 was found on PATH or in pyenv, so this is the oldest that will do:")
-        say(f"Python {version} ({chosen.path}), environment in {shown(venv)}")
+        say(f"Python {chosen.text} ({chosen.path}), environment in {shown(venv)}")
         remove(venv)
         venv.mkdir(parents=True)
         (venv / MARK).write_text("Made by tools/setup_env.py, which may delete this folder.\n")
-        run_quietly([chosen.path, "-m", "venv", str(venv)])
-    say("installing what icefloe and its tests need (first time: a minute or two)")
-    install = [python, "-m", "pip", "install", "--quiet", "--no-input"]
-    pins = venv / "constraints.txt"
-    pins.write_text(pins_of(oldest))
-    install += ["--disable-pip-version-check", "-c", str(pins), "-e", f".[{extras_of(oldest)}]"]
-    run_quietly(install)
-    write_stamp(venv, version, oldest)
+    install(venv, chosen, purpose)
+    write_stamp(venv, chosen.text, purpose)
     say(f"ready after {time.monotonic() - started:.0f} s")
+
+
+def install(venv: Path, python: Interpreter, purpose: str) -> None:
+    """Make the environment, if it is not there, and install what the purpose needs."""
+    what = {"first": "icefloe", "demo": "Spark, Java and xarray (first time: a minute or two)"}
+    say(f"installing {what.get(purpose, 'what icefloe and its tests need (a minute or two)')}")
+    pins = venv / "constraints.txt"
+    pins.write_text(pins_of(purpose))
+    wanted = ["-c", str(pins), *REQUIREMENTS[purpose]]
+    inside = str(venv / "bin" / "python")
+    with heartbeat(venv):
+        uv = find_uv(venv, python)
+        if uv is not None:
+            try:
+                if not Path(inside).exists():
+                    # Tests install other packages with the environment's pip.
+                    seed = [] if purpose in ("first", "demo") else ["--seed"]
+                    make = [uv, "venv", "--quiet", "--allow-existing", *seed]
+                    run_quietly([*make, "--python", python.path, str(venv)], uv_settings(python))
+                place = [uv, "pip", "install", "--quiet", "--python", inside]
+                run_quietly([*place, *wanted], uv_settings(python))
+                return
+            except SetupError as error:
+                say(f"uv could not do it, so pip tries: {error}")
+        if not Path(inside).exists() or not has_pip(inside):
+            run_quietly([python.path, "-m", "venv", str(venv)])
+        pip = [inside, "-m", "pip", "install", "--quiet", "--no-input"]
+        run_quietly([*pip, "--disable-pip-version-check", *wanted])
+
+
+def has_pip(python: str) -> bool:
+    """Whether an environment has pip."""
+    tried = subprocess.run([python, "-m", "pip", "--version"], capture_output=True, check=False)
+    return tried.returncode == 0
+
+
+def find_uv(venv: Path, python: Interpreter) -> str | None:
+    """The uv on PATH, or one that pip gets for this environment; None if it cannot be had."""
+    if os.environ.get("ICEFLOE_INSTALLER") == "pip":
+        return None
+    on_path = shutil.which("uv")
+    if on_path is not None:
+        return on_path
+    folder = venv / ".uv"
+    found = folder / "bin" / "uv"
+    if not found.exists():
+        get = [python.path, "-m", "pip", "install", "--quiet", "--no-input", "--target"]
+        get += [str(folder), "--disable-pip-version-check", "uv"]
+        subprocess.run(get, capture_output=True, check=False)
+    return str(found) if found.exists() else None
+
+
+def uv_settings(python: Interpreter) -> dict[str, str]:
+    """Where pip finds packages, in uv's words: uv does not read pip's configuration."""
+    listed = subprocess.run(
+        [python.path, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
+    )
+    rows = re.findall(r"^[^=]*?\.([a-z-]+)='(.*)'$", listed.stdout, re.MULTILINE)
+    pip = {name: value for name, value in rows}
+    names = {
+        "index-url": "UV_DEFAULT_INDEX",
+        "extra-index-url": "UV_INDEX",
+        "find-links": "UV_FIND_LINKS",
+        "cert": "SSL_CERT_FILE",
+    }
+    found = {uv: pip[name] for name, uv in names.items() if pip.get(name)}
+    # pip takes the best version of all indexes, uv would take the first index that has any.
+    return {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_LINK_MODE": "copy", **found}
+
+
+@contextmanager
+def heartbeat(venv: Path) -> Iterator[None]:
+    """Say every few seconds how far it is, so that nobody takes it for dead."""
+    done = threading.Event()
+    started = time.monotonic()
+
+    def beat() -> None:
+        while not done.wait(10):
+            count = len(list(venv.glob("lib/python*/site-packages/*.dist-info")))
+            say(f"... {time.monotonic() - started:.0f} s, {count} packages so far")
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 def shown(venv: Path) -> str:
@@ -294,7 +389,7 @@ def main() -> int:
     parser.add_argument("venv", type=Path, help="folder of the environment")
     parser.add_argument("--remove", action="store_true", help="delete it instead")
     parser.add_argument(
-        "--oldest", action="store_true", help="the oldest Python, the lowest versions"
+        "--for", dest="purpose", choices=REQUIREMENTS, default="test", help="what it is for"
     )
     arguments = parser.parse_args()
     venv = ROOT / arguments.venv
@@ -308,7 +403,7 @@ def main() -> int:
             if arguments.remove:
                 remove(venv)
             else:
-                prepare(venv, arguments.oldest)
+                prepare(venv, arguments.purpose)
         except SetupError as error:
             print(f"set-up: {error}", file=sys.stderr)
             return 1

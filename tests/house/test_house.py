@@ -120,7 +120,7 @@ def test_the_oldest_environment_has_the_lower_bounds_of_every_requirement() -> N
 
 
 def test_the_oldest_environment_takes_its_other_versions_from_the_usual_one() -> None:
-    merged = [line for line in setup_env.pins_of(oldest=True).splitlines() if "==" in line]
+    merged = [line for line in setup_env.pins_of("oldest").splitlines() if "==" in line]
     low = set(map(normalised, pins("constraints-oldest.txt")))
     usual = [pin for pin in pins() if normalised(pin) not in low]
     assert sorted(merged) == sorted([*usual, *pins("constraints-oldest.txt")])
@@ -211,18 +211,18 @@ def test_an_installation_counts_only_once_it_is_stamped(tmp_path: Path) -> None:
     assert setup_env.read_stamp(tmp_path) == {}
     (tmp_path / setup_env.STAMP).write_text('{"version": "3.1')
     assert setup_env.read_stamp(tmp_path) == {}
-    setup_env.write_stamp(tmp_path, "3.13.0")
-    assert setup_env.read_stamp(tmp_path)["key"] == setup_env.key_of(tmp_path, "3.13.0")
+    setup_env.write_stamp(tmp_path, "3.13.0", "test")
+    assert setup_env.read_stamp(tmp_path)["key"] == setup_env.key_of(tmp_path, "3.13.0", "test")
 
 
 def test_another_python_or_another_place_is_another_environment(tmp_path: Path) -> None:
     keys = {
-        setup_env.key_of(tmp_path / place, version, oldest)
+        setup_env.key_of(tmp_path / place, version, purpose)
         for place in ("a", "b")
         for version in ("3.12.1", "3.13.0")
-        for oldest in (False, True)
+        for purpose in setup_env.REQUIREMENTS
     }
-    assert len(keys) == 8
+    assert len(keys) == 16
 
 
 @pytest.mark.parametrize(
