@@ -5,6 +5,7 @@ Run it with `python examples/first_repository.py`; `make demo` begins with it.
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from typing import Any
 
@@ -29,7 +30,7 @@ def main() -> None:
         repo.create_tag("warm", repo.lookup_branch("main"))
 
         print("\nA repository in a folder, with its history:\n")
-        print(repo.ancestry_graph(branch="main"))
+        print(repo.ancestry_graph(branch="main", plain=not sys.stdout.isatty()))
         print("What the last commit changed:\n")
         print(repo.diff(from_snapshot_id=first, to_tag="warm"))
         for label, ref in {"then": {"snapshot_id": first}, "now": {"tag": "warm"}}.items():

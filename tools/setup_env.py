@@ -6,8 +6,8 @@ version, and the newest wins. Packages are installed by uv where it is there or 
 several times faster, and else by pip.
 
 An environment is built for a purpose: `test` (everything), `demo` and `first` (what the demo needs,
-and its first step), or `oldest`: the oldest Python that is supported, and dependencies in the lowest
-versions that pyproject.toml allows.
+or its first step), `oldest` (the oldest Python that is supported, and dependencies in the lowest
+versions that pyproject.toml allows).
 """
 
 from __future__ import annotations
@@ -341,7 +341,7 @@ def uv_settings(python: Interpreter) -> dict[str, str]:
         [python.path, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
     )
     rows = re.findall(r"^[^=]*?\.([a-z-]+)='(.*)'$", listed.stdout, re.MULTILINE)
-    pip = {name: value for name, value in rows}
+    pip = dict(rows)
     names = {
         "index-url": "UV_DEFAULT_INDEX",
         "extra-index-url": "UV_INDEX",

@@ -17,12 +17,18 @@ from typing import Any
 import numpy as np
 
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NOT_RUN = re.compile(r"<!-- not run: [^>]+ -->\n$")
+"""In the line before a block that needs a bucket or a cluster; it is checked for names instead."""
 
 
-def blocks_of(page: Path) -> list[tuple[int, str]]:
+def blocks_of(page: Path, *, is_run: bool = True) -> list[tuple[int, str]]:
     """The Python blocks of a page, with the number of the line each begins at."""
     text = page.read_text()
-    return [(text[: found.start(1)].count("\n") + 1, found[1]) for found in BLOCK.finditer(text)]
+    return [
+        (text[: found.start(1)].count("\n") + 1, found[1])
+        for found in BLOCK.finditer(text)
+        if is_run == (NOT_RUN.search(text[: found.start()]) is None)
+    ]
 
 
 def dataset(first_day: str, days: int = 2) -> Any:
