@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from icefloe import paths
 from icefloe.api.values import ChunkType, to_datetime
 from icefloe.errors import InvalidInputError
-from icefloe.format.manifest.chunk_refs import ChunkRefs
+from icefloe.format.columns.chunk_index import box_rows
 from icefloe.format.repo_info.snapshots import SnapshotInfo
 from icefloe.format.snapshot.nodes import ArrayData
-from icefloe.repo.chunk_origins import chunk_origins
+from icefloe.maintenance.blame import blame_chunks
 from icefloe.repo.session_view import all_chunks
 from icefloe.repo.workspace import Workspace
 
@@ -148,45 +148,53 @@ async def read_chunk_map(
     node, array = view.array(paths.validate(array_path, view.find_node))
     shown = _axes(array, array_path, axes)
     start, stop, place = _box(array, array_path, shown, at or {})
-    refs = (await all_chunks(workspace.handle, view, node)).select(start, stop)
-    numbers, legend = np.zeros(len(refs), np.int64), tuple[LegendEntry, ...]()
+    refs = await all_chunks(workspace.handle, view, node)
+    rows = np.arange(len(refs))[box_rows(refs.index, start, stop)]
     if by == "kind":
-        numbers, legend = _by_kind(refs)
+        numbers, legend = _by_kind(refs.kind[rows])
     else:
-        origins = await chunk_origins(workspace, node, refs, max_commits)
-        numbers = origins.commit + 1
-        numbers[numbers == 0] = len(origins.commits) + 1
-        count = np.bincount(numbers, minlength=len(origins.commits) + 2).tolist()
-        legend = tuple(
-            LegendEntry(
-                number,
-                _commit_label(info),
-                _age_colour(number - 1, len(origins.commits)),
-                count[number],
-                info.id.text,
-            )
-            for number, info in enumerate(origins.commits, 1)
-        )
-        if count[-1]:
-            legend = (*legend, LegendEntry(len(count) - 1, "an older commit", "#8a97a3", count[-1]))
+        found = await blame_chunks(workspace.handle, workspace, node.path, max_commits=max_commits)
+        numbers, legend = _by_commit(found.number[rows], found.commits)
     grid = [array.shape[axis].num_chunks for axis in shown]
     sizes = ([1] * (2 - len(grid))) + grid
     cells = np.zeros(sizes, np.int64)
-    index = refs.index[:, shown].astype(np.int64)
-    rows = index[:, 0] if len(grid) == 2 else np.zeros(len(refs), np.int64)
-    columns = index[:, -1] if grid else np.zeros(len(refs), np.int64)
-    cells[rows, columns] = numbers
+    index = refs.index[rows][:, shown].astype(np.int64)
+    down = index[:, 0] if len(grid) == 2 else np.zeros(len(rows), np.int64)
+    across = index[:, -1] if grid else np.zeros(len(rows), np.int64)
+    cells[down, across] = numbers
     names = tuple(_name(array, axis) for axis in shown)
     return ChunkMap(array_path, names, cells, legend, place)
 
 
-def _by_kind(refs: ChunkRefs) -> tuple[NDArray[np.int64], tuple[LegendEntry, ...]]:
-    numbers = np.zeros(len(refs), np.int64)
+def _by_kind(kinds: NDArray[np.uint8]) -> tuple[NDArray[np.int64], tuple[LegendEntry, ...]]:
+    numbers = np.zeros(len(kinds), np.int64)
     legend = []
     for number, (kind, colour) in enumerate(zip(_KINDS, _KIND_COLOURS, strict=True), 1):
-        is_kind = refs.kind == kind
+        is_kind = kinds == kind
         numbers[is_kind] = number
         legend.append(LegendEntry(number, kind.name, colour, int(is_kind.sum())))
+    return numbers, tuple(legend)
+
+
+def _by_commit(
+    commit: NDArray[np.int64], commits: Sequence[SnapshotInfo]
+) -> tuple[NDArray[np.int64], tuple[LegendEntry, ...]]:
+    older = len(commits) + 1
+    numbers = np.where(commit < 0, older, commit + 1)
+    count = np.bincount(numbers, minlength=older + 1).tolist()
+    legend = [
+        LegendEntry(
+            number,
+            _commit_label(info),
+            _age_colour(number - 1, len(commits)),
+            count[number],
+            info.id.text,
+        )
+        for number, info in enumerate(commits, 1)
+        if count[number]
+    ]
+    if count[older]:
+        legend.append(LegendEntry(older, "an older commit", "#8a97a3", count[older]))
     return numbers, tuple(legend)
 
 

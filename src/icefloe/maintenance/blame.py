@@ -76,16 +76,20 @@ async def blame_nodes(
 
 
 async def blame_chunks(
-    handle: RepoHandle, workspace: Workspace, path: str, report: Reporter | None = None
+    handle: RepoHandle,
+    workspace: Workspace,
+    path: str,
+    report: Reporter | None = None,
+    max_commits: int | None = None,
 ) -> ChunkBlame:
-    """The commit that last wrote each chunk of an array."""
+    """The commit that last wrote each chunk of an array, among the newest `max_commits` ones."""
     view = workspace.state.view
     node, _ = view.array(path)
     index = (await all_chunks(handle, view, node)).index
     keys, number = _keys(index), np.full(len(index), -1)
     left = np.arange(len(index))
     commits: list[SnapshotInfo] = []
-    async for info, log in _logs(handle, workspace.state.snapshot_id, report):
+    async for info, log in _logs(handle, workspace.state.snapshot_id, report, max_commits):
         if not len(left):
             break
         written = log.updated_chunks.get(node.id)
@@ -102,11 +106,14 @@ async def blame_chunks(
 
 
 async def _logs(
-    handle: RepoHandle, tip: SnapshotId, report: Reporter | None
+    handle: RepoHandle,
+    tip: SnapshotId,
+    report: Reporter | None,
+    max_commits: int | None = None,
 ) -> AsyncIterator[tuple[SnapshotInfo, TransactionLog]]:
     """The logs of a line of history, newest first, each with the commit that has it."""
     require_spec_1_or_2(handle, "finding out who wrote what")
-    line = await history.ancestry(handle, tip)
+    line = (await history.ancestry(handle, tip))[:max_commits]
     owners = [
         (entry, key)
         for entry in line

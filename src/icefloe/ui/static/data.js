@@ -148,7 +148,7 @@ class TreeList {
   show() {
     this.list.rows.total = this.flat.length;
     this.list.refresh();
-    this.mark(this.marked);
+    this.mark(this.marked, false);
   }
 
   async search() {
@@ -166,11 +166,11 @@ class TreeList {
     this.rebuild();
   }
 
-  mark(path) {
+  mark(path, reveal = true) {
     this.marked = path;
     const at = this.flat.findIndex((entry) => entry.path === path);
     this.list.select(at);
-    if (at >= 0) this.list.reveal(at);
+    if (at >= 0 && reveal) this.list.reveal(at);
   }
 
   draw(entry) {

@@ -3,7 +3,7 @@
 import { count, empty, failed, fill, get, h, number, size } from "/static/dom.js";
 import { VirtualList } from "/static/lists.js";
 
-const PAGE = 100;
+const PAGE = 400;
 const KINDS = ["native", "inline", "virtual"];
 
 export async function sizesView(box, app) {
