@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 from collections.abc import Mapping
+from typing import TextIO
 
 from icefloe.errors import InvalidInputError
 
@@ -34,10 +35,15 @@ class StderrHandler(logging.Handler):
         super().__init__()
         self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
 
+    def stream(self) -> TextIO:
+        """Where to write."""
+        return sys.stderr
+
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            sys.stderr.write(self.format(record) + "\n")
-            sys.stderr.flush()
+            stream = self.stream()
+            stream.write(self.format(record) + "\n")
+            stream.flush()
         except Exception:  # noqa: BLE001 - logging's own rule: a log never ends a program
             self.handleError(record)
 

@@ -1,7 +1,8 @@
 """Logs under the original's switches: ICECHUNK_LOG and `set_logs_filter`.
 
-icefloe writes its logs with Python's `logging`, to loggers below `icefloe`. Programs of the
-original expect them on the terminal, filtered by directives such as `icechunk=debug,warn`.
+Programs of the original expect logs on the terminal, filtered by directives such as
+`warn,icechunk::storage=debug`. Here those choose among icefloe's loggers, which are ordinary ones
+(`icefloe.logs`), so a program can send the same records elsewhere with Python's `logging`.
 """
 
 from __future__ import annotations
@@ -9,6 +10,9 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from typing import TextIO
+
+from icefloe.logs import ROOT, StderrHandler, set_levels
 
 _LEVELS = {
     "off": logging.CRITICAL + 1,
@@ -19,15 +23,32 @@ _LEVELS = {
     "trace": logging.NOTSET + 1,
 }
 _DEFAULT = "warn"
-_set_before: set[str] = set()
+
+_TOPICS = {
+    "icechunk::storage": "storage",
+    "icechunk_storage": "storage",
+    "icechunk_s3": "storage",
+    "icechunk_arrow_object_store": "storage",
+    "icechunk::virtual_chunks": "storage",
+    "icechunk::asset_manager": "cache",
+    "icechunk::session": "commit",
+    "icechunk::change_set": "commit",
+    "icechunk::conflicts": "commit",
+    "icechunk::repository": "repository",
+    "icechunk::refs": "repository",
+    "icechunk::config": "repository",
+    "icechunk::ops": "maintenance",
+    "icechunk::inspect": "maintenance",
+    "icechunk::migrations": "maintenance",
+}
+"""Modules of the original, and the topic that logs the same here."""
 
 
-class _Console(logging.Handler):
-    """Writes to the terminal of the moment: `sys.stderr` may be exchanged."""
+class _Console(StderrHandler):
+    """Writes to stderr, or to stdout where ICECHUNK_LOG_TO_STDOUT is set."""
 
-    def emit(self, record: logging.LogRecord) -> None:
-        to_stdout = "ICECHUNK_LOG_TO_STDOUT" in os.environ
-        print(self.format(record), file=sys.stdout if to_stdout else sys.stderr)
+    def stream(self) -> TextIO:
+        return sys.stdout if "ICECHUNK_LOG_TO_STDOUT" in os.environ else super().stream()
 
 
 def initialize_logs() -> None:
@@ -35,43 +56,46 @@ def initialize_logs() -> None:
 
     They go to stderr, or to stdout where ICECHUNK_LOG_TO_STDOUT is set.
     """
-    logger = logging.getLogger("icefloe")
-    if not any(isinstance(handler, _Console) for handler in logger.handlers):
-        console = _Console()
-        console.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-        logger.addHandler(console)
+    logger = logging.getLogger(ROOT)
+    if not any(isinstance(handler, StderrHandler) for handler in logger.handlers):
+        logger.addHandler(_Console())
     set_logs_filter(None)
 
 
 def set_logs_filter(log_filter_directive: str | None) -> None:
     """Choose which logs are written: `level`, or `module=level` several times, with commas between.
 
-    Levels are `off`, `error`, `warn`, `info`, `debug` and `trace`; the module `icechunk` is all of
-    icefloe. None takes the directive from ICECHUNK_LOG.
+    Levels are `off`, `error`, `warn`, `info`, `debug` and `trace`. The module `icechunk` is all of
+    icefloe; `icechunk::storage`, `icechunk::session`, `icechunk::repository` and the others are
+    the topics of `icefloe.log_to_stderr` that log the same. Modules of other libraries are
+    ignored. None takes the directive from ICECHUNK_LOG.
     """
     text = log_filter_directive
     if text is None:
         text = os.environ.get("ICECHUNK_LOG", _DEFAULT)
-    levels = {"icefloe": _LEVELS["error" if not text.strip() else "off"]}
+    levels = {ROOT: _LEVELS["error" if not text.strip() else "off"]}
     for directive in filter(None, map(str.strip, text.split(","))):
         module, _, level = directive.partition("=")
         if not level and module.lower() in _LEVELS:
-            levels["icefloe"] = _LEVELS[module.lower()]
-        else:
-            levels[_logger_name(module)] = _LEVELS.get(level.lower(), _LEVELS["trace"])
-    for name in _set_before - levels.keys():
-        logging.getLogger(name).setLevel(logging.NOTSET)
-    for name, number in levels.items():
-        logging.getLogger(name).setLevel(number)
-    _set_before.clear()
-    _set_before.update(levels)
+            levels[ROOT] = _LEVELS[module.lower()]
+        elif (name := _logger_name(module)) is not None:
+            levels[name] = _LEVELS.get(level.lower(), _LEVELS["trace"])
+    set_levels(levels)
 
 
 def shutdown_telemetry() -> None:
-    """Nothing to do: icefloe exports no traces."""
+    """Nothing to do: spans go to the OpenTelemetry of the program, which ends it itself."""
 
 
-def _logger_name(module: str) -> str:
-    dotted = module.replace("::", ".")
-    first, dot, rest = dotted.partition(".")
-    return ("icefloe" if first.startswith("icechunk") else first) + dot + rest
+def _logger_name(module: str) -> str | None:
+    """The logger for a module of the original; None for one of another library."""
+    path = module.partition("[")[0].strip()  # what follows chooses spans, which are no logs here
+    if path == ROOT or path.startswith(f"{ROOT}."):
+        return path
+    if not path.startswith("icechunk"):
+        return None
+    while path:
+        if path in _TOPICS:
+            return f"{ROOT}.{_TOPICS[path]}"
+        path = path.rpartition("::")[0]
+    return ROOT
