@@ -136,6 +136,16 @@ def test_a_file_modified_later_is_an_error(data: Path) -> None:
     assert kind_of(repo) == "virtual-chunk-modified"
 
 
+def test_a_time_to_come_is_not_rounded_up(data: Path) -> None:
+    """VirtualiZarr adds a second to the present time. What changes after that has to be noticed."""
+    given = datetime.now(UTC).replace(microsecond=500_000) + timedelta(minutes=5)
+    repo = file_repo(data, f"file://{data}/f.bin", checksum=given)
+    assert read_chunk(repo) == DATA[:CHUNK]
+    later = given.timestamp() + 0.1
+    os.utime(data / "f.bin", (later, later))
+    assert kind_of(repo) == "virtual-chunk-modified"
+
+
 def test_nothing_is_read_without_authorisation(data: Path) -> None:
     repo = file_repo(data, f"file://{data}/f.bin")
     assert repo.authorized_virtual_container_prefixes == {f"file://{data}/"}

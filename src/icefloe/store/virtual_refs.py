@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -377,12 +377,19 @@ def checksum_parts(checksum: object) -> tuple[str | None, int | None]:
 
 
 def _seconds(time: datetime | None) -> int:
-    """Whole seconds, rounded up, because the format has no fractions of a second."""
+    """Whole seconds, because the format has no fractions of a second.
+
+    They are rounded up: a file modified at that very time would seem changed otherwise. A time to
+    come is rounded down if that does not make it a past one. No file is as new as that, and who
+    adds a second to the present time wants a change in the next one to be noticed.
+    """
     if time is None:
         return 0
     if time.tzinfo is None:
         raise TypeError(f"checksum {time!r} has no time zone; pass datetime(..., tzinfo=UTC)")
-    seconds = math.ceil(time.timestamp())
+    exact = time.timestamp()
+    whole = math.floor(exact)
+    seconds = whole if whole >= datetime.now(UTC).timestamp() else math.ceil(exact)
     if not 0 < seconds <= _MAX_SECONDS:
         raise InvalidInputError(
             f"checksum {time.isoformat()} cannot be stored: times run from 1970 to 2106",
