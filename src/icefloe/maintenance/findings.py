@@ -149,6 +149,8 @@ _REPAIRS = {
     _K.DAMAGED_REF: _RESCUE,
     _K.DANGLING_REF: _RESCUE,
     _K.MISSING_MAIN: _RESCUE,
+    _K.MISSING_SNAPSHOT: _RESTORE + ", or expire_snapshots(snapshot_ids=[...]) takes it out of the "
+    "history",
     _K.DAMAGED_MANIFEST: _RESTORE + ", or " + _DROP,
     _K.MISSING_MANIFEST: _RESTORE + ", or " + _DROP,
     _K.WRONG_MANIFEST_ID: _RESTORE + ", or " + _DROP,

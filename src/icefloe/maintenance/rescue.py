@@ -9,12 +9,19 @@ without children.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import field, replace
 from typing import NamedTuple
 
 from icefloe.assets.assets import object_metadata
 from icefloe.changes.ops_log import with_entry
-from icefloe.errors import ConflictError, ErrorKind, FormatError, StorageError
+from icefloe.errors import (
+    ConflictError,
+    ErrorKind,
+    FormatError,
+    SnapshotNotFoundError,
+    StorageError,
+)
 from icefloe.format import layout
 from icefloe.format.ref_files import decode_ref_file, encode_ref_file
 from icefloe.format.repo_info.file import (
@@ -32,8 +39,10 @@ from icefloe.format.snapshot.nodes import Node
 from icefloe.format.transaction_log import TransactionLog, decode_transaction_log
 from icefloe.ids import FIRST_SNAPSHOT_ID, SnapshotId
 from icefloe.maintenance.check_files import get_all
+from icefloe.maintenance.expire import expire_snapshots
 from icefloe.maintenance.listing import list_folder
 from icefloe.maintenance.live import require_spec_1_or_2
+from icefloe.maintenance.retention import Rules, SnapshotLines
 from icefloe.maintenance.verify import FILES_AT_ONCE
 from icefloe.records import record
 from icefloe.repo.handle import RepoHandle
@@ -61,11 +70,13 @@ class RescuePlan:
     """Key, new bytes, and the current version of the object."""
     resets: tuple[tuple[str, SnapshotId, SnapshotId], ...] = ()
     """Branches with their current tip and the snapshot to reset them to."""
+    forgets: tuple[SnapshotId, ...] = ()
+    """Lost snapshots to take out of the list, because they would stop every collection."""
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to do."""
-        return not self.writes and not self.resets
+        return not self.writes and not self.resets and not self.forgets
 
     def __str__(self) -> str:
         lines = [f"{one.what} {one.object}: {one.detail}" for one in self.actions]
@@ -88,7 +99,7 @@ async def plan_rescue(handle: RepoHandle) -> RescuePlan:
 
 
 async def run_rescue(handle: RepoHandle, plan: RescuePlan) -> None:
-    """Execute a plan.
+    """Execute a plan. After an interruption, the same plan can be executed again.
 
     Raises:
         ConflictError: an object has changed since the plan was made; it was not overwritten.
@@ -102,12 +113,20 @@ async def run_rescue(handle: RepoHandle, plan: RescuePlan) -> None:
                 key, data, previous=previous, metadata=metadata, content_type=content_type
             )
         except ConditionFailed:
+            now = await find_object(handle.driver, key)
+            if now is not None and now[0] == data:
+                continue  # an earlier run has written it
             raise ConflictError(
                 message=f"{key} has changed since the plan was made; make another plan"
             ) from None
     handle.assets.caches.repo = None
     for name, tip, left in plan.resets:
-        await reset_branch(handle, name, left, tip)
+        if await handle.family.lookup_branch(handle, name) != left:
+            await reset_branch(handle, name, left, tip)
+    for one in plan.forgets:
+        # Another rescue may have taken it out of the list.
+        with suppress(SnapshotNotFoundError):
+            await expire_snapshots(handle, Rules(ids=frozenset([one])))
 
 
 # -- version 2: the repo object
@@ -339,7 +358,21 @@ async def _plan_dangling(handle: RepoHandle, info: RepoInfo) -> RescuePlan:
         if tip not in there:
             detail = f"its snapshot {tip} is gone; delete the tag"
             actions.append(RescueAction("leave", f"tag {name!r}", detail))
-    return RescuePlan(tuple(actions), resets=tuple(resets))
+    kept = {**info.branches, **{name: left for name, _, left in resets}}
+    history = SnapshotLines(info.snapshots, kept, info.tags)
+    is_reached = history.reached([*kept.values(), *info.tags.values()])
+    forgets = tuple(
+        one
+        for one, reached, parent in zip(
+            info.snapshots, is_reached.tolist(), info.snapshots.parent.tolist(), strict=True
+        )
+        if one not in there and not reached and parent >= 0
+    )
+    actions += [
+        RescueAction("forget", f"snapshot {one}", "its file is gone, and no ref leads to it then")
+        for one in forgets
+    ]
+    return RescuePlan(tuple(actions), resets=tuple(resets), forgets=forgets)
 
 
 # -- version 1: branches
