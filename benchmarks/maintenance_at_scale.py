@@ -1,17 +1,17 @@
 """Maintenance of very many references, in one process and on Spark, with the driver's memory.
 
-    python -m benchmarks.maintenance_at_scale [REFERENCES] [FOLDER]
+    python -m benchmarks.maintenance_at_scale [REFERENCES] [FOLDER] [FORMS...]
 
-References are virtual, a million to a commit, over a thousand locations. Every form runs in a
-process of its own; on Spark the Java of the driver has 1 GB, which it shares with the executor.
-A folder that was given is kept and used again.
+References are virtual, a million to a commit, over a thousand locations. Making them and every form
+run in processes of their own. On Spark the executor is a process of its own too, with 2 cores and
+2 GB; the Java of the driver has 512 MB of heap. A folder that was given is kept and used again, and
+FORMS after it are those to run, as `verify:spark`.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
-import resource
 import sys
 import tempfile
 import time
@@ -24,12 +24,16 @@ import pyarrow as pa
 import zarr
 
 import icefloe
-from benchmarks.measure import run_in_process
+from benchmarks.measure import peak_memory, run_in_process
 
 DEFAULT_REFERENCES = 50_000_000
 _A_COMMIT = 1_000_000
 _NUM_LOCATIONS = 1000
-_FORMS = ("verify", "storage_stats", "garbage_collect")
+_SETTINGS = {
+    "spark.driver.memory": "512m",
+    "spark.sql.shuffle.partitions": 8,
+    "spark.executor.memory": "1g",
+}
 
 
 def make(folder: Path, references: int) -> None:
@@ -68,15 +72,25 @@ def run(form: str, place: str, engine: str) -> dict[str, Any]:
     maintenance: Any = None
     if engine == "spark":
         maintenance = importlib.import_module("icefloe.spark.maintenance")
-        settings = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": 8}
         spark = importlib.import_module("icefloe.spark").session(
-            "local[2]", "maintenance", settings
+            "local-cluster[1,2,2048]", "maintenance", _SETTINGS
         )
     started = time.monotonic()
     told = str(_FORMS_OF[form](repo, spark, maintenance))
     seconds = time.monotonic() - started
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return {"form": form, "engine": engine, "seconds": seconds, "peak": peak, "told": told}
+    java = java_memory(spark) if spark is not None else None
+    return {"seconds": seconds, "peak": peak_memory(), "java": java, "told": told}
+
+
+def java_memory(spark: Any) -> tuple[int, int]:
+    """The most heap that the driver's Java has used, and the most memory it has had."""
+    management = spark.sparkContext._jvm.java.lang.management.ManagementFactory
+    pools = [one for one in management.getMemoryPoolMXBeans() if "Heap" in str(one.getType())]
+    heap = sum(one.getPeakUsage().getUsed() for one in pools if "Non" not in str(one.getType()))
+    number = management.getRuntimeMXBean().getPid()
+    lines = Path(f"/proc/{number}/status").read_text().splitlines()
+    [resident] = [int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")]
+    return heap, resident
 
 
 def _verify(repo: Any, spark: Any, maintenance: Any) -> Any:
@@ -96,15 +110,26 @@ def _garbage_collect(repo: Any, spark: Any, maintenance: Any) -> Any:
     return maintenance.garbage_collect(spark, repo, now, dry_run=True)
 
 
+def _rewrite_manifests(repo: Any, spark: Any, maintenance: Any) -> Any:
+    if spark is None:
+        return repo.rewrite_manifests("again", branch="main")
+    return maintenance.rewrite_manifests(spark, repo, "again", branch="main")
+
+
+_ENGINES = ("alone", "spark")
 _FORMS_OF = {
     "verify": _verify,
     "storage_stats": _storage_stats,
     "garbage_collect": _garbage_collect,
+    "rewrite_manifests": _rewrite_manifests,
 }
 
 
 def main(arguments: list[str]) -> None:
     """Make the repository, and run every form in a process of its own."""
+    if arguments[:1] == ["make"]:
+        make(Path(arguments[1]), int(arguments[2]))
+        return
     if arguments[:1] == ["run"]:
         print("result " + json.dumps(run(*arguments[1:])))
         return
@@ -113,18 +138,21 @@ def main(arguments: list[str]) -> None:
         folder = Path(arguments[1] if len(arguments) > 1 else scratch) / f"{references}"
         if not folder.exists():
             started = time.monotonic()
-            make(folder, references)
+            run_in_process(__spec__.name, "make", str(folder), str(references))
             print(f"made {references:,} references in {time.monotonic() - started:.0f} s")
-        for form in _FORMS:
-            for engine in ("alone", "spark"):
-                printed = run_in_process(__spec__.name, "run", form, str(folder), engine)
-                (line,) = (one for one in printed.splitlines() if one.startswith("result "))
-                found = json.loads(line.removeprefix("result "))
-                print(
-                    f"{form:16} {engine:6} {found['seconds']:8.1f} s  Python of the driver "
-                    f"{found['peak'] / 1e6:6.0f} MB  {found['told'][:120]}",
-                    flush=True,
-                )
+        for each in arguments[2:] or [f"{one}:{two}" for one in _FORMS_OF for two in _ENGINES]:
+            form, engine = each.split(":")
+            printed = run_in_process(__spec__.name, "run", form, str(folder), engine)
+            (line,) = (one for one in printed.splitlines() if one.startswith("result "))
+            print(_line(form, engine, json.loads(line.removeprefix("result "))), flush=True)
+
+
+def _line(form: str, engine: str, found: dict[str, Any]) -> str:
+    text = f"{form:18} {engine:6} {found['seconds']:8.1f} s  Python {found['peak'] / 1e6:5.0f} MB"
+    if found["java"]:
+        heap, resident = found["java"]
+        text += f"  Java {resident / 1e6:5.0f} MB (heap {heap / 1e6:4.0f})"
+    return f"{text}  {found['told'][:120]}"
 
 
 if __name__ == "__main__":

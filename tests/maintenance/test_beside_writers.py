@@ -1,14 +1,8 @@
-"""Collections and expirations beside writers, in many orders of their storage calls, and cut off.
-
-After every order whatever a branch or tag leads to can be read. A commit happened as a whole, or
-its writer was told why not.
-"""
+"""Writers that are older than a collection: they commit, or they are told why not."""
 
 from __future__ import annotations
 
-import contextlib
 import pickle
-from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,140 +12,19 @@ import pytest
 import zarr
 
 import icefloe
-from icefloe.errors import ConflictError, ErrorKind, SessionStateError
-from icefloe.ids import SnapshotId
-from icefloe.maintenance import collect, expire
-from icefloe.maintenance.collect import Options
-from icefloe.maintenance.progress import Reporter
-from icefloe.maintenance.retention import Rules
+from icefloe.errors import ErrorKind, SessionStateError
 from icefloe.repo import commit, lifecycle, sessions
-from icefloe.repo.handle import Clock, RepoHandle
-from icefloe.repo.sessions import SessionState
+from icefloe.repo.handle import Clock
 from icefloe.repo.workspace import Workspace
 from icefloe.storage.run import run_blocking
 from icefloe.storage.spec import Storage
 from icefloe.store import operations
 from icefloe.testing.faults import FaultyDriver
-from icefloe.testing.schedule import Case, StepDriver, some_schedules
 from tests.places import KINDS, fresh_storage
-from tests.safety.worlds import (
-    NATIVE_CHUNK,
-    contents,
-    copy_of,
-    driver_of,
-    open_handle,
-    portrait,
-    read_objects,
-)
+from tests.safety.worlds import NATIVE_CHUNK, driver_of, open_handle
 
 FUTURE = timedelta(days=1)
 SPECS = pytest.mark.parametrize("spec", [1, 2])
-Work = Callable[[RepoHandle], Coroutine[Any, Any, Any]]
-
-
-def silent() -> Reporter:
-    return Reporter(lambda _: None)
-
-
-def cut() -> int:
-    return Clock().now_us() + 86_400_000_000
-
-
-async def collects(handle: RepoHandle) -> Any:
-    return await collect.collect_garbage(handle, Options(cut()), silent())
-
-
-async def expires(handle: RepoHandle) -> Any:
-    return await expire.expire_snapshots(handle, Rules(older_than=cut()))
-
-
-async def set_chunk(handle: RepoHandle, state: SessionState, at: int, value: int) -> None:
-    data = value.to_bytes(8, "little") * NATIVE_CHUNK
-    await operations.set_key(Workspace(handle, state), f"native/c/{at}", data)
-
-
-async def commits(handle: RepoHandle) -> SnapshotId:
-    state = await sessions.open_writable(handle, "main")
-    await set_chunk(handle, state, 1, 77)
-    return await commit.commit(Workspace(handle, state), "beside", None)
-
-
-async def amends(handle: RepoHandle) -> SnapshotId:
-    state = await sessions.open_writable(handle, "side")
-    await set_chunk(handle, state, 2, 78)
-    return await commit.amend(Workspace(handle, state), "beside", None)
-
-
-async def flushes(handle: RepoHandle) -> SnapshotId:
-    state = await sessions.open_writable(handle, "side")
-    await set_chunk(handle, state, 2, 79)
-    return await commit.flush(Workspace(handle, state), "beside", None)
-
-
-async def resets(handle: RepoHandle) -> None:
-    tip = await handle.family.lookup_tag(handle, "old")
-    await handle.family.reset_branch(handle, "main", tip, None)
-
-
-def race(spec: int, *works: Work) -> Callable[[], Case[Storage]]:
-    def make() -> Case[Storage]:
-        storage = copy_of(spec, "memory", Path())
-        return Case(storage, [start(storage, work) for work in works])
-
-    def start(storage: Storage, work: Work) -> Coroutine[Any, Any, Any]:
-        opened = open_handle(storage)
-        driver = StepDriver(driver_of(storage))
-        handle = lifecycle.make_handle(storage, driver, opened.family, opened.config, Clock())
-        return work(handle)
-
-    return make
-
-
-def check_outcome(storage: Storage, results: dict[int, Any]) -> None:
-    """Nothing that is led to is missing; every snapshot that was reported is there."""
-    for result in results.values():
-        if isinstance(result, SessionStateError):
-            assert result.kind == ErrorKind.OBJECTS_COLLECTED
-        elif isinstance(result, Exception):
-            assert isinstance(result, ConflictError), result
-    handle = open_handle(storage)
-    tips = run_blocking(handle.family.branches(handle)) | run_blocking(handle.family.tags(handle))
-    for tip in tips.values():
-        contents(handle, tip.text)
-        for entry in run_blocking(handle.family.ancestry(handle, tip)):
-            contents(handle, entry.id.text)
-    if handle.family.has_repo_object:
-        for one in run_blocking(handle.assets.repo_object()).info.snapshots:
-            contents(handle, one.text)
-
-
-RACES: dict[str, tuple[tuple[int, ...], tuple[Work, ...]]] = {
-    "commit": ((1, 2), (collects, commits)),
-    "amend": ((2,), (collects, amends)),
-    "flush": ((2,), (collects, flushes)),
-    "expiration": ((1, 2), (collects, expires)),
-    "collection": ((1, 2), (collects, collects)),
-    "reset and commit": ((2,), (collects, resets, commits)),
-    "expiration and commit": ((2,), (collects, expires, commits)),
-}
-CASES = [(name, spec) for name, (specs, _) in RACES.items() for spec in specs]
-
-
-@pytest.mark.parametrize(("name", "spec"), CASES)
-def test_nothing_in_use_is_deleted_in_any_order(name: str, spec: int) -> None:
-    for outcome in some_schedules(race(spec, *RACES[name][1]), number=12, seed=5):
-        check_outcome(outcome.world, outcome.results)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize(("name", "spec"), CASES)
-def test_nothing_in_use_is_deleted_in_many_orders(name: str, spec: int) -> None:
-    for outcome in some_schedules(race(spec, *RACES[name][1]), number=600, seed=6):
-        check_outcome(outcome.world, outcome.results)
-
-
-# -- a writer that is older than the cut
 
 
 def repository(storage: Storage, spec: int) -> icefloe.Repository:
@@ -247,58 +120,3 @@ def test_chunks_that_were_only_moved_are_not_taken_for_lost() -> None:
     # Manifests and snapshot of the commit are younger than the collection, the chunks older.
     slow.commit("shifted")
     assert read(icefloe.Repository.open(repo.storage))[NATIVE_CHUNK] == 1
-
-
-# -- cut off after every request
-
-
-@SPECS
-@pytest.mark.parametrize("kind", ["memory", pytest.param("local", marks=pytest.mark.long)])
-@pytest.mark.parametrize("work", [collects, expires], ids=["collect", "expire"])
-def test_a_crash_after_any_request_does_no_harm(
-    tmp_path: Path, kind: str, spec: int, work: Work
-) -> None:
-    whole = copy_of(spec, kind, tmp_path)
-    leave_garbage(whole)
-    objects = read_objects(whole)
-    expected_refs = {key: portrait(whole)[key] for key in ("branches", "tags", "retired tags")}
-    run_blocking(work(open_handle(whole)))
-    after = seen_refs(whole)
-    number = 0
-    while True:
-        storage = copy_of(spec, kind, tmp_path)
-        run_blocking(driver_of(storage).put_many(list(objects.items())))
-        opened = open_handle(storage)
-        driver = FaultyDriver(driver_of(storage), cut_after=number)
-        handle = lifecycle.make_handle(storage, driver, opened.family, opened.config, Clock())
-        with contextlib.suppress(icefloe.IcechunkError):
-            run_blocking(work(handle))
-        if work is collects:
-            assert seen_refs(storage) == expected_refs
-        check_outcome(storage, {})
-        is_done = not driver.num_refused
-        run_blocking(work(open_handle(storage)))  # it can be done again
-        assert seen_refs(storage) == after
-        if work is collects:
-            assert kept(storage) == kept(whole)
-        if is_done:
-            break
-        number += 1
-    assert number >= 3
-
-
-def leave_garbage(storage: Storage) -> None:
-    """A session that nobody heard of again, and a branch that was reset."""
-    repo = icefloe.Repository.open(storage)
-    repo.reset_branch("side", repo.lookup_tag("old"))
-    session = repo.writable_session("main")
-    zarr.open_array(session.store, path="native", mode="r+")[0] = -5
-
-
-def seen_refs(storage: Storage) -> dict[str, Any]:
-    return {key: portrait(storage)[key] for key in ("branches", "tags", "retired tags")}
-
-
-def kept(storage: Storage) -> set[str]:
-    folders = ("snapshots/", "manifests/", "chunks/", "transactions/")
-    return {key for key in read_objects(storage) if key.startswith(folders)}

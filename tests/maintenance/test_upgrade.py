@@ -13,24 +13,16 @@ import zarr
 import icefloe
 from icefloe.errors import ErrorKind, FormatError, SessionStateError
 from icefloe.format import layout
-from icefloe.maintenance.migration import upgrade as upgrading
-from icefloe.maintenance.progress import Reporter
 from icefloe.repo import lifecycle
-from icefloe.repo.handle import Clock, RepoHandle
+from icefloe.repo.handle import Clock
 from icefloe.storage.run import run_blocking
 from icefloe.storage.spec import Storage
 from icefloe.testing.faults import FaultyDriver
 from icefloe.testing.schedule import Case, StepDriver, some_schedules
 from tests.maintenance.histories import make_history, open_official, open_ours
-from tests.maintenance.test_beside_writers import collects, commits
+from tests.maintenance.races import collects, commits, upgrades
 from tests.places import KINDS, fresh_storage
 from tests.safety.worlds import contents, copy_of, driver_of, open_handle, portrait
-
-
-async def upgrades(handle: RepoHandle, *, deletes: bool = True) -> None:
-    await upgrading.upgrade(
-        handle, dry_run=False, delete_unused_v1_files=deletes, report=Reporter(lambda _: None)
-    )
 
 
 def shown(storage: Storage) -> Any:

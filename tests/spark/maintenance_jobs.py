@@ -37,13 +37,15 @@ def _materialize_alone(place: Place, repository: Repository) -> None:
     root = zarr.open_group(store, mode="r")
     for path, node in root.members(max_depth=None):
         if isinstance(node, zarr.Array):
-            for key in sync(_keys(store, f"{path}/c")):
+            for key in sync(_keys(store, path)):
                 sync(store.set(key, sync(store.get(key, prototype))))
     session.commit("all chunks are native")
 
 
 async def _keys(store: Any, prefix: str) -> list[str]:
-    return [key async for key in store.list_prefix(prefix)]
+    """The keys of the chunks of an array."""
+    keys = [key async for key in store.list_prefix(prefix)]
+    return [key for key in keys if key.startswith(f"{prefix}/c/")]
 
 
 def _begin_garbage(place: Place, repository: Repository) -> None:

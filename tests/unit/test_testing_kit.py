@@ -12,7 +12,14 @@ from icefloe.storage.constructors.common import in_memory_storage
 from icefloe.storage.driver import ConditionFailed, Driver, Span
 from icefloe.storage.run import run_blocking
 from icefloe.testing.faults import FaultyDriver, Request
-from icefloe.testing.schedule import Case, Outcome, StepDriver, every_schedule, some_schedules
+from icefloe.testing.schedule import (
+    Case,
+    Outcome,
+    StepDriver,
+    every_schedule,
+    schedules_with_few_switches,
+    some_schedules,
+)
 
 
 def memory() -> Driver:
@@ -171,3 +178,30 @@ def test_orders_can_be_drawn_at_random_and_repeated() -> None:
     assert draw(1) == draw(1)
     assert draw(1) != draw(2)
     assert len(set(draw(1))) > 5
+
+
+def test_orders_with_few_switches_are_all_of_those() -> None:
+    def switches(order: tuple[int, ...]) -> int:
+        changes = [at for at in range(1, len(order)) if order[at] != order[at - 1]]
+        return sum(order[at - 1] in order[at:] for at in changes)
+
+    def make() -> Case[Driver]:
+        return two_appends(is_careful=False)
+
+    everything = [outcome.order for outcome in every_schedule(make)]
+    for most in range(4):
+        found = [one.order for one in schedules_with_few_switches(make, most_switches=most)]
+        assert sorted(found) == sorted(one for one in everything if switches(one) <= most)
+    # Interrupted only ahead of writing, when both have read.
+    found = [
+        one.order
+        for one in schedules_with_few_switches(
+            make, most_switches=1, can_switch=lambda request: request.method == "put"
+        )
+    ]
+    assert sorted(found) == [
+        (0, 0, 0, 1, 1, 1),
+        (0, 0, 1, 1, 1, 0),
+        (1, 1, 0, 0, 0, 1),
+        (1, 1, 1, 0, 0, 0),
+    ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from icefloe.errors import ErrorKind, FormatError
+from icefloe.errors import ErrorKind, FormatError, StorageError
+from icefloe.repo.fence import objects_collected
 from icefloe.repo.handle import RepoHandle
 
 _MAX_STEP_US = 1_000_000
@@ -39,7 +40,12 @@ async def require_clock_of_storage(handle: RepoHandle, key: str, written_at: int
     checked_at = handle.shared.clock_checked_at
     if checked_at is not None and 0 <= written_at - checked_at < _CHECK_LASTS_US:
         return
-    stored = await handle.driver.head(key)
+    try:
+        stored = await handle.driver.head(key)
+    except StorageError as error:
+        if error.kind != ErrorKind.OBJECT_NOT_FOUND:
+            raise
+        raise objects_collected(key) from error
     skew = written_at / 1e6 - stored.created_at.timestamp()
     if abs(skew) > _MAX_SKEW_S:
         raise FormatError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 
-from icefloe.errors import ErrorKind, FormatError, StorageError
+from icefloe.errors import ErrorKind, FormatError, SessionStateError, StorageError
 from icefloe.format import layout
 from icefloe.repo.handle import RepoHandle
 from icefloe.storage.driver import ConditionFailed, Version
@@ -41,6 +41,16 @@ async def raise_fence(handle: RepoHandle, instant: int) -> None:
         return
     raise StorageError(
         f"{layout.COLLECTED} was changed by others at each of {_TRIES} attempts", ErrorKind.UNKNOWN
+    )
+
+
+def objects_collected(shown: str) -> SessionStateError:
+    """The error of a writer whose own objects were collected."""
+    return SessionStateError(
+        f"a garbage collection that ran since this session was opened takes objects that the "
+        f"session has stored but not committed: {shown}. Nothing was committed. Write the "
+        "changes again in a new session, and collect only objects older than the longest session",
+        ErrorKind.OBJECTS_COLLECTED,
     )
 
 

@@ -10,11 +10,10 @@ import numpy as np
 
 from icefloe.assets.assets import Assets
 from icefloe.assets.stored_objects import StoredObjects, with_times
-from icefloe.errors import ErrorKind, SessionStateError
 from icefloe.format.columns.id_set import IdSet
 from icefloe.format.snapshot.file import ManifestFiles
 from icefloe.ids import ManifestId, ObjectId
-from icefloe.repo.fence import collected_before
+from icefloe.repo.fence import collected_before, objects_collected
 from icefloe.repo.handle import NewCommit, RepoHandle
 
 _MANIFESTS_AT_ONCE = 64
@@ -88,9 +87,4 @@ def _require_none_gone(assets: Assets, kind: str, gone: IdSet) -> None:
     folder = assets.folders[kind]
     shown = ", ".join(folder + ObjectId(row.tobytes()).text for row in gone.rows[:3])
     more = f" and {gone.size - 3:,} more" if gone.size > 3 else ""
-    raise SessionStateError(
-        f"a garbage collection that ran since this session was opened takes objects that the "
-        f"session has stored but not committed: {shown}{more}. Nothing was committed. Write the "
-        "changes again in a new session, and collect only objects older than the longest session",
-        ErrorKind.OBJECTS_COLLECTED,
-    )
+    raise objects_collected(shown + more)

@@ -27,6 +27,8 @@ from icefloe.testing.faults import Request
 from icefloe.testing.wrapping import WrappingDriver
 
 World = TypeVar("World")
+Choose = Callable[[tuple[int, ...], list[int], dict[int, Request]], int]
+"""Who moves next: of the moves so far, those who can move, and the requests they have announced."""
 
 
 @coroutine
@@ -78,11 +80,55 @@ def every_schedule(
         if most is not None and num_found > most:
             raise RuntimeError(f"there are more than {most} orders; use some_schedules")
 
-        def choose(done: tuple[int, ...], able: list[int], forced: tuple[int, ...] = forced) -> int:
+        def choose(
+            done: tuple[int, ...],
+            able: list[int],
+            _pending: dict[int, Request],
+            forced: tuple[int, ...] = forced,
+        ) -> int:
             if len(done) < len(forced):
                 return forced[len(done)]
             unexplored.extend((*done, other) for other in able[1:])
             return able[0]
+
+        yield _run(make(), choose)
+
+
+def schedules_with_few_switches(
+    make: Callable[[], Case[World]],
+    *,
+    most_switches: int,
+    can_switch: Callable[[Request], bool] = lambda _: True,
+) -> Iterator[Outcome[World]]:
+    """Like `every_schedule`, for orders that interrupt an operation at most so many times.
+
+    An operation that is interrupted goes on later; when one has ended, any other may go on. Most
+    mistakes need one or two interruptions, and there are few enough of these orders to try all.
+    `can_switch` says ahead of which requests an operation may be interrupted: reads of objects that
+    nobody else changes need not be tried.
+    """
+    unexplored: list[tuple[int, ...]] = [()]
+    while unexplored:
+        forced = unexplored.pop()
+        switches = 0
+
+        def choose(
+            done: tuple[int, ...],
+            able: list[int],
+            pending: dict[int, Request],
+            forced: tuple[int, ...] = forced,
+        ) -> int:
+            nonlocal switches
+            can_go_on = bool(done) and done[-1] in able
+            usual = done[-1] if can_go_on else able[0]
+            if len(done) < len(forced):
+                chosen = forced[len(done)]
+                switches += can_go_on and chosen != usual
+                return chosen
+            is_free = not can_go_on
+            if is_free or (switches < most_switches and can_switch(pending[usual])):
+                unexplored.extend((*done, other) for other in able if other != usual)
+            return usual
 
         yield _run(make(), choose)
 
@@ -93,19 +139,21 @@ def some_schedules(
     """Like `every_schedule`, for `number` orders drawn at random from `seed`."""
     drawn = random.Random(seed)
     for _ in range(number):
-        yield _run(make(), lambda done, able: drawn.choice(able))
+        yield _run(make(), lambda _done, able, _pending: drawn.choice(able))
 
 
-def _run(case: Case[World], choose: Callable[[tuple[int, ...], list[int]], int]) -> Outcome[World]:
+def _run(case: Case[World], choose: Choose) -> Outcome[World]:
     alive = dict(enumerate(case.operations))
     order: tuple[int, ...] = ()
     trace: list[tuple[int, Request]] = []
     results: dict[int, Any] = {}
+    pending: dict[int, Request] = {}
     while alive:
-        number = choose(order, sorted(alive))
+        number = choose(order, sorted(alive), pending)
         order += (number,)
         try:
-            trace.append((number, alive[number].send(None)))
+            pending[number] = alive[number].send(None)
+            trace.append((number, pending[number]))
         except StopIteration as finished:
             results[number] = finished.value
             del alive[number]
