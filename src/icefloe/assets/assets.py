@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -26,7 +26,7 @@ from icefloe.ids import ChunkId, ManifestId, SnapshotId
 from icefloe.observe import CACHE
 from icefloe.on_demand import on_demand
 from icefloe.records import record
-from icefloe.storage.driver import Driver, Readable, Span, Version
+from icefloe.storage.driver import Driver, Readable, Span, Version, without_cache
 
 if TYPE_CHECKING:
     from icefloe.format import transaction_log
@@ -116,6 +116,11 @@ class Assets:
 
     spec_version: int = 2
     """Of files that are written."""
+
+    def past_disk_cache(self) -> Assets:
+        """The same, reading what is stored and not what is kept on this machine."""
+        driver = without_cache(self.driver)
+        return replace(self, driver=driver, virtual=self.virtual.past_disk_cache())
 
     # -- reading
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from time import time
 from typing import TYPE_CHECKING
 
 from icefloe.assets.cache import BoundedCache
@@ -13,14 +14,17 @@ from icefloe.format.manifest.chunk_refs import ChunkRef
 from icefloe.on_demand import on_demand
 from icefloe.records import record
 from icefloe.storage.driver import ConditionFailed, Readable, Span
-from icefloe.storage.foreign.reads import ForeignReader, Unchanged
 
 if TYPE_CHECKING:
     from icefloe.assets import virtual_sources
     from icefloe.config import stores, virtual_urls
     from icefloe.config.containers import VirtualChunkContainer
     from icefloe.storage.client import calls, eventloop, shared_requests
+    from icefloe.storage.drivers.disk_cache import DiskCache
+    from icefloe.storage.foreign import reads
+    from icefloe.storage.foreign.reads import ForeignReader
 else:
+    reads = on_demand("icefloe.storage.foreign.reads")
     stores = on_demand("icefloe.config.stores")
     virtual_urls = on_demand("icefloe.config.virtual_urls")
     virtual_sources = on_demand("icefloe.assets.virtual_sources")
@@ -31,6 +35,7 @@ else:
 MOST_READERS = 50
 _MAX_CACHED_LOCATIONS = 4096
 _MAX_CONCURRENT_REQUESTS = 256
+_SETTLED_S = 2  # references have times in whole seconds
 
 
 @record(frozen=True)
@@ -48,9 +53,12 @@ class VirtualReader:
     the most recently used ones.
     """
 
-    def __init__(self, access: VirtualAccess, *, blocking: bool) -> None:
+    def __init__(
+        self, access: VirtualAccess, *, blocking: bool, disk: DiskCache | None = None
+    ) -> None:
         self.access = access
         self._is_blocking = blocking
+        self._disk = disk
         self._readers: BoundedCache[ForeignReader] = BoundedCache(MOST_READERS)
         self._found: BoundedCache[_Found] = BoundedCache(_MAX_CACHED_LOCATIONS)
 
@@ -61,7 +69,11 @@ class VirtualReader:
 
     def flavour(self, *, blocking: bool) -> VirtualReader:
         """The same access for the other driver flavour."""
-        return VirtualReader(self.access, blocking=blocking)
+        return VirtualReader(self.access, blocking=blocking, disk=self._disk)
+
+    def past_disk_cache(self) -> VirtualReader:
+        """A reader that asks the sources for everything."""
+        return VirtualReader(self.access, blocking=self._is_blocking)
 
     async def fetch(self, ref: ChunkRef, span: Span | None) -> Readable:
         """The bytes of a virtual chunk, or a span of them.
@@ -70,9 +82,17 @@ class VirtualReader:
             InvalidInputError: the location is not authorised, or it is not valid.
             StorageError: the source is missing, too short or forbidden, or it has changed.
         """
+        kept = self._kept(ref, span)
+        if kept is not None:
+            return kept
+        data = await self._fetch_source(ref, span)
+        self._keep(ref, span, data)
+        return data
+
+    async def _fetch_source(self, ref: ChunkRef, span: Span | None) -> Readable:
         assert ref.location is not None
         start, length = (0, ref.length) if span is None else span
-        condition = Unchanged(ref.etag, None if ref.etag else ref.last_modified)
+        condition = reads.Unchanged(ref.etag, None if ref.etag else ref.last_modified)
         found = self._locate(ref.location)
         wanted = Span(ref.offset + start, length)
         try:
@@ -97,6 +117,15 @@ class VirtualReader:
         Raises:
             IcechunkError: one of them cannot be read; the error is that of the first.
         """
+        found = {number: self._kept(ref, None) for number, ref in enumerate(refs)}
+        missing = [number for number, data in found.items() if data is None]
+        fetched = await self._fetch_sources([refs[number] for number in missing])
+        for number, data in zip(missing, fetched, strict=True):
+            self._keep(refs[number], None, data)
+        arrived = {**found, **dict(zip(missing, fetched, strict=True))}
+        return [data for data in arrived.values() if data is not None]
+
+    async def _fetch_sources(self, refs: Sequence[ChunkRef]) -> list[Readable]:
         requests: list[tuple[ChunkRef, list[int]]] = []
         by_source: dict[tuple[str | None, str | None, int | None], list[int]] = {}
         for number, ref in enumerate(refs):
@@ -120,11 +149,11 @@ class VirtualReader:
         self, refs: Sequence[ChunkRef], whole: ChunkRef, numbers: Sequence[int]
     ) -> list[Readable]:
         if len(numbers) == 1:
-            return [await self.fetch(refs[numbers[0]], None)]
+            return [await self._fetch_source(refs[numbers[0]], None)]
         try:
-            data = memoryview(await self.fetch(whole, None))
+            data = memoryview(await self._fetch_source(whole, None))
         except StorageError:  # whichever chunk it is about says so itself
-            return [await self.fetch(refs[number], None) for number in numbers]
+            return [await self._fetch_source(refs[number], None) for number in numbers]
         starts = [refs[number].offset - whole.offset for number in numbers]
         return [
             data[start : start + refs[number].length]
@@ -141,6 +170,34 @@ class VirtualReader:
                 return error
 
         return await self._calls.each(outcome, refs)
+
+    # -- the cache on disk
+
+    def _kept(self, ref: ChunkRef, span: Span | None) -> bytes | None:
+        identity = self._identity(ref, span)
+        return None if self._disk is None or identity is None else self._disk.get(identity)
+
+    def _keep(self, ref: ChunkRef, span: Span | None, data: Readable) -> None:
+        identity = self._identity(ref, span)
+        if self._disk is not None and identity is not None:
+            self._disk.put(identity, memoryview(data))
+
+    def _identity(self, ref: ChunkRef, span: Span | None) -> str | None:
+        """What the bytes of a chunk are, or None if its source may be replaced unnoticed.
+
+        Fails as reading does if the location is not authorised.
+        """
+        if self._disk is None or ref.location is None:
+            return None
+        found = self._locate(ref.location)
+        if not ref.etag and not ref.last_modified:
+            return None
+        if not ref.etag and (ref.last_modified or 0) > time() - _SETTLED_S:
+            return None  # the source may still be written without the reference noticing
+        start, length = (0, ref.length) if span is None else span
+        source = f"{found.container.store!r}\n{self.access.containers.expand(ref.location)}"
+        version = f"{ref.etag}\n{ref.last_modified}"
+        return f"virtual\n{source}\n{version}\n{ref.offset + start}+{length}"
 
     def _shown(self, location: str) -> str:
         """The absolute URL for messages, without the query, which may contain a secret."""

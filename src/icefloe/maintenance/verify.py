@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -85,6 +85,7 @@ class Listed(NamedTuple):
 @observed("verify", MAINTENANCE)
 async def verify(handle: RepoHandle, options: VerifyOptions, report: Reporter) -> VerifyReport:
     """Check everything that is reachable from the refs of a repository."""
+    handle = replace(handle, assets=handle.assets.past_disk_cache())
     state = Verification(handle, options, FindingLog(max(1, options.max_findings)), report)
     if not handle.family.has_spec_folders:
         return await verify_older.verify_older(state)

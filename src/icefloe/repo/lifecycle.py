@@ -184,7 +184,7 @@ def make_handle(
 ) -> RepoHandle:
     """A handle with empty caches. Its driver uses the settings of the storage."""
     settings = replace(config.resolved(), storage=driver.settings)
-    virtual = VirtualReader(access or VirtualAccess(), blocking=True)
+    virtual = VirtualReader(access or VirtualAccess(), blocking=True, disk=storage.disk_cache())
     files = family.data_driver(storage, driver)
     assets = replace(family.make_assets(files, settings), virtual=virtual)
     return RepoHandle(storage, assets, family, config, Shared(), clock)

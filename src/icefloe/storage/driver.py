@@ -221,3 +221,9 @@ async def find_object(
         if error.is_bucket_missing and not needs_bucket:
             return None
         raise
+
+
+def without_cache(driver: Driver) -> Driver:
+    """The driver behind a cache on disk, for those who want to see what is stored."""
+    inner: Driver = getattr(driver, "behind_cache", driver)
+    return inner

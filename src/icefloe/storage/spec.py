@@ -6,11 +6,13 @@ settings; the functions that make a `Storage` are in `constructors/common.py`.
 
 from __future__ import annotations
 
+from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
 from icefloe.config.resolved import ResolvedStorage
 from icefloe.config.storage import StorageSettings
 from icefloe.display.shown import Picture, Shown, qualified
+from icefloe.errors import InvalidInputError
 from icefloe.on_demand import on_demand
 from icefloe.storage.driver import Driver, ObjectInfo
 from icefloe.storage.drivers.local import LocalDriver
@@ -25,12 +27,15 @@ from icefloe.storage.run import run_blocking
 
 if TYPE_CHECKING:
     from icefloe.storage.client import calls, connect, eventloop
-    from icefloe.storage.drivers import memory, remote
+    from icefloe.storage.drivers import cached, disk_cache, memory, remote
+    from icefloe.storage.drivers.disk_cache import CacheFolder, DiskCache
     from icefloe.storage.foreign import redirect
     from icefloe.storage.identity.attribution import Attribution
 else:
     calls = on_demand("icefloe.storage.client.calls")
+    cached = on_demand("icefloe.storage.drivers.cached")
     connect = on_demand("icefloe.storage.client.connect")
+    disk_cache = on_demand("icefloe.storage.drivers.disk_cache")
     eventloop = on_demand("icefloe.storage.client.eventloop")
     memory = on_demand("icefloe.storage.drivers.memory")
     redirect = on_demand("icefloe.storage.foreign.redirect")
@@ -38,8 +43,9 @@ else:
 
 MAX_CONCURRENT_REQUESTS = 256
 
-_Key = tuple[Location, "Attribution | None", ResolvedStorage, bool, int]
+_Key = tuple[Location, "Attribution | None", "CacheFolder | None", ResolvedStorage, bool, int]
 _drivers: Registry[_Key, Driver] = Registry()
+_caches: Registry[CacheFolder, DiskCache] = Registry()
 
 
 class Storage(Shown):
@@ -49,11 +55,17 @@ class Storage(Shown):
     credentials, unless they come from the environment or from a function.
     """
 
-    __slots__ = ("_attribution", "_drivers", "_location")
+    __slots__ = ("_attribution", "_cache", "_drivers", "_location")
 
-    def __init__(self, location: Location, attribution: Attribution | None = None) -> None:
+    def __init__(
+        self,
+        location: Location,
+        attribution: Attribution | None = None,
+        cache: CacheFolder | None = None,
+    ) -> None:
         self._location = location
         self._attribution = attribution
+        self._cache = cache
         self._drivers: dict[_Key, Driver] = {}
 
     @property
@@ -68,7 +80,33 @@ class Storage(Shown):
 
     def attributed(self, attribution: Attribution | None) -> Storage:
         """The same place, reached with these labels; itself when there are none."""
-        return self if attribution is None else Storage(self._location, attribution)
+        return self if attribution is None else Storage(self._location, attribution, self._cache)
+
+    def cached(self, folder: str | PathLike[str], max_bytes: int | None = None) -> Storage:
+        """The same place, with what is read kept in a folder of this machine.
+
+        Chunks and metadata files that never change are kept, and virtual chunks whose references
+        have a checksum or a time. Refs and the `repo` object are asked for as before. Processes
+        may share the folder. It survives restarts and belongs to this user only.
+
+        Args:
+            folder: where to keep them; made when it is needed.
+            max_bytes: the size of the folder, 10 GB if not given. What was not used for longest is
+                deleted. Processes that write at the same time may exceed it by a sixteenth each.
+        """
+        limit = disk_cache.DEFAULT_MAX_BYTES if max_bytes is None else int(max_bytes)
+        if limit <= 0:
+            raise InvalidInputError(f"max_bytes is {max_bytes!r}, expected more than 0")
+        return Storage(
+            self._location, self._attribution, disk_cache.CacheFolder(fspath(folder), limit)
+        )
+
+    def disk_cache(self) -> DiskCache | None:
+        """The cache on disk, or None. The same one for all storages with the same folder."""
+        folder = self._cache
+        if folder is None:
+            return None
+        return _caches.find_or_make(folder, lambda: disk_cache.DiskCache(folder))
 
     @property
     def kind(self) -> str:
@@ -116,13 +154,23 @@ class Storage(Shown):
         A redirect is followed here, which makes requests; nothing else does.
         """
         in_force = settings or self.default_settings().resolved()
-        key = (self._location, self._attribution, in_force, blocking, max_concurrent_requests)
+        place = (self._location, self._attribution, self._cache)
+        key = (*place, in_force, blocking, max_concurrent_requests)
         found = self._drivers.get(key)
         if found is None:
             found = self._drivers[key] = _drivers.find_or_make(
-                key, lambda: self._make_driver(in_force, blocking, max_concurrent_requests)
+                key, lambda: self._cached_driver(in_force, blocking, max_concurrent_requests)
             )
         return found
+
+    def _cached_driver(
+        self, settings: ResolvedStorage, blocking: bool, max_concurrent_requests: int
+    ) -> Driver:
+        driver = self._make_driver(settings, blocking, max_concurrent_requests)
+        cache = self.disk_cache()
+        if cache is None:
+            return driver
+        return cached.cached_driver(driver, cache, repr(self._location.place))
 
     def _make_driver(
         self, settings: ResolvedStorage, blocking: bool, max_concurrent_requests: int
@@ -157,4 +205,4 @@ class Storage(Shown):
         return Picture(qualified("Storage"), [("type", self.kind), *fields])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Storage, (self._location, self._attribution)
+        return Storage, (self._location, self._attribution, self._cache)
