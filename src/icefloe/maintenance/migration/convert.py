@@ -77,12 +77,12 @@ class Conversion:
         self._made: dict[Source, ManifestRef | None] = {}
         self._files: dict[ManifestId, ManifestFileInfo] = {}
 
-    async def convert(self, moved: MovedSnapshot) -> None:
+    async def convert(self, moved: MovedSnapshot, *, with_log: bool = True) -> None:
         """Write one snapshot with everything it refers to that is not written yet."""
         snapshot = await self.source.assets.snapshot(moved.source_id)
         await self._write_manifests(snapshot)
         nodes = [self._converted(node) for node in snapshot.nodes]
-        files = {ref.id: self._files[ref.id] for node in nodes for ref in _manifests(node)}
+        used = {ref.id: self._files[ref.id] for node in nodes for ref in _manifests(node)}
         info = moved.info
         new = Snapshot(
             info.id,
@@ -90,13 +90,18 @@ class Conversion:
             info.flushed_at,
             info.message,
             info.metadata,
-            ManifestFiles.from_infos(files.values()),
+            ManifestFiles.from_infos(used.values()),
             info.parent_id if self.target.family.stores_parents else None,
         )
-        log = await self._log(moved)
-        await self.target.assets.put_metadata_files(
-            [self.target.assets.encode_snapshot(new), self.target.assets.encode_log(log)]
-        )
+        files = [self.target.assets.encode_snapshot(new)]
+        if with_log:
+            files.append(self.target.assets.encode_log(await self._log(moved)))
+        await self.target.assets.put_metadata_files(files)
+
+    async def write_log(self, moved: MovedSnapshot) -> None:
+        """Write the transaction log of a snapshot, which may list as many chunks as it has."""
+        log = self.target.assets.encode_log(await self._log(moved))
+        await self.target.assets.put_metadata_files([log])
 
     async def _log(self, moved: MovedSnapshot) -> TransactionLog:
         try:

@@ -32,7 +32,7 @@ from icefloe.ids import ManifestId, SnapshotId
 from icefloe.maintenance.listing import list_folder
 from icefloe.maintenance.migration.compare import compare
 from icefloe.maintenance.migration.convert import Conversion, ConvertedArray, ManifestWork
-from icefloe.maintenance.migration.new_history import NewHistory, plan_history
+from icefloe.maintenance.migration.new_history import MovedSnapshot, NewHistory, plan_history
 from icefloe.maintenance.migration.past_operations import past_operations
 from icefloe.maintenance.progress import Reporter
 from icefloe.observe import MAINTENANCE, observed
@@ -56,13 +56,17 @@ class ConvertedAhead:
     chunks_compared: int
 
 
-class ManifestConverter(Protocol):
-    """Converts manifests and copies chunks in other processes, such as Spark executors."""
+class Engine(Protocol):
+    """Does in other processes, such as Spark executors, what grows with the number of chunks."""
 
     def convert(
         self, work: Sequence[ManifestWork], *, base_url: str | None, copies: bool, check: bool
     ) -> ConvertedAhead:
-        """Do all of the work."""
+        """Convert all manifests and copy chunks."""
+        ...
+
+    def write_logs(self, moved: Sequence[MovedSnapshot]) -> list[SnapshotId]:
+        """Write all transaction logs. Returns the snapshots whose changes are not known."""
         ...
 
 
@@ -124,7 +128,7 @@ async def migrate(
     dry_run: bool,
     check: bool,
     reporter: Reporter,
-    engine: ManifestConverter | None = None,
+    engine: Engine | None = None,
 ) -> MigrationReport:
     """Create the repository of the handle `target` from `source`.
 
@@ -170,10 +174,11 @@ async def migrate(
         url = None if copies or stay else base_url(source)
         ahead = engine.convert(work, base_url=url, copies=copies, check=check)
         conversion.take(ahead.arrays)
+        conversion.lacks_log += engine.write_logs(history.moved)
     await _write_first(target, history.first)
     for done, moved in enumerate(history.moved):
         reporter.tell("migrate snapshots", done, len(history.moved))
-        await conversion.convert(moved)
+        await conversion.convert(moved, with_log=engine is None)
     compared = 0
     if check:
         compared = await compare(

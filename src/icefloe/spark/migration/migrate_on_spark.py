@@ -16,6 +16,7 @@ from icefloe.api.repository import Repository
 from icefloe.config import RepositoryConfig
 from icefloe.format import layout
 from icefloe.format.columns.id_set import IdSet
+from icefloe.ids import SnapshotId
 from icefloe.maintenance.listing import list_folder
 from icefloe.maintenance.migration.compare import Comparison
 from icefloe.maintenance.migration.convert import Conversion, ConvertedArray, ManifestWork
@@ -25,11 +26,13 @@ from icefloe.maintenance.migration.migrate import (
     MigrationReport,
     migrate,
 )
+from icefloe.maintenance.migration.new_history import MovedSnapshot
 from icefloe.maintenance.progress import Report, Reporter
 from icefloe.spark.writes.map_items import Batches, map_items
 from icefloe.storage.run import run_blocking
 from icefloe.storage.spec import Storage
 
+_LOGS_DDL = "unknown binary"
 _DDL = "arrays binary, chunks_copied bigint, bytes_copied bigint, chunks_compared bigint"
 
 
@@ -48,8 +51,8 @@ def migrate_repository(
 ) -> MigrationReport:
     """Like `icefloe.migrate_repository`, with manifests and chunks converted by executors.
 
-    Executors reach both storages by themselves. The driver holds one row per manifest, and
-    writes snapshots and refs. `num_tasks` defaults to a few for each slot.
+    Executors reach both storages by themselves. They write transaction logs too. The driver holds
+    one row per manifest, and writes snapshots and refs. `num_tasks` defaults to a few per slot.
     """
     where = storage or repo.storage
     target = target_handle(repo, where, int(spec_version), config, chunks)
@@ -102,6 +105,13 @@ class _SparkMigration:
             sum(row["chunks_compared"] for row in rows),
         )
 
+    def write_logs(self, moved: Sequence[MovedSnapshot]) -> list[SnapshotId]:
+        if not moved:
+            return []
+        work = partial(_write_logs, _Job(self.job.places, copies=False))
+        made = map_items(self.spark, moved, work, _LOGS_DDL, self.num_tasks)
+        return [each for row in made.collect() for each in pickle.loads(row["unknown"])]
+
 
 @lru_cache(maxsize=2)
 def _in_process(job: _Job, process: int) -> tuple[Conversion, Comparison]:
@@ -136,6 +146,18 @@ def _convert(job: _Job, batches: Batches) -> Iterator[pa.RecordBatch]:
     columns += [pa.array([number], pa.int64()) for number in told]
     names = ["arrays", "chunks_copied", "bytes_copied", "chunks_compared"]
     yield pa.record_batch(columns, names)
+
+
+def _write_logs(job: _Job, batches: Batches) -> Iterator[pa.RecordBatch]:
+    """Write the transaction logs of some snapshots."""
+    conversion, _ = _in_process(job, os.getpid())
+    known = len(conversion.lacks_log)
+    for batch in batches:
+        for item in batch.column("item").to_pylist():
+            run_blocking(conversion.write_log(pickle.loads(item)))
+    run_blocking(conversion.target.driver.sync())
+    unknown = pickle.dumps(conversion.lacks_log[known:])
+    yield pa.record_batch([pa.array([unknown], pa.binary())], ["unknown"])
 
 
 async def _convert_one(
