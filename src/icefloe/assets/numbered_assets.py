@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,9 @@ from icefloe.legacy.numbered.to_snapshot import AttributeFiles, attribute_files_
 from icefloe.legacy.numbered.wide_ids import IdMap
 from icefloe.storage.driver import Readable, find_object
 
+if TYPE_CHECKING:
+    from icefloe.legacy.numbered.parquet_files import RefFile
+
 _MAX_CACHED_ANCESTORS = 100_000
 _MAX_CACHED_PLACES = 10_000
 _MAX_CACHED_TIPS = 10_000
@@ -68,6 +71,8 @@ class NumberedCaches(Caches):
         self.ids = IdMap(id_size)
         self.lineages: BoundedCache[Lineage] = BoundedCache(_MAX_CACHED_ANCESTORS)
         """The history of a snapshot that follows the one under the key."""
+        self.ref_files: dict[bytes, RefFile] = {}
+        """By snapshot, for snapshot files that do not describe their commit."""
         self.tips: BoundedCache[int] = BoundedCache(_MAX_CACHED_TIPS)
         """The newest known number of a branch."""
         self.placed: BoundedCache[AttributesRef] = BoundedCache(_MAX_CACHED_PLACES)

@@ -17,6 +17,7 @@ from icefloe.ids import encode_base32
 from icefloe.legacy.numbered.sequence import sequence_name
 from icefloe.storage.run import run_blocking
 from icefloe.storage.spec import Storage
+from tests.legacy.numbered.parquet_release import ParquetEncoder, file_name
 from tests.legacy.numbered.releases import Array, Encoder, Node, Payload, Release
 
 BYTES = [["bytes", {"endian": "little"}]]
@@ -89,7 +90,7 @@ class Builder:
 
     def __init__(self, release: Release, storage: Storage, seed: int, foreign: str) -> None:
         self.release = release
-        self.encoder = Encoder(release)
+        self.encoder = ParquetEncoder(release) if release.is_parquet else Encoder(release)
         self.driver = storage.driver(
             storage.default_settings().resolved(), blocking=True, max_concurrent_requests=4
         )
@@ -106,6 +107,10 @@ class Builder:
 
     def put(self, key: str, data: bytes) -> None:
         run_blocking(self.driver.put(key, data))
+
+    def key(self, kind: str, raw: bytes) -> str:
+        name = file_name(raw) if self.release.is_parquet else encode_base32(raw)
+        return self.release.folder(kind) + name
 
     def new_id(self) -> bytes:
         return self.random.randbytes(self.release.id_size)
@@ -131,7 +136,11 @@ class Builder:
         return World(self.release, branches, tags)
 
     def ref(self, commit: Commit) -> bytes:
-        return json.dumps({"snapshot": commit.text}).encode()
+        if not self.release.is_parquet:
+            return json.dumps({"snapshot": commit.text}).encode()
+        properties = {"message": commit.message, **commit.properties}
+        values = {"timestamp": _instant(commit.written_at), "properties": properties}
+        return json.dumps({"snapshot": commit.text, **values}).encode()
 
     def point(self, name: str, commit: Commit) -> None:
         commits = self.branches.setdefault(name, [])
@@ -228,14 +237,14 @@ class Builder:
                 array.chunks[index] = ("Virtual", self.virtual(data))
             elif kind == "own":
                 raw = self.new_id()
-                self.put(self.release.folder("chunks") + encode_base32(raw), data)
+                self.put(self.key("chunks", raw), data)
                 array.chunks[index] = ("Ref", (raw, 0, len(data)))
             else:
                 offset = sum(map(len, pack))
                 pack.append(data)
                 array.chunks[index] = ("Ref", (pack_id, offset, len(data)))
         if pack:
-            self.put(self.release.folder("chunks") + encode_base32(pack_id), b"".join(pack))
+            self.put(self.key("chunks", pack_id), b"".join(pack))
         return set(chosen)
 
     def virtual(self, data: bytes) -> tuple[str, int, int, Any]:
@@ -283,7 +292,7 @@ class Builder:
             manifest_files=manifests,
             attribute_files=attribute_files,
         )
-        self.put(self.release.folder("snapshots") + made.text, data)
+        self.put(self.key("snapshots", made.id), data)
         if self.release.log_items and parent is not None:
             self.put("transactions/" + made.text, self.log(made))
         return made
@@ -312,7 +321,7 @@ class Builder:
             data = self.encoder.manifest(
                 raw, {array.number: array.chunks for array in arrays}, nodes
             )
-            self.put(self.release.folder("manifests") + encode_base32(raw), data)
+            self.put(self.key("manifests", raw), data)
             made.append((raw, len(data), sum(len(array.chunks) for array in arrays)))
             for array in arrays:
                 assert array.node.array is not None
@@ -328,7 +337,7 @@ class Builder:
         raw = self.new_id()
         for path, node in state.nodes.items():
             found = state.attributes[path]
-            if found and draw.random() < 0.3:
+            if found and not self.release.is_parquet and draw.random() < 0.3:
                 node.attributes = (raw, len(outside))
                 outside.append(found)
             else:

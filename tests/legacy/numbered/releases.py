@@ -41,6 +41,7 @@ class Release:
     location: str = "absolute"
     log_items: int = 0
     header: bool = False
+    is_parquet: bool = False
 
     def folder(self, kind: str) -> str:
         return kind[0] + "/" if self.folders == "short" else kind + "/"
@@ -50,6 +51,16 @@ _NUMBERED = {"node_numbers": True}
 RELEASES = {
     release.name: release
     for release in (
+        Release(
+            "2024-09 Parquet",
+            "r/branch:{}/",
+            "r/tag:{}/ref.json",
+            13,
+            folders="short",
+            id_size=16,
+            node_numbers=True,
+            is_parquet=True,
+        ),
         Release(
             "2024-09",
             "r/branch:{}/",

@@ -23,7 +23,7 @@ from icefloe.format.envelope import FileType
 from icefloe.format.manifest.chunk_refs import ChunkRefs
 from icefloe.format.snapshot.file import Snapshot
 from icefloe.ids import SnapshotId
-from icefloe.legacy.numbered import files, json_refs
+from icefloe.legacy.numbered import files, json_refs, parquet_files
 from icefloe.legacy.numbered.files import Form
 from icefloe.legacy.numbered.model import OldSnapshot
 from icefloe.legacy.numbered.to_snapshot import attribute_files_of, to_snapshot
@@ -72,6 +72,8 @@ def _objects() -> dict[str, list[tuple[str, bytes, int]]]:
     found: dict[str, list[tuple[str, bytes, int]]] = {}
     folders = ("snapshots", "manifests", "transactions", "attributes")
     for release in RELEASES.values():
+        if release.is_parquet:
+            continue
         storage = icefloe.in_memory_storage()
         Builder(release, storage, 3, "file:///nowhere").build()
         for key, data in read_objects(storage).items():
@@ -142,6 +144,32 @@ def _use_attributes(data: bytes) -> None:
     assert all(isinstance(each, dict) for each in files.decode_attributes(data, NAME))
 
 
+@cache
+def _parquet(folder: str) -> list[tuple[str, bytes]]:
+    """Files of the program that wrote Parquet."""
+    storage = icefloe.in_memory_storage()
+    Builder(RELEASES["2024-09 Parquet"], storage, 3, "file:///nowhere").build()
+    return [each for each in read_objects(storage).items() if each[0].startswith(folder)]
+
+
+def _use_parquet_snapshot(data: bytes) -> None:
+    ref = parquet_files.RefFile(bytes(16), 1, "m", {})
+    old = parquet_files.decode_snapshot(data, NAME, ref, ())
+    snapshot = to_snapshot(old, {}, IdMap(16), NAME, counts_boxes=True)
+    for node in snapshot.nodes:
+        assert snapshot.nodes.find(node.path) == node
+
+
+def _use_parquet_manifest(data: bytes) -> None:
+    for refs in parquet_files.decode_manifest(data, NAME, IdMap(16)).arrays.values():
+        for row, index in enumerate(refs.index.tolist()):
+            assert refs.get(index) == refs.row(row)
+
+
+def _use_parquet_ref(data: bytes) -> None:
+    assert len(parquet_files.decode_ref_file(data, NAME).snapshot_id) in (12, 16)
+
+
 def _use_ref(data: bytes) -> None:
     assert len(json_refs.decode_ref(data, NAME)) in (12, 16)
 
@@ -178,6 +206,9 @@ KINDS = [
         ],
         _use_ref,
     ),
+    Kind("Parquet snapshot", lambda: _parquet("s/"), _use_parquet_snapshot),
+    Kind("Parquet manifest", lambda: _parquet("m/"), _use_parquet_manifest),
+    Kind("ref of the Parquet program", lambda: _parquet("r/branch:main/"), _use_parquet_ref),
 ]
 
 

@@ -34,7 +34,7 @@ def test_snapshots_that_are_gone_are_remembered_by_newer_ones(release: Release) 
     world = builder.build()
     line = world.branches["main"].line()
     gone = line[1]
-    delete(storage, release.folder("snapshots") + gone.text)
+    delete(storage, builder.key("snapshots", gone.id))
     repo = Repository.open(storage)
     found = list(repo.ancestry(branch="main"))
     if release.snapshot_items == 8:

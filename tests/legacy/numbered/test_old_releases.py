@@ -18,6 +18,7 @@ from tests.legacy.numbered.releases import RELEASES, Release
 
 GENERATIONS = {
     "2024-09": Generation.NUMBERED,
+    "2024-09 Parquet": Generation.NUMBERED,
     **dict.fromkeys(("alpha.1", "alpha.2", "alpha.5", "alpha.8"), Generation.ALPHA),
     **dict.fromkeys(("alpha.10", "alpha.11", "alpha.15", "0.1.0"), Generation.BETA),
 }
@@ -109,12 +110,19 @@ def test_differences(opened: tuple[World, icefloe.Repository]) -> None:
         assert diff.deleted_arrays | diff.deleted_groups == gone
         updated = {node.path for node in commit.updated}
         found = diff.updated_arrays | diff.updated_groups
+        chunks = {path: {tuple(i) for i in found} for path, found in diff.updated_chunks.items()}
         if world.release.log_items:
             assert found == updated
-        else:  # a node may have been given the attributes it had
+            assert chunks == commit.chunks
+        else:  # a node may have been given the attributes it had, and a chunk its bytes
             assert found <= updated
-        chunks = {path: {tuple(i) for i in found} for path, found in diff.updated_chunks.items()}
-        assert chunks == commit.chunks
+            rewritten = {(path, i) for path, rows in commit.chunks.items() for i in rows}
+            changed = {(path, i) for path, rows in chunks.items() for i in rows}
+            assert changed <= rewritten
+            for path, index in rewritten - changed:
+                before = commit.parent.state.arrays[path].chunks
+                assert before[index] == commit.state.arrays[path].chunks[index]
+                assert before[index][0] == "Inline"
 
 
 def test_nothing_can_be_written(opened: tuple[World, icefloe.Repository]) -> None:

@@ -29,6 +29,11 @@ class Names(NamedTuple):
     transactions: str
     id_size: int
 
+    @property
+    def is_parquet(self) -> bool:
+        """Whether snapshots and manifests are Parquet files."""
+        return False
+
     def branch_directory(self, name: str) -> str:
         return f"{self.branch}{ref_name(name)}/"
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.legacy import parquet
 from icefloe.legacy.state_file.names import checked
 from icefloe.legacy.state_file.schema import Profile
 from icefloe.on_demand import on_demand
@@ -15,9 +16,6 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 else:
     pa, pq = on_demand("pyarrow"), on_demand("pyarrow.parquet")
-
-_MAX_BYTES = 2**31
-"""The limit of decompressed bytes, so that a damaged size cannot exhaust memory."""
 
 
 def write_parquet(table: pa.Table, notes: Mapping[str, str] | None = None) -> bytes:
@@ -38,54 +36,13 @@ def write_parquet(table: pa.Table, notes: Mapping[str, str] | None = None) -> by
 
 
 def read_parquet(data: bytes | memoryview, columns: Sequence[str], name: str) -> pa.Table:
-    """Some columns of a file, with the types that it has, and its notes.
-
-    Raises:
-        FormatError: it is not a Parquet file, or it lacks these columns.
-    """
-    check = checked(name)
-    try:
-        file = pq.ParquetFile(pa.BufferReader(pa.py_buffer(data)), page_checksum_verification=True)
-        there = file.schema_arrow.names
-        _check_size(file.metadata, name)
-        missing = [column for column in columns if column not in there]
-        table = None if missing else file.read(columns=list(columns), use_threads=False)
-        if table is not None:
-            table.validate(full=True)
-    except _read_errors() as error:
-        raise check.fail(f"it cannot be read as Parquet ({error})") from None
-    if table is None:
-        raise check.fail(f"it has no column {missing[0]!r}; its columns are {there}")
-    return table.select(list(columns)).combine_chunks()
-
-
-def _read_errors() -> tuple[type[Exception], ...]:
-    """The errors that Arrow raises for damaged files."""
-    python = (OSError, ValueError, KeyError, TypeError, IndexError, OverflowError, MemoryError)
-    return (pa.ArrowException, *python)
-
-
-def _check_size(metadata: Any, name: str) -> None:
-    total = sum(metadata.row_group(n).total_byte_size for n in range(metadata.num_row_groups))
-    if not 0 <= total <= _MAX_BYTES:
-        raise checked(name).fail(
-            f"it says that it holds {total} bytes, expected at most {_MAX_BYTES}"
-        )
+    """Some columns of a file, with the types that it has, and its notes."""
+    return parquet.read_parquet(data, columns, checked(name))
 
 
 def column(table: pa.Table, name: str, kind: pa.DataType, where: str, *, nulls: bool) -> pa.Array:
     """A column in the requested type, whatever width it has in the file."""
-    check = checked(where)
-    found = table[name].combine_chunks()
-    if isinstance(found, pa.ChunkedArray):  # without any row
-        found = pa.array([], found.type)
-    try:
-        cast = found.cast(kind)
-    except pa.ArrowException as error:
-        raise check.fail(f"column {name!r} is {found.type}, expected {kind} ({error})") from None
-    if not nulls and cast.null_count:
-        raise check.fail(f"column {name!r} has rows without a value")
-    return cast
+    return parquet.column(table, name, kind, checked(where), nulls=nulls)
 
 
 def notes_of(table: pa.Table) -> dict[str, str]:

@@ -56,7 +56,7 @@ class ConvertedAhead:
     chunks_compared: int
 
 
-class Engine(Protocol):
+class MigrationEngine(Protocol):
     """Does in other processes, such as Spark executors, what grows with the number of chunks."""
 
     def convert(
@@ -128,7 +128,7 @@ async def migrate(
     dry_run: bool,
     check: bool,
     reporter: Reporter,
-    engine: Engine | None = None,
+    engine: MigrationEngine | None = None,
 ) -> MigrationReport:
     """Create the repository of the handle `target` from `source`.
 

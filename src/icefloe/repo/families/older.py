@@ -10,6 +10,8 @@ from icefloe.legacy.detect import STATE_FILE, Detected, detect, generation_of
 from icefloe.legacy.generation import Generation
 from icefloe.legacy.numbered.files import form_of
 from icefloe.legacy.numbered.json_refs import decode_ref
+from icefloe.legacy.numbered.names import PROTOTYPE
+from icefloe.legacy.numbered.parquet_files import PARQUET_PROTOTYPE
 from icefloe.repo.families.numbered.family import Numbered
 from icefloe.repo.families.state_file.family import FoundState
 from icefloe.repo.handle import FoundRepository
@@ -66,6 +68,10 @@ async def _numbered(driver: Driver, found: Detected) -> Numbered:
     snapshot_id = decode_ref(ref[0], label)
     key = found.names.snapshot_key(snapshot_id)
     snapshot = await find_object(driver, key)
+    if snapshot is None and found.names == PROTOTYPE:
+        as_parquet = await find_object(driver, PARQUET_PROTOTYPE.snapshot_key(snapshot_id))
+        if as_parquet is not None:
+            return Numbered(PARQUET_PROTOTYPE, Generation.NUMBERED, id_size=len(snapshot_id))
     if snapshot is None:
         raise FormatError(f"{label} points at {key}, which does not exist")
     generation = generation_of(found.names, snapshot[0])

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from icefloe.assets.assets import Assets
 from icefloe.assets.numbered_assets import NumberedAssets, NumberedCaches
+from icefloe.assets.parquet_prototype import ParquetPrototypeAssets
 from icefloe.changes.zarr_metadata import parse_zarr_json
 from icefloe.config import RepositoryConfig
 from icefloe.config.resolved import ResolvedConfig
@@ -79,7 +80,8 @@ class Numbered(Family):
             self.id_size,
             self.inline_attributes_bytes,
         )
-        return NumberedAssets(driver, settings, caches, spec_version=1)
+        kind = ParquetPrototypeAssets if self.names.is_parquet else NumberedAssets
+        return kind(driver, settings, caches, spec_version=1)
 
     def new_id(self, kind: type[Id], random: bytes) -> Id:
         if issubclass(kind, NodeId):
