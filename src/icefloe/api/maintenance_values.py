@@ -118,8 +118,9 @@ def reporter(progress: Report | None) -> Iterator[Reporter]:
 def warn_about_total_chunks_storage() -> None:
     """The warning of a method that was replaced by another one."""
     warnings.warn(
-        "The ``total_chunks_storage`` method has been deprecated, and its async twin: use "
-        "chunk_storage_stats(...).native_bytes; they also count inline and virtual chunks",
+        "The ``total_chunks_storage`` method has been deprecated, and with it "
+        "``total_chunks_storage_async``: use chunk_storage_stats(...).native_bytes; these "
+        "statistics also count inline and virtual chunks",
         DeprecationWarning,
         stacklevel=4,
     )
