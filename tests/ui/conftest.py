@@ -35,10 +35,11 @@ def serving(repo: icefloe.Repository, name: str = "weather") -> Iterator[PageSer
         server.server_close()
 
 
-def make_weather() -> icefloe.Repository:
+def make_weather(spec_version: int = 2) -> icefloe.Repository:
     """Four commits on `main`, one on `dev`, a tag; an array with chunks of every kind."""
     config = icefloe.RepositoryConfig(inline_chunk_threshold_bytes=64)
-    repo = icefloe.Repository.create(icefloe.in_memory_storage(), config)
+    storage = icefloe.in_memory_storage()
+    repo = icefloe.Repository.create(storage, config, spec_version=spec_version)
     session = repo.writable_session("main")
     root = zarr.group(session.store, attributes={"title": "made up"})
     t2m = root.create_array(
@@ -80,12 +81,17 @@ def server(weather: icefloe.Repository) -> Iterator[PageServer]:
         yield running
 
 
-@pytest.fixture(scope="package")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+def require_browser() -> str:
+    """The browser; without one, a test is skipped or fails, and says why."""
     program = find_browser()
     if program is None:
-        assert os.environ.get(MUST_RUN) != "required", ADVICE
-        pytest.skip(ADVICE)
+        (pytest.fail if os.environ.get(MUST_RUN) == "required" else pytest.skip)(ADVICE)
+    return program
+
+
+@pytest.fixture(scope="package")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    program = require_browser()
     profile: Path = tmp_path_factory.mktemp("profile")
     with running_browser(program, profile) as running:
         yield running

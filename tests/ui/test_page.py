@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
+import zarr
 
+import icefloe
 from icefloe.ui import PageServer
+from tests.ui.asking import value
 from tests.ui.browser import Browser, Page
+from tests.ui.conftest import make_weather, serving
 
 
 @pytest.fixture
@@ -241,3 +246,63 @@ def test_the_address_keeps_the_state(page: Page) -> None:
     page.see(".operation")
     page.evaluate("history.back()")
     page.see(".node .path", "/surface/lat")
+
+
+def test_an_old_snapshot_is_scrolled_to(browser: Browser, server: PageServer) -> None:
+    rows = value(server, "history")["rows"]
+    page = browser.open(f"{server.url}#/history?snapshot={rows[-1]['id']}", height=200)
+    page.see(".row[aria-selected=true]", "Repository initialized")
+    assert page.evaluate("document.querySelector('.list').scrollTop") > 0
+    page.close()
+
+
+def test_a_server_that_is_gone_is_told(browser: Browser) -> None:
+    with serving(make_weather()) as short_lived:
+        page = browser.open(short_lived.url)
+        page.see(".commit")
+        page.call("Network.setBlockedURLs", urls=["*/api/*"])
+        page.press("5")
+        page.see(".failure", "Is `icefloe ui` still running?")
+        page.call("Network.setBlockedURLs", urls=[])
+        page.click(".failure button", "Try again")
+        page.see(".operation")
+        page.close()
+
+
+def test_an_array_that_an_older_snapshot_lacks(browser: Browser, server: PageServer) -> None:
+    rows = value(server, "history")["rows"]
+    dev = rows[0]["id"]
+    page = browser.open(f"{server.url}#/data?snapshot={dev}&path=/extra")
+    page.see(".node .path", "/extra")
+    page.press("[")
+    page.see(".failure", "no node at '/extra'")
+    page.click("a", "Go to the root group")
+    page.see(".node .path", "/")
+    page.see(".json", "made up")
+    page.close()
+
+
+def test_an_empty_repository(browser: Browser) -> None:
+    repo = icefloe.Repository.create(icefloe.in_memory_storage())
+    with serving(repo) as server:
+        page = browser.open(server.url)
+        page.see(".snapshot", "This snapshot has no arrays yet.")
+        page.press("2")
+        page.see(".empty", "Nothing here yet")
+        page.press("3")
+        page.see(".empty", "Choose two different versions.")
+        page.press("4")
+        page.see(".empty", "This snapshot has no arrays.")
+        page.press("5")
+        page.see(".operation", "Repository created")
+        # What is written meanwhile is shown when the repository is read again.
+        with repo.transaction("main", message="now there is something") as store:
+            zarr.create_array(store, name="a", shape=(3,), dtype="i4")[:] = 1
+        page.press("1")
+        page.wait("!!document.querySelector('.commit')")
+        time.sleep(2.1)  # refs are believed for two seconds
+        page.press("r")
+        page.see(".commit", "now there is something")
+        page.see("#facts", "2 snapshots")
+        assert page.problems() == []
+        page.close()

@@ -48,7 +48,7 @@ def test_the_page_and_its_files_are_served_with_a_policy(server: PageServer) -> 
 def test_nothing_else_can_be_read(server: PageServer, address: str) -> None:
     reply = ask(server, address)
     assert reply.status == 404
-    assert reply.value == {"error": "there is nothing at this address"}
+    assert reply.value["error"] == "there is nothing at this address"
     assert reply.headers["Content-Security-Policy"]
 
 

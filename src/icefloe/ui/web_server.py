@@ -129,15 +129,15 @@ class _Handler(BaseHTTPRequestHandler):
             query = Query(_parameters(parts.query))
             answer = find_answer(self.server.opened, unquote(parts.path), query)
         except NotFoundError as error:
-            self._fail(HTTPStatus.NOT_FOUND, error.message)
+            self._fail(HTTPStatus.NOT_FOUND, error.message, error.kind)
         except InvalidInputError as error:
-            self._fail(HTTPStatus.BAD_REQUEST, error.message)
+            self._fail(HTTPStatus.BAD_REQUEST, error.message, error.kind)
         except StorageError as error:
-            self._fail(HTTPStatus.BAD_GATEWAY, error.message)
+            self._fail(HTTPStatus.BAD_GATEWAY, error.message, error.kind)
         except FormatError as error:
-            self._fail(HTTPStatus.INTERNAL_SERVER_ERROR, error.message)
+            self._fail(HTTPStatus.INTERNAL_SERVER_ERROR, error.message, error.kind)
         except IcechunkError as error:
-            self._fail(HTTPStatus.CONFLICT, error.message)
+            self._fail(HTTPStatus.CONFLICT, error.message, error.kind)
         except Exception as error:  # noqa: BLE001 - it is told, and the server goes on
             _log.exception("no answer to %s", self.path)
             found = f"{type(error).__name__}: {error}"
@@ -145,8 +145,8 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._send(HTTPStatus.OK, answer)
 
-    def _fail(self, status: HTTPStatus, message: str) -> None:
-        body = json.dumps({"error": message}).encode()
+    def _fail(self, status: HTTPStatus, message: str, kind: str | None = None) -> None:
+        body = json.dumps({"error": message, **({} if kind is None else {"kind": kind})}).encode()
         self._send(status, Answer(body, "application/json"))
 
     def _send(self, status: HTTPStatus, answer: Answer) -> None:

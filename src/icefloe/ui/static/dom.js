@@ -43,7 +43,12 @@ export function fill(element, ...children) {
 
 // -- requests
 
-export class Failure extends Error {}
+export class Failure extends Error {
+  constructor(message, kind = null) {
+    super(message);
+    this.kind = kind;
+  }
+}
 
 function address(path, parameters) {
   const query = new URLSearchParams();
@@ -63,11 +68,11 @@ async function request(path, parameters, signal) {
     throw new Failure("The server does not answer. Is `icefloe ui` still running?");
   }
   if (!response.ok) {
-    let message = `${response.status} ${response.statusText}`;
+    let told = { error: `${response.status} ${response.statusText}` };
     try {
-      message = (await response.json()).error;
+      told = await response.json();
     } catch { /* not JSON: the status has to do */ }
-    throw new Failure(message);
+    throw new Failure(told.error, told.kind);
   }
   return response;
 }
@@ -145,10 +150,16 @@ export function loading(text = "Loading …") {
   return h("p", { class: "loading", role: "status" }, h("span", { class: "spinner" }), text);
 }
 
+const HINTS = {
+  "unauthorized-virtual-chunk-container": ["To see these chunks here, start the page with ", "icefloe ui REPOSITORY --allow-virtual PREFIX"],
+};
+
 export function failed(error, again) {
+  const [hint, command] = HINTS[error.kind] ?? [];
   return h("div", { class: "failure", role: "alert" },
     h("strong", {}, "That did not work."),
     h("p", {}, error.message),
+    hint && h("p", {}, hint, h("code", {}, command)),
     again && h("button", { type: "button", onclick: again }, "Try again"));
 }
 

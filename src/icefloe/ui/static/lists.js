@@ -76,7 +76,10 @@ export class VirtualList {
       class: "list", tabIndex: 0, role: "listbox", "aria-label": label,
       onscroll: () => this.render(), onkeydown: (event) => this.press(event),
     }, this.space);
-    new ResizeObserver(() => this.render()).observe(this.element);
+    new ResizeObserver(() => {
+      if (this.later !== undefined && this.element.clientHeight) this.reveal(this.later);
+      else this.render();
+    }).observe(this.element);
     this.listen();
   }
 
@@ -130,6 +133,7 @@ export class VirtualList {
   reveal(at) {
     const top = at * this.height;
     const { scrollTop, clientHeight } = this.element;
+    this.later = clientHeight ? undefined : at; // not on the page yet
     if (top < scrollTop || top + this.height > scrollTop + clientHeight) {
       this.element.scrollTop = Math.max(0, top - clientHeight / 3);
     }
