@@ -129,12 +129,6 @@ def test_the_first_mistakes_are_explained(
     assert "Traceback" not in done.stderr
 
 
-def test_help_names_every_command() -> None:
-    text = here("--help").stdout
-    for name in ("init", "info", "log", "show", "diff", "ops", "tree", "chunks", "status"):
-        assert f"  {name}" in text
-
-
 def test_a_pipe_may_be_closed(place: Path) -> None:
     done = subprocess.run(
         f"{sys.executable} -m icefloe log {place} | true",

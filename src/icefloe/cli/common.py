@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import datetime
 from enum import Enum
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
@@ -57,6 +59,20 @@ class Target(NamedTuple):
         return self.repo.readonly_session(**self.ref)  # type: ignore[arg-type]
 
 
+def find_address(text: str) -> Address:
+    """A path or URL with its ref, or a name that `config add` gave to one.
+
+    A path that exists is always meant itself.
+    """
+    address = parse_address(text)
+    if not re.search(r"[/\\]|://", address.url) and not Path(address.url).exists():
+        from icefloe.cli.aliases import aliases_path, read_aliases  # noqa: PLC0415 - reads YAML
+
+        if aliases_path().exists():
+            return address._replace(url=read_aliases().get(address.url, address.url))
+    return address
+
+
 def words_given() -> list[str]:
     """The words of the command line, for hints."""
     context = click.get_current_context(silent=True)
@@ -72,7 +88,7 @@ class _RepositoryType(click.ParamType[Target]):
     def convert(self, value: Any, param: Any, ctx: Any) -> Target:
         if isinstance(value, Target):
             return value
-        address = parse_address(value)
+        address = find_address(value)
         with about_place(value, words_given()):
             return Target(address, Repository.open(address.storage()))
 
@@ -85,7 +101,7 @@ class _PlaceType(click.ParamType[Place]):
     def convert(self, value: Any, param: Any, ctx: Any) -> Place:
         if isinstance(value, Address):
             return value
-        address = parse_address(value)
+        address = find_address(value)
         if address.ref is not None:
             self.fail(f"{value}: a repository is meant here, without @{address.ref}.", param, ctx)
         return address

@@ -10,6 +10,7 @@ from keyword import iskeyword
 import click
 
 from icefloe.cli.hints import after, did_you_mean, misplaced_command
+from icefloe.cli.overview import SECTIONS
 from icefloe.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -36,6 +37,8 @@ _COMMANDS = {
     "cleaning": ("expire", "gc", "rewrite-manifests"),
     "health": ("verify", "repair"),
     "bringing": ("ingest", "import"),
+    "shell": ("completion",),
+    "original": ("repo", "ancestry"),
     "copying": ("export", "clone", "materialize", "migrate"),
     "ui": ("ui",),
     "versions": ("cherry-pick", "undo", "merge", "squash"),
@@ -70,6 +73,11 @@ class _Commands(click.Group):
             hint = misplaced_command(args, _FILE_OF) or did_you_mean(args[0], _FILE_OF)
             ctx.fail(f"No such command {args[0]!r}.{hint}")
         return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl(list(commands.items()), col_max=20)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _FILE_OF:

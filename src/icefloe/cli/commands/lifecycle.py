@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import click
 
-from icefloe.api.addresses import parse_address
 from icefloe.api.repository import Repository
-from icefloe.cli.common import Output, Target, output_option, repository_argument, time_text
+from icefloe.cli.common import (
+    Output,
+    Target,
+    find_address,
+    output_option,
+    repository_argument,
+    time_text,
+)
 
 
 @click.command()
@@ -17,7 +23,7 @@ from icefloe.cli.common import Output, Target, output_option, repository_argumen
 @output_option
 def init(where: str, spec_version: int, output: Output) -> None:
     """Create an empty repository in an empty place."""
-    address = parse_address(where)
+    address = find_address(where)
     if address.ref is not None:
         raise click.UsageError(f"{where}: a repository that is created has no {address.ref!r} yet.")
     repo = Repository.create(address.storage(), spec_version=spec_version)

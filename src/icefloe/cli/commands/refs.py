@@ -32,10 +32,11 @@ def list_branches(target: Target, output: Output) -> None:
 @branch.command("create")
 @repository_argument
 @click.argument("name")
+@click.argument("start", metavar="[FROM]", required=False)
 @output_option
-def create_branch(target: Target, name: str, output: Output) -> None:
-    """Create a branch at the REPOSITORY's @REF, or at main."""
-    tip = target.snapshot_id
+def create_branch(target: Target, name: str, start: str | None, output: Output) -> None:
+    """Create a branch at FROM, else at the REPOSITORY's @REF, or at main."""
+    tip = _chosen(target, start)
     target.repo.create_branch(name, tip)
     output.say(f"Created branch {name} at {tip}.", branch=name, snapshot=tip)
 
@@ -70,10 +71,11 @@ def list_tags(target: Target, output: Output) -> None:
 @tag.command("create")
 @repository_argument
 @click.argument("name")
+@click.argument("start", metavar="[FROM]", required=False)
 @output_option
-def create_tag(target: Target, name: str, output: Output) -> None:
-    """Create a tag at the REPOSITORY's @REF, or at main."""
-    at = target.snapshot_id
+def create_tag(target: Target, name: str, start: str | None, output: Output) -> None:
+    """Create a tag at FROM, else at the REPOSITORY's @REF, or at main."""
+    at = _chosen(target, start)
     target.repo.create_tag(name, at)
     output.say(f"Created tag {name} at {at}.", tag=name, snapshot=at)
 
@@ -105,6 +107,13 @@ def reset(target: Target, name: str, where: str, yes: bool, output: Output) -> N
     output.say(
         f"Reset branch {name} from {before} to {after}.", branch=name, before=before, after=after
     )
+
+
+def _chosen(target: Target, start: str | None) -> str:
+    if start is None:
+        return target.snapshot_id
+    target.require_no_ref(f"the new name points at {start}")
+    return snapshot_of(target.repo, start)
 
 
 def _lines(found: dict[str, str]) -> str:

@@ -8,14 +8,62 @@ from typing import Any
 import click
 
 from icefloe.api.values import RepoAvailability, RepoStatus
+from icefloe.cli.aliases import add_alias, aliases_path, read_aliases
 from icefloe.cli.common import Output, Target, assignment, output_option, plain, repository_argument
 
 
-@click.command()
+class _ConfigGroup(click.Group):
+    """`config REPOSITORY` is short for `config show REPOSITORY`."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in self.commands:
+            args = ["show", *args]
+        return super().resolve_command(ctx, args)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args[:1] == ["--json"]:  # before a REPOSITORY
+            args = ["show", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_ConfigGroup)
+def config() -> None:
+    """Show the saved configuration: config REPOSITORY. Or list and add names of repositories."""
+
+
+@config.command("list")
+@output_option
+def list_names(output: Output) -> None:
+    """List the names that repositories have, in the file that the original reads, too."""
+    found = read_aliases()
+    width = max(map(len, found), default=0)
+    output.show(
+        found,
+        lambda: (
+            "\n".join(f"{name:<{width}}  {url}" for name, url in found.items())
+            or f"no names in {aliases_path()}"
+        ),
+    )
+
+
+@config.command("add")
+@click.argument("name")
+@click.argument("url")
+@click.option("--force", "-f", is_flag=True, help="Replace the name.")
+@output_option
+def add_name(name: str, url: str, force: bool, output: Output) -> None:
+    """Give the repository at URL a name, by which all commands find it."""
+    add_alias(name, url, force=force)
+    output.say(f"{name} is {read_aliases()[name]}.", name=name, url=read_aliases()[name])
+
+
+@config.command("show")
 @repository_argument
 @output_option
-def config(target: Target, output: Output) -> None:
-    """Show the saved configuration."""
+def show_config(target: Target, output: Output) -> None:
+    """Show the saved configuration of a repository."""
     saved = target.repo.fetch_config(target.repo.storage)
     output.show(saved, lambda: "nothing was saved" if saved is None else _indented(saved))
 
