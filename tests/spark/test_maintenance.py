@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 import icefloe.spark.maintenance
 from icefloe import Repository, local_filesystem_storage
-from tests.maintenance.damages import DAMAGES, orphans
+from tests.maintenance.damages import DAMAGES, flip, orphans
 from tests.maintenance.test_verify import copied
 from tests.maintenance.worlds import ROWS, World, make_world
 
@@ -57,16 +57,25 @@ def test_verify(
     spark: SparkSession, made: Path, tmp_path: Path, spec: int, names: list[str]
 ) -> None:
     world = copied(made / str(spec), tmp_path)
+    known = set(world.files("chunks"))
+    session = world.open().writable_session("main")
+    zipped = zarr.create_array(session.store, name="z", shape=(80,), chunks=(40,), dtype="<i8")
+    zipped[:] = np.arange(80) ** 3
+    session.commit("compressed")
+    if names:
+        flip(min(set(world.files("chunks")) - known))
     for name in names:
         DAMAGES[name][0](world)
     orphans(world)
     (world.folder / "chunks" / "notes.txt").write_text("not ours")
     repo = world.open()
-    expected = repo.verify(virtual_sources=True)
-    found = maintenance.verify(spark, repo, virtual_sources=True)
+    options: Any = {"virtual_sources": True, "read_chunks": True}
+    expected = repo.verify(**options)
+    found = maintenance.verify(spark, repo, **options)
     assert found.findings == expected.findings
     assert found.counts == expected.counts
     assert found.checked == expected.checked
+    assert bool(found.of_kind("undecodable-chunk")) == bool(names)
 
 
 @pytest.mark.parametrize("spec", [2, pytest.param(1, marks=pytest.mark.long)])

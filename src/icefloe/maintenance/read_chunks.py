@@ -52,7 +52,9 @@ class UnreadChunks:
         places = np.ascontiguousarray(refs.offset[rows], ">u8").view(np.uint8).reshape(-1, 8)
         keys = np.hstack([refs.chunk_id[rows], places])
         keys = np.ascontiguousarray(keys).view("S20").reshape(-1)
-        is_new: NDArray[np.bool_] = ~np.isin(keys, self._read)
+        is_new: NDArray[np.bool_] = np.zeros(len(keys), np.bool_)
+        is_new[np.unique(keys, return_index=True)[1]] = True  # the first of equal ones
+        is_new &= ~np.isin(keys, self._read)
         for earlier in self._waiting:
             is_new &= ~np.isin(keys, earlier)
         self._waiting.append(keys[is_new])

@@ -50,6 +50,12 @@ from icefloe.spark.maintenance.stages import (
     num_tasks,
     run_task,
 )
+from icefloe.spark.maintenance.verify_chunks import (
+    read_here,
+    read_native,
+    references_of,
+    users_of,
+)
 from icefloe.spark.reads.reading import check_session
 from icefloe.storage.run import run_blocking
 
@@ -71,10 +77,13 @@ ROWS = pa.schema(
         ("kind", pa.string()),
         ("object", pa.string()),
         ("detail", pa.string()),
+        ("offset", pa.int64()),
+        ("length", pa.int64()),
+        ("index", pa.binary()),
     ]
 )
 """What tasks hand on. `what` says which columns count: `finding`, `use`, `entry`, `listed`,
-`native`, `source`, and `checked` (so many of `kind`, in `num_chunk_refs`)."""
+`native`, `source`, `reference`, and `checked` (so many of `kind`, in `num_chunk_refs`)."""
 
 _MANIFESTS_AT_ONCE = 16
 
@@ -83,6 +92,7 @@ def verify(
     spark: SparkSession,
     repository: Repository | str,
     *,
+    read_chunks: bool = False,
     virtual_sources: bool = False,
     orphans: bool = True,
     max_findings: int = DEFAULT_KEPT,
@@ -91,6 +101,7 @@ def verify(
 
     Args:
         repository: a `Repository`, or a URL as for `storage_from_url`.
+        read_chunks: read every chunk and decode it with the codecs of its array.
         virtual_sources: ask every virtual source once whether it is there, long enough and
             unchanged.
         orphans: report objects that nothing refers to.
@@ -101,20 +112,36 @@ def verify(
     require_spec_1_or_2(opened.handle, "verification")
     log = FindingLog(max(1, max_findings))
     history = run_blocking(read_history(opened.handle, log))
-    job = _Job(spark, WorkerRepository.of(opened), history)
-    checked = job.run(log, asks_sources=virtual_sources, orphans=orphans)
+    job = _Job(
+        spark,
+        WorkerRepository.of(opened),
+        history,
+        reads_chunks=read_chunks,
+        asks_sources=virtual_sources,
+    )
+    checked = job.run(log, orphans=orphans)
     return VerifyReport.of(log, checked)
 
 
 class _Job:
     """One verification."""
 
-    def __init__(self, spark: SparkSession, source: WorkerRepository, history: History) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        source: WorkerRepository,
+        history: History,
+        *,
+        reads_chunks: bool,
+        asks_sources: bool,
+    ) -> None:
         self.spark = spark
         self.source = source
         self.history = history
+        self.reads_chunks = reads_chunks
+        self.asks_sources = asks_sources
 
-    def run(self, log: FindingLog, *, asks_sources: bool, orphans: bool) -> Counter[str]:
+    def run(self, log: FindingLog, *, orphans: bool) -> Counter[str]:
         """Note what is found; returns how much was looked at."""
         listed = kept(list_objects(self.spark, self.source))
         snapshots = kept(self._snapshots(listed))
@@ -131,15 +158,17 @@ class _Job:
             snapshots,
             manifests,
         ]
-        if asks_sources:
+        if self.asks_sources:
             parts.append(run_task(sources, self.source, _source_task, ROWS))
+        chunks = kept(self._read_chunks(listed, snapshots, manifests))
+        parts.append(chunks)
         rows = reduce(DataFrame.union, parts).where("what = 'finding'")
         found = kept(rows.select("kind", "object", "path", "detail"))
         try:
             self._note(log, found)
-            return self._looked(listed, snapshots, manifests, sources, asks_sources=asks_sources)
+            return self._looked(listed, sources, [snapshots, manifests, chunks])
         finally:
-            for part in (found, listed, snapshots, manifests, sources):
+            for part in (found, listed, snapshots, manifests, sources, chunks):
                 part.unpersist()
 
     def _note(self, log: FindingLog, found: DataFrame) -> None:
@@ -156,23 +185,23 @@ class _Job:
     def _looked(
         self,
         listed: DataFrame,
-        snapshots: DataFrame,
-        manifests: DataFrame,
         sources: DataFrame,
-        *,
-        asks_sources: bool,
+        stages: Sequence[DataFrame],
     ) -> Counter[str]:
-        name = "sources" if asks_sources else "sources not checked"
+        name = "sources" if self.asks_sources else "sources not checked"
         number = sf.count(sf.lit(1)).alias("number")
         total = sf.sum("num_chunk_refs").alias("number")
         parts = [
             listed.where("id is not null").select(sf.lit("objects").alias("kind")),
             sources.select(sf.lit(name).alias("kind")),
         ]
-        told = [stage.where("what = 'checked'") for stage in (snapshots, manifests)]
+        told = [stage.where("what = 'checked'") for stage in stages]
         rows = [part.groupBy("kind").agg(number) for part in parts]
         rows += [stage.groupBy("kind").agg(total) for stage in told]
-        return Counter(dict(map(tuple, reduce(DataFrame.union, rows).collect())))
+        found: Counter[str] = Counter()
+        for kind, count in reduce(DataFrame.union, rows).collect():
+            found[kind] += count
+        return found
 
     # -- stages
 
@@ -183,7 +212,8 @@ class _Job:
         files = _folder(listed, layout.SNAPSHOTS, "has_file")
         logs = _folder(listed, layout.TRANSACTIONS, "has_log")
         rows = wanted.join(files, "id", "left").join(logs, "id", "left").repartition(tasks, "id")
-        return run_task(rows, self.source, partial(_snapshot_task, history=self.history), ROWS)
+        task = partial(_snapshot_task, history=self.history, with_forms=self.reads_chunks)
+        return run_task(rows, self.source, task, ROWS)
 
     def _manifests(self, listed: DataFrame, snapshots: DataFrame) -> DataFrame:
         """Rows of what manifests are like, and refer to."""
@@ -193,7 +223,20 @@ class _Job:
         rows = said.join(sizes, "manifest_id", "left").select(*ROWS.names, "there")
         tasks = num_tasks(self.spark)
         together = rows.repartition(tasks, "manifest_id").sortWithinPartitions("manifest_id")
-        return run_task(together, self.source, _manifest_task, ROWS)
+        task = _manifest_task
+        if self.reads_chunks:
+            task = partial(_manifest_task, reads=True, with_virtual=self.asks_sources)
+        return run_task(together, self.source, task, ROWS)
+
+    def _read_chunks(
+        self, listed: DataFrame, snapshots: DataFrame, manifests: DataFrame
+    ) -> DataFrame:
+        """Rows of what native chunks are like."""
+        references = manifests.where("what = 'reference'")
+        if not self.reads_chunks:
+            return references
+        uses = snapshots.where("what = 'use'")
+        return read_native(self.spark, self.source, references, listed, uses, _chunks_read, ROWS)
 
     def _sources(self, manifests: DataFrame) -> DataFrame:
         """Every virtual source, once for each state that is expected of it."""
@@ -355,7 +398,7 @@ def _strange_task(source: WorkerRepository, batches: Batches) -> Iterator[pa.Rec
 
 
 def _snapshot_task(
-    source: WorkerRepository, batches: Batches, history: History
+    source: WorkerRepository, batches: Batches, history: History, *, with_forms: bool
 ) -> Iterator[pa.RecordBatch]:
     """Check snapshots with their logs; hand on which manifests they use."""
     handle = source.handle
@@ -374,19 +417,21 @@ def _snapshot_task(
             yield _found(checked.findings)
             yield _looked(snapshots=checked.snapshot is not None, logs=checked.num_logs)
             if checked.snapshot is not None:
-                yield _columns("use", uses_of(checked.snapshot))
+                yield _columns("use", uses_of(checked.snapshot, with_forms=with_forms))
                 yield _columns("entry", entries_of(checked.snapshot))
 
 
-def _manifest_task(source: WorkerRepository, batches: Batches) -> Iterator[pa.RecordBatch]:
+def _manifest_task(
+    source: WorkerRepository, batches: Batches, *, reads: bool = False, with_virtual: bool = False
+) -> Iterator[pa.RecordBatch]:
     """Check manifests; hand on what they refer to. Rows of one manifest follow each other."""
     waiting: list[tuple[ManifestToCheck, bool]] = []
     for one in _together(batches):
         waiting.append(one)
         if len(waiting) == _MANIFESTS_AT_ONCE:
-            yield from _check_manifests(source, waiting)
+            yield from _check_manifests(source, waiting, reads, with_virtual)
             waiting = []
-    yield from _check_manifests(source, waiting)
+    yield from _check_manifests(source, waiting, reads, with_virtual)
 
 
 def _together(batches: Batches) -> Iterator[tuple[ManifestToCheck, bool]]:
@@ -409,7 +454,10 @@ def _together(batches: Batches) -> Iterator[tuple[ManifestToCheck, bool]]:
 
 
 def _check_manifests(
-    source: WorkerRepository, wanted: Sequence[tuple[ManifestToCheck, bool]]
+    source: WorkerRepository,
+    wanted: Sequence[tuple[ManifestToCheck, bool]],
+    reads: bool,
+    with_virtual: bool,
 ) -> Iterator[pa.RecordBatch]:
     keys = [layout.manifest_key(one.id) for one, is_there in wanted if is_there]
     found = dict(zip(keys, run_blocking(get_all(source.handle, keys)), strict=True))
@@ -420,6 +468,18 @@ def _check_manifests(
             yield _looked(manifests=1, references=checked.manifest.num_chunk_refs)
         yield _columns("native", checked.native)
         yield _columns("source", checked.sources)
+        if reads and checked.manifest is not None:
+            for array in checked.manifest.arrays:
+                yield from _chunks_read(
+                    *read_here(source, array, one.uses, with_virtual=with_virtual)
+                )
+                path, forms = users_of(array.node_id, one.uses)
+                yield _columns("reference", references_of(one.id, array, path, forms))
+
+
+def _chunks_read(found: Sequence[Finding], number: int, size: int) -> Iterator[pa.RecordBatch]:
+    yield _found(found)
+    yield _looked(**{"chunks read": number, "bytes read": size})
 
 
 def _source_task(source: WorkerRepository, batches: Batches) -> Iterator[pa.RecordBatch]:
