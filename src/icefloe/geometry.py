@@ -30,7 +30,12 @@ class Region:
 
     @classmethod
     def of(cls, dims: Sequence[str], slices: Slices) -> Region:
-        """The box of these slices, with names for its axes."""
+        """The box of these slices, with names for its axes.
+
+        Args:
+            dims: names of the dimensions.
+            slices: the part along each.
+        """
         start = tuple(span.start for span in slices)
         return cls(tuple(dims), start, tuple(span.stop for span in slices))
 

@@ -133,7 +133,11 @@ class ObjectId(bytes):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read the text form leniently: any case, I and L as 1, O as 0."""
+        """Read the text form leniently: any case, I and L as 1, O as 0.
+
+        Args:
+            text: an id as `str` shows it.
+        """
         try:
             return cls(decode_base32(text, cls.size))
         except ValueError as error:

@@ -117,6 +117,11 @@ class RepositoryHealth(RepositoryHealthAsync):
         References to files that are missing or too short there are not changed, and the plan lists
         them. References keep their ETag if the file still has it. Other references require that the
         file does not change from now on.
+
+        Args:
+            old_prefix: where locations begin now.
+            new_prefix: what they shall begin with.
+            branch: the branch to repair.
         """
         return run_blocking(
             repair.plan_repoint(self.handle, branch, old_prefix, new_prefix, check=check)
@@ -124,6 +129,10 @@ class RepositoryHealth(RepositoryHealthAsync):
 
     def run_repair(self, plan: RepairPlan, message: str | None = None) -> str:
         """Commit a repair plan. Returns the id of the new snapshot.
+
+        Args:
+            plan: what `plan_repair` or `plan_repoint` returned.
+            message: of the commit.
 
         Raises:
             ConflictError: the branch has moved since the plan was made; make a new plan.
@@ -147,6 +156,9 @@ class RepositoryHealth(RepositoryHealthAsync):
     @staticmethod
     def run_rescue(storage: Storage, plan: RescuePlan) -> None:
         """Execute a rescue plan.
+
+        Args:
+            plan: what `plan_rescue` returned.
 
         Raises:
             ConflictError: the repository has changed since the plan was made; make a new plan.

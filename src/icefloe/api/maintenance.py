@@ -59,6 +59,10 @@ class RepositoryMaintenance(RepositoryMaintenanceAsync):
         these snapshots. With any of them, a snapshot that loses its parent gets the nearest
         remaining ancestor as its parent, or else the first snapshot of the history.
         `dry_run` only returns what would expire.
+
+        Args:
+            delete_expired_branches: also delete branches whose tip has expired.
+            delete_expired_tags: also delete such tags; their names stay taken.
         """
         chosen = maintenance_values.expiration_rules(
             older_than,
@@ -93,6 +97,17 @@ class RepositoryMaintenance(RepositoryMaintenanceAsync):
         one. `dry_run` only counts.
 
         `progress` is called regularly with a `Progress`. Without it, a terminal shows a bar.
+
+        Args:
+            delete_object_older_than: younger objects stay, because a session may be about to use
+                them.
+            max_snapshots_in_memory: snapshots decoded at once.
+            max_compressed_manifest_mem_bytes: manifests in flight, as they are stored.
+            max_decoded_manifest_mem_bytes: manifests decoded at once.
+            max_concurrent_manifest_fetches: manifests fetched at once.
+            max_concurrent_deletes: requests that delete at once.
+            max_consecutive_delete_failures: give up after so many in a row.
+            max_concurrent_listings: listings at once.
         """
         options = maintenance_values.collection_options(
             delete_object_older_than,
@@ -112,7 +127,13 @@ class RepositoryMaintenance(RepositoryMaintenanceAsync):
     def plan_garbage_collection(
         self, delete_object_older_than: datetime, *, progress: Report | None = None
     ) -> GarbagePlan:
-        """A plan of what a collection would delete, and why. It can be printed, saved and run."""
+        """A plan of what a collection would delete, and why. It can be printed, saved and run.
+
+        Arguments as in `garbage_collect`.
+
+        Args:
+            progress: called with the stage and how far it is.
+        """
         options = maintenance_values.collection_options(delete_object_older_than)
         with maintenance_values.reporter(progress) as report:
             return run_blocking(collect.plan_garbage(self.handle, options, report))
@@ -128,6 +149,12 @@ class RepositoryMaintenance(RepositoryMaintenanceAsync):
         """Delete the objects of a plan, except those that came into use since it was made.
 
         A run that was interrupted can be repeated with the same plan.
+
+        Other arguments as in `garbage_collect`.
+
+        Args:
+            plan: what `plan_garbage_collection` returned; objects that are in use by now stay.
+            progress: called with the stage and how far it is.
 
         Raises:
             InvalidInputError: the plan is for another repository.
@@ -149,7 +176,13 @@ class RepositoryMaintenance(RepositoryMaintenanceAsync):
         max_concurrent_manifest_fetches: int = 500,
         progress: Report | None = None,
     ) -> ChunkStorageStats:
-        """The bytes of the chunks of all snapshots that are reachable from branches and tags."""
+        """The bytes of the chunks of all snapshots that are reachable from branches and tags.
+
+        Other arguments as in `garbage_collect`.
+
+        Args:
+            progress: called with the stage and how far it is.
+        """
         limits = maintenance_values.limits(
             max_snapshots_in_memory=max_snapshots_in_memory,
             max_compressed_manifest_mem_bytes=max_compressed_manifest_mem_bytes,
@@ -167,7 +200,10 @@ class RepositoryMaintenance(RepositoryMaintenanceAsync):
         max_decoded_manifest_mem_bytes: int = 4 * 1024 * 1024 * 1024,
         max_concurrent_manifest_fetches: int = 500,
     ) -> int:
-        """The native bytes of `chunk_storage_stats`, which replaces this method."""
+        """The native bytes of `chunk_storage_stats`, which replaces this method.
+
+        Arguments as in `garbage_collect`.
+        """
         maintenance_values.warn_about_total_chunks_storage()
         limits = maintenance_values.limits(
             max_snapshots_in_memory=max_snapshots_in_memory,
@@ -188,6 +224,11 @@ class RepositoryMaintenance(RepositoryMaintenanceAsync):
 
         Returns the id of the new snapshot, or None if no object is dead enough. The old objects
         become garbage when the snapshots that need them have expired.
+
+        Args:
+            message: of the commit.
+            branch: the branch to commit to.
+            min_dead_fraction: objects with a smaller unused part stay as they are.
         """
         made = run_blocking(packed.repack(self.handle, branch, message, min_dead_fraction))
         return None if made is None else made.text
@@ -198,7 +239,11 @@ class RepositoryMaintenance(RepositoryMaintenanceAsync):
         return run_blocking(inspect.inspect_snapshot(self.handle, key))
 
     def inspect_manifest(self, manifest_id: str) -> dict[str, Any]:
-        """The number of chunks of each kind in a manifest, as plain values."""
+        """The number of chunks of each kind in a manifest, as plain values.
+
+        Args:
+            manifest_id: its id, as text.
+        """
         key = ManifestId.parse(manifest_id)
         return run_blocking(inspect.inspect_manifest(self.handle, key))
 

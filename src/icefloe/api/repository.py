@@ -75,6 +75,13 @@ class Repository(
     """A versioned store of Zarr arrays.
 
     Make one with `Repository.create`, `open` or `open_or_create`.
+
+    Arguments that several methods share. `storage` is where the repository is
+    (`icefloe.s3_storage(...)` and its like), `storage_settings` how to talk to it. `config` goes on
+    top of the saved configuration. `authorize_virtual_chunk_access` has the prefixes whose virtual
+    chunks may be read, each with its credentials or None. `attribution` labels the requests.
+    `branch`, `tag` and `snapshot_id` name a version, one of them; `from_` and `to_` before them
+    tell two versions apart. `message` and `metadata` become part of a commit.
     """
 
     def __init__(self, handles: Handles) -> None:
@@ -112,7 +119,8 @@ class Repository(
 
         A configuration given here is saved with the repository. `check_clean_root=False` allows a
         location that has other objects. `attribution` labels the requests of this object.
-        `generation` makes a repository of an older generation, such as `NumberedRefs()`.
+        `spec_version` is 2 unless given. `generation` makes a repository of an older generation,
+        such as `NumberedRefs()`.
 
         Raises:
             AlreadyExistsError: another process created one at the same time.
@@ -176,7 +184,10 @@ class Repository(
         check_clean_root: bool = True,
         attribution: Attribution | None = None,
     ) -> Self:
-        """Open the repository, or create it if there is none. Safe for concurrent callers."""
+        """Open the repository, or create it if there is none. Safe for concurrent callers.
+
+        `create_version` and `check_clean_root` are about one that is created, as in `create`.
+        """
         storage = storage.attributed(attribution)
         return cls._from_handle(
             run_blocking(
@@ -330,7 +341,7 @@ class Repository(
         return self.get_status()
 
     def set_status(self, status: RepoStatus) -> None:
-        """Make the repository read-only for everyone, or bring it back online."""
+        """Make the repository read-only for everyone, or bring it back online: `status`."""
         return run_blocking(settings.set_status(self.handle, status.stored()))
 
     def feature_flags(self) -> list[FeatureFlag]:
@@ -348,7 +359,7 @@ class Repository(
         return [flag for flag in flags if not flag.enabled]
 
     def set_feature_flag(self, name: str, setting: bool | None) -> None:
-        """Switch a flag on or off, or back to its default with None."""
+        """Switch the flag `name` on or off, or back to its default with a `setting` of None."""
         return run_blocking(feature_flags.set_feature_flag(self.handle, name, setting))
 
     # -- branches and tags
@@ -447,7 +458,7 @@ class Repository(
         snapshot_id: str | None = None,
         plain: bool = False,
     ) -> AncestryGraph:
-        """The history of all branches, or of one ref, as a text graph."""
+        """The history of all branches, or of one ref, as a text graph; `plain` has no colours."""
         lines = run_blocking(
             queries.graph_lines(self.handle, branch=branch, tag=tag, snapshot_id=snapshot_id)
         )
@@ -474,7 +485,11 @@ class Repository(
         to_tag: str | None = None,
         to_snapshot_id: str | None = None,
     ) -> Diff:
-        """The changes between a snapshot and one of its ancestors."""
+        """The changes between a snapshot and one of its ancestors.
+
+        It goes from the version of `from_branch`, `from_tag` or `from_snapshot_id` to that of
+        `to_branch`, `to_tag` or `to_snapshot_id`.
+        """
         start = {"branch": from_branch, "tag": from_tag, "snapshot_id": from_snapshot_id}
         end = {"branch": to_branch, "tag": to_tag, "snapshot_id": to_snapshot_id}
         return run_blocking(queries.diff_of(self.handle, start, end))
@@ -509,7 +524,7 @@ class Repository(
         snapshot_id: str | None = None,
         as_of: datetime | None = None,
     ) -> Session:
-        """A session that reads one snapshot: of a branch, a tag, an id, or a branch at a time."""
+        """A session that reads one snapshot: of a branch, at a time `as_of`, a tag, or an id."""
         instant = None if as_of is None else values.to_microseconds(as_of)
         state = run_blocking(
             queries.open_at(
@@ -534,7 +549,7 @@ class Repository(
         metadata: dict[str, Any] | None = None,
         commit_method: CommitMethod = "new_commit",
     ) -> str:
-        """Rewrite all manifests of a branch and commit, or replace the tip with "amend".
+        """Rewrite all manifests of a branch and commit, or with `commit_method` "amend" its tip.
 
         This applies a changed splitting configuration to stored data. Other commits only split the
         manifests that they rewrite. The current rules are recorded in the commit's metadata.

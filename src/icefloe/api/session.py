@@ -49,7 +49,11 @@ else:
 
 @check_arguments
 class Session(SessionAsync, Shown):
-    """A view of a repository at one snapshot; made by a `Repository`."""
+    """A view of a repository at one snapshot; made by a `Repository`.
+
+    `message` and `metadata` of its methods become part of the snapshot. `array_path` and `path` are
+    paths of nodes, such as `/group/array`.
+    """
 
     def __init__(self, handles: Handles, state: SessionState) -> None:
         self._handles = handles
@@ -130,7 +134,11 @@ class Session(SessionAsync, Shown):
         return self._store
 
     def make_store(self, *, read_only: bool) -> IcechunkStore:
-        """Another Zarr store on the same session."""
+        """Another Zarr store on the same session.
+
+        Args:
+            read_only: refuse writes through this store.
+        """
         handles = self._handles
         is_local = handles.blocking.driver.is_local
         kind = zarr_store.LocalIcechunkStore if is_local else zarr_store.IcechunkStore
@@ -172,6 +180,9 @@ class Session(SessionAsync, Shown):
         Afterwards the session is read-only, at that snapshot. With `rebase_with`, a session whose
         branch has moved is rebased with this solver, up to `rebase_tries` times.
 
+        Args:
+            allow_empty: commit also if nothing was changed.
+
         Raises:
             ConflictError: the branch has moved since the session was opened. The session keeps its
                 changes.
@@ -199,6 +210,9 @@ class Session(SessionAsync, Shown):
         The newer commits are replayed one by one. The solver settles conflicts with the session's
         changes.
 
+        Args:
+            solver: decides what becomes of conflicts.
+
         Raises:
             RebaseFailedError: a conflict was not settled. The session is at the last commit before
                 it, and can be rebased again with another solver.
@@ -212,7 +226,11 @@ class Session(SessionAsync, Shown):
         metadata: dict[str, Any] | None = None,
         allow_empty: bool = False,
     ) -> str:
-        """Replace the tip of the branch with a snapshot that also has these changes."""
+        """Replace the tip of the branch with a snapshot that also has these changes.
+
+        Args:
+            allow_empty: amend also if nothing was changed.
+        """
         return run_blocking(
             commit.amend(self.workspace, message, metadata, allow_empty=allow_empty)
         ).text
@@ -277,6 +295,9 @@ class Session(SessionAsync, Shown):
 
         No bytes are copied. Chunks that leave the array are dropped; resize the array first to keep
         them. Vacated chunks read as the fill value. The chunk grid has to be regular.
+
+        Args:
+            chunk_offset: by how many chunks, for each dimension.
         """
         return run_blocking(move_chunks.shift_array(self.workspace, array_path, chunk_offset))
 
@@ -304,7 +325,11 @@ class Session(SessionAsync, Shown):
         return run_blocking(session_queries.node_id(self.workspace, path)).text
 
     def chunk_type(self, array_path: str, chunk_coordinates: Sequence[int]) -> ChunkType:
-        """Where the bytes of a chunk are; uninitialized if it was never written."""
+        """Where the bytes of a chunk are; uninitialized if it was never written.
+
+        Args:
+            chunk_coordinates: the index of the chunk in the grid.
+        """
         return values.ChunkType(
             run_blocking(session_queries.chunk_kind(self.workspace, array_path, chunk_coordinates))
         )
@@ -339,7 +364,11 @@ class Session(SessionAsync, Shown):
     async def chunk_coordinates(
         self, array_path: str, batch_size: int = 1000
     ) -> AsyncIterator[tuple[int, ...]]:
-        """The index of every existing chunk of an array, in ascending order."""
+        """The index of every existing chunk of an array, in ascending order.
+
+        Args:
+            batch_size: how many are fetched at once.
+        """
         if batch_size < 1:
             raise InvalidInputError(f"batch_size is {batch_size}, expected at least 1")
         view = self._state.view

@@ -31,6 +31,9 @@ def upgrade_icechunk_repository(
     `delete_unused_v1_files` is on. `prefetch_concurrency` has no effect: snapshots are read along
     all branches at once.
 
+    Args:
+        progress: called with the stage and how far it is.
+
     Raises:
         SessionStateError: the repository has another version.
     """

@@ -144,13 +144,18 @@ class SnapshotInfo(PagedValue):
 
     @classmethod
     def of(cls, info: snapshot_table.SnapshotInfo) -> SnapshotInfo:
+        """Of an entry of the history (`info`)."""
         parent = None if info.parent_id is None else info.parent_id.text
         written_at = to_datetime(info.flushed_at)
         return cls(info.id.text, parent, written_at, info.message, dict(info.metadata))
 
     @classmethod
     def along(cls, line: Line) -> Iterator[SnapshotInfo]:
-        """Snapshots and their ancestors, one page at a time."""
+        """Snapshots and their ancestors, one page at a time.
+
+        Args:
+            line: the snapshots of a history, newest first.
+        """
         if isinstance(line, list):
             yield from map(cls.of, line)
             return
@@ -208,6 +213,7 @@ class ManifestFileInfo(Value):
 
     @classmethod
     def of(cls, info: snapshot.ManifestFileInfo) -> ManifestFileInfo:
+        """Of an entry of a snapshot (`info`)."""
         return cls(info.id.text, info.size_bytes, info.num_chunk_refs)
 
 
@@ -232,6 +238,7 @@ class RepoStatus(Value):
     def of(cls, status: repo_info.RepoStatus) -> RepoStatus:
         # The third state, offline, is declared but never used, and newer versions may declare more.
         # None of them allows writes.
+        """Of the `status` in a repo object."""
         is_online = status.availability == repo_info.RepoAvailability.ONLINE
         availability = RepoAvailability.online if is_online else RepoAvailability.read_only
         reason = status.limited_availability_reason
@@ -352,7 +359,11 @@ class Update(PagedValue):
 
     @classmethod
     def all_of(cls, page: OperationsPage) -> Iterator[Update]:
-        """The entries of a page."""
+        """The entries of a page.
+
+        Args:
+            page: entries of the operations log.
+        """
         values = _LogPage(page)
         for at in range(len(page.updates)):
             yield _make_update(values, at)

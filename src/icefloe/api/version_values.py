@@ -25,7 +25,11 @@ class VersionChange(Shown):
 
     @classmethod
     def of(cls, done: Replayed) -> Self:
-        """The public form of a result."""
+        """The public form of a result.
+
+        Args:
+            done: what the operation returned.
+        """
         snapshot_id = None if done.snapshot_id is None else done.snapshot_id.text
         return cls(snapshot_id, done.parent_id.text, done.diff)
 

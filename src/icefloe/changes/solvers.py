@@ -32,7 +32,11 @@ class ConflictSolver:
     """
 
     def choose(self, conflict: Conflict) -> VersionSelection:
-        """The version to use. A commit is settled only if all of its conflicts are."""
+        """The version to use. A commit is settled only if all of its conflicts are.
+
+        Args:
+            conflict: what contradicts.
+        """
         raise NotImplementedError(f"{type(self).__name__} does not say how to choose")
 
 
@@ -40,7 +44,11 @@ class ConflictDetector(ConflictSolver):
     """Settles no conflict: a rebase succeeds only if there are none."""
 
     def choose(self, conflict: Conflict) -> VersionSelection:
-        """Never chooses."""
+        """Never chooses.
+
+        Args:
+            conflict: what contradicts.
+        """
         return VersionSelection.Fail
 
 
@@ -63,7 +71,11 @@ class BasicConflictSolver(ConflictSolver):
         self.fail_on_delete_of_updated_group = bool(fail_on_delete_of_updated_group)
 
     def choose(self, conflict: Conflict) -> VersionSelection:
-        """The version that the rules select."""
+        """The version that the rules select.
+
+        Args:
+            conflict: what contradicts.
+        """
         if conflict.conflict_type == ConflictType.ChunkDoubleUpdate:
             return self.on_chunk_conflict
         fails = (

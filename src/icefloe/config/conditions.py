@@ -54,12 +54,20 @@ class ManifestSplitCondition:
 
     @staticmethod
     def path_matches(regex: str) -> ManifestSplitCondition:
-        """Arrays whose path, such as `/group/array`, contains a match."""
+        """Arrays whose path, such as `/group/array`, contains a match.
+
+        Args:
+            regex: a regular expression, searched in it.
+        """
         return ManifestSplitCondition(SplitKind.PATH_MATCHES, _text("regex", regex))
 
     @staticmethod
     def name_matches(regex: str) -> ManifestSplitCondition:
-        """Arrays whose name, the last part of the path, contains a match."""
+        """Arrays whose name, the last part of the path, contains a match.
+
+        Args:
+            regex: a regular expression, searched in it.
+        """
         return ManifestSplitCondition(SplitKind.NAME_MATCHES, _text("regex", regex))
 
     @staticmethod
@@ -122,12 +130,12 @@ class ManifestSplitDimCondition:
 
     @staticmethod
     def Axis(axis: int) -> ManifestSplitDimCondition:  # noqa: N802 (Icechunk's spelling)
-        """The axis at this position."""
+        """The axis at this position: `axis`."""
         return ManifestSplitDimCondition(DimensionKind.AXIS, U64.check("axis", axis))
 
     @staticmethod
     def DimensionName(regex: str) -> ManifestSplitDimCondition:  # noqa: N802
-        """Axes whose dimension name contains a match; never an unnamed one."""
+        """Axes whose dimension name contains a match of `regex`; never an unnamed one."""
         return ManifestSplitDimCondition(
             DimensionKind.DIMENSION_NAME, regex=_text("dimension name", regex)
         )
@@ -143,7 +151,12 @@ class ManifestSplitDimCondition:
         return f"{qualified('ManifestSplitDimCondition', 'config')}.{self.kind}({argument})"
 
     def matches(self, axis: int, dimension_name: str | None) -> bool:
-        """Whether the size is about this axis."""
+        """Whether the size is about this axis.
+
+        Args:
+            axis: its number.
+            dimension_name: its name, if it has one.
+        """
         match self.kind:
             case DimensionKind.AXIS:
                 return axis == self.axis
@@ -192,12 +205,20 @@ class ManifestPreloadCondition:
 
     @staticmethod
     def path_matches(regex: str) -> ManifestPreloadCondition:
-        """Manifests of arrays whose path contains a match."""
+        """Manifests of arrays whose path contains a match.
+
+        Args:
+            regex: a regular expression, searched in it.
+        """
         return ManifestPreloadCondition(PreloadKind.PATH_MATCHES, _text("regex", regex))
 
     @staticmethod
     def name_matches(regex: str) -> ManifestPreloadCondition:
-        """Manifests of arrays whose name contains a match."""
+        """Manifests of arrays whose name contains a match.
+
+        Args:
+            regex: a regular expression, searched in it.
+        """
         return ManifestPreloadCondition(PreloadKind.NAME_MATCHES, _text("regex", regex))
 
     @staticmethod

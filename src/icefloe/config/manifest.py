@@ -63,7 +63,12 @@ class ManifestSplittingConfig(Section):
     def from_dict(
         split_sizes: Mapping[ManifestSplitCondition, Mapping[ManifestSplitDimCondition, int]],
     ) -> ManifestSplittingConfig:
-        """Rules in the order of the dict."""
+        """Rules in the order of the dict.
+
+        Args:
+            split_sizes: conditions on arrays, with conditions on dimensions and chunks per
+                manifest.
+        """
         return ManifestSplittingConfig(_rules(split_sizes))
 
     def to_dict(self) -> dict[ManifestSplitCondition, dict[ManifestSplitDimCondition, int]]:

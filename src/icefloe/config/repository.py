@@ -153,7 +153,11 @@ class RepositoryConfig(Section):
             container.validate()
 
     def get_virtual_chunk_container(self, name: str) -> VirtualChunkContainer | None:
-        """A copy of the container with this url prefix or, failing that, this name."""
+        """A copy of the container with this url prefix or, failing that, this name.
+
+        Args:
+            name: its url prefix or its name.
+        """
         known = self.virtual_chunk_containers or {}
         found = known.get(name)
         if found is None:
@@ -162,6 +166,9 @@ class RepositoryConfig(Section):
 
     def set_virtual_chunk_container(self, cont: VirtualChunkContainer) -> None:
         """Add a container, in place of the one with the same name or the same url prefix.
+
+        Args:
+            cont: the container.
 
         Raises:
             InvalidInputError: nothing could be read through it.

@@ -208,7 +208,11 @@ def local_filesystem_store(path: str) -> LocalFileSystem:
 def http_store(
     opts: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None
 ) -> Http:
-    """Describe a web server; `headers` are stored in the repository, so keep secrets out."""
+    """Describe a web server; `headers` are stored in the repository, so keep secrets out.
+
+    Args:
+        opts: options of the client.
+    """
     return Http(opts or {}, headers or {})
 
 
@@ -223,7 +227,18 @@ def s3_store(
     requester_pays: bool = False,
     checksum_algorithm: ChecksumAlgorithm | None = None,
 ) -> S3Compatible | S3:
-    """Describe Amazon S3, or another service that speaks it when `s3_compatible` is set."""
+    """Describe Amazon S3, or another service that speaks it when `s3_compatible` is set.
+
+    Args:
+        region: of the bucket.
+        endpoint_url: of a service other than AWS.
+        allow_http: allow an endpoint without encryption.
+        anonymous: do not sign.
+        force_path_style: put the bucket into the path instead of the host name.
+        network_stream_timeout_seconds: give up when nothing comes for so long.
+        requester_pays: accept the costs of requests.
+        checksum_algorithm: kept for Icechunk; reading sends none.
+    """
     options = S3Options(
         region=region,
         endpoint_url=endpoint_url,
@@ -238,7 +253,11 @@ def s3_store(
 
 
 def gcs_store(opts: Mapping[str, str] | None = None) -> Gcs:
-    """Describe Google Cloud Storage."""
+    """Describe Google Cloud Storage.
+
+    Args:
+        opts: options of the client.
+    """
     return Gcs(opts or {})
 
 

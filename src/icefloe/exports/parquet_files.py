@@ -52,6 +52,8 @@ def export_parquet(
         progress: called regularly with a `Progress`. Without it, a terminal shows a bar.
         options: `group`, `variables`, `dims`, `layout`, `where`, `columns`, `missing`, `decode` and
             `split_size` of `icefloe.spark.read`.
+        tag: the version to export, if not a branch.
+        snapshot_id: the version to export, if not a branch.
 
     Raises:
         InvalidInputError: something cannot be read as asked for, or the target has something else.

@@ -115,6 +115,8 @@ def export_zarr(
         branch: `main` unless another ref is given.
         as_of: with a branch, its newest snapshot at that time.
         progress: called regularly with a `Progress`. Without it, a terminal shows a bar.
+        tag: the version to export, if not a branch.
+        snapshot_id: the version to export, if not a branch.
 
     Raises:
         InvalidInputError: the target has something else in it.

@@ -138,6 +138,8 @@ def materialize(
         arrays: paths of arrays; all that have virtual chunks when not given.
         chunks_a_commit: the number of chunks that go into one commit.
         progress: called regularly with a `Progress`. Without it, a terminal shows a bar.
+        branch: the branch to commit to.
+        message: of the commit.
 
     Raises:
         RebaseFailedError: somebody has changed the same chunks since; repeat the call.

@@ -60,17 +60,29 @@ class GarbagePlan:
     """The number of objects whose names are not ids. They stay."""
 
     def num_objects(self, kind: str | None = None) -> int:
-        """The number of objects to delete, of one kind or of all."""
+        """The number of objects to delete, of one kind or of all.
+
+        Args:
+            kind: `chunks`, `manifests`, `snapshots` or `transaction_logs`.
+        """
         kinds = self.objects if kind is None else [kind]
         return sum(len(self.objects[each]) for each in kinds)
 
     def num_bytes(self, kind: str | None = None) -> int:
-        """The bytes of the objects to delete."""
+        """The bytes of the objects to delete.
+
+        Args:
+            kind: `chunks`, `manifests`, `snapshots` or `transaction_logs`.
+        """
         kinds = self.objects if kind is None else [kind]
         return sum(int(self.objects[each].size_bytes.sum()) for each in kinds)
 
     def keys(self, kind: str) -> list[str]:
-        """The keys of all objects of a kind to delete."""
+        """The keys of all objects of a kind to delete.
+
+        Args:
+            kind: `chunks`, `manifests`, `snapshots` or `transaction_logs`.
+        """
         return self.objects[kind].all_keys()
 
     def __str__(self) -> str:
@@ -90,7 +102,11 @@ class GarbagePlan:
     # -- on disk
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write the plan to a file."""
+        """Write the plan to a file.
+
+        Args:
+            path: of the file.
+        """
         header = {
             "format": _FORMAT,
             "url": self.url,
@@ -113,7 +129,11 @@ class GarbagePlan:
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> GarbagePlan:
-        """Read a plan that `save` has written."""
+        """Read a plan that `save` has written.
+
+        Args:
+            path: of the file.
+        """
         try:
             with np.load(path, allow_pickle=False) as columns:
                 header = json.loads(str(columns["header"]))

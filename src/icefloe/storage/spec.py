@@ -79,7 +79,11 @@ class Storage(Shown):
         return self._attribution
 
     def attributed(self, attribution: Attribution | None) -> Storage:
-        """The same place, reached with these labels; itself when there are none."""
+        """The same place, reached with these labels; itself when there are none.
+
+        Args:
+            attribution: the labels that requests will carry.
+        """
         return self if attribution is None else Storage(self._location, attribution, self._cache)
 
     def cached(self, folder: str | PathLike[str], max_bytes: int | None = None) -> Storage:
@@ -130,7 +134,11 @@ class Storage(Shown):
     def list_objects_metadata(
         self, settings: StorageSettings | None = None, prefix: str | None = None
     ) -> list[ObjectInfo]:
-        """Every object whose key starts with `prefix`, sorted by key."""
+        """Every object whose key starts with `prefix`, sorted by key.
+
+        Args:
+            settings: how to talk to the storage.
+        """
         defaults = self.default_settings()
         in_force = defaults.merge(settings) if settings else defaults
         return run_blocking(self.driver(in_force.resolved(), blocking=True).list(prefix or ""))
@@ -138,7 +146,11 @@ class Storage(Shown):
     def list_objects(
         self, settings: StorageSettings | None = None, prefix: str | None = None
     ) -> list[tuple[str, int]]:
-        """Key and size of every object whose key starts with `prefix`, sorted by key."""
+        """Key and size of every object whose key starts with `prefix`, sorted by key.
+
+        Args:
+            settings: how to talk to the storage.
+        """
         found = self.list_objects_metadata(settings, prefix)
         return [(info.key, info.size_bytes) for info in found]
 
@@ -152,6 +164,11 @@ class Storage(Shown):
         """Something to read and write with; the same one for the same arguments.
 
         A redirect is followed here, which makes requests; nothing else does.
+
+        Args:
+            settings: how to talk to the storage.
+            blocking: whether calls block, or are awaited in an event loop.
+            max_concurrent_requests: requests in flight.
         """
         in_force = settings or self.default_settings().resolved()
         place = (self._location, self._attribution, self._cache)
@@ -187,7 +204,11 @@ class Storage(Shown):
         return remote.ObstoreDriver(connection, settings, flavour(max_concurrent_requests))
 
     def is_same_place(self, other: Storage) -> bool:
-        """Whether both are the same place, whatever the credentials and the way to reach it."""
+        """Whether both are the same place, whatever the credentials and the way to reach it.
+
+        Args:
+            other: another storage.
+        """
         return self._location.place == other._location.place
 
     def __eq__(self, other: object) -> bool:

@@ -36,7 +36,11 @@ ChunkBatch = tuple[
 
 class VirtualRefsMixin:
     """Setting and listing references. No method makes a request to the referenced objects, so
-    the asynchronous twins do not wait."""
+    the asynchronous twins do not wait.
+
+    `array_path` is the path of an array. `validate_containers` refuses locations that no virtual
+    chunk container covers.
+    """
 
     _state: SessionState
     _blocking: RepoHandle
@@ -57,6 +61,9 @@ class VirtualRefsMixin:
         The object's key is the path of the URL; `?`, `#` and `%` in it have to be
         percent-encoded. With a `checksum` (an ETag, or the time of the last modification), reads
         fail once the object has changed.
+
+        Args:
+            key: the chunk as Zarr names it, such as `array/c/0/0`.
 
         Raises:
             InvalidInputError: no container covers the location (unless `validate_container` is
@@ -100,6 +107,9 @@ class VirtualRefsMixin:
 
         Returns None, or the indices of the chunks whose location no container covers; those
         are left out.
+
+        Args:
+            chunks: one `VirtualChunkSpec` for each chunk.
         """
         return self._set_columns(
             array_path, virtual_refs.columns_of_specs(chunks), validate_containers
@@ -131,6 +141,12 @@ class VirtualRefsMixin:
 
         Values are in C order of the grid. An empty location does not change its chunk.
         `locations` may also be an Arrow array. Returns what `set_virtual_refs` returns.
+
+        Args:
+            chunk_grid_shape: the shape of the grid of chunks that the columns fill.
+            offsets: where each chunk begins in its file.
+            lengths: how long it is.
+            checksum: the state of the files: an ETag or a time, for all of them.
         """
         columns = virtual_refs.columns_of_grid(
             chunk_grid_shape, locations, offsets, lengths, arr_offset, checksum
@@ -175,6 +191,9 @@ class VirtualRefsMixin:
         files) a dictionary of text; `offset` and `length`; and optionally `etag`, text, and
         `last_modified`, a timestamp or whole seconds, where null means that nothing is checked.
         Returns what `set_virtual_refs` returns.
+
+        Args:
+            table: an Arrow table, one row for each chunk.
         """
         path = paths.validate("/" + array_path.strip("/"))
         _, array = self._state.array(path)
@@ -201,6 +220,9 @@ class VirtualRefsMixin:
         A batch is coordinates (one row per chunk), kinds (as in `ChunkType`), paths (a URL for
         virtual chunks, a chunk id for native ones, nothing for inline ones), offsets, lengths,
         and the bytes of inline chunks by row.
+
+        Args:
+            batch_size: rows of each batch.
         """
         batches = session_queries.chunk_batches(
             Workspace(self._eventloop, self._state), array_path, batch_size

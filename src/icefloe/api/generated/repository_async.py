@@ -228,7 +228,7 @@ class RepositoryAsync:
     async def set_status_async(self, status: RepoStatus) -> None:
         """Like `set_status`, inside an event loop.
 
-        Make the repository read-only for everyone, or bring it back online.
+        Make the repository read-only for everyone, or bring it back online: `status`.
         """
         return await settings.set_status(self._aio_handle, status.stored())
 
@@ -249,7 +249,7 @@ class RepositoryAsync:
     async def set_feature_flag_async(self, name: str, setting: bool | None) -> None:
         """Like `set_feature_flag`, inside an event loop.
 
-        Switch a flag on or off, or back to its default with None.
+        Switch the flag `name` on or off, or back to its default with a `setting` of None.
         """
         return await feature_flags.set_feature_flag(self._aio_handle, name, setting)
 
@@ -342,7 +342,7 @@ class RepositoryAsync:
     ) -> AncestryGraph:
         """Like `ancestry_graph`, inside an event loop.
 
-        The history of all branches, or of one ref, as a text graph.
+        The history of all branches, or of one ref, as a text graph; `plain` has no colours.
         """
         lines = await queries.graph_lines(
             self._aio_handle, branch=branch, tag=tag, snapshot_id=snapshot_id
@@ -391,7 +391,7 @@ class RepositoryAsync:
     ) -> Session:
         """Like `readonly_session`, inside an event loop.
 
-        A session that reads one snapshot: of a branch, a tag, an id, or a branch at a time.
+        A session that reads one snapshot: of a branch, at a time `as_of`, a tag, or an id.
         """
         instant = None if as_of is None else values.to_microseconds(as_of)
         state = await queries.open_at(
@@ -423,7 +423,7 @@ class RepositoryAsync:
     ) -> str:
         """Like `rewrite_manifests`, inside an event loop.
 
-        Rewrite all manifests of a branch and commit, or replace the tip with "amend".
+        Rewrite all manifests of a branch and commit, or with `commit_method` "amend" its tip.
         """
         return (
             await rewrite.rewrite_manifests(

@@ -60,6 +60,7 @@ def ingest(
             `path` or `location`. Executors have to reach them under the same names.
         repository: a repository, or its URL.
         num_tasks: how many tasks each Spark job has; follows the work when None.
+        spark: the session; `icefloe.spark.session()` makes one.
 
     Raises:
         InvalidInputError: files cannot be read or do not fit together; every one is named with its
@@ -104,7 +105,11 @@ def run_on_spark(
 
 
 def run_recipe(spark: SparkSession, recipe: str | os.PathLike[str]) -> IngestReport:
-    """Do what a recipe says; see `load_recipe` and `ingest`."""
+    """Do what a recipe says; see `load_recipe` and `ingest`.
+
+    Args:
+        spark: the session; `icefloe.spark.session()` makes one.
+    """
     fields = load_recipe(recipe)
     return ingest(spark, fields.pop("sources"), fields.pop("repository"), **fields)
 

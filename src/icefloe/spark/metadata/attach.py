@@ -84,6 +84,14 @@ def attach(
     moves them to where the ref is then, `detach()` drops them. Groups that have no columns in
     Spark are in `left_out`.
 
+    Args:
+        spark: the session; `icefloe.spark.session()` makes one.
+        repository: a `Repository`, or its URL.
+        branch: `main` unless another ref is given.
+        tag: the version, instead of a branch.
+        snapshot_id: the version, instead of a branch.
+        as_of: with a branch, its newest snapshot at that time.
+
     Raises:
         InvalidInputError: the name is none, or two views would have the same name.
     """

@@ -41,6 +41,15 @@ def table(
 
     The last five are about one ref, `main` unless it is given. `start_snapshot_id` lets `changes`
     begin after that snapshot. Snapshots, refs and the log are taken now, at this call.
+
+    Args:
+        spark: the session; `icefloe.spark.session()` makes one.
+        repository: a `Repository`, or its URL.
+        name: one of the names above.
+        branch: `main` unless another ref is given.
+        tag: the version, instead of a branch.
+        snapshot_id: the version, instead of a branch.
+        as_of: with a branch, its newest snapshot at that time.
     """
     check_session(spark)
     check_table(name)

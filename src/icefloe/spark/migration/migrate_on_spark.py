@@ -53,6 +53,9 @@ def migrate_repository(
 
     Executors reach both storages by themselves. They write transaction logs too. The driver holds
     one row per manifest, and writes snapshots and refs. `num_tasks` defaults to a few per slot.
+
+    Args:
+        spark: the session; `icefloe.spark.session()` makes one.
     """
     where = storage or repo.storage
     target = target_handle(repo, where, int(spec_version), config, chunks)

@@ -64,6 +64,10 @@ def read(
         decode: apply CF attributes as xarray does (scale, offset, times), with null for
             `_FillValue`; times become timestamps without a zone. Off: values as stored.
         split_size: bytes one task should produce.
+        spark: the session; `icefloe.spark.session()` makes one.
+        group: the path of the group; the root unless given.
+        tag: the version, instead of a branch.
+        snapshot_id: the version, instead of a branch.
 
     Raises:
         InvalidInputError: something cannot be read as asked for; before any job starts.

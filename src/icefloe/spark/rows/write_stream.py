@@ -49,6 +49,8 @@ def write_stream(
     If others commit to the branch meanwhile, the batch is put on top of what they left. A batch
     that Spark repeats after a crash is found in the history of the branch and left out.
 
+    Other arguments as in `write_table`.
+
     Args:
         checkpoint: where Spark keeps the state of the query.
         app_id: the name under which batches are numbered; the id of the query unless given, which

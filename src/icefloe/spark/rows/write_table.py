@@ -106,6 +106,12 @@ def write_table(
             the last one: "fail"; "insert" them, for which all arrays of the dimension make room;
             or "quarantine" them in the group `.icefloe/late_rows`, one array for each column.
         num_tasks: how many tasks write.
+        df: the rows.
+        repository: a `Repository`, its URL, or a `Session`.
+        group: the path of the group; the root unless given.
+        branch: the branch to commit to.
+        message: of the commit.
+        metadata: of the commit.
 
     Raises:
         InvalidInputError: a column is missing or has no fitting type, a coordinate is out of

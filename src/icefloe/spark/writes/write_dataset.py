@@ -80,6 +80,14 @@ def write_dataset(
         transaction: the name of an application and the number of this write. A write whose
             number, or a later one, the branch already has of that application is left out, so
             that a program that was stopped can be run again without appending twice.
+        spark: the session; `icefloe.spark.session()` makes one.
+        dataset: what to write.
+        repository: a `Repository`, its URL, or a `Session`.
+        group: the path of the group; the root unless given.
+        branch: the branch to commit to.
+        message: of the commit.
+        metadata: of the commit.
+        num_tasks: how many tasks the pieces are spread over.
 
     Raises:
         ConflictError: others committed to the branch meanwhile, and `rebase_with` was not given.

@@ -49,6 +49,7 @@ def write_regions(
         array_or_group: path of an array, or of a group.
         variables: which arrays of the group; those with the most axes when not given.
         num_tasks: how many tasks the regions are spread over.
+        spark: the session; `icefloe.spark.session()` makes one.
     """
     require_writable(session)
     if not callable(fn):

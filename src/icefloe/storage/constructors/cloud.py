@@ -27,7 +27,24 @@ def gcs_storage(
     write_headers: Mapping[str, str] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Storage:
-    """A repository in a bucket of Google Cloud Storage; `config` has further client options."""
+    """A repository in a bucket of Google Cloud Storage; `config` has further client options.
+
+    Args:
+        bucket: its name.
+        prefix: the folder of the repository in it.
+        service_account_file: the path of a JSON key.
+        service_account_key: such a key as text.
+        application_credentials: the path of what `gcloud auth application-default login` wrote.
+        bearer_token: an OAuth token.
+        anonymous: do not sign: for public buckets.
+        from_env: take the credentials from the environment, as without any.
+        get_credentials: a function that returns `GcsBearerCredential`, called when one is needed or
+            about to end.
+        scatter_initial_credentials: call it now, and send the result along in pickles.
+        read_headers: sent with requests that read.
+        write_headers: sent with requests that write.
+        headers: sent with all requests.
+    """
     credentials = gcs_credentials(
         service_account_file=service_account_file,
         service_account_key=service_account_key,
@@ -62,7 +79,18 @@ def azure_storage(
     anonymous: bool | None = None,
     config: Mapping[str, str] | None = None,
 ) -> Storage:
-    """A repository in a container of Azure blob storage; `config` has further client options."""
+    """A repository in a container of Azure blob storage; `config` has further client options.
+
+    Args:
+        account: the storage account.
+        container: its name.
+        prefix: the folder of the repository in it.
+        access_key: the key of the account.
+        sas_token: a shared access signature.
+        bearer_token: an OAuth token.
+        from_env: take the credentials from the environment, as without any.
+        anonymous: do not sign: for public containers.
+    """
     credentials = azure_credentials(
         access_key=access_key,
         sas_token=sas_token,

@@ -42,6 +42,9 @@ def local_filesystem_storage(path: str | PathLike[str], *, durable: bool = True)
     Safe for any number of processes that use icefloe; see `storage/drivers/local.py` for what is
     guaranteed. `durable=False` does not wait for the disk: faster, but a power failure may lose
     commits, or leave a repository that cannot be opened.
+
+    Args:
+        path: of the directory.
     """
     text = os.fspath(path)
     try:
@@ -61,6 +64,10 @@ def http_storage(
     """A repository below a URL of a web server, to be read only.
 
     `opts` are options of the HTTP client, such as `timeout` or `proxy_url`.
+
+    Args:
+        base_url: `http://` or `https://`, the folder of the repository.
+        headers: sent with every request.
     """
     url = _checked_url("http_storage", base_url)
     if "?" in url or "#" in url:
@@ -75,6 +82,9 @@ def redirect_storage(base_url: str) -> Storage:
     """The repository that a web address redirects to, opened anonymously.
 
     The address is asked once per process, when the storage is first used.
+
+    Args:
+        base_url: a URL that redirects to the place.
     """
     return Storage(RedirectLocation(_checked_url("redirect_storage", base_url)))
 

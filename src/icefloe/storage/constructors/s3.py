@@ -49,6 +49,30 @@ def s3_storage(
 
     Credentials come from the environment unless an argument says otherwise. Extra headers are
     not part of the signature, which Amazon demands of headers that start with `x-amz-`.
+
+    Args:
+        bucket: its name.
+        prefix: the folder of the repository in it; needed to create one.
+        region: of the bucket; that of the environment or profile unless given.
+        allow_http: allow an endpoint without encryption.
+        access_key_id: with `secret_access_key`: the keys to sign with.
+        secret_access_key: see `access_key_id`.
+        session_token: of temporary keys.
+        expires_after: when such keys end; with a time zone.
+        anonymous: do not sign: for public buckets.
+        from_env: take the credentials from the environment, which is also what happens without any:
+            variables, the AWS profile, the role of the machine.
+        get_credentials: a function that returns `S3StaticCredentials`, called when they are needed
+            or about to end. It is pickled with the storage.
+        scatter_initial_credentials: call it now, and send the result along in pickles.
+        force_path_style: put the bucket into the path instead of the host name.
+        network_stream_timeout_seconds: give up when nothing comes for so long.
+        requester_pays: accept the costs of requests.
+        checksum_algorithm: what is sent along with objects for the service to check.
+        legacy_rooted_keys: not supported; True is refused with what to do.
+        read_headers: sent with requests that read.
+        write_headers: sent with requests that write.
+        headers: sent with all requests.
     """
     credentials = s3_credentials(
         access_key_id=access_key_id,
@@ -145,6 +169,11 @@ def r2_storage(
 
     The service is found by `account_id` or `endpoint_url`. Without `bucket` the prefix starts
     with it: `prefix="bucket/rest"`.
+
+    Other arguments as in `s3_storage`.
+
+    Args:
+        region: `auto` unless given.
     """
     if endpoint_url is None and account_id is None:
         raise StorageError("r2_storage needs account_id or endpoint_url", ErrorKind.STORAGE_CONFIG)
@@ -202,6 +231,11 @@ def tigris_storage(
 
     Its copies around the world agree only when asked to, which needs the bucket's `region`. With
     `use_weak_consistency` they are not asked, and the repository can only be read.
+
+    Other arguments as in `s3_storage`.
+
+    Args:
+        endpoint_url: that of Tigris unless given.
     """
     consistent: dict[str, str] = {}
     if not use_weak_consistency:
@@ -261,6 +295,8 @@ def hf_storage(
     """A repository in a storage bucket of Hugging Face, which `namespace` owns.
 
     The keys are those that Hugging Face makes for its S3 gateway, not an access token.
+
+    Other arguments as in `s3_storage`.
     """
     storage = s3_storage(
         bucket=bucket,

@@ -62,6 +62,9 @@ def storage_from_url(url: str, **options: Any) -> Storage:
     >>> storage_from_url("s3://bucket/some/prefix?region=eu-west-1", anonymous=True).url
     's3://bucket/some/prefix'
 
+    Args:
+        url: a path, or `file://`, `s3://`, `gs://`, `az://`, `https://` and their like.
+
     Raises:
         InvalidInputError: the scheme or an option is unknown, or a credential is in the URL.
     """

@@ -44,6 +44,9 @@ class Attribution(ShownAsCode):
 
         >>> Attribution(client="weatherlib/0.9", workload="ingest").header("icefloe/1")
         'weatherlib/0.9 icefloe/1 (workload=ingest)'
+
+        Args:
+            agent: the program, as requests name it.
         """
         labels = [
             f"{name}={value}"

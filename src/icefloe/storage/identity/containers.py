@@ -80,7 +80,11 @@ HttpAccess = ContainerHttp()
 def containers_credentials(
     m: Mapping[str, AnyS3Credential | AnyGcsCredential | AnyAzureCredential | AnyCredential | None],
 ) -> dict[str, AnyCredential | None]:
-    """The argument `authorize_virtual_chunk_access` wants: credentials by URL prefix."""
+    """The argument `authorize_virtual_chunk_access` wants: credentials by URL prefix.
+
+    Args:
+        m: prefixes of virtual chunks, with credentials or None.
+    """
     return {prefix: _for_container(prefix, credential) for prefix, credential in m.items()}
 
 

@@ -68,7 +68,10 @@ def s3_static_credentials(
     session_token: str | None = None,
     expires_after: datetime | None = None,
 ) -> S3Static:
-    """Sign in to S3 services with a key pair."""
+    """Sign in to S3 services with a key pair.
+
+    Arguments as in `s3_credentials`.
+    """
     return S3Static(
         S3StaticCredentials(access_key_id, secret_access_key, session_token, expires_after)
     )
@@ -91,6 +94,9 @@ def s3_refreshable_credentials(
     """Sign in to S3 services with key pairs from a function.
 
     With `scatter_initial_credentials` it is called now, and the result is part of every pickle.
+
+    Args:
+        get_credentials: a function that returns `S3StaticCredentials`.
     """
     return S3Refreshable(get_credentials, _first(get_credentials, scatter_initial_credentials))
 
@@ -106,7 +112,20 @@ def s3_credentials(
     get_credentials: Callable[[], S3StaticCredentials] | None = None,
     scatter_initial_credentials: bool = False,
 ) -> AnyS3Credential:
-    """Credentials for S3 services; from the environment unless an argument says otherwise."""
+    """Credentials for S3 services; from the environment unless an argument says otherwise.
+
+    Args:
+        access_key_id: with `secret_access_key`: the keys to sign with.
+        secret_access_key: see `access_key_id`.
+        session_token: of temporary keys.
+        expires_after: when such keys end; with a time zone.
+        anonymous: do not sign: for public buckets.
+        from_env: take the credentials from the environment, which is also what happens without any:
+            variables, the AWS profile, the role of the machine.
+        get_credentials: a function that returns `S3StaticCredentials`, called when they are needed
+            or about to end. It is pickled with the storage.
+        scatter_initial_credentials: call it now, and send the result along in pickles.
+    """
     has_keys = any((access_key_id, secret_access_key, session_token, expires_after))
     way = _one_way(
         "s3_credentials",
@@ -140,7 +159,10 @@ def gcs_static_credentials(
     application_credentials: str | None = None,
     bearer_token: str | None = None,
 ) -> AnyGcsStaticCredential:
-    """One fixed credential for Google."""
+    """One fixed credential for Google.
+
+    Arguments as in `gcs_credentials`.
+    """
     _one_way(
         "gcs_static_credentials",
         service_account_file=service_account_file,
@@ -173,7 +195,10 @@ def gcs_refreshable_credentials(
     get_credentials: Callable[[], GcsBearerCredential],
     scatter_initial_credentials: bool = False,
 ) -> GcsRefreshable:
-    """Sign in to Google with tokens from a function; see `s3_refreshable_credentials`."""
+    """Sign in to Google with tokens from a function; see `s3_refreshable_credentials`.
+
+    Arguments as in `gcs_credentials`.
+    """
     return GcsRefreshable(get_credentials, _first(get_credentials, scatter_initial_credentials))
 
 
@@ -188,7 +213,18 @@ def gcs_credentials(
     get_credentials: Callable[[], GcsBearerCredential] | None = None,
     scatter_initial_credentials: bool = False,
 ) -> AnyGcsCredential:
-    """Credentials for Google; from the environment unless an argument says otherwise."""
+    """Credentials for Google; from the environment unless an argument says otherwise.
+
+    Args:
+        service_account_file: the path of a JSON key.
+        service_account_key: such a key as text.
+        application_credentials: the path of what `gcloud auth application-default login` wrote.
+        bearer_token: an OAuth token.
+        from_env: take them from the environment.
+        anonymous: do not sign.
+        get_credentials: a function that returns `GcsBearerCredential`.
+        scatter_initial_credentials: call it now, and send the result along in pickles.
+    """
     fixed = {
         "service_account_file": service_account_file,
         "service_account_key": service_account_key,
@@ -219,7 +255,10 @@ def azure_static_credentials(
     sas_token: str | None = None,
     bearer_token: str | None = None,
 ) -> AnyAzureStaticCredential:
-    """One fixed credential for Azure."""
+    """One fixed credential for Azure.
+
+    Arguments as in `azure_credentials`.
+    """
     _one_way(
         "azure_static_credentials",
         access_key=access_key,
@@ -249,7 +288,10 @@ def azure_refreshable_credentials(
     get_credentials: Callable[[], AnyAzureStaticCredential],
     scatter_initial_credentials: bool = False,
 ) -> AzureRefreshable:
-    """Sign in to Azure with credentials from a function; see `s3_refreshable_credentials`."""
+    """Sign in to Azure with credentials from a function; see `s3_refreshable_credentials`.
+
+    Arguments as in `azure_credentials`.
+    """
     return AzureRefreshable(get_credentials, _first(get_credentials, scatter_initial_credentials))
 
 
@@ -263,7 +305,17 @@ def azure_credentials(
     get_credentials: Callable[[], AnyAzureStaticCredential] | None = None,
     scatter_initial_credentials: bool = False,
 ) -> AnyAzureCredential:
-    """Credentials for Azure; from the environment unless an argument says otherwise."""
+    """Credentials for Azure; from the environment unless an argument says otherwise.
+
+    Args:
+        access_key: the key of the account.
+        sas_token: a shared access signature.
+        bearer_token: an OAuth token.
+        from_env: take them from the environment.
+        anonymous: do not sign.
+        get_credentials: a function that returns a static credential.
+        scatter_initial_credentials: call it now, and send the result along in pickles.
+    """
     fixed = {"access_key": access_key, "sas_token": sas_token, "bearer_token": bearer_token}
     way = _one_way(
         "azure_credentials",

@@ -23,6 +23,9 @@ def load_recipe(recipe: str | os.PathLike[str]) -> dict[str, Any]:
 
     Text that has a line break or `: ` in it is a recipe itself, any other is the path of one.
 
+    Args:
+        recipe: the path of a YAML file, or its text.
+
     Raises:
         InvalidInputError: it is not there, is not YAML, or says something that cannot be; the
             message names the field and what is expected.
