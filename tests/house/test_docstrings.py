@@ -46,7 +46,7 @@ def named(argument: str, text: str) -> bool:
 def texts(function: Any, owner: type | None) -> str:
     own = inspect.getdoc(function) or ""
     bases = owner.__mro__ if owner is not None else ()
-    found = [base for base in bases if base.__module__.startswith("icefloe")]
+    found: list[Any] = [base for base in bases if base.__module__.startswith("icefloe")]
     for name in re.findall(r"`(?:icefloe\.)?(\w+)`", own):
         places = (owner, inspect.getmodule(function), icefloe)
         found += filter(inspect.isroutine, (getattr(place, name, None) for place in places))

@@ -93,7 +93,11 @@ class _Rules:
     def check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._signature is None:
             self._signature = inspect.signature(self._function)
-        for name, given in self._signature.bind(*args, **kwargs).arguments.items():
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise _misfit(self._function.__qualname__, self._signature, kwargs, error) from None
+        for name, given in bound.arguments.items():
             classes = self._rule(name)
             kind = self._signature.parameters[name].kind
             for value in given if kind is inspect.Parameter.VAR_POSITIONAL else (given,):
@@ -106,6 +110,19 @@ class _Rules:
             rule = _classes(_resolved(self._function, name)) if has_annotation else ()
             self._rules[name] = rule
         return rule
+
+
+def _misfit(
+    function: str, signature: inspect.Signature, given: dict[str, Any], error: TypeError
+) -> TypeError:
+    """The error of a call that does not fit the signature, with the arguments that there are."""
+    known = [name for name in signature.parameters if name not in ("self", "cls")]
+    unknown = [name for name in given if name not in known]
+    if not unknown:
+        return TypeError(f"{function}(): {error}; its arguments are {', '.join(known)}")
+    close = import_module("difflib").get_close_matches(unknown[0], known, 1)
+    advice = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known) or 'none'}"
+    return TypeError(f"{function}() has no argument {unknown[0]!r}; {advice}")
 
 
 class _Later(dict[str, Any]):

@@ -367,7 +367,9 @@ class Repository(
     def create_branch(self, branch: str, snapshot_id: str) -> None:
         """Create a branch that points at a snapshot."""
         return run_blocking(
-            refs.create_branch(self.handle, branch, self.handle.snapshot_id(snapshot_id))
+            refs.create_branch(
+                self.handle, branch, self.handle.snapshot_id(snapshot_id, name=branch)
+            )
         )
 
     def list_branches(self) -> set[str]:
@@ -387,7 +389,9 @@ class Repository(
         """
         expected = None if from_snapshot_id is None else self.handle.snapshot_id(from_snapshot_id)
         return run_blocking(
-            refs.reset_branch(self.handle, branch, self.handle.snapshot_id(snapshot_id), expected)
+            refs.reset_branch(
+                self.handle, branch, self.handle.snapshot_id(snapshot_id, name=branch), expected
+            )
         )
 
     def delete_branch(self, branch: str) -> None:
@@ -396,7 +400,9 @@ class Repository(
 
     def create_tag(self, tag: str, snapshot_id: str) -> None:
         """Create a tag. It always points at the same snapshot."""
-        return run_blocking(refs.create_tag(self.handle, tag, self.handle.snapshot_id(snapshot_id)))
+        return run_blocking(
+            refs.create_tag(self.handle, tag, self.handle.snapshot_id(snapshot_id, name=tag))
+        )
 
     def list_tags(self) -> set[str]:
         """Names of all tags."""

@@ -96,9 +96,22 @@ class RepoHandle:
     def new_id(self, kind: type[Id]) -> Id:
         return self.family.new_id(kind, self.clock.random_bytes(kind.size))
 
-    def snapshot_id(self, text: str) -> SnapshotId:
-        """The snapshot id that a text stands for."""
-        return self.family.parse_snapshot_id(text)
+    def snapshot_id(self, text: str, *, name: str | None = None) -> SnapshotId:
+        """The snapshot id that a text stands for; `name` is the argument before it, for advice."""
+        try:
+            return self.family.parse_snapshot_id(text)
+        except InvalidInputError as error:
+            advice = "a branch or tag has one too: lookup_branch, lookup_tag"
+            if name is not None and self._is_snapshot_id(name):
+                advice = f"the name comes first, then the id: ({text!r}, {name!r})"
+            raise InvalidInputError(f"{error}; {advice}", error.kind) from None
+
+    def _is_snapshot_id(self, text: str) -> bool:
+        try:
+            self.family.parse_snapshot_id(text)
+        except InvalidInputError:
+            return False
+        return True
 
     def require_writable(self) -> None:
         """Refuse to write if the driver or the family is read-only."""

@@ -256,7 +256,7 @@ class RepositoryAsync:
     async def create_branch_async(self, branch: str, snapshot_id: str) -> None:
         """Like `create_branch`, inside an event loop: Create a branch that points at a snapshot."""
         return await refs.create_branch(
-            self._aio_handle, branch, self._aio_handle.snapshot_id(snapshot_id)
+            self._aio_handle, branch, self._aio_handle.snapshot_id(snapshot_id, name=branch)
         )
 
     async def list_branches_async(self) -> set[str]:
@@ -278,7 +278,10 @@ class RepositoryAsync:
             None if from_snapshot_id is None else self._aio_handle.snapshot_id(from_snapshot_id)
         )
         return await refs.reset_branch(
-            self._aio_handle, branch, self._aio_handle.snapshot_id(snapshot_id), expected
+            self._aio_handle,
+            branch,
+            self._aio_handle.snapshot_id(snapshot_id, name=branch),
+            expected,
         )
 
     async def delete_branch_async(self, branch: str) -> None:
@@ -291,7 +294,7 @@ class RepositoryAsync:
         Create a tag. It always points at the same snapshot.
         """
         return await refs.create_tag(
-            self._aio_handle, tag, self._aio_handle.snapshot_id(snapshot_id)
+            self._aio_handle, tag, self._aio_handle.snapshot_id(snapshot_id, name=tag)
         )
 
     async def list_tags_async(self) -> set[str]:

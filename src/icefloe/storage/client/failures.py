@@ -86,7 +86,8 @@ def translated(
     if _THROTTLED.search(str(error)):
         return StorageError(message, ErrorKind.THROTTLED)
     if _NO_BUCKET.search(str(error)):
-        return BucketMissing(message, ErrorKind.OBJECT_STORE)
+        advice = "create the bucket first, or check its name, region and endpoint"
+        return BucketMissing(f"{message}; {advice}", ErrorKind.OBJECT_STORE)
     if isinstance(error, DEFINITE):
         return RequestRefused(message, ErrorKind.OBJECT_STORE)
     if _NOT_SENT.search(str(error)):

@@ -51,6 +51,12 @@ def local_filesystem_storage(path: str | PathLike[str], *, durable: bool = True)
         is_path = b"\0" not in os.fsencode(text)
     except UnicodeEncodeError:
         is_path = False
+    if "://" in text:
+        raise InvalidInputError(
+            f"{text!r} is a URL, and local_filesystem_storage takes the path of a directory; use "
+            f"storage_from_url({text!r})",
+            ErrorKind.INVALID_PATH,
+        )
     if not text or not is_path:
         raise InvalidInputError(f"{path!r} is not the path of a directory", ErrorKind.INVALID_PATH)
     return Storage(LocalLocation(os.path.abspath(text), durable))  # noqa: PTH100 - keeps symlinks

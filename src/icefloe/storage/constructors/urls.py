@@ -101,7 +101,11 @@ def storage_from_url(url: str, **options: Any) -> Storage:
         case "az" | "azure" | "abfs" | "abfss":
             account = {**query, **options}.get("account")
             return _call(azure_storage, url, (), _azure(parts, path, account) | query, options)
-    raise _unusable(url, f"unknown scheme {parts.scheme!r}")
+    raise _unusable(
+        url,
+        f"unknown scheme {parts.scheme!r}; those known are s3, gs, az, r2, tigris, http, https, "
+        "file and memory, and a path needs none",
+    )
 
 
 def _named_memory(name: str) -> Storage:
