@@ -83,7 +83,7 @@ class _Maker:
         self.drawn = drawn
         self.number = 0
         kinds = ["commit"] * 4 + ["pack", "flush", "branch", "tag", "reset", "leave", "fork"]
-        kinds += ["delete branch", "delete tag"]
+        kinds += ["delete branch", "delete tag", "rewrite", "drop", "grow"]
         self.kinds = kinds if spec == 1 else [*kinds, "amend", "amend", "move"]
 
     def step(self, number: int) -> None:
@@ -155,6 +155,36 @@ class _Maker:
             name, shape=(CHUNKS * CHUNK,), chunks=(CHUNK,), dtype="<i8", compressors=None
         )[:] = np.arange(1, 1 + CHUNKS * CHUNK)
         session.commit(f"pack {self.number}")
+
+    def _rewrite(self) -> None:
+        """All manifests anew, which leaves the old ones to older snapshots."""
+        repo = self._repo()
+        repo.rewrite_manifests(f"rewrite {self.number}", branch=self._some_branch(repo))
+
+    def _drop(self) -> None:
+        """An array goes; half of the time another one takes its name."""
+        repo = self._repo()
+        session = repo.writable_session(self._some_branch(repo))
+        group = zarr.open_group(session.store, mode="a")
+        names = sorted(name for name, _ in group.arrays())
+        if names:
+            name = self.drawn.choice(names)
+            del group[name]
+            if self.drawn.random() < 0.5:
+                group.create_array(name, shape=(CHUNK,), chunks=(CHUNK,), dtype="<i8")[:] = 5
+            session.commit(f"drop {self.number}")
+
+    def _grow(self) -> None:
+        """More chunks, or fewer: those beyond the end stay stored, and in older snapshots."""
+        repo = self._repo()
+        session = repo.writable_session(self._some_branch(repo))
+        group = zarr.open_group(session.store, mode="a")
+        arrays: list[Any] = [array for _, array in sorted(group.arrays(), key=lambda one: one[0])]
+        if arrays:
+            array = self.drawn.choice(arrays)
+            array.resize((self.drawn.choice([CHUNK, 2 * CHUNK, 6 * CHUNK]),))
+            array[0] = self.number
+            session.commit(f"grow {self.number}")
 
     def _move(self) -> None:
         repo = self._repo()

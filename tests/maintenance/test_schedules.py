@@ -80,7 +80,7 @@ def crash_cases() -> list[tuple[str, int]]:
 
 @pytest.mark.parametrize(("name", "spec"), crash_cases())
 def test_a_crash_after_some_request_does_no_harm(tmp_path: Path, name: str, spec: int) -> None:
-    crash_everywhere(Place("memory", tmp_path), spec, getattr(races, name), step=5)
+    crash_everywhere(Place("memory", tmp_path), spec, getattr(races, name), step=9)
 
 
 @pytest.mark.long

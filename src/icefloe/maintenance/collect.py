@@ -14,6 +14,7 @@ This order makes it safe with concurrent writers:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -130,6 +131,7 @@ class Collection:
         self.walked = IdSet.of_ids(())
         self.manifests = IdSet.of_ids(())
         self.chunks = GrowingIdSet()
+        self._reached: tuple[dict[str, SnapshotId], IdSet] | None = None
 
     async def require_open(self) -> None:
         """Refuse a repository that takes no writes."""
@@ -186,7 +188,7 @@ class Collection:
         if self.handle.family.has_repo_object:
             return await self._walk_to_the_end()
         tips = await live.ref_tips(self.handle)
-        reached = await live.reachable_snapshots(self.handle, tips.values())
+        reached = await self._reached_from(tips)
         await self.walk(reached)
         await refs_v1.require_not_migrated(self.handle)
         return self._in_use(reached, reached), 0
@@ -284,13 +286,19 @@ class Collection:
 
     # -- version 1
 
+    async def _reached_from(self, tips: Mapping[str, SnapshotId]) -> IdSet:
+        """What the tips lead to. An expiration may cut histories meanwhile; then more is kept."""
+        if self._reached is None or self._reached[0] != tips:
+            self._reached = dict(tips), await live.reachable_snapshots(self.handle, tips.values())
+        return self._reached[1]
+
     async def _publish_v1(self) -> InUse:
         """Give every branch file a new version, so that a commit that has not seen the fence cannot
         move the branch. A branch that has moved is walked and tried again."""
         touched: dict[str, SnapshotId] = {}
         for _ in range(TRIES):
             tips = await live.ref_tips(self.handle)
-            reached = await live.reachable_snapshots(self.handle, tips.values())
+            reached = await self._reached_from(tips)
             await self.walk(reached)
             moved = {name: tip for name, tip in tips.items() if touched.get(name) != tip}
             if not moved:
