@@ -28,10 +28,11 @@ from tests.properties.test_rebase_model import (
     touched_nodes,
 )
 
+SPECS = [pytest.param(1, marks=pytest.mark.long), 2]
 Steps = list[tuple[Any, ...]]
 commits = st.lists(steps("o"), min_size=1, max_size=2)
 their_commits = st.lists(steps("t"), min_size=0, max_size=2)
-quick = settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+quick = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def new_repository(spec: int) -> icefloe.Repository:
@@ -97,7 +98,7 @@ def check(
         assert found == theirs
 
 
-@pytest.mark.parametrize("spec", [1, 2])
+@pytest.mark.parametrize("spec", SPECS)
 @quick
 @given(theirs=their_commits, ours=commits)
 def test_a_merge_is_the_model_or_a_conflict(
@@ -114,7 +115,7 @@ def test_a_merge_is_the_model_or_a_conflict(
         assert tried(lambda: repo.merge("dev", "main")) is None, "it was merged before"
 
 
-@pytest.mark.parametrize("spec", [1, 2])
+@pytest.mark.parametrize("spec", SPECS)
 @quick
 @given(theirs=their_commits, before=steps("b"), ours=steps("o"))
 def test_a_cherry_pick_is_the_model_or_a_conflict(
@@ -130,7 +131,7 @@ def test_a_cherry_pick_is_the_model_or_a_conflict(
     assert repo.verify().is_healthy
 
 
-@pytest.mark.parametrize("spec", [1, 2])
+@pytest.mark.parametrize("spec", SPECS)
 @quick
 @given(undone=steps("o"), later=their_commits)
 def test_an_undo_is_the_model_or_a_conflict(spec: int, undone: Steps, later: list[Steps]) -> None:
@@ -145,7 +146,7 @@ def test_an_undo_is_the_model_or_a_conflict(spec: int, undone: Steps, later: lis
     assert repo.verify().is_healthy
 
 
-@pytest.mark.parametrize("spec", [1, 2])
+@pytest.mark.parametrize("spec", SPECS)
 @quick
 @given(lines=st.lists(steps("o"), min_size=1, max_size=4), kept=st.integers(0, 3))
 def test_a_squash_changes_the_history_only(spec: int, lines: list[Steps], kept: int) -> None:
@@ -162,7 +163,7 @@ def test_a_squash_changes_the_history_only(spec: int, lines: list[Steps], kept: 
     assert repo.verify(orphans=False).is_healthy
 
 
-@pytest.mark.parametrize("spec", [1, 2])
+@pytest.mark.parametrize("spec", SPECS)
 @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(theirs=their_commits, ours=st.lists(steps("o"), min_size=2, max_size=3))
 def test_official_reads_and_extends_what_they_make(

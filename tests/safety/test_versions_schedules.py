@@ -29,6 +29,7 @@ from tests.safety.worlds import copy_of, driver_of, open_handle, portrait
 
 MOST_ORDERS = 20_000
 MAIN = ReplayRequest("main")
+SPECS = [pytest.param(1, marks=pytest.mark.long), 2]
 
 
 def branch_with(storage: Storage, name: str) -> SnapshotId:
@@ -63,7 +64,7 @@ def squashes(handle: RepoHandle) -> Coroutine[Any, Any, Any]:
     return squash.squash(handle, first.id, ReplayRequest("main", "squashed"))
 
 
-@pytest.mark.parametrize("spec", [1, 2])
+@pytest.mark.parametrize("spec", SPECS)
 def test_a_merge_and_a_commit_both_land(spec: int) -> None:
     orders = set()
     for outcome in every_schedule(race(spec, creates("x"), merges("dev")), most=MOST_ORDERS):
@@ -76,7 +77,7 @@ def test_a_merge_and_a_commit_both_land(spec: int) -> None:
     assert len(orders) == 2, "both were first in some order"
 
 
-@pytest.mark.parametrize("spec", [1, 2])
+@pytest.mark.parametrize("spec", SPECS)
 def test_an_undo_and_a_commit_both_land(spec: int) -> None:
     for outcome in every_schedule(race(spec, creates("x"), undoes_the_tip), most=MOST_ORDERS):
         assert failures(outcome) == {}, f"in order {outcome.order}"
@@ -85,7 +86,7 @@ def test_an_undo_and_a_commit_both_land(spec: int) -> None:
         assert "/x" in nodes
 
 
-@pytest.mark.parametrize("spec", [1, 2])
+@pytest.mark.parametrize("spec", SPECS)
 def test_a_squash_never_swallows_a_commit(spec: int) -> None:
     seen = set()
     for outcome in every_schedule(race(spec, creates("x"), squashes), most=MOST_ORDERS):
@@ -108,7 +109,7 @@ def _merge(handle: RepoHandle) -> Coroutine[Any, Any, Replayed]:
     return replay.merge(handle, run_blocking(refs.lookup_branch(handle, "dev")), "dev", MAIN)
 
 
-@pytest.mark.parametrize("spec", [1, 2])
+@pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("operation", [_merge, undoes_the_tip, squashes])
 def test_a_cut_after_any_request_leaves_the_old_state_or_the_new(
     spec: int, operation: Callable[[RepoHandle], Coroutine[Any, Any, Any]]

@@ -5,7 +5,7 @@ The changes of a commit are computed by comparing its snapshot with its parent's
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from icefloe.assets.assets import Assets
 from icefloe.changes.divergence import log_between
@@ -15,6 +15,8 @@ from icefloe.format.snapshot.file import ManifestFiles, Snapshot
 from icefloe.format.snapshot.nodes import ArrayData, ManifestRef, Node, NodeTable
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import NodeId
+
+_MANIFESTS_AT_ONCE = 128
 
 
 async def computed_log(assets: Assets, snapshot: Snapshot) -> TransactionLog:
@@ -47,45 +49,56 @@ async def log_from(
     if earlier_snapshot is not None:
         before, files = earlier_snapshot.nodes, earlier_snapshot.manifest_files
     old = {node.id: node for node in before if node.array is not None}
-    chunks: dict[NodeId, tuple[ChunkRefs, ChunkRefs]] = {}
-    for node in snapshot.nodes:
-        if node.array is not None:
-            pair = await differing_chunks(
-                assets, files, old.get(node.id), snapshot.manifest_files, node
-            )
-            if pair is not None:
-                chunks[node.id] = pair
+    arrays = [node for node in snapshot.nodes if node.array is not None]
+    pairs = {node.id: (old.get(node.id), node) for node in arrays}
+    chunks = await differing_chunks(assets, files, snapshot.manifest_files, pairs)
     return log_between(snapshot.id, before, snapshot.nodes, chunks)
 
 
 async def differing_chunks(
-    assets: Assets, old_files: ManifestFiles, old: Node | None, files: ManifestFiles, node: Node
-) -> tuple[ChunkRefs, ChunkRefs] | None:
-    """References of two states of an array, without the manifests that both have.
+    assets: Assets,
+    old_files: ManifestFiles,
+    files: ManifestFiles,
+    pairs: Mapping[NodeId, tuple[Node | None, Node]],
+) -> dict[NodeId, tuple[ChunkRefs, ChunkRefs]]:
+    """References of two states of arrays, without the manifests that both states have.
 
-    The ids of the two nodes may differ. None if all manifests are the same.
+    The ids of the two nodes of an array may differ. Arrays whose manifests are the same are left
+    out. Manifests of all arrays are fetched together.
     """
-    assert node.array is not None
-    earlier = None if old is None else old.array
-    gone, come = _not_in(earlier, node.array), _not_in(node.array, earlier)
-    if not gone and not come:
-        return None
-    ndim = len(node.array.shape)
-    return (
-        await _refs(assets, old_files, node.id if old is None else old.id, gone, ndim),
-        await _refs(assets, files, node.id, come, ndim),
-    )
+    layers: dict[NodeId, tuple[list[ChunkRefs], list[ChunkRefs]]] = {}
+    wanted = []
+    for key, (old, new) in pairs.items():
+        before, after = None if old is None else old.array, new.array
+        for side, one, other, listed, node in (
+            (0, before, after, old_files, old),
+            (1, after, before, files, new),
+        ):
+            for ref in _not_in(one, other):
+                assert node is not None
+                layers.setdefault(key, ([], []))
+                wanted.append((key, side, node.id, ref.id, listed[ref.id].size_bytes))
+    for first in range(0, len(wanted), _MANIFESTS_AT_ONCE):
+        batch = wanted[first : first + _MANIFESTS_AT_ONCE]
+        loaded = await assets.manifests([(manifest_id, size) for *_, manifest_id, size in batch])
+        for (key, side, node_id, _, _), manifest in zip(batch, loaded, strict=True):
+            refs = manifest.find(node_id)
+            if refs is not None:
+                layers[key][side].append(refs)
+    found = {}
+    for key, (gone, come) in layers.items():
+        array = pairs[key][1].array
+        assert array is not None
+        ndim = len(array.shape)
+        found[key] = _joined(gone, ndim), _joined(come, ndim)
+    return found
+
+
+def _joined(parts: Sequence[ChunkRefs], ndim: int) -> ChunkRefs:
+    """Chunks of another rank are left out: they were there before the rank changed."""
+    return ChunkRefs.overlay([(refs, None) for refs in parts if refs.ndim == ndim], ndim)[0]
 
 
 def _not_in(array: ArrayData | None, other: ArrayData | None) -> list[ManifestRef]:
     known = set() if other is None else {ref.id for ref in other.manifests}
     return [] if array is None else [ref for ref in array.manifests if ref.id not in known]
-
-
-async def _refs(
-    assets: Assets, files: ManifestFiles, node_id: NodeId, wanted: Sequence[ManifestRef], ndim: int
-) -> ChunkRefs:
-    loaded = await assets.manifests([(ref.id, files[ref.id].size_bytes) for ref in wanted])
-    found = [manifest.find(node_id) for manifest in loaded]
-    layers = [(refs, None) for refs in found if refs is not None and refs.ndim == ndim]
-    return ChunkRefs.overlay(layers, ndim)[0]

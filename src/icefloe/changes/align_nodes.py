@@ -47,9 +47,14 @@ class Aligned:
     replaced: dict[str, Node] = field(default_factory=dict)
     """Nodes at the tip that we deleted, at paths to which we moved others."""
 
-    def stored(self, node: Node | None) -> Node | None:
+    def stored(self, node: Node) -> Node:
         """A node of the base or of our version under the id that its manifests use."""
-        return None if node is None else replace(node, id=self.renamed.get(node.id, node.id))
+        return replace(node, id=self.renamed.get(node.id, node.id))
+
+    def stored_base(self, key: NodeId) -> Node | None:
+        """A node of the base under the id that its manifests use, or None."""
+        node = self.base.get(key)
+        return None if node is None else self.stored(node)
 
 
 def align(base: NodeTable, ours: NodeTable, tip: NodeTable) -> Aligned:

@@ -236,40 +236,24 @@ def _agrees(changes: ChangeSet, log: TransactionLog, versions: Aligned) -> bool:
 async def _our_chunks(
     handle: RepoHandle, versions: Aligned, base: Snapshot, ours: Snapshot
 ) -> ChunkPairs:
-    found = {}
-    for key, node in versions.ours.items():
-        if node.array is None:
-            continue
-        stored = versions.stored(node)
-        assert stored is not None
-        pair = await differing_chunks(
-            handle.assets,
-            base.manifest_files,
-            versions.stored(versions.base.get(key)),
-            ours.manifest_files,
-            stored,
-        )
-        if pair is not None:
-            found[key] = pair
-    return found
+    pairs = {
+        key: (versions.stored_base(key), versions.stored(node))
+        for key, node in versions.ours.items()
+        if node.array is not None
+    }
+    return await differing_chunks(handle.assets, base.manifest_files, ours.manifest_files, pairs)
 
 
 async def _their_chunks(
     handle: RepoHandle, versions: Aligned, base: Snapshot, tip: Snapshot, changes: ChangeSet
 ) -> ChunkPairs:
     """Only of arrays that we edited. Chunks of others cannot be in conflict."""
-    found = {}
-    for key in changes.edited & versions.tip.keys():
-        node = versions.tip[key]
-        if node.array is None:
-            continue
-        before = versions.stored(versions.base.get(key))
-        pair = await differing_chunks(
-            handle.assets, base.manifest_files, before, tip.manifest_files, node
-        )
-        if pair is not None:
-            found[key] = pair
-    return found
+    pairs = {
+        key: (versions.stored_base(key), node)
+        for key in changes.edited & versions.tip.keys()
+        if (node := versions.tip[key]).array is not None
+    }
+    return await differing_chunks(handle.assets, base.manifest_files, tip.manifest_files, pairs)
 
 
 def _diff(changes: ChangeSet, tip: Snapshot) -> Diff:

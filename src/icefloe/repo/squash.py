@@ -83,14 +83,9 @@ def _since(line: list[SnapshotInfo], since: SnapshotId, branch: str) -> list[Sna
 async def _log(handle: RepoHandle, base: Snapshot, tip: Snapshot) -> TransactionLog:
     """The net changes. What was changed and changed back is not listed."""
     before = {node.id: node for node in base.nodes}
-    chunks = {}
-    for node in tip.nodes:
-        if node.array is not None:
-            pair = await differing_chunks(
-                handle.assets, base.manifest_files, before.get(node.id), tip.manifest_files, node
-            )
-            if pair is not None:
-                chunks[node.id] = pair
+    arrays = [node for node in tip.nodes if node.array is not None]
+    pairs = {node.id: (before.get(node.id), node) for node in arrays}
+    chunks = await differing_chunks(handle.assets, base.manifest_files, tip.manifest_files, pairs)
     return log_between(
         handle.new_id(SnapshotId), base.nodes, tip.nodes, chunks, lists_all_moves=True
     )
