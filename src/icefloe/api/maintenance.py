@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from icefloe.api.arguments import check_arguments
 from icefloe.api.generated.maintenance_async import RepositoryMaintenanceAsync
-from icefloe.ids import ManifestId, SnapshotId
 from icefloe.on_demand import on_demand
 from icefloe.storage.run import run_blocking
 
@@ -235,8 +234,7 @@ class RepositoryMaintenance(RepositoryMaintenanceAsync):
 
     def inspect_snapshot(self, snapshot_id: str) -> dict[str, Any]:
         """The nodes of a snapshot and their manifests, as plain values."""
-        key = SnapshotId.parse(snapshot_id)
-        return run_blocking(inspect.inspect_snapshot(self.handle, key))
+        return run_blocking(inspect.inspect_snapshot(self.handle, snapshot_id))
 
     def inspect_manifest(self, manifest_id: str) -> dict[str, Any]:
         """The number of chunks of each kind in a manifest, as plain values.
@@ -244,13 +242,11 @@ class RepositoryMaintenance(RepositoryMaintenanceAsync):
         Args:
             manifest_id: its id, as text.
         """
-        key = ManifestId.parse(manifest_id)
-        return run_blocking(inspect.inspect_manifest(self.handle, key))
+        return run_blocking(inspect.inspect_manifest(self.handle, manifest_id))
 
     def inspect_transaction_log(self, snapshot_id: str) -> dict[str, Any]:
         """The changes of a commit, and of expired commits right before it, as plain values."""
-        key = SnapshotId.parse(snapshot_id)
-        return run_blocking(inspect.inspect_transaction_log(self.handle, key))
+        return run_blocking(inspect.inspect_transaction_log(self.handle, snapshot_id))
 
     def inspect_repo_info(self) -> dict[str, Any]:
         """Refs, snapshots and newest operations, as plain values. Needs spec version 2."""

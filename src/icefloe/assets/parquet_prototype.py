@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 from icefloe.assets.numbered_assets import NumberedAssets
 from icefloe.errors import SnapshotNotFoundError
 from icefloe.format.columns.blobs import Bytes
@@ -20,6 +23,12 @@ class ParquetPrototypeAssets(NumberedAssets):
 
     def chunk_keys(self, chunk_ids: Bytes) -> list[str]:
         return [self.names.chunk_key(row.tobytes()) for row in self.stored_ids(chunk_ids)]
+
+    def _identify(self, listed: NDArray[np.bytes_]) -> tuple[Bytes, NDArray[np.bool_]]:
+        found = [parquet_files.id_of_file(name) for name in listed.tolist()]
+        raw = b"".join(each for each in found if each is not None)
+        rows = np.frombuffer(raw, np.uint8).reshape(-1, self.ids.size)
+        return self.ids.shorten(rows), np.array([each is not None for each in found], np.bool_)
 
     async def other_files(self, snapshot_id: SnapshotId) -> list[str]:
         return []

@@ -39,9 +39,10 @@ _KINDS = ("inline", "native", "virtual")
 _AVAILABILITY = ("Online", "ReadOnly", "Offline")
 
 
-async def inspect_snapshot(handle: RepoHandle, snapshot_id: SnapshotId) -> dict[str, Any]:
+async def inspect_snapshot(handle: RepoHandle, snapshot_id: str) -> dict[str, Any]:
     """The nodes of a snapshot and the manifests they use."""
-    key = layout.snapshot_key(snapshot_id)
+    handle.family.require_spec_folders("inspecting a snapshot file")
+    key = layout.snapshot_key(SnapshotId.parse(snapshot_id))
     data = await handle.driver.get(key)
     snapshot = decode_snapshot(data, key)
     return {
@@ -58,9 +59,10 @@ async def inspect_snapshot(handle: RepoHandle, snapshot_id: SnapshotId) -> dict[
     }
 
 
-async def inspect_manifest(handle: RepoHandle, manifest_id: ManifestId) -> dict[str, Any]:
+async def inspect_manifest(handle: RepoHandle, manifest_id: str) -> dict[str, Any]:
     """The number of chunks of each kind in a manifest, and how it stores locations."""
-    key = layout.manifest_key(manifest_id)
+    handle.family.require_spec_folders("inspecting a manifest file")
+    key = layout.manifest_key(ManifestId.parse(manifest_id))
     data = await handle.driver.get(key)
     manifest = decode_manifest(data, key)
     arrays = [_array(one) for one in manifest.arrays]
@@ -77,8 +79,10 @@ async def inspect_manifest(handle: RepoHandle, manifest_id: ManifestId) -> dict[
     }
 
 
-async def inspect_transaction_log(handle: RepoHandle, snapshot_id: SnapshotId) -> dict[str, Any]:
+async def inspect_transaction_log(handle: RepoHandle, commit_id: str) -> dict[str, Any]:
     """The changes of a commit, including those of expired commits right before it."""
+    handle.family.require_spec_folders("inspecting a transaction log")
+    snapshot_id = SnapshotId.parse(commit_id)
     key = layout.transaction_log_key(snapshot_id)
     data = await handle.driver.get(key)
     log = decode_transaction_log(data, key)

@@ -11,7 +11,7 @@ import pytest
 
 import icefloe
 from icefloe.credentials import LocalFileSystemAccess
-from icefloe.errors import ReadOnlyError, RefNotFoundError
+from icefloe.errors import FormatError, ReadOnlyError, RefNotFoundError
 from icefloe.legacy.generation import Generation
 from tests.legacy.numbered.old_repositories import Builder, Commit, World, check_contents, contents
 from tests.legacy.numbered.releases import RELEASES, Release
@@ -123,6 +123,24 @@ def test_differences(opened: tuple[World, icefloe.Repository]) -> None:
                 before = commit.parent.state.arrays[path].chunks
                 assert before[index] == commit.state.arrays[path].chunks[index]
                 assert before[index][0] == "Inline"
+
+
+def test_maintenance_that_only_reads(opened: tuple[World, icefloe.Repository]) -> None:
+    world, repo = opened
+    report = repo.verify()
+    assert not report.findings
+    assert report.checked["snapshots"] == len({each.id for each in _all_commits(world)})
+    folder = world.release.folder("chunks")
+    stored = sum(size for _, size in repo.storage.list_objects(prefix=folder))
+    assert repo.chunk_storage_stats().native_bytes == stored
+    for inspect in (repo.inspect_snapshot, repo.inspect_manifest, repo.inspect_transaction_log):
+        with pytest.raises(FormatError, match="migrate it first"):
+            inspect(world.branches["main"].text)
+
+
+def _all_commits(world: World) -> list[Commit]:
+    tips = [*world.branches.values(), *world.tags.values()]
+    return [each for tip in tips for each in tip.line()]
 
 
 def test_nothing_can_be_written(opened: tuple[World, icefloe.Repository]) -> None:

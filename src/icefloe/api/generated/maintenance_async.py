@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from icefloe.api.arguments import check_arguments
 from icefloe.api.handles import Handles
-from icefloe.ids import ManifestId, SnapshotId
 from icefloe.on_demand import on_demand
 from icefloe.repo.handle import RepoHandle
 
@@ -199,24 +198,21 @@ class RepositoryMaintenanceAsync:
 
         The nodes of a snapshot and their manifests, as plain values.
         """
-        key = SnapshotId.parse(snapshot_id)
-        return await inspect.inspect_snapshot(self._aio_handle, key)
+        return await inspect.inspect_snapshot(self._aio_handle, snapshot_id)
 
     async def inspect_manifest_async(self, manifest_id: str) -> dict[str, Any]:
         """Like `inspect_manifest`, inside an event loop.
 
         The number of chunks of each kind in a manifest, as plain values.
         """
-        key = ManifestId.parse(manifest_id)
-        return await inspect.inspect_manifest(self._aio_handle, key)
+        return await inspect.inspect_manifest(self._aio_handle, manifest_id)
 
     async def inspect_transaction_log_async(self, snapshot_id: str) -> dict[str, Any]:
         """Like `inspect_transaction_log`, inside an event loop.
 
         The changes of a commit, and of expired commits right before it, as plain values.
         """
-        key = SnapshotId.parse(snapshot_id)
-        return await inspect.inspect_transaction_log(self._aio_handle, key)
+        return await inspect.inspect_transaction_log(self._aio_handle, snapshot_id)
 
     async def inspect_repo_info_async(self) -> dict[str, Any]:
         """Like `inspect_repo_info`, inside an event loop.

@@ -92,8 +92,20 @@ class ParquetNames(Names):
 PARQUET_PROTOTYPE = ParquetNames(*PROTOTYPE)
 
 
+_SUFFIX = ".parquet"
+
+
 def _file_name(wide_id: bytes) -> str:
-    return base64.urlsafe_b64encode(wide_id).decode("ascii") + ".parquet"
+    return base64.urlsafe_b64encode(wide_id).decode("ascii") + _SUFFIX
+
+
+def id_of_file(name: bytes) -> bytes | None:
+    """The id that a file is named by, or None."""
+    try:
+        raw = base64.urlsafe_b64decode(name.removesuffix(_SUFFIX.encode()))
+    except ValueError:
+        return None
+    return raw if len(raw) == WIDE and _file_name(raw).encode() == name else None
 
 
 class RefFile(NamedTuple):
