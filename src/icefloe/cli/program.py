@@ -96,7 +96,6 @@ def program() -> None:
     REPOSITORY is a path or a URL, such as s3://bucket/prefix or file:///data/weather. Add @REF for
     a branch, a tag or a snapshot: weather@main, s3://bucket/prefix@v1.
 
-    \b
     Exit codes: 0 done, 1 another failure, 2 wrong usage, 3 not found, 4 conflict or exists already,
     5 storage or credentials, 6 damaged file, 7 not allowed in this state, 8 a package is missing,
     130 interrupted.

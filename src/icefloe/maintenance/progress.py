@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -61,6 +62,8 @@ class Bar:
             text = f"{stage:<22} [{bar}] {done:,} / {total:,}"
         else:
             text = f"{stage:<22} {done:,}"
+        # A line that is wrapped could not be drawn over.
+        text = text[: shutil.get_terminal_size().columns - 1]
         self._stream.write(f"\r{text}\x1b[K")
         self._stream.flush()
 

@@ -21,7 +21,7 @@ from icefloe.cli.common import (
 )
 from icefloe.cli.moments import Moment
 from icefloe.errors import InvalidInputError
-from icefloe.maintenance.garbage import REASONS, GarbagePlan
+from icefloe.maintenance.garbage import GarbagePlan
 
 _PATH = click.Path(path_type=Path, dir_okay=False)
 
@@ -114,10 +114,7 @@ def gc(
     confirm(f"Delete {plan.num_objects():,} objects of {target.address.url}?", yes)
     summary = target.repo.run_garbage_collection(plan)
     value["deleted"] = asdict(summary)
-    deleted = sum(
-        getattr(summary, f"{kind}_deleted")
-        for kind in ("snapshots", "transaction_logs", "manifests", "chunks")
-    )
+    deleted = sum(getattr(summary, f"{kind}_deleted") for kind in plan.objects)
     output.show(value, lambda: f"Deleted {deleted:,} objects, {size_text(summary.bytes_deleted)}.")
     if summary.objects_failed_to_delete:
         raise click.ClickException(
@@ -134,7 +131,8 @@ def _load(path: Path) -> GarbagePlan:
 
 def _described(plan: GarbagePlan) -> dict[str, Any]:
     kinds = {
-        kind: {"objects": plan.num_objects(kind), "bytes": plan.num_bytes(kind)} for kind in REASONS
+        kind: {"objects": plan.num_objects(kind), "bytes": plan.num_bytes(kind)}
+        for kind in plan.objects
     }
     return {"objects": plan.num_objects(), "bytes": plan.num_bytes(), "kinds": kinds}
 

@@ -78,8 +78,8 @@ def _show_nodes(found: Sequence[Any], output: Output) -> None:
         for row in rows:
             both = [each for each in (row["metadata"], row["chunks"]) if each is not None]
             newest = max(both, key=lambda each: each["written_at"], default=None)
-            what = "" if newest is None else "chunks" if newest is row["chunks"] else "metadata"
-            lines.append([row["path"], what, _line(newest)])
+            what = [name for name in ("metadata", "chunks") if newest and row[name] == newest]
+            lines.append([row["path"], ", ".join(what), _line(newest)])
         return table_text(["node", "last write", "commit"], lines, "<<<")
 
     output.show(rows, text)
