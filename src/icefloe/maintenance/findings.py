@@ -150,7 +150,7 @@ _REPAIRS = {
     _K.DANGLING_REF: _RESCUE,
     _K.MISSING_MAIN: _RESCUE,
     _K.MISSING_SNAPSHOT: _RESTORE + ", or expire_snapshots(snapshot_ids=[...]) takes it out of the "
-    "history",
+    "history of spec version 2",
     _K.DAMAGED_MANIFEST: _RESTORE + ", or " + _DROP,
     _K.MISSING_MANIFEST: _RESTORE + ", or " + _DROP,
     _K.WRONG_MANIFEST_ID: _RESTORE + ", or " + _DROP,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from icefloe.errors import SnapshotNotFoundError
@@ -73,10 +73,26 @@ async def stored_history(handle: RepoHandle, tips: Iterable[SnapshotId]) -> list
     Raises:
         SnapshotNotFoundError: the file of a tip is missing.
     """
-    assets, waiting = assets_of(handle), list(tips)
+    wanted = list(tips)
     # Listed after the refs were read, so it has the files of all tips.
-    listed = await assets.list_objects("snapshots")
-    stored = {row.tobytes() for row in listed.id}
+    stored = await _stored(handle)
+    while True:
+        try:
+            return await _history_among(handle, wanted, stored)
+        except SnapshotNotFoundError:
+            before, stored = stored, await _stored(handle)
+            if before == stored:
+                raise  # else an expiration has deleted files meanwhile
+
+
+async def _stored(handle: RepoHandle) -> set[bytes]:
+    return {row.tobytes() for row in (await handle.assets.list_objects("snapshots")).id}
+
+
+async def _history_among(
+    handle: RepoHandle, tips: Sequence[SnapshotId], stored: set[bytes]
+) -> list[SnapshotInfo]:
+    assets, waiting = assets_of(handle), list(tips)
     for tip in waiting:
         if tip not in stored:
             raise SnapshotNotFoundError(f"a snapshot that is in use is missing: {tip}")
