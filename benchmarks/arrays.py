@@ -30,6 +30,7 @@ class _Chunks:
 _KINDS = {
     "small": _Chunks(8 * 1024, 250, is_compressed=False),
     "small zstd": _Chunks(8 * 1024, 250, is_compressed=True),
+    "medium": _Chunks(256 * 1024, 1250, is_compressed=True),
     "large": _Chunks(16 * 1024**2, 15_625, is_compressed=True),
     "packed": _Chunks(4 * 1024, 50, is_compressed=False),
     "inline": _Chunks(256, 50, is_compressed=False),

@@ -82,6 +82,7 @@ def _members(kind: str) -> Case:
 
 
 _SMALL, _LARGE, _INLINE = "4000 x 8 KB", "64 x 16 MB", "20,000 inline chunks"
+_MEDIUM = "800 x 256 KB zstd"
 _ZSTD, _COMPRESSED = f"{_SMALL} zstd", "compressed by Zarr, as it does unless told otherwise"
 _PACE = "the server sets the pace"
 _PACKED, _PACKS = "20,000 x 4 KB", "icefloe packs them, as PackingConfig tells it to"
@@ -96,6 +97,20 @@ _FUSED = _row(
     "a pipeline of Zarr's that uses icefloe's synchronous reads; not its default",
     wall=2.0,
 )
+
+_BULK_NOTE = "icefloe with use_bulk_pipeline(), official with Zarr's default pipeline"
+_BULK_ROWS = [
+    _row(f"bulk {title}: {what}", ("bulk_chunks", dataset), steps, kind, _BULK_NOTE, wall=wall)
+    for title, dataset, what, steps, kind, wall in (
+        (_SMALL, "small", "read", ("read",), LOCAL, 7.0),
+        (_SMALL, "small", "write", ("write",), UNSYNCED, 1.5),
+        (_INLINE, "inline", "read", ("read",), LOCAL, 7.0),
+        (_INLINE, "inline", "write", ("write",), LOCAL, 7.0),
+        (_MEDIUM, "medium", "read", ("read",), LOCAL, 1.5),
+        (_MEDIUM, "medium", "write", ("write",), UNSYNCED, NO_SLOWER),
+        (_SMALL, "small", "read", ("read",), S3, NO_SLOWER),
+    )
+]
 
 _PACKED_ROWS = [
     replace(
@@ -155,6 +170,7 @@ STORE_CASES = [
     _long(_FUSED),
     _long(_write(_INLINE, "inline", S3)),
     _long(_read(_INLINE, "inline", S3, wall=2.0)),
+    *_BULK_ROWS,
     *_PACKED_ROWS,
     _commits(MEMORY, cpu=1 / LARGEST_COMMIT_CPU),
     _commits(LOCAL, _FSYNC),

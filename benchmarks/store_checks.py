@@ -145,6 +145,7 @@ def _both_ways(corpus: Corpus, kind: str) -> list[tuple[Place, Place]]:
 CHECKS: dict[str, Callable[[Corpus, str, str], None]] = {
     "chunks": check_chunks,
     "fused_chunks": check_chunks,
+    "bulk_chunks": check_chunks,
     "packed_chunks": check_packed_chunks,
     "commits": check_commits,
     "virtual_lists": partial(check_virtual, way="lists"),

@@ -140,6 +140,15 @@ def fused_chunks(corpus: Corpus, dataset: str, side: str, kind: str) -> Scenario
         yield from chunks(corpus, dataset, side, kind)
 
 
+def bulk_chunks(corpus: Corpus, dataset: str, side: str, kind: str) -> Scenario:
+    """The same with icefloe's pipeline for whole selections; official with Zarr's default."""
+    with zarr.config.set():
+        if side == "ours":
+            path = "icefloe.store.bulk_pipeline.BulkCodecPipeline"
+            zarr.config.set({"codec_pipeline.path": path})
+        yield from chunks(corpus, dataset, side, kind)
+
+
 def packed_chunks(corpus: Corpus, dataset: str, side: str, kind: str) -> Scenario:
     """The same, with small chunks that share objects where the library can do that."""
     yield from chunks(corpus, dataset, side, kind)
