@@ -95,6 +95,10 @@ def test_a_picture_its_sliders_and_values(page: Page) -> None:
     x, y = page.place(".frame")
     page.mouse("mouseMoved", x - 5, y - 5)
     page.see(".pointed", "19 at lat 30 °N, lon 3 [0, 2, 3]")
+    # A click shows the values of all times at this place.
+    page.click(".frame")
+    page.see(".profile", "time at lat 20 °N, lon 4")
+    page.see(".profile .plane-facts", "min 28 · mean 109.33 · max 200")
     # Another time: hour 1 has one value everywhere, hour 3 none.
     set_slider(page, "input[aria-label=time]", 1)
     page.see(".plane-facts", "min 100 · mean 100 · max 100")
@@ -213,6 +217,8 @@ def test_sizes(page: Page) -> None:
     page.see(".size-row", "/surface/t2m")
     page.see(".size-row", "12 of 16 chunks")
     assert "/surface/t2m" in page.texts(".size-row")[0]
+    page.click(".card button", "Count")
+    page.see(".card", "freed if it expires")
     page.click(".card button", "Count")
     page.see(".card", "stored here")
     page.click(".size-row", "t2m")

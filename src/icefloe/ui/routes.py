@@ -164,6 +164,10 @@ def _totals(opened: OpenedRepository, query: Query) -> Answer:
     )
 
 
+def _exclusive(opened: OpenedRepository, query: Query) -> Answer:
+    return as_json(sizes.exclusive_bytes(opened, query.text("snapshot")))
+
+
 _ROUTES: dict[str, Route] = {
     "/api/repository": _repository,
     "/api/refs": _refs,
@@ -187,6 +191,7 @@ _ROUTES: dict[str, Route] = {
     "/api/changed-chunks": _changed_chunks,
     "/api/sizes": _sizes,
     "/api/totals": _totals,
+    "/api/exclusive": _exclusive,
 }
 
 ROUTES: tuple[str, ...] = tuple(_ROUTES)

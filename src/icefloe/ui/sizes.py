@@ -6,6 +6,7 @@ from math import prod
 from typing import Any
 
 from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRefs
+from icefloe.maintenance.usage import snapshot_usage
 from icefloe.repo.session_view import all_chunks, load_manifests
 from icefloe.storage.run import run_blocking
 from icefloe.ui.opened import OpenedRepository
@@ -17,6 +18,14 @@ def sizes_page(opened: OpenedRepository, snapshot: str, offset: int, limit: int)
     paths = tree.array_paths()
     rows = run_blocking(_sizes(opened, snapshot, paths[offset : offset + limit]))
     return {"total": len(paths), "offset": offset, "rows": rows}
+
+
+def exclusive_bytes(opened: OpenedRepository, snapshot: str) -> dict[str, int]:
+    """Bytes that no other snapshot needs. All manifests of the repository are read for this."""
+    history = opened.history()
+    key = history.rows[opened.row(history, snapshot)].info.id
+    [found] = run_blocking(snapshot_usage(opened.handle, [key]))
+    return {"bytes": found.total().exclusive_bytes}
 
 
 async def _sizes(opened: OpenedRepository, snapshot: str, paths: list[str]) -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from icefloe.api.repository import Repository
 from icefloe.errors import (
+    ErrorKind,
     FormatError,
     IcechunkError,
     InvalidInputError,
@@ -37,6 +38,12 @@ _IDLE_SECONDS = 60
 _MOST_PARAMETERS = 32
 _PORT = re.compile(r":\d{1,5}$")
 
+_STATUSES: dict[type[IcechunkError], HTTPStatus] = {
+    NotFoundError: HTTPStatus.NOT_FOUND,
+    InvalidInputError: HTTPStatus.BAD_REQUEST,
+    StorageError: HTTPStatus.BAD_GATEWAY,
+    FormatError: HTTPStatus.INTERNAL_SERVER_ERROR,
+}
 _HEADERS = {
     "Content-Security-Policy": (
         "default-src 'self'; img-src 'self' blob:; object-src 'none'; base-uri 'none'; "
@@ -128,16 +135,8 @@ class _Handler(BaseHTTPRequestHandler):
             parts = urlsplit(self.path)
             query = Query(_parameters(parts.query))
             answer = find_answer(self.server.opened, unquote(parts.path), query)
-        except NotFoundError as error:
-            self._fail(HTTPStatus.NOT_FOUND, error.message, error.kind)
-        except InvalidInputError as error:
-            self._fail(HTTPStatus.BAD_REQUEST, error.message, error.kind)
-        except StorageError as error:
-            self._fail(HTTPStatus.BAD_GATEWAY, error.message, error.kind)
-        except FormatError as error:
-            self._fail(HTTPStatus.INTERNAL_SERVER_ERROR, error.message, error.kind)
         except IcechunkError as error:
-            self._fail(HTTPStatus.CONFLICT, error.message, error.kind)
+            self._fail(_status(error), error.message, error.kind)
         except Exception as error:  # noqa: BLE001 - it is told, and the server goes on
             _log.exception("no answer to %s", self.path)
             found = f"{type(error).__name__}: {error}"
@@ -155,7 +154,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.send_header("Content-Type", answer.content_type)
         self.send_header("Content-Length", str(len(answer.body)))
-        keep = "private, max-age=3600, immutable" if answer.is_constant else "no-store"
+        keep = "private, max-age=600, immutable" if answer.is_constant else "no-store"
         self.send_header("Cache-Control", keep)
         if answer.about is not None:
             self.send_header("X-Icefloe-About", json.dumps(answer.about))
@@ -173,6 +172,15 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name is Python's
         _log.debug(format, *args)
+
+
+def _status(error: IcechunkError) -> HTTPStatus:
+    if error.kind == ErrorKind.UNSUPPORTED_OPERATION_FOR_VERSION:
+        return HTTPStatus.BAD_REQUEST
+    for kind, status in _STATUSES.items():
+        if isinstance(error, kind):
+            return status
+    return HTTPStatus.CONFLICT
 
 
 def _parameters(query: str) -> dict[str, list[str]]:

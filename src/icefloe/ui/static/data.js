@@ -238,13 +238,28 @@ class NodePanel {
     if (this.tab === "metadata") return { element: drawMetadata(node), show: () => {} };
     if (this.tab === "chunks") return new ChunkMapView(node, axes, this.app);
     if (node.shape.length < 2) return new LinePlot(node, axes);
-    const controls = new PlaneControls(node, axes, () => { this.kept.plane = controls.kept; image.show(image.snapshot); }, this.kept.plane);
+    const profile = h("div", { class: "profile" });
+    const changed = () => { this.kept.plane = controls.kept; close(); image.show(image.snapshot); };
+    const controls = new PlaneControls(node, axes, changed, this.kept.plane);
     const image = new PlaneImage(controls, {
       address: "picture", title: "",
       parameters: (snapshot) => ({ ...controls.parameters(snapshot), scale: controls.scale, low: controls.low, high: controls.high }),
     });
     this.kept.plane = controls.kept;
-    return { element: h("div", { class: "picture-view" }, controls.bar, controls.sliders, image.element), show: (snapshot) => image.show(snapshot) };
+    let line = null;
+    const close = () => { line = null; fill(profile); };
+    // A click shows the values behind it: along the first dimension that the picture does not show.
+    image.onpick = (at) => {
+      const axis = node.shape.findIndex((length, each) => length > 1 && !controls.shown.includes(each));
+      if (axis < 0) return;
+      line = new LinePlot(node, axes, axis, at);
+      fill(profile, h("h3", {}, `${controls.name(axis)} at ${image.where(at)}`, h("button", { type: "button", class: "icon", "aria-label": "Close", onclick: close }, "×")), line.element);
+      line.show(image.snapshot).then(() => profile.scrollIntoView({ block: "nearest" }));
+    };
+    return {
+      element: h("div", { class: "picture-view" }, controls.bar, controls.sliders, image.element, profile),
+      show: (snapshot) => { image.show(snapshot); line?.show(snapshot); },
+    };
   }
 }
 

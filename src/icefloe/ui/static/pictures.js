@@ -116,6 +116,7 @@ export class PlaneImage {
       h("div", { class: "plot" }, this.down, this.frame, this.across), this.bar, this.facts, this.pointed);
     this.asked = null;
     this.waits = false;
+    this.onpick = () => {};
     this.follow();
   }
 
@@ -209,18 +210,28 @@ export class PlaneImage {
       const start = from;
       from = null;
       band.hidden = true;
-      if (!start || Math.hypot(event.clientX - start.clientX, event.clientY - start.clientY) < 6) return;
+      if (!start) return;
+      if (Math.hypot(event.clientX - start.clientX, event.clientY - start.clientY) < 6) { this.onpick(this.position(event)); return; }
       const [one, other] = [this.index(start), this.index(event)];
       this.controls.zoom([0, 1].flatMap((which) => [Math.min(one[which], other[which]), Math.max(one[which], other[which]) + 1]));
     });
     this.frame.addEventListener("dblclick", () => this.controls.zoom(null));
   }
 
-  point(event) {
-    const index = this.index(event);
+  // The position under the mouse along all dimensions.
+  position(event) {
     const at = [...this.controls.at];
-    this.controls.shown.forEach((axis, which) => { at[axis] = index[which]; });
-    const where = this.controls.shown.map((axis, which) => `${this.controls.name(axis)} ${this.controls.label(axis, index[which])}`).join(", ");
+    this.index(event).forEach((number_, which) => { at[this.controls.shown[which]] = number_; });
+    return at;
+  }
+
+  where(at) {
+    return this.controls.shown.map((axis) => `${this.controls.name(axis)} ${this.controls.label(axis, at[axis])}`).join(", ");
+  }
+
+  point(event) {
+    const at = this.position(event);
+    const where = this.where(at);
     clearTimeout(this.waiting);
     this.waiting = setTimeout(async () => {
       try {

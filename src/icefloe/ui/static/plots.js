@@ -5,10 +5,10 @@ import { empty, failed, fill, get, h, number, real, svg } from "/static/dom.js";
 const WIDTH = 900;
 const HEIGHT = 320;
 
+// `at` has the position along all dimensions; that of `axis`, along which values are shown, does not count.
 export class LinePlot {
-  constructor(node, axes) {
-    this.node = node;
-    this.axes = axes;
+  constructor(node, axes, axis = 0, at = node.shape.map(() => 0)) {
+    Object.assign(this, { node, axes, axis, at });
     this.element = h("div", { class: "line-plot" });
   }
 
@@ -16,7 +16,7 @@ export class LinePlot {
     this.asked = (this.asked ?? 0) + 1;
     const mine = this.asked;
     try {
-      const found = await get("values", { snapshot, path: this.node.path, axes: this.node.shape.length ? 0 : null, at: this.node.shape.length ? 0 : "" });
+      const found = await get("values", { snapshot, path: this.node.path, axes: this.node.shape.length ? this.axis : null, at: this.at.join(",") });
       if (mine !== this.asked) return;
       if (!this.node.shape.length) fill(this.element, h("p", { class: "scalar" }, typeof found.value === "number" ? real(found.value) : String(found.value)));
       else if (!found.list.length) fill(this.element, empty("This array is empty."));
@@ -28,7 +28,7 @@ export class LinePlot {
   }
 
   label(at) {
-    return this.axes[0]?.labels?.[at] ?? number(at);
+    return this.axes[this.axis]?.labels?.[at] ?? number(at);
   }
 
   curve({ list, min, max, mean, steps }) {
@@ -42,10 +42,10 @@ export class LinePlot {
       path += `${pen}${x(at).toFixed(1)} ${y(value).toFixed(1)}`;
       pen = "L";
     });
-    const picture = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "curve", role: "img", "aria-label": `Values of ${this.node.path}` },
+    const picture = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", class: "curve", role: "img", "aria-label": `Values of ${this.node.path}` },
       ...[0, 0.25, 0.5, 0.75, 1].map((part) => svg("path", { d: `M0 ${y(min + part * span)}H${WIDTH}`, class: "grid" })),
       svg("path", { d: path, class: "trace" }),
-      ...(list.length <= 80 ? list.flatMap((value, at) => (value === null ? [] : [svg("circle", { cx: x(at), cy: y(value), r: 3, class: "point" })])) : []));
+      list.length <= 80 ? svg("path", { d: list.map((value, at) => (value === null ? "" : `M${x(at)} ${y(value)}h0`)).join(""), class: "points" }) : "");
     const said = h("p", { class: "pointed" });
     picture.addEventListener("pointermove", (event) => {
       const box = picture.getBoundingClientRect();

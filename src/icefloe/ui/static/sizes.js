@@ -35,8 +35,12 @@ export async function sizesView(box, app) {
     const totals = () => fill(summary,
       card("Chunks in this snapshot", number(sums.chunks), `${count(about.manifests, "manifest")}, ${size(about.manifest_bytes)}`),
       ...KINDS.map((kind) => card({ native: "Native", inline: "Inline", virtual: "Virtual" }[kind], size(sums[kind]), { native: "in objects of the repository", inline: "inside manifests", virtual: "in files elsewhere" }[kind], kind)),
-      history);
-    const history = wholeHistory();
+      exclusive, history);
+    const exclusive = counted("Only in this snapshot", "no other snapshot needs it", async () => [size((await get("exclusive", { snapshot })).bytes), "freed if it expires"]);
+    const history = counted("All branches and tags", "every chunk once", async () => {
+      const found = await get("totals");
+      return [size(found.native + found.inline), `stored here; ${size(found.virtual)} virtual`];
+    });
     totals();
     list.rows.total = 0;
     list.refresh();
@@ -75,23 +79,20 @@ function card(title, value, note, kind = "") {
   return h("div", { class: `card ${kind}` }, h("span", { class: "muted" }, title), h("strong", {}, value), h("span", { class: "muted small" }, note));
 }
 
-function wholeHistory() {
-  const box = card("All branches and tags", "–", "every chunk once");
-  const value = box.querySelector("strong");
-  fill(value, h("button", {
-    type: "button",
-    onclick: async () => {
-      fill(value, h("span", { class: "spinner" }));
-      try {
-        const found = await get("totals");
-        value.textContent = size(found.native + found.inline);
-        box.lastChild.textContent = `stored here; ${size(found.virtual)} virtual`;
-      } catch (error) {
-        value.textContent = "–";
-        box.lastChild.textContent = error.message;
-      }
-    },
-  }, "Count"));
+// A number that takes long: it is counted on request.
+function counted(title, note, count_) {
+  const box = card(title, "", note);
+  const [, value, said] = box.children;
+  const start = async () => {
+    fill(value, h("span", { class: "spinner" }));
+    try {
+      [value.textContent, said.textContent] = await count_();
+    } catch (error) {
+      fill(value, h("button", { type: "button", onclick: start }, "Count"));
+      said.textContent = error.message;
+    }
+  };
+  fill(value, h("button", { type: "button", onclick: start }, "Count"));
   return box;
 }
 
