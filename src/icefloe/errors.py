@@ -184,7 +184,7 @@ class IcechunkError(Exception):
         words = FIRST_WORDS.get(self.kind)
         if words is not None and not message.startswith(words):
             message = f"{words}: {message}"
-        super().__init__(message)
+        super().__init__(message, self.kind)
         self.message = message
 
     def __repr__(self) -> str:
@@ -225,6 +225,14 @@ class ConflictError(IcechunkError):
             )
         self.expected_parent = expected_parent
         self.actual_parent = actual_parent
+        if self.kind == ErrorKind.COMMIT_CONFLICT:
+            self.args = (expected_parent, actual_parent)
+
+    def __repr__(self) -> str:
+        if self.kind != ErrorKind.COMMIT_CONFLICT:
+            return super().__repr__()
+        parents = f"expected_parent={self.expected_parent}, actual_parent={self.actual_parent}"
+        return f"{qualified(type(self).__name__)}({parents})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.expected_parent, self.actual_parent, self.message, self.kind)
@@ -248,6 +256,11 @@ class RebaseFailedError(ConflictError):
         )
         self.snapshot = snapshot
         self.conflicts = list(conflicts)
+        self.args = (snapshot, self.conflicts)
+
+    def __repr__(self) -> str:
+        name, snapshot = qualified(type(self).__name__), json.dumps(self.snapshot)
+        return f"{name}(snapshot={snapshot}, conflicts={self.conflicts})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.snapshot, self.conflicts)

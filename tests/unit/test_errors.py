@@ -75,6 +75,22 @@ def test_a_conflict_names_both_parents() -> None:
     assert "BBB" in str(error)
 
 
+def test_errors_look_as_in_official_and_have_its_arguments() -> None:
+    official: Any = pytest.importorskip("icechunk", minversion="2")
+    for library in (errors, official):
+        made = [
+            library.IcechunkError("text", "some-kind"),
+            library.ConflictError("AAA", None),
+            library.RebaseFailedError("AAA", []),
+        ]
+        assert [error.args for error in made] == [("text", "some-kind"), ("AAA", None), ("AAA", [])]
+        assert [repr(error).partition(".")[2] for error in made] == [
+            'IcechunkError(message="text", kind="some-kind")',
+            "ConflictError(expected_parent=AAA, actual_parent=None)",
+            'RebaseFailedError(snapshot="AAA", conflicts=[])',
+        ]
+
+
 def test_a_conflict_survives_pickle() -> None:
     error = errors.ConflictError("AAA", None, "text", "repo-info-updated")
     again = pickle.loads(pickle.dumps(error))
