@@ -35,9 +35,13 @@ def test_the_programs_in_the_page_on_maintenance_run() -> None:
     exec("\n".join(programs), {})
 
 
-def test_the_tour_runs_to_its_end() -> None:
+@pytest.mark.parametrize(
+    ("program", "says"),
+    [("tour.py", "1CECHNKREP0F1RSTCMT0"), ("first_repository.py", "now: [290. 290. 290. 290.]")],
+)
+def test_a_program_runs_to_its_end(program: str, says: str) -> None:
     run = subprocess.run(
-        [sys.executable, "examples/tour.py"],
+        [sys.executable, f"examples/{program}"],
         cwd=ROOT,
         capture_output=True,
         check=False,
@@ -45,4 +49,4 @@ def test_the_tour_runs_to_its_end() -> None:
         timeout=100,
     )
     assert run.returncode == 0, run.stderr
-    assert "1CECHNKREP0F1RSTCMT0" in run.stdout
+    assert says in run.stdout

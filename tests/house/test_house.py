@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
+import sys
 import tomllib
 from itertools import chain
 from pathlib import Path
@@ -213,6 +215,37 @@ def test_an_installation_counts_only_once_it_is_stamped(tmp_path: Path) -> None:
     assert setup_env.read_stamp(tmp_path) == {}
     setup_env.write_stamp(tmp_path, "3.13.0", "test")
     assert setup_env.read_stamp(tmp_path)["key"] == setup_env.key_of(tmp_path, "3.13.0", "test")
+
+
+def test_an_environment_serves_smaller_purposes_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = setup_env.ask(sys.executable)
+    assert python is not None
+    monkeypatch.setattr(setup_env, "ask", lambda _: python)
+    installed: list[str] = []
+    monkeypatch.setattr(setup_env, "install", lambda _venv, _python, what: installed.append(what))
+    monkeypatch.delenv("PYTHON", raising=False)
+    setup_env.write_stamp(tmp_path, python.text, "demo")
+    setup_env.prepare(tmp_path, "first")
+    setup_env.prepare(tmp_path, "demo")
+    assert installed == []
+    setup_env.prepare(tmp_path, "test")
+    assert installed == ["test"]
+    setup_env.prepare(tmp_path, "demo")
+    assert installed == ["test"]
+
+
+def test_uv_looks_for_packages_where_pip_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PIP_CONFIG_FILE", "PIP_INDEX_URL", "PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_INDEX_URL", "https://index.example.org/simple")
+    python = setup_env.ask(sys.executable)
+    assert python is not None
+    settings = setup_env.uv_settings(python._replace(path=sys.executable))
+    assert settings["UV_DEFAULT_INDEX"] == "https://index.example.org/simple"
+    assert "UV_FIND_LINKS" not in settings
 
 
 def test_another_python_or_another_place_is_another_environment(tmp_path: Path) -> None:
