@@ -112,6 +112,7 @@ def test_settings(place: Path) -> None:
     [
         (["log", "no-such-place"], 3, "no repository in"),
         (["log", "weather@nope"], 3, "there are main, v1"),
+        (["log", "weather@mian"], 3, "did you mean 'main'?"),
         (["log", "ftp://host/path"], 2, "ftp"),
         (["lag", "weather"], 2, "No such command 'lag'. Did you mean tag or log?"),
         (["log", "weather", "--lmit", "3"], 2, "--limit"),

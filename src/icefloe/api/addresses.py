@@ -20,14 +20,20 @@ from icefloe.errors import (
     NotFoundError,
     RefNotFoundError,
 )
+from icefloe.on_demand import on_demand
 from icefloe.storage.constructors.urls import storage_from_url
 from icefloe.storage.spec import Storage
 
 if TYPE_CHECKING:
+    import difflib
+
     from icefloe.api.repository import Repository
+else:
+    difflib = on_demand("difflib")
 
 _MARKS = ("icefloe+", "icechunk+")
 _PIPES = ("|icechunk:", "|icefloe:")
+_SHOWN = 10
 _KINDS = {"branch.": "branch", "tag.": "tag", "snapshot.": "snapshot_id"}
 
 
@@ -114,10 +120,18 @@ def resolve_ref(repo: Repository, ref: str | None) -> dict[str, str]:
     try:
         return {"snapshot_id": repo.lookup_snapshot(ref).id}
     except (NotFoundError, InvalidInputError):
-        names = ", ".join(sorted(repo.list_branches() | repo.list_tags()))
         raise RefNotFoundError(
-            f"{ref!r} is neither a branch, a tag nor the id of a snapshot; there are {names}"
+            f"{ref!r} is neither a branch, a tag nor the id of a snapshot; "
+            f"{_known(ref, sorted(repo.list_branches() | repo.list_tags()))}"
         ) from None
+
+
+def _known(ref: str, names: list[str]) -> str:
+    """Some of the names there are, and the nearest one."""
+    more = f" and {len(names) - _SHOWN:,} others" if len(names) > _SHOWN else ""
+    close = difflib.get_close_matches(ref, names, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    return f"there are {', '.join(names[:_SHOWN])}{more}{hint}"
 
 
 def snapshot_of(repo: Repository, ref: str | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,12 +21,17 @@ from icefloe.cli.common import (
     size_text,
     yes_option,
 )
-from icefloe.exports.objects import ExportReport
-from icefloe.exports.parquet_files import export_parquet
-from icefloe.exports.plain_zarr import export_zarr
-from icefloe.exports.repository_copy import export_repository
-from icefloe.exports.virtual_to_native import materialize as make_native
 from icefloe.legacy.generation import Generation
+from icefloe.on_demand import on_demand
+
+if TYPE_CHECKING:
+    from icefloe.exports import parquet_files, plain_zarr, repository_copy, virtual_to_native
+    from icefloe.exports.objects import ExportReport
+else:
+    parquet_files = on_demand("icefloe.exports.parquet_files")
+    plain_zarr = on_demand("icefloe.exports.plain_zarr")
+    repository_copy = on_demand("icefloe.exports.repository_copy")
+    virtual_to_native = on_demand("icefloe.exports.virtual_to_native")
 
 _target_argument = click.argument("where", metavar="TARGET", type=place_type)
 
@@ -69,9 +74,9 @@ def export(
     repo = target.repo.reopen(None, allowed) if allowed else target.repo
     at: dict[str, Any] = {"snapshot_id": target.snapshot_id}
     if kind == "zarr":
-        report = export_zarr(repo, where.storage(), **at)
+        report = plain_zarr.export_zarr(repo, where.storage(), **at)
     else:
-        report = export_parquet(repo, where.storage(), **at, **given)
+        report = parquet_files.export_parquet(repo, where.storage(), **at, **given)
     _show(report, f"Exported {at['snapshot_id']} to {where.url}", output, **at, url=where.url)
 
 
@@ -85,7 +90,7 @@ def clone(target: Target, where: Place, output: Output) -> None:
     Files of virtual chunks stay where they are.
     """
     target.require_no_ref("a clone has the whole history")
-    report = export_repository(target.repo, where.storage())
+    report = repository_copy.export_repository(target.repo, where.storage())
     _show(report, f"Cloned {target.address.url} to {where.url}", output, url=where.url)
 
 
@@ -118,7 +123,9 @@ def materialize(
     """
     repo = target.repo.reopen(None, allowed) if allowed else target.repo
     said: dict[str, Any] = {} if message is None else {"message": message}
-    report = make_native(repo, branch=target.branch, arrays=arrays or None, **said)
+    report = virtual_to_native.materialize(
+        repo, branch=target.branch, arrays=arrays or None, **said
+    )
     output.say(
         f"{report.chunks:,} chunks, {size_text(report.num_bytes)}, are native now.",
         chunks=report.chunks,
