@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import zarr
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import icefloe
@@ -53,7 +53,6 @@ def requests(draw: st.DrawFn, snapshots: list[str]) -> tuple[str, dict[str, Any]
 
 
 @given(data=st.data())
-@settings(max_examples=300)
 def test_no_request_makes_the_server_fail(
     server: PageServer, weather: icefloe.Repository, data: st.DataObject
 ) -> None:

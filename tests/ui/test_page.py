@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -288,7 +287,7 @@ def test_an_array_that_an_older_snapshot_lacks(browser: Browser, server: PageSer
     page.close()
 
 
-def test_an_empty_repository(browser: Browser) -> None:
+def test_an_empty_repository(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     repo = icefloe.Repository.create(icefloe.in_memory_storage())
     with serving(repo) as server:
         page = browser.open(server.url)
@@ -306,7 +305,7 @@ def test_an_empty_repository(browser: Browser) -> None:
             zarr.create_array(store, name="a", shape=(3,), dtype="i4")[:] = 1
         page.press("1")
         page.wait("!!document.querySelector('.commit')")
-        time.sleep(2.1)  # refs are believed for two seconds
+        monkeypatch.setattr("icefloe.ui.opened._FRESH_SECONDS", -1)  # instead of two seconds
         page.press("r")
         page.see(".commit", "now there is something")
         page.see("#facts", "2 snapshots")
