@@ -174,6 +174,17 @@ def test_a_tree_of_dask_arrays_is_computed_at_once(monkeypatch: pytest.MonkeyPat
         xr.testing.assert_identical(found["a/b"].to_dataset().load(), FIRST * 3)
 
 
+def test_chunked_arrays_without_values_are_written() -> None:
+    repo = icefloe.Repository.create(icefloe.in_memory_storage())
+    session = repo.writable_session("main")
+    empty = xr.Dataset({"x": (("a", "b"), np.empty((5, 0)))}).chunk({"a": 1})
+    to_icechunk(empty, session)
+    session.commit("empty")
+    assert empty.chunks, "the caller's dataset is as it was"
+    with repo.to_xarray() as found:
+        xr.testing.assert_identical(found.load(), empty.compute())
+
+
 # -- what is missing
 
 

@@ -78,7 +78,7 @@ def to_icechunk(
             align_chunks=align_chunks,
             zarr_format=3,
         )
-        dataset = target._validate_and_autodetect_region(dataset)  # noqa: PLW2901
+        dataset = target._validate_and_autodetect_region(_with_empty_loaded(dataset))  # noqa: PLW2901
         target._validate_encoding(its_encoding)
         # Creates and resizes arrays, and writes values that are in memory.
         dump_to_store(dataset, target, writer, encoding=its_encoding)  # type: ignore[no-untyped-call]
@@ -115,6 +115,15 @@ def _datasets(
     for path, node in obj.subtree_with_keys:
         dataset = node.to_dataset(inherit=write_inherited_coords or node is obj)
         yield "" if node is obj else path, dataset, dict(by_group.get(node.path) or {})
+
+
+def _with_empty_loaded(dataset: Dataset) -> Dataset:
+    """The dataset with arrays without values in memory: chunks of length 0 cannot be stored."""
+    twin = dataset.copy(deep=False)
+    for variable in twin.variables.values():
+        if variable.size == 0:
+            variable.load()
+    return twin
 
 
 def is_virtual(variable: Variable) -> bool:
