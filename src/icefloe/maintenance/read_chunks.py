@@ -5,21 +5,27 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import zarr
 from numpy.typing import NDArray
-from zarr.core.buffer import Buffer, default_buffer_prototype
-from zarr.storage import MemoryStore
 
 from icefloe.errors import IcechunkError, StorageError
 from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
 from icefloe.ids import NodeId
 from icefloe.maintenance.findings import Finding, FindingKind
 from icefloe.maintenance.object_table import ObjectTable
+from icefloe.on_demand import on_demand
 from icefloe.repo.handle import RepoHandle
 from icefloe.storage.driver import Readable, Span
+
+if TYPE_CHECKING:
+    import zarr
+    from zarr.core import buffer as buffers
+    from zarr.core.buffer import Buffer
+else:  # most verifications decode no chunk
+    zarr = on_demand("zarr")
+    buffers = on_demand("zarr.core.buffer")
 
 _BYTES_AT_ONCE = 32 << 20
 _CHUNKS_AT_ONCE = 256
@@ -156,7 +162,7 @@ def decode_problem(form: str, index: Sequence[int], data: bytes) -> str | None:
 
 
 def _buffer(data: bytes) -> Buffer:
-    return default_buffer_prototype().buffer.from_bytes(data)
+    return buffers.default_buffer_prototype().buffer.from_bytes(data)
 
 
 @lru_cache(maxsize=256)
@@ -176,7 +182,7 @@ def _one_chunk_array(
         "attributes": {},
     }
     objects = {"zarr.json": _buffer(json.dumps(document).encode())}
-    return objects, zarr.open_array(MemoryStore(objects), mode="r", zarr_format=3)
+    return objects, zarr.open_array(zarr.storage.MemoryStore(objects), mode="r", zarr_format=3)
 
 
 def _chunk_shape(form: str, index: Sequence[int]) -> tuple[int, ...]:
