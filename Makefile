@@ -3,6 +3,7 @@
 #   PYTHON=...              the Python to build it with (default: the newest that can be found)
 #   ICEFLOE_VENV=...        where it is kept (default: .venv; `make oldest` and `make demo` add
 #                           -oldest and -demo)
+#   ICEFLOE_INSTALLER=pip   install with pip even where uv is there
 #   ARGS=...                further arguments for pytest or the benchmarks
 
 VENV := $(or $(ICEFLOE_VENV),.venv)
