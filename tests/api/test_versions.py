@@ -15,59 +15,15 @@ import icefloe
 from icefloe import ConflictType
 from icefloe.repo.session_view import all_chunks
 from icefloe.storage.run import run_blocking
+from tests.api.version_cases import edit, new_repository, nodes, put, refused, values
 
 USE_OURS = icefloe.BasicConflictSolver()
 USE_THEIRS = icefloe.BasicConflictSolver(on_chunk_conflict=icefloe.VersionSelection.UseTheirs)
 
 
-def new_repository(spec: int) -> icefloe.Repository:
-    """Arrays `a` and `g/x` on `main` and, from the same snapshot, on `dev`."""
-    arrays, axes = icefloe.ManifestSplitCondition, icefloe.ManifestSplitDimCondition
-    splitting = icefloe.ManifestSplittingConfig.from_dict({arrays.AnyArray(): {axes.Axis(0): 4}})
-    config = icefloe.RepositoryConfig(
-        inline_chunk_threshold_bytes=2, manifest=icefloe.ManifestConfig(splitting=splitting)
-    )
-    found = icefloe.Repository.create(icefloe.in_memory_storage(), config, spec_version=spec)
-    session = found.writable_session("main")
-    top = zarr.group(session.store)
-    for name in ("a", "g/x"):
-        top.create_array(name, shape=(8,), chunks=(1,), dtype="int32")[:] = 0
-    found.create_branch("dev", session.commit("start"))
-    return found
-
-
 @pytest.fixture(params=[1, 2])
 def repo(request: pytest.FixtureRequest) -> icefloe.Repository:
     return new_repository(request.param)
-
-
-def edit(repo: icefloe.Repository, branch: str, change: Callable[[Any], Any]) -> str:
-    session = repo.writable_session(branch)
-    change(zarr.open_group(session.store, mode="a"))
-    return session.commit(f"edit {branch}", {"by": branch})
-
-
-def put(repo: icefloe.Repository, branch: str, at: int, value: int, name: str = "a") -> str:
-    def change(top: Any) -> None:
-        top[name][at] = value
-
-    return edit(repo, branch, change)
-
-
-def values(repo: icefloe.Repository, branch: str = "main", name: str = "a") -> list[int]:
-    store = repo.readonly_session(branch).store
-    return [int(each) for each in zarr.open_array(store, path=name, mode="r")[:]]  # type: ignore[union-attr]
-
-
-def nodes(repo: icefloe.Repository, branch: str = "main") -> set[str]:
-    top = zarr.open_group(repo.readonly_session(branch).store, mode="r")
-    return {path for path, _ in top.members(None)}
-
-
-def refused(call: Callable[[], Any]) -> list[tuple[ConflictType, str]]:
-    with pytest.raises(icefloe.RebaseFailedError) as caught:
-        call()
-    return [(conflict.conflict_type, conflict.path) for conflict in caught.value.conflicts]
 
 
 # -- cherry-pick
@@ -320,6 +276,19 @@ def test_both_sides_may_have_made_the_same_groups_and_arrays(repo: icefloe.Repos
     assert repo.verify().is_healthy
 
 
+def test_both_sides_may_have_replaced_a_node_in_the_same_way(repo: icefloe.Repository) -> None:
+    def replace(top: Any) -> None:
+        del top["a"]
+        top.create_group("a", attributes={"now": "a group"})
+
+    picked = edit(repo, "dev", replace)
+    repo.cherry_pick(picked, "main")
+    edit(repo, "dev", lambda top: top["a"].create_group("below"))
+    repo.merge("dev", "main")
+    assert nodes(repo) == {"a", "a/below", "g", "g/x"}
+    assert repo.verify().is_healthy
+
+
 def test_different_nodes_at_one_path_are_a_conflict(repo: icefloe.Repository) -> None:
     for branch in ("dev", "main"):
         edit(repo, branch, lambda top, by=branch: top.create_group("fresh", attributes={"by": by}))  # type: ignore[misc]
@@ -388,133 +357,6 @@ def test_a_session_opened_before_a_squash_can_be_rebased(repo: icefloe.Repositor
     repo.squash("main", start)
     session.commit("late", rebase_with=icefloe.ConflictDetector())
     assert values(repo) == [1, 2, 0, 0, 0, 5, 0, 0]
-
-
-# -- moves
-
-
-@pytest.fixture
-def movable() -> icefloe.Repository:
-    """Repositories of spec version 1 cannot move nodes."""
-    return new_repository(2)
-
-
-def move(repo: icefloe.Repository, branch: str, *steps: tuple[str, str]) -> str:
-    session = repo.rearrange_session(branch)
-    for source, destination in steps:
-        session.move(source, destination)
-    return session.commit(f"move on {branch}")
-
-
-def test_moves_are_picked_and_undone_as_moves(movable: icefloe.Repository) -> None:
-    moved = move(movable, "dev", ("/g", "/h"))
-    put(movable, "main", 1, 2, "g/x")
-    done = movable.cherry_pick(moved, "main")
-    assert done.changes.moved_nodes == [("/g", "/h"), ("/g/x", "/h/x")]
-    assert values(movable, name="h/x")[1] == 2
-    put(movable, "main", 2, 3, "h/x")
-    assert done.snapshot_id is not None
-    movable.undo(done.snapshot_id, "main")
-    assert values(movable, name="g/x")[:4] == [0, 2, 3, 0]
-    assert nodes(movable) == {"a", "g", "g/x"}
-    assert movable.verify().is_healthy
-
-
-def test_moves_and_edits_are_merged_in_one_commit(movable: icefloe.Repository) -> None:
-    edit(movable, "dev", lambda top: top.create_group("archive"))
-    move(movable, "dev", ("/g", "/archive/g"))
-    put(movable, "dev", 0, 1, "archive/g/x")
-
-    def add(top: Any) -> None:
-        top.create_array("g/late", shape=(1,), dtype="int32")[:] = 4
-
-    put(movable, "main", 1, 2, "g/x")
-    edit(movable, "main", add)
-    movable.merge("dev", "main")
-    assert nodes(movable) == {"a", "archive", "archive/g", "archive/g/x", "archive/g/late"}
-    assert values(movable, name="archive/g/x")[:3] == [1, 2, 0]
-    assert values(movable, name="archive/g/late") == [4]
-    assert movable.verify().is_healthy
-    put(movable, "dev", 3, 3, "archive/g/x")
-    movable.merge("dev", "main")
-    assert values(movable, name="archive/g/x")[:4] == [1, 2, 0, 3]
-
-
-def test_edits_follow_the_moves_of_the_branch(movable: icefloe.Repository) -> None:
-    def change(top: Any) -> None:
-        top["g/x"][0] = 1
-        top.create_array("g/new", shape=(1,), dtype="int32")[:] = 5
-
-    edit(movable, "dev", change)
-    move(movable, "main", ("/g", "/h"), ("/h/x", "/h/y"))
-    movable.merge("dev", "main")
-    assert nodes(movable) == {"a", "h", "h/y", "h/new"}
-    assert values(movable, name="h/y")[:2] == [1, 0]
-    assert movable.verify().is_healthy
-
-
-def test_a_move_over_a_deleted_array(movable: icefloe.Repository) -> None:
-    def delete(top: Any) -> None:
-        del top["a"]
-
-    edit(movable, "dev", delete)
-    move(movable, "dev", ("/g/x", "/a"))
-    put(movable, "dev", 0, 1)
-    tip = movable.lookup_branch("main")
-    movable.merge("dev", "main")
-    assert values(movable) == [1, 0, 0, 0, 0, 0, 0, 0]
-    assert nodes(movable) == {"a", "g"}
-    assert movable.verify().is_healthy
-    movable.reset_branch("main", tip)
-    put(movable, "main", 0, 7)
-    assert refused(lambda: movable.merge("dev", "main")) == [
-        (ConflictType.DeleteOfUpdatedArray, "/a")
-    ]
-
-
-@pytest.mark.parametrize(
-    ("ours", "theirs", "expected"),
-    [
-        (("/a", "/b"), ("/a", "/c"), (ConflictType.MoveOperationCannotBeRebased, "/")),
-        (("/a", "/b"), "b", (ConflictType.NewNodeConflictsWithExistingNode, "/b")),
-        (("/a", "/b"), "-a", (ConflictType.ZarrMetadataUpdateOfDeletedArray, "/a")),
-        (("/a", "/g/a"), "-g", (ConflictType.NewNodeInInvalidGroup, "/g")),
-        ("b", ("/a", "/b"), (ConflictType.NewNodeConflictsWithExistingNode, "/b")),
-    ],
-)
-def test_moves_in_conflict(
-    movable: icefloe.Repository,
-    ours: str | tuple[str, str],
-    theirs: str | tuple[str, str],
-    expected: tuple[ConflictType, str],
-) -> None:
-    for branch, change in (("dev", ours), ("main", theirs)):
-        if isinstance(change, tuple):
-            move(movable, branch, change)
-        elif change.startswith("-"):
-            edit(movable, branch, lambda top, name=change[1:]: top.__delitem__(name))  # type: ignore[misc]
-        else:
-            edit(movable, branch, lambda top, name=change: top.create_group(name))  # type: ignore[misc]
-    assert refused(lambda: movable.merge("dev", "main")) == [expected]
-
-
-def test_the_same_move_on_both_sides_is_no_conflict(movable: icefloe.Repository) -> None:
-    for branch in ("dev", "main"):
-        move(movable, branch, ("/g", "/h"))
-    put(movable, "dev", 0, 1, "h/x")
-    put(movable, "main", 1, 2, "h/x")
-    movable.merge("dev", "main")
-    assert values(movable, name="h/x")[:3] == [1, 2, 0]
-
-
-def test_a_squash_lists_all_moves(movable: icefloe.Repository) -> None:
-    start = movable.lookup_branch("main")
-    move(movable, "main", ("/g", "/h"))
-    move(movable, "main", ("/h", "/i"))
-    put(movable, "main", 0, 1, "i/x")
-    done = movable.squash("main", start)
-    assert sorted(done.changes.moved_nodes) == [("/g", "/i"), ("/g/x", "/i/x")]
-    assert movable.verify(orphans=False).is_healthy
 
 
 # -- bytes, loops, races

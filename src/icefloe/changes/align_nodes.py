@@ -233,14 +233,18 @@ def _require_one_each(nodes: Iterable[Node]) -> None:
 
 def _share_changes(versions: Aligned) -> None:
     base, ours, tip = versions.base, versions.ours, versions.tip
-    taken = {node.path for node in tip.values()}
+    shared = [
+        key
+        for key in ours.keys() & tip.keys()
+        if (ours[key].user_data, ours[key].path) == (tip[key].user_data, tip[key].path)
+    ]
+    # A node that both deleted. If only they replaced it, our deletion is about their node.
+    taken = {node.path for node in tip.values()} - {tip[key].path for key in shared}
     for key in base.keys() - ours.keys() - tip.keys():
         if base[key].path not in taken:
             del base[key]
-    for key in ours.keys() & tip.keys():
-        mine, theirs, before = ours[key], tip[key], base.get(key)
-        if mine.user_data != theirs.user_data or mine.path != theirs.path:
-            continue
+    for key in shared:
+        theirs, before = tip[key], base.get(key)
         if before is None or before.user_data != theirs.user_data:
             array = theirs.array
             if array is not None:
