@@ -13,7 +13,7 @@ OLDEST_VENV := $(VENV)-oldest
 DEMO_VENV := $(if $(wildcard $(VENV)/.installed.json),$(VENV),$(VENV)-demo)
 # The folders that meet the dependencies, without Spark: a few minutes. Zarr's own suite for stores
 # is left out, because it comes with Zarr and ours is written for that of later releases.
-OLDEST_TESTS := tests/unit tests/api tests/store tests/virtual tests/interop tests/golden \
+OLDEST_TESTS := tests/unit tests/api tests/store tests/virtual tests/interop tests/golden tests/cli \
 	tests/contract/test_aws_profiles.py \
 	--ignore=tests/store/test_zarr_suite.py
 FUZZ := $(PY) -m pytest -n 2 tests/fuzz tests/differential \

@@ -80,7 +80,7 @@ def words_given() -> list[str]:
     return found if isinstance(found, list) else []
 
 
-class _RepositoryType(click.ParamType[Target]):
+class _RepositoryType(click.ParamType):  # type: ignore[type-arg] # generic in later releases
     """An address of a repository that exists."""
 
     name = "repository"
@@ -93,7 +93,7 @@ class _RepositoryType(click.ParamType[Target]):
             return Target(address, Repository.open(address.storage()))
 
 
-class _PlaceType(click.ParamType[Place]):
+class _PlaceType(click.ParamType):  # type: ignore[type-arg] # generic in later releases
     """An address, whatever is there."""
 
     name = "place"

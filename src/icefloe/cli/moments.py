@@ -12,7 +12,7 @@ _AGE = re.compile(r"(\d+)\s*([smhdw])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
-class Moment(click.ParamType[datetime]):
+class Moment(click.ParamType):  # type: ignore[type-arg] # generic in later releases
     """An instant: an age before now, or a time in ISO form, local unless it has a zone."""
 
     name = "age or time"
