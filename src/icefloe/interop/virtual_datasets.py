@@ -198,7 +198,7 @@ class _Group:
     def _write_chunks(self, path: str, manifest: Any, start: list[int]) -> None:
         store = self.session.store
         locations = np.where(manifest._paths == _INLINED, "", manifest._paths).ravel()
-        for index, value in (manifest._inlined or {}).items():
+        for index, value in getattr(manifest, "_inlined", {}).items():  # not in older versions
             at = "/".join(str(one + first) for one, first in zip(index, start, strict=True))
             chunk = default_buffer_prototype().buffer.from_bytes(value)
             sync(store.set(f"{path}/c/{at}" if at else f"{path}/c", chunk))
