@@ -264,6 +264,19 @@ def test_a_missing_chunk_is_reported_where_zarr_is_asked_to() -> None:
         strict[...]
 
 
+def test_arrays_that_were_changed_behind_an_open_one_read_as_with_zarrs_pipeline() -> None:
+    session = Repository.create(in_memory_storage()).writable_session("main")
+    array = zarr.create_array(session.store, name="a", shape=(8,), chunks=(2,), dtype="i4")
+    array[...] = np.arange(8)
+    plain_path = "zarr.core.codec_pipeline.BatchedCodecPipeline"
+    with zarr.config.set({"codec_pipeline.path": plain_path}):
+        plain = zarr.open_array(session.store, path="a")
+    zarr.open_array(session.store, path="a").resize((4,))
+    np.testing.assert_array_equal(array[...], plain[...])
+    del zarr.open_group(session.store)["a"]
+    np.testing.assert_array_equal(array[...], plain[...])
+
+
 def test_read_only_stores_refuse() -> None:
     repo = Repository.create(in_memory_storage())
     session = repo.writable_session("main")

@@ -102,9 +102,14 @@ class FoundChunks:
 async def find_chunks(
     handle: RepoHandle, view: SessionView, node: Node, index: Index
 ) -> FoundChunks:
-    """Look up the chunks with the indices `index`, one per row, in edits and manifests."""
+    """Look up the chunks with the indices `index`, one per row, in edits and manifests.
+
+    Chunks outside of the array's grid are missing, whatever an older manifest says.
+    """
     found = FoundChunks()
-    missing = _add_edits(handle.assets, view, node, index, found)
+    inside = _inside_grid(node, index)
+    found.missing += np.flatnonzero(~inside).tolist()
+    missing = _add_edits(handle.assets, view, node, index, np.flatnonzero(inside), found)
     if not len(missing):
         return found
     touched = list(_touched(view.boxes(node).descending(), index, missing))
@@ -118,16 +123,30 @@ async def find_chunks(
     return found
 
 
+def _inside_grid(node: Node, index: Index) -> NDArray[np.bool_]:
+    shape = () if node.array is None else node.array.shape
+    inside = np.full(len(index), len(shape) == index.shape[1])
+    for dimension, column in zip(shape, index.T, strict=False):
+        inside &= (column < dimension.num_chunks) | (column == 0)
+    return inside
+
+
 def _add_edits(
-    assets: Assets, view: SessionView, node: Node, index: Index, found: FoundChunks
+    assets: Assets,
+    view: SessionView,
+    node: Node,
+    index: Index,
+    wanted: Positions,
+    found: FoundChunks,
 ) -> Positions:
     """Add chunks that the session has changed. Returns the positions of all others."""
     if node.id not in view.changes.chunks:
-        return np.arange(len(index))
+        return wanted
     untouched = []
     with view.lock:  # the references and their packs have to be consistent
         edits = view.changes.chunks.get(node.id)
-        for position, coordinates in enumerate(map(tuple, index.tolist())):
+        for position in wanted.tolist():
+            coordinates = tuple(index[position].tolist())
             is_touched, ref = (False, None) if edits is None else edits.find(coordinates)
             if not is_touched:
                 untouched.append(position)

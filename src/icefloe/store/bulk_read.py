@@ -56,6 +56,10 @@ async def fetch_existing(batch: Batch, positions: Sequence[int]) -> dict[int, Re
 
 async def _find(batch: Batch, handle: RepoHandle) -> FoundChunks:
     view = batch.store._state.view
+    if view.find_node(batch.path) is None:  # deleted since Zarr opened the array
+        found = FoundChunks()
+        found.missing += range(len(batch.items))
+        return found
     return await find_chunks(handle, view, view.array(batch.path)[0], batch.index)
 
 
