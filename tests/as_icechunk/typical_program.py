@@ -176,7 +176,7 @@ def datasets() -> Any:
     session = repo.writable_session("main")
     fork = session.fork()
     target = zarr.open_array(fork.store, path="t2m")
-    fives: Any = xr.DataArray(np.full((8, 3), 5.0)).chunk(1).data
+    fives: Any = xr.DataArray(np.full((8, 3), 5.0)).chunk({"dim_0": 1}).data
     session.merge(store_dask(sources=[fives], targets=[target]))
     before = repo.readonly_session("main")
     session.commit("by dask")

@@ -17,6 +17,8 @@ import icefloe
 import icefloe.spark
 from icefloe import FormatError, NumberedRefs, Repository, StateFileDataset
 from icefloe.errors import ReadOnlyError
+from icefloe.ids import encode_base32
+from icefloe.legacy.numbered.parquet_files import id_of_file
 from icefloe.scans.metadata.tables import TABLES, plan_table
 from icefloe.scans.pinned import pin
 from tests.legacy.migration.test_written_generations import write_history
@@ -107,6 +109,13 @@ def test_every_table_and_cells(spark: SparkSession, name: str, tmp_path: Path) -
     np.testing.assert_array_equal(values, np.sort(np.asarray(array[...]).ravel()))
 
 
+def id_of(path: str) -> str:
+    """The id that a file is named by, as tables show it. Parquet files are named by base64."""
+    name = path.rpartition("/")[2]
+    raw = id_of_file(name.encode()) if name.endswith(".parquet") else None
+    return name if raw is None else encode_base32(raw)
+
+
 def check_files(repo: Repository, found: dict[str, list[dict[str, Any]]]) -> None:
     """Every stored object is listed, and what the tables name is referred to."""
     listed = {row["path"]: row for row in found["files"]}
@@ -114,11 +123,11 @@ def check_files(repo: Repository, found: dict[str, list[dict[str, Any]]]) -> Non
     assert listed.keys() == {key for key in stored if not key.startswith("icefloe")}
     assert {row["path"] for row in found["manifests"]} <= listed.keys()
     chunks = {row["chunk_id"] for row in found["chunks"] if row["chunk_id"] is not None}
-    names = {path.rpartition("/")[2] for path, row in listed.items() if row["kind"] == "chunk"}
+    names = {id_of(path) for path, row in listed.items() if row["kind"] == "chunk"}
     assert chunks <= names
     dead = {path for path, row in listed.items() if not row["is_referenced"]}
     assert not dead & {row["path"] for row in found["manifests"]}
-    assert not {path.rpartition("/")[2] for path in dead} & chunks
+    assert not {id_of(path) for path in dead} & chunks
     orphans = {row["kind"] for row in found["files"] if not row["is_referenced"]}
     assert orphans <= {"chunk", "manifest"}, dead
 

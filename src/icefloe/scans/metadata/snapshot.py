@@ -246,7 +246,7 @@ _KIND_NAMES = pa.array([""] + [kind.name.lower() for kind in ChunkKind])
 def chunk_ref_batch(
     path: str, manifest_id: str, refs: ChunkRefs, stored_ids: Callable[[Bytes], Bytes]
 ) -> pa.RecordBatch:
-    """References of one array as rows of the table, with ids as the names of files have them."""
+    """References of one array as rows of the table, with ids as long as files have them."""
     n = len(refs)
     table = refs.to_arrow(plain=True)
     ids = pa.nulls(n, pa.string())
