@@ -19,6 +19,8 @@ from icefloe.interop.xarray_engine import IcefloeBackendEntrypoint
 from icefloe.xarray import to_icechunk
 
 xarray_tests: Any = pytest.importorskip("xarray.tests.test_backends", reason="newer xarray")
+# xarray's tests switch it on for the whole process.
+xr.set_options(warn_for_unclosed_files=False)  # type: ignore[no-untyped-call]
 
 pytestmark = [
     pytest.mark.long,

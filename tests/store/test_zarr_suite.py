@@ -139,12 +139,14 @@ class TestStore(StoreTests[IcechunkStore, cpu.Buffer]):
 
     # -- overridden because writable sessions do not pickle, and read-only ones do
 
-    async def test_serializable_store(self, store: IcechunkStore) -> None:
+    async def test_serializable_store(  # type: ignore[override]
+        self, store: IcechunkStore, storage: Storage
+    ) -> None:
         await self.set(store, "foo/c/0", buffer(b"\x01\x02"))
         with pytest.raises(ValueError, match="cannot be pickled"):
             pickle.dumps(store)
         store.session.commit("written")
-        reader = store.session.store
+        reader = (await Repository.open_async(storage)).readonly_session("main").store
         loaded = pickle.loads(pickle.dumps(reader))
         assert loaded == reader
         assert loaded.read_only
