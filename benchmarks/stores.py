@@ -7,6 +7,7 @@ once the last step is over.
 from __future__ import annotations
 
 import asyncio
+import importlib
 from typing import Any
 
 import numpy as np
@@ -144,8 +145,7 @@ def bulk_chunks(corpus: Corpus, dataset: str, side: str, kind: str) -> Scenario:
     """The same with icefloe's pipeline for whole selections; official with Zarr's default."""
     with zarr.config.set():
         if side == "ours":
-            path = "icefloe.store.bulk_pipeline.BulkCodecPipeline"
-            zarr.config.set({"codec_pipeline.path": path})
+            importlib.import_module("icefloe").use_bulk_pipeline()
         yield from chunks(corpus, dataset, side, kind)
 
 

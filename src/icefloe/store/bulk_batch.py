@@ -26,7 +26,7 @@ SLICE_BYTES = 4 << 20
 _FEW_CHUNKS = 4
 _GROUP_BYTES = 32 << 20
 _GROUP_CHUNKS = 2048
-_GROUPS_IN_FLIGHT = 3
+GROUPS_IN_FLIGHT = 3
 THREADS_FROM_BYTES = 64 << 10
 """Per chunk. Smaller ones are decoded faster by one thread, because Python runs one at a time."""
 
@@ -154,9 +154,10 @@ async def in_groups(
     work: Callable[[Sequence[Item]], Coroutine[Any, Any, None]],
     items: Sequence[Item],
     sizes: Sequence[int],
+    in_flight: int = GROUPS_IN_FLIGHT,
 ) -> None:
     """Work on groups of bounded size, several at a time."""
-    limit = asyncio.Semaphore(_GROUPS_IN_FLIGHT)
+    limit = asyncio.Semaphore(in_flight)
 
     async def one(group: Sequence[Item]) -> None:
         async with limit:

@@ -16,7 +16,7 @@ from icefloe.repo.handle import RepoHandle
 from icefloe.repo.workspace import Workspace
 from icefloe.storage.driver import Readable
 from icefloe.storage.run import run_blocking
-from icefloe.store.bulk_batch import Batch, in_groups, in_thread, threads
+from icefloe.store.bulk_batch import GROUPS_IN_FLIGHT, Batch, in_groups, in_thread, threads
 from icefloe.store.bulk_read import fetch_existing
 from icefloe.store.chunk_codecs import is_empty
 from icefloe.store.operations import check_chunk, require_writable
@@ -54,7 +54,9 @@ async def write(batch: Batch) -> None:
         encoded = await in_thread(batch, lambda: _encode_all(batch, positions, existing))
         await _store(store._eventloop, encoded, written)
 
-    await in_groups(write_some, range(len(batch.items)), sizes)
+    # Threads that create many files in one directory wait for each other.
+    in_flight = 1 if is_local else GROUPS_IN_FLIGHT
+    await in_groups(write_some, range(len(batch.items)), sizes, in_flight)
     for at, data in written.packed:
         coordinates = tuple(batch.index[at].tolist())
         await packing.add_chunk(Workspace(store._eventloop, state), node, coordinates, data)
