@@ -31,9 +31,7 @@ Item = tuple[Any, ArraySpec, Any, Any, bool]
 
 
 class BulkCodecPipeline(BatchedCodecPipeline):
-    """See the module. Chosen by `icefloe.use_bulk_pipeline()` or by Zarr's configuration:
-    `zarr.config.set({"codec_pipeline.path": "icefloe.store.bulk_pipeline.BulkCodecPipeline"})`.
-    """
+    """See the module. Chosen by `icefloe.use_bulk_pipeline()`."""
 
     async def read(
         self,
