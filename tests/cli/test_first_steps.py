@@ -85,7 +85,7 @@ def test_names_of_the_original_are_understood(place: Path) -> None:
     assert "Nothing" in here("config", "list").stderr
 
 
-@pytest.mark.skipif(not OFFICIAL.exists(), reason="official icechunk has its command line here")
+@pytest.mark.skipif(not OFFICIAL.exists(), reason="official's command line is not installed")
 def test_the_original_understands_names_that_are_added(place: Path) -> None:
     assert here("config", "list").stdout.startswith("no names in")
     added = told("config", "add", "mine", place)
