@@ -70,6 +70,25 @@ def test_lanes_do_not_grow_with_the_history(large_server: PageServer) -> None:
     assert lanes == {0, 1}  # side branches come one after the other
 
 
+def test_a_late_answer_does_not_take_back_a_scroll(
+    browser: Browser, large_server: PageServer
+) -> None:
+    page = browser.open(large_server.url)
+    page.see(".snapshot h2", f"commit {NUM_SNAPSHOTS - 1}")
+    page.evaluate(
+        "(() => { const plain = window.fetch; window.fetch = async (...given) => {"
+        " if (String(given[0]).includes('/snapshot')) await new Promise((r) => setTimeout(r, 400));"
+        " return plain(...given); }; })()"
+    )
+    page.press("ArrowDown")
+    page.see(".detail", "snapshot not found")  # only the tip has its object
+    page.press("Home")
+    page.evaluate("document.querySelector('.list').scrollTop = 150000")
+    page.see(".snapshot h2", f"commit {NUM_SNAPSHOTS - 1}")
+    assert page.evaluate("document.querySelector('.list').scrollTop") == 150000
+    page.close()
+
+
 def test_the_page_stays_quick(browser: Browser, large_server: PageServer) -> None:
     page = browser.open(large_server.url)
     page.see(".commit", f"commit {NUM_SNAPSHOTS - 1}")

@@ -35,13 +35,15 @@ export async function historyView(box, app) {
     shownId = snapshot;
     asked += 1;
     const mine = asked;
+    const scrolled = list.element.scrollTop;
     if (!detail.firstChild) fill(detail, loading());
     try {
       const found = await get("snapshot", { snapshot });
       if (mine !== asked) return;
       fill(detail, drawSnapshot(found, app));
       list.select(found.row);
-      list.reveal(found.row);
+      // Somebody who scrolled while the answer was on its way stays where they are.
+      if (list.element.scrollTop === scrolled) list.reveal(found.row);
     } catch (error) {
       if (mine === asked) fill(detail, failed(error));
     }
