@@ -14,6 +14,49 @@ from typing import Any, NamedTuple
 import icefloe
 from icefloe.cli.program import run
 
+# Words after the name of the command. PLACE is a repository, OTHER a place that is free, SOURCE
+# a Zarr store.
+GOOD: dict[str, list[str]] = {
+    "init": ["OTHER"],
+    "info": ["PLACE"],
+    "log": ["PLACE@v1"],
+    "show": ["PLACE"],
+    "diff": ["PLACE", "v1"],
+    "ops": ["PLACE"],
+    "branch list": ["PLACE"],
+    "branch create": ["PLACE", "dev"],
+    "branch delete": ["PLACE", "old", "--yes"],
+    "tag list": ["PLACE"],
+    "tag create": ["PLACE", "v2"],
+    "tag delete": ["PLACE", "v1", "--yes"],
+    "reset": ["PLACE", "main", "v1", "--yes"],
+    "tree": ["PLACE"],
+    "chunks": ["PLACE", "surface/t2m"],
+    "config show": ["PLACE"],
+    "config list": [],
+    "config add": ["name", "PLACE", "--force"],
+    "repo create": ["OTHER"],
+    "ancestry": ["PLACE"],
+    "metadata": ["PLACE", "--set", "a=1"],
+    "status": ["PLACE"],
+    "stats": ["PLACE"],
+    "inspect": ["PLACE"],
+    "blame": ["PLACE"],
+    "sql": ["PLACE", "SELECT count(*) FROM data__chunks"],
+    "bisect": ["--exists", "surface/t2m", "PLACE", "1CECHNKREP0F1RSTCMT0"],
+    "expire": ["PLACE", "--older-than", "30d", "--yes"],
+    "gc": ["PLACE", "--older-than", "30d", "--yes"],
+    "rewrite-manifests": ["PLACE"],
+    "verify": ["PLACE"],
+    "ingest": ["SOURCE", "PLACE", "--group", "more"],
+    "import": ["SOURCE", "OTHER"],
+    "export": ["PLACE", "OTHER"],
+    "clone": ["PLACE", "OTHER"],
+    "materialize": ["PLACE"],
+    "migrate": ["PLACE", "OTHER"],
+    "repair": ["PLACE", "--yes"],
+}
+
 
 def call(*words: str | Path, cwd: Path | None = None, **environment: str) -> Done:
     """The program in a process of its own."""
@@ -62,3 +105,13 @@ def told(*words: str | Path, code: int = 0) -> Any:
 
 def opened(place: Path) -> icefloe.Repository:
     return icefloe.Repository.open(icefloe.local_filesystem_storage(str(place)))
+
+
+def words_of(name: str, place: Path, *options: str) -> list[str]:
+    words = [*name.split(), *options, *GOOD[name]]
+    return [
+        word.replace("PLACE", str(place))
+        .replace("OTHER", str(place.parent / "other"))
+        .replace("SOURCE", str(place.parent / "source.zarr"))
+        for word in words
+    ]

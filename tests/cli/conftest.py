@@ -8,6 +8,7 @@ import pytest
 import zarr
 
 import icefloe
+from tests.cli.calling import here
 
 
 @pytest.fixture
@@ -25,3 +26,13 @@ def place(tmp_path: Path) -> Path:
     with repo.transaction("main", message="second [bold]") as store:
         zarr.open_array(store, path="surface/t2m")[0] = 280
     return tmp_path / "weather"
+
+
+@pytest.fixture
+def branched(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(place.parent / "home"))
+    done = here("branch", "create", place, "old")
+    assert done.returncode == 0, done.stderr
+    zarr.create_array(place.parent / "source.zarr/a", shape=(3,), dtype="i8", zarr_format=2)
+    zarr.open_group(place.parent / "source.zarr", zarr_format=2)
+    return place

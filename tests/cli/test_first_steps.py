@@ -140,12 +140,11 @@ def test_a_profile_that_is_misspelt(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("missing", ["click", "rich"])
-def test_the_extra_is_named_if_it_is_missing(missing: str) -> None:
+def test_the_extra_is_named_if_it_is_missing() -> None:
     program = (
         "import sys, importlib.util as u\n"
         "real = u.find_spec\n"
-        f"u.find_spec = lambda name, *a: None if name == {missing!r} else real(name, *a)\n"
+        "u.find_spec = lambda name, *a: None if name == 'click' else real(name, *a)\n"
         "from icefloe.cli import main\n"
         "sys.exit(main())\n"
     )
@@ -153,7 +152,7 @@ def test_the_extra_is_named_if_it_is_missing(missing: str) -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 1
-    assert missing in done.stderr
+    assert "needs click" in done.stderr
     assert "pip install 'icefloe[cli]'" in done.stderr
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
-from rich.console import Console, RenderableType
 
 from icefloe.api.addresses import Address, parse_address, resolve_ref, snapshot_of
 from icefloe.api.repository import Repository
@@ -126,17 +125,12 @@ class Output:
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
 
-    def show(self, value: Any, text: Callable[[], RenderableType]) -> None:
+    def show(self, value: Any, text: Callable[[], str]) -> None:
         """`value` is what JSON has; `text` makes what people see, and is called if they do."""
         if self.as_json:
             click.echo(json.dumps(plain(value), ensure_ascii=False, indent=2))
         else:
-            shown = text()
-            if isinstance(shown, str):
-                # Not through rich: what comes from a repository may look like its markup.
-                click.echo(shown)
-            else:
-                Console(soft_wrap=True, highlight=False).print(shown)
+            click.echo(text())
 
     def say(self, sentence: str, **value: Any) -> None:
         """One thing that was done, told in a sentence or as the members of an object."""

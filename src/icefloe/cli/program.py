@@ -9,6 +9,7 @@ from keyword import iskeyword
 
 import click
 
+from icefloe.cli.arrow_alone import start_arrow_alone
 from icefloe.cli.hints import after, did_you_mean, misplaced_command
 from icefloe.cli.overview import SECTIONS
 from icefloe.errors import (
@@ -45,6 +46,8 @@ _COMMANDS = {
 }
 """By file of `commands`. A file is imported when one of its commands is called."""
 _FILE_OF = {name: file for file, names in _COMMANDS.items() for name in names}
+_WITH_ARROW = {"query", "health", "bringing", "copying"}
+"""Files whose commands make Arrow tables of numpy arrays and lists."""
 
 _EXIT_CODES: tuple[tuple[type[IcechunkError], int], ...] = (
     (NotFoundError, 3),
@@ -112,6 +115,8 @@ def exit_code(error: IcechunkError) -> int:
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the program with these arguments, or those of this process. Returns the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments is None and words and _FILE_OF.get(words[0]) in _WITH_ARROW:
+        start_arrow_alone()
     try:
         code = program(words, prog_name="icefloe", standalone_mode=False, obj=words)
         return code if isinstance(code, int) else 0

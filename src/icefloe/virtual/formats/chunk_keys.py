@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
+
+from icefloe.on_demand import on_demand
+
+if TYPE_CHECKING:
+    import pyarrow.compute as pc
+else:
+    pc = on_demand("pyarrow.compute")
 
 _NUMBER = "(0|[1-9][0-9]{0,17})"  # fits into 64 bits, and has one spelling
 

@@ -19,11 +19,10 @@ import math
 import os
 from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import zarr
 from numpy.typing import NDArray
 from zarr.abc.store import (
@@ -36,6 +35,7 @@ from zarr.abc.store import (
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 
 from icefloe.errors import IcefloeError
+from icefloe.on_demand import on_demand
 from icefloe.storage.client.interruptible import DaemonThreads
 from icefloe.virtual.formats.chunk_keys import ChunkKeys
 from icefloe.virtual.formats.kerchunk_entries import (
@@ -59,6 +59,11 @@ from icefloe.virtual.model.description import (
 from icefloe.virtual.model.references import make_references
 from icefloe.virtual.places.access import SourceAccess, hadoop_free, local_path, location_of_key
 from icefloe.virtual.places.list_objects import READS_AT_ONCE
+
+if TYPE_CHECKING:
+    import pyarrow.compute as pc
+else:
+    pc = on_demand("pyarrow.compute")
 
 _LOCAL = ("file", "local")
 _PLAIN_CODECS = ("bytes", "transpose")

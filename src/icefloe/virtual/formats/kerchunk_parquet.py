@@ -12,13 +12,13 @@ import io
 import json
 import math
 import re
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from icefloe.on_demand import on_demand
 from icefloe.virtual.formats.chunk_keys import ChunkKeys, grid_of
 from icefloe.virtual.formats.kerchunk_entries import (
     ChunkColumns,
@@ -28,6 +28,13 @@ from icefloe.virtual.formats.kerchunk_entries import (
 )
 from icefloe.virtual.model.description import Json, SourceError, VariableDescription
 from icefloe.virtual.places.list_objects import Place
+
+if TYPE_CHECKING:
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+else:
+    pc = on_demand("pyarrow.compute")
+    pq = on_demand("pyarrow.parquet")
 
 _METADATA = ".zmetadata"
 _RECORD = re.compile(r"(.+)/refs\.([0-9]+)\.parq")

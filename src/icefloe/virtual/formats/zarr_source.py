@@ -8,15 +8,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 from zarr.dtype import parse_dtype
 
 from icefloe.errors import ErrorKind, StorageError
+from icefloe.on_demand import on_demand
 from icefloe.virtual.formats.chunk_keys import ChunkKeys, grid_of
 from icefloe.virtual.formats.zarr_v2 import (
     codecs_from_v2,
@@ -39,6 +39,11 @@ from icefloe.virtual.model.description import (
 from icefloe.virtual.model.references import make_references
 from icefloe.virtual.places.access import SourceAccess, location_of_key
 from icefloe.virtual.places.list_objects import Listing, Place
+
+if TYPE_CHECKING:
+    import pyarrow.compute as pc
+else:
+    pc = on_demand("pyarrow.compute")
 
 DIMENSIONS_V2 = "_ARRAY_DIMENSIONS"
 

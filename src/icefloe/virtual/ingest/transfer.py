@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import zarr
 from numpy.typing import NDArray
 from zarr.abc.store import Store
@@ -20,6 +19,7 @@ from zarr.dtype import parse_dtype
 from icefloe.cf.times import convert_times
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.geometry import Slices, inside, shape_of
+from icefloe.on_demand import on_demand
 from icefloe.store.zarr_store import IcechunkStore
 from icefloe.virtual.formats.opening import NativeReader
 from icefloe.virtual.ingest.open_files import DamagedSourceError, collecting
@@ -30,6 +30,11 @@ from icefloe.virtual.planning.agreement import fill_of
 from icefloe.virtual.planning.cf_packing import Packing
 from icefloe.virtual.planning.plan import ArrayPlan, IngestPlan
 from icefloe.virtual.planning.targets import group_document
+
+if TYPE_CHECKING:
+    import pyarrow.compute as pc
+else:
+    pc = on_demand("pyarrow.compute")
 
 ReaderOf = Callable[[int], NativeReader]
 """An open reader for a source, by its number in the plan."""
