@@ -35,8 +35,8 @@ else:
             for name in methods.keys() - vars(cls).keys():
                 setattr(cls, name, methods[name])
             cls.__record_fields__ = fields = _fields(cls)
-            cls.__record_names__ = {field.name for field in fields}
             cls.__match_args__ = tuple(field.name for field in fields if not field.kw_only)
+            cls.__record_plan__ = _Plan(cls)
             cls.__dataclass_fields__ = _DataclassFields(cls)
             return cls
 
@@ -66,27 +66,43 @@ def _fields(cls: Any) -> tuple[dataclasses.Field[Any], ...]:
     return tuple(fields)
 
 
+class _Plan:
+    """What `_init` needs to know of a class."""
+
+    __slots__ = ("defaults", "factories", "has_more", "is_frozen", "names", "ordered")
+
+    def __init__(self, cls: Any) -> None:
+        fields = cls.__record_fields__
+        self.names = {field.name for field in fields}
+        self.ordered = cls.__match_args__
+        self.defaults = {f.name: f.default for f in fields if f.default is not MISSING}
+        self.factories = {
+            f.name: f.default_factory for f in fields if f.default_factory is not MISSING
+        }
+        self.is_frozen = cls.__setattr__ is _refuse
+        self.has_more = hasattr(cls, "__post_init__")
+
+
 def _init(self: Any, *values: Any, **named: Any) -> None:
-    fields = self.__record_fields__
-    given = dict(zip(self.__match_args__, values, strict=False))
-    if len(values) > len(given) or given.keys() & named.keys():
+    plan: _Plan = self.__record_plan__
+    given = dict(zip(plan.ordered, values))  # noqa: B905 - `strict=False` takes a while longer
+    if named:
+        given |= named
+    if len(given) != len(values) + len(named):
         _explain(self, values, named)
-    given |= named
-    if len(given) < len(fields):
-        for field in fields:
-            if field.name not in given:
-                if field.default is not MISSING:
-                    given[field.name] = field.default
-                elif field.default_factory is not MISSING:
-                    given[field.name] = field.default_factory()
-    if given.keys() != self.__record_names__:
+    if len(given) < len(plan.names):
+        given = plan.defaults | given
+        for name, factory in plan.factories.items():
+            if name not in given:
+                given[name] = factory()
+    if len(given) != len(plan.names) or (named and given.keys() != plan.names):
         _explain(self, values, named)
-    if type(self).__setattr__ is _refuse:
+    if plan.is_frozen:
         self.__dict__.update(given)
     else:
         for name, value in given.items():
             setattr(self, name, value)
-    if hasattr(self, "__post_init__"):
+    if plan.has_more:
         self.__post_init__()
 
 

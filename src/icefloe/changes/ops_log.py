@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from icefloe.format.repo_info.file import RepoInfo
-from icefloe.format.repo_info.updates import Update, UpdateKind, UpdateTable
+from icefloe.format.repo_info.updates import Update, UpdateKind, UpdateLog
 
 
 def with_entry(
@@ -27,17 +25,17 @@ def with_entry(
     are dropped; they remain in the backup, which has to be a named one. Entries of unknown kinds,
     and all older entries, are dropped as well, because only a newer version can encode them.
     """
-    older = UpdateTable.from_updates(info.latest_updates)
+    older = UpdateLog.of(info.latest_updates)
     entry = Update(kind, now, values)
-    is_named = older.backup_path.is_valid()
-    cuts = np.append(0, 1 + np.flatnonzero(is_named[1:]))  # entry 0 is the newest in `backup`
-    beyond = cuts[cuts >= max(page_size - 1, 0)][:1]
-    unknown = older.unknown()[:1]
-    before_unknown = cuts[cuts <= unknown[0]][-1:] if len(unknown) else unknown
-    cut = min([*beyond.tolist(), *before_unknown.tolist()], default=None)
+    last, unknown = max(page_size - 1, 0), older.first_unknown()
+    # Entry 0 is the newest in `backup`.
+    cut = next((at for at in range(last, len(older)) if not at or older.has_backup(at)), None)
+    if unknown is not None:
+        before = next(at for at in range(unknown, -1, -1) if not at or older.has_backup(at))
+        cut = before if cut is None else min(cut, before)
     if cut is None:
         return replace(info, latest_updates=older.with_first(entry, backup, len(older)))
-    name = older.backup_path[cut] if cut else backup
+    name = older[cut].backup_path if cut else backup
     return replace(
         info, latest_updates=older.with_first(entry, backup, cut), repo_before_updates=name
     )

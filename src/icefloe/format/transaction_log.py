@@ -281,8 +281,7 @@ def _add_coordinates(writer: FlatWriter, index: Index | PackedIndex) -> int:
 
 def _add_produced(writer: FlatWriter, segment: Produced, expected: int) -> None:
     if segment.nbytes <= _SMALL:
-        parts = [piece.reshape(-1).view(np.uint8) for piece in segment.pieces()]
-        position = writer.add(np.concatenate(parts) if parts else b"")
+        position = writer.add(bytes(segment))
     else:
         position = writer.add(segment)
     assert position == expected

@@ -26,6 +26,7 @@ from icefloe.format.flatbuffer.segments import Segment, segment_size
 Mask = NDArray[np.bool_]
 Blobs: TypeAlias = BlobColumn | Sequence[str | bytes | None]
 
+_SMALL_SEGMENT = 1 << 12  # bytes: copied behind others, so that there are few segments
 _FEW_BLOBS = 16
 _FEW_ROWS = 8
 _SHORT_COLUMN = 1 << 16  # bytes: copied one by one, with eight bytes of address for each
@@ -42,18 +43,28 @@ class FlatWriter:
     def __init__(self, *, has_head: bool = True) -> None:
         """Without a head it is a part of a buffer, to be put anywhere that is aligned."""
         self._head = bytearray(b"\0\0\0\0Ichk" if has_head else b"")
-        self._segments: list[Segment] = [self._head]
+        self._segments: list[Segment] = []
+        self._before = 0  # bytes in these segments
+        self.tail = self._head
+        """What follows them: small parts, one behind the other."""
         self._vtables: dict[bytes, int] = {}
-        self.size = len(self._head)
+
+    @property
+    def size(self) -> int:
+        return self._before + len(self.tail)
 
     def add(self, segment: Segment, align: int = 4, shift: int = 0) -> int:
         """Place `segment` so that byte `shift` of it is aligned; returns its position."""
-        gap = -(self.size + shift) % align
-        if gap:
-            self._segments.append(bytes(gap))
-        position = self.size + gap
-        self._segments.append(segment)
-        self.size = position + segment_size(segment)
+        tail = self.tail
+        position = self._before + len(tail)
+        if gap := -(position + shift) % align:
+            tail += bytes(gap)
+            position += gap
+        if isinstance(segment, bytes) and len(segment) <= _SMALL_SEGMENT:
+            tail += segment
+        else:
+            self._segments += (tail, segment)
+            self._before, self.tail = position + segment_size(segment), bytearray()
         return position
 
     def finish(self, root: SingleTable) -> list[Segment]:
@@ -64,7 +75,7 @@ class FlatWriter:
     def segments(self) -> list[Segment]:
         """What was placed so far, a multiple of eight bytes long."""
         self.add(b"", align=8)
-        return self._segments
+        return [*self._segments, self.tail]
 
     def vtable(self, vtable: bytes) -> int:
         """Where a vtable is; single tables with the same fields share one."""
@@ -161,20 +172,27 @@ class FlatWriter:
 class OffsetVector:
     """One reserved vector of offsets."""
 
+    __slots__ = ("_at", "_words", "position")
+
     def __init__(self, writer: FlatWriter, count: int) -> None:
-        self._words = bytearray(4 * count + 4)
-        pack_into("<I", self._words, 0, count)
-        self.position = writer.add(self._words)
+        words = count.to_bytes(4, "little") + bytes(4 * count)
+        if len(words) > _SMALL_SEGMENT:
+            self._at, self._words = 4, bytearray(words)
+            self.position = writer.add(self._words)
+        else:
+            self.position = writer.add(words)
+            self._words = writer.tail
+            self._at = len(writer.tail) - 4 * count
 
     def point(self, targets: Ints) -> None:
         """Let the slots lead to `targets`."""
         first = self.position + 4
         if len(targets) <= _FEW_ROWS:
             for slot, target in enumerate(targets.tolist()):
-                pack_into("<I", self._words, 4 * slot + 4, target - first - 4 * slot)
+                pack_into("<I", self._words, self._at + 4 * slot, target - first - 4 * slot)
             return
         words = targets - np.arange(first, first + 4 * len(targets), 4)
-        self._words[4:] = words.astype("<u4").tobytes()
+        self._words[self._at : self._at + 4 * len(targets)] = words.astype("<u4").tobytes()
 
 
 class OffsetVectors:
@@ -214,14 +232,15 @@ class FewOffsetVectors:
 class SingleTable:
     """One reserved table, whose fields are set one by one."""
 
-    __slots__ = ("_bytes", "_place", "position")
+    __slots__ = ("_at", "_bytes", "_place", "position")
 
     def __init__(self, writer: FlatWriter, spec: TableSpec, names: tuple[str, ...]) -> None:
-        size, vtable, self._place = _row_layout(spec, names)
+        blank, vtable, self._place = _row_layout(spec, names)
         at_vtable = writer.vtable(vtable)
-        self._bytes = bytearray(size)
-        self.position = writer.add(self._bytes, align=8)
-        pack_into("<i", self._bytes, 0, self.position - at_vtable)
+        self.position = writer.add(blank, align=8)
+        self._bytes = writer.tail
+        self._at = len(writer.tail) - len(blank)
+        pack_into("<i", self._bytes, self._at, self.position - at_vtable)
 
     def __contains__(self, field: str) -> bool:
         return field in self._place
@@ -229,6 +248,7 @@ class SingleTable:
     def set(self, field: str, value: int | bytes) -> None:
         """Write a scalar or a struct."""
         at, size = self._place[field]
+        at += self._at
         self._bytes[at : at + size] = (
             value if isinstance(value, bytes) else value.to_bytes(size, "little", signed=value < 0)
         )
@@ -236,7 +256,7 @@ class SingleTable:
     def point(self, field: str, target: int) -> None:
         """Let an offset field lead to `target`, a position placed later in the buffer."""
         at = self._place[field][0]
-        pack_into("<I", self._bytes, at, target - (self.position + at))
+        pack_into("<I", self._bytes, self._at + at, target - (self.position + at))
 
 
 class FewTables:
@@ -350,9 +370,9 @@ def table_layout(
 
 
 class _RowLayout(NamedTuple):
-    """A table as bytes: its size, its vtable, and where each field is and how long."""
+    """A table as bytes: empty, its vtable, and where each field is and how long."""
 
-    size: int
+    blank: bytes
     vtable: bytes
     place: dict[str, tuple[int, int]]
 
@@ -362,7 +382,7 @@ def _row_layout(spec: TableSpec, names: tuple[str, ...]) -> _RowLayout:
     layout, vtable = table_layout(spec, names)
     assert layout.fields is not None
     place = {name: (layout.fields[name][1], spec.fields[name].size) for name in names}
-    return _RowLayout(layout.itemsize, vtable.tobytes(), place)
+    return _RowLayout(bytes(layout.itemsize), vtable.tobytes(), place)
 
 
 def _record_format(field: Field) -> str:

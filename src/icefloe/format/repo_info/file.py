@@ -35,7 +35,7 @@ from icefloe.format.repo_info.updates import (
     RepoStatus,
     Update,
     UpdateKind,
-    UpdateTable,
+    UpdateLog,
     add_status,
     add_updates,
     decode_status,
@@ -207,7 +207,7 @@ def encode_repo_info(info: RepoInfo, *, level: int = 3) -> bytes:
     root.point("status", add_status(writer, info.status))
     items = encode_metadata(info.metadata, SPEC_VERSION)
     root.point("metadata", write_item_vector(writer, items))
-    root.point("latest_updates", add_updates(writer, UpdateTable.from_updates(info.latest_updates)))
+    root.point("latest_updates", add_updates(writer, UpdateLog.of(info.latest_updates)))
     if info.repo_before_updates is not None:
         root.point("repo_before_updates", writer.text(info.repo_before_updates))
     for name, data in (("config", info.config), ("extra", info.extra)):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from enum import IntEnum
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -92,7 +93,8 @@ class Update:
 _IDS = ("previous_snap_id", "new_snap_id")
 _NUMBERS = {"from_version": 0, "id": 0, "to_version": 1, "new_value": 1, "is_set": 2}
 _FLAGS = ("new_value", "is_set")
-_KNOWN = list(UPDATE_TYPES)
+_KNOWN = sorted(UPDATE_TYPES)  # without a gap
+_NEVER = 2**64
 _FIELDS = {number: (UpdateKind(number), tuple(UPDATE_TYPES[number].fields)) for number in _KNOWN}
 
 
@@ -120,8 +122,6 @@ class UpdateTable(Sequence[Update]):
     numbers: NDArray[np.uint16]
     status: Mapping[int, RepoStatus]
     """By row; changes of status are rare."""
-    _encoded: list[_Encoded] = field(default_factory=list, repr=False)
-    """All entries but the first, once they are needed: the next commit writes them again."""
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -158,9 +158,9 @@ class UpdateTable(Sequence[Update]):
 
     __hash__ = None  # type: ignore[assignment]
 
-    def unknown(self) -> Ints:
-        """Rows of kinds that only a newer version knows. Their values cannot be written again."""
-        return np.flatnonzero(~np.isin(self.kind, _KNOWN))
+    def is_unknown(self) -> NDArray[np.bool_]:
+        """Which rows are of a kind that only a newer version knows."""
+        return (self.kind < _KNOWN[0]) | (self.kind > _KNOWN[-1])
 
     def _entry(self, row: int) -> Update:
         kind = int(self.kind[row])
@@ -203,41 +203,100 @@ class UpdateTable(Sequence[Update]):
             {at: row["status"] for at, row in enumerate(values) if "status" in row},
         )
 
-    def with_first(self, entry: Update, backup_path: str, count: int) -> UpdateTable:
+
+class UpdateLog(Sequence[Update]):
+    """An operations log that grows: entries that were added, before some rows of a table.
+
+    Commits add one entry after the other. They stay values until the log is read again.
+    """
+
+    __slots__ = ("_added", "_older", "_read", "_rows", "newest_collection_at", "oldest_at")
+
+    def __init__(self, read: UpdateTable) -> None:
+        self._added: tuple[Update, ...] = ()
+        self._read, self._rows = read, range(len(read))
+        self._older: _Encoded | None = None
+        is_collection = read.kind == UpdateKind.GC_RAN
+        self.oldest_at = int(read.updated_at.min()) if len(read) else _NEVER
+        """When the log begins. A later time after entries were dropped, but never an earlier."""
+        self.newest_collection_at = int(read.updated_at[is_collection].max(initial=0))
+        """The time of the newest garbage collection, also of one that the log has dropped."""
+
+    @classmethod
+    def of(cls, updates: Iterable[Update]) -> UpdateLog:
+        """These entries as a log."""
+        return updates if isinstance(updates, UpdateLog) else cls(UpdateTable.from_updates(updates))
+
+    def __len__(self) -> int:
+        return len(self._added) + len(self._rows)
+
+    def __getitem__(self, row: Any) -> Any:
+        if isinstance(row, slice):
+            return [self[at] for at in range(*row.indices(len(self)))]
+        row = range(len(self))[row]
+        num_added = len(self._added)
+        return self._added[row] if row < num_added else self._read[self._rows[row - num_added]]
+
+    def __iter__(self) -> Iterator[Update]:
+        return chain(self._added, islice(self._read, self._rows.start, self._rows.stop))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def has_backup(self, row: int) -> bool:
+        """Whether an entry names the file in which it is the newest."""
+        num_added = len(self._added)
+        if row < num_added:
+            return self._added[row].backup_path is not None
+        absent = self._read.backup_path.absent
+        return absent is None or not absent[self._rows[row - num_added]]
+
+    def first_unknown(self) -> int | None:
+        """The first entry of a kind that only a newer version knows and can write again."""
+        unknown = np.flatnonzero(self._read.is_unknown()[self._rows.start : self._rows.stop])
+        return len(self._added) + int(unknown[0]) if len(unknown) else None
+
+    def with_first(self, entry: Update, backup_path: str, count: int) -> UpdateLog:
         """A new first entry before `count` old ones; the former first learns its backup."""
-        table = self._with_first(entry, backup_path, count)
-        if self._encoded and count:
-            data, position, num_unused = self._encoded[0]
+        log = UpdateLog.__new__(UpdateLog)
+        log._read, log._rows, log._older = self._read, self._rows, None
+        added = self._added
+        if not added and log._rows:
+            added, log._rows = (self._read[self._rows[0]],), self._rows[1:]
+        if count:
+            former = added[0]
+            named = Update(former.kind, former.updated_at, former.values, backup_path)
+            added = (named, *added[1:])
+        num_read = max(0, count - len(added))
+        log._added, log._rows = (entry, *added[:count]), log._rows[:num_read]
+        log.oldest_at = min(self.oldest_at, entry.updated_at)
+        if count < len(self):
+            log.oldest_at = log[-1].updated_at
+        is_collection = entry.kind == UpdateKind.GC_RAN
+        log.newest_collection_at = entry.updated_at if is_collection else self.newest_collection_at
+        if self._older is not None and count:
+            data, position, num_unused = self._older
             num_unused += len(self) - count
             if num_unused <= count // 4:
-                former = flat_write.FlatWriter(has_head=False)
-                at = _add_entry(former, table[1])
-                before = b"".join(contiguous(former.segments()))
+                writer = flat_write.FlatWriter(has_head=False)
+                at = _add_entry(writer, log._added[1])
+                before = b"".join(contiguous(writer.segments()))
                 position = np.concatenate(([at], len(before) + position[: count - 1]))
-                table._encoded.append(_Encoded(before + data, position, num_unused))
-        return table
+                log._older = _Encoded(before + data, position, num_unused)
+        return log
 
     def older(self) -> _Encoded:
         """All entries but the first, encoded."""
-        if not self._encoded:
+        if self._older is None:
             writer = flat_write.FlatWriter(has_head=False)
-            position = _add_entries(writer, self, 1)
-            self._encoded.append(_Encoded(b"".join(contiguous(writer.segments())), position, 0))
-        return self._encoded[0]
-
-    def _with_first(self, entry: Update, backup_path: str, count: int) -> UpdateTable:
-        single = UpdateTable.from_updates([entry])
-        first_two = BlobColumn.from_values([None, backup_path], is_text=True)
-        backups = [first_two[: 1 + min(count, 1)], self.backup_path[1 : max(count, 1)]]
-        return UpdateTable(
-            np.concatenate([single.kind, self.kind[:count]]),
-            np.concatenate([single.updated_at, self.updated_at[:count]]),
-            BlobColumn.concat(backups),
-            BlobColumn.concat([single.text, self.text[:count]]),
-            np.concatenate([single.ids, self.ids[:count]]),
-            np.concatenate([single.numbers, self.numbers[:count]]),
-            {**single.status, **{row + 1: s for row, s in self.status.items() if row < count}},
-        )
+            added = [_add_entry(writer, entry) for entry in self._added[1:]]
+            first = self._rows.start if self._added else min(1, len(self._rows))
+            read = _add_entries(writer, self._read, first, self._rows.stop)
+            position = np.concatenate((np.array(added, np.int64), read))
+            self._older = _Encoded(b"".join(contiguous(writer.segments())), position, 0)
+        return self._older
 
 
 # -- reading
@@ -298,7 +357,7 @@ def add_status(writer: FlatWriter, status: RepoStatus) -> int:
     return table.position
 
 
-def add_updates(writer: FlatWriter, updates: UpdateTable) -> int:
+def add_updates(writer: FlatWriter, updates: UpdateLog) -> int:
     """Place the operations log; returns the position of its vector."""
     vector = writer.offsets(len(updates))
     first = [_add_entry(writer, entry) for entry in updates[:1]]
@@ -339,15 +398,15 @@ def _add_entry(writer: FlatWriter, entry: Update) -> int:
     return table.position
 
 
-def _add_entries(writer: FlatWriter, updates: UpdateTable, start: int) -> Ints:
-    """Place the entries from `start` on; returns their positions."""
-    count = len(updates) - start
+def _add_entries(writer: FlatWriter, updates: UpdateTable, start: int, stop: int) -> Ints:
+    """Place the entries from `start` to `stop`; returns their positions."""
+    count = stop - start
     required = dict.fromkeys(("update_type_type", "update_type", "updated_at"))
-    backups, kinds = updates.backup_path[start:], updates.kind[start:]
+    backups, kinds = updates.backup_path[start:stop], updates.kind[start:stop]
     has_backup = backups.is_valid()
     tables = writer.tables(UPDATE, count, {**required, "backup_path": has_backup})
     tables.set("update_type_type", kinds)
-    tables.set("updated_at", updates.updated_at[start:])
+    tables.set("updated_at", updates.updated_at[start:stop])
     tables.point("backup_path", writer.blobs(backups))
     target = np.zeros(count, np.int64)
     for tag in np.unique(kinds).tolist():

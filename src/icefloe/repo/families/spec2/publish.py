@@ -10,7 +10,7 @@ from icefloe.format.repo_info.file import (
     UpdateKind,
 )
 from icefloe.format.repo_info.snapshots import SnapshotInfo
-from icefloe.format.repo_info.updates import UpdateTable
+from icefloe.format.repo_info.updates import UpdateLog
 from icefloe.format.snapshot.file import Snapshot
 from icefloe.ids import SnapshotId
 from icefloe.repo.families.spec2.checks import require_branch
@@ -107,11 +107,9 @@ def may_have_collected(info: RepoInfo, since: int) -> bool:
 
     True also when the log in the object does not reach back that far.
     """
-    log = UpdateTable.from_updates(info.latest_updates)
-    is_later = log.updated_at > since
-    if bool(is_later.all()) and info.repo_before_updates is not None:
-        return True
-    return bool((log.kind[is_later] == UpdateKind.GC_RAN).any())
+    log = UpdateLog.of(info.latest_updates)
+    is_cut = log.oldest_at > since and info.repo_before_updates is not None
+    return is_cut or log.newest_collection_at > since
 
 
 async def _update(
