@@ -16,7 +16,7 @@ import inspect
 from dataclasses import MISSING
 from typing import TYPE_CHECKING, Any, TypeVar
 
-__all__ = ["filled", "record"]
+__all__ = ["changed", "filled", "record"]
 
 Made = TypeVar("Made")
 
@@ -48,6 +48,11 @@ def filled(cls: type[Made], values: dict[str, Any]) -> Made:
     made = cls.__new__(cls)
     made.__dict__.update(values)
     return made
+
+
+def changed(original: Made, **values: Any) -> Made:
+    """`dataclasses.replace` for frozen records. The names are not checked: a tenth of the time."""
+    return filled(type(original), original.__dict__ | values)
 
 
 def _fields(cls: Any) -> tuple[dataclasses.Field[Any], ...]:

@@ -7,7 +7,7 @@ them, and `build_snapshot` makes the snapshot. This module makes no requests.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -18,11 +18,13 @@ from icefloe.changes.prepared import NewManifest
 from icefloe.changes.split_sizes import SplitSizes
 from icefloe.changes.splits import SplitRewrite, SplitsPlan, merge_split, plan_array
 from icefloe.errors import ErrorKind, InternalError
+from icefloe.format.columns.blobs import Bytes
 from icefloe.format.manifest.chunk_refs import ChunkRefs
 from icefloe.format.manifest.file import ArrayManifest, Manifest
 from icefloe.format.snapshot.file import ManifestFileInfo, ManifestFiles, Snapshot
 from icefloe.format.snapshot.nodes import ArrayData, ManifestRef, Node, NodeTable
 from icefloe.ids import ManifestId, NodeId, SnapshotId
+from icefloe.records import changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +53,16 @@ def plan_commit(
     base: Snapshot, changes: ChangeSet, split_sizes: SplitSizes, *, rewrite_all: bool = False
 ) -> CommitPlan:
     """Decide which manifests a commit has to read and write."""
-    changed = list(base.nodes) if rewrite_all else list(changes.touched(base.nodes))
+    touched = list(base.nodes) if rewrite_all else list(changes.touched(base.nodes))
     files = changes.manifest_files(base.manifest_files)
     arrays = {}
-    for node in changed:
+    for node in touched:
         if node.array is None:
             continue
         edits, ahead = changes.chunks.get(node.id), changes.prepared.get(node.id)
-        listed = files.refs_in([ref.id for ref in node.array.manifests])
+        listed = num_refs_in(files, node.array)
         cells = prod(dimension.num_chunks for dimension in node.array.shape)
-        num_refs = min(listed + (edits.most_set if edits else 0), cells)
+        num_refs = min(sum(listed) + (edits.most_set if edits else 0), cells)
         sizes = split_sizes(node.path, node.array, num_refs)
         arrays[node.id] = plan_array(
             node.array,
@@ -68,13 +70,13 @@ def plan_commit(
             sizes.sizes,
             rewrite_all=rewrite_all,
             limit=sizes.limit,
-            num_refs=num_refs_in(files, node.array) if sizes.limit else (),
+            num_refs=listed,
             new=() if ahead is None else {info.id for info in ahead.files},
         )
     gone = [*changes.deleted, *changes.moves.origins()]
-    touched = {node.path for node in changed}
-    moved = [node for node in changes.moves.moved(base.nodes) if node.path not in touched]
-    return CommitPlan(base.nodes, files, gone, moved, changed, arrays)
+    paths = {node.path for node in touched}
+    moved = [node for node in changes.moves.moved(base.nodes) if node.path not in paths]
+    return CommitPlan(base.nodes, files, gone, moved, touched, arrays)
 
 
 def num_refs_in(files: ManifestFiles, array: ArrayData) -> list[int]:
@@ -126,11 +128,10 @@ def build_snapshot(
         made.extend(new)
         refs = [*plan.arrays[node.id].kept, *(manifest.ref for manifest in new)]
         refs.sort(key=lambda ref: ref.extents)
-        nodes.append(replace(node, array=replace(node.array, manifests=tuple(refs))))
+        nodes.append(changed(node, array=changed(node.array, manifests=tuple(refs))))
     replaced = plan.base.rows_of([*plan.gone, *(node.path for node in nodes)])
     table = plan.base.replace(replaced, nodes)
-    files = plan.files.used_by(table.manifest_id).with_infos([new.info for new in made])
-    _check_listed(files, table)
+    files = _listed_files(plan.files, table.manifest_id, [new.info for new in made])
     return Snapshot(
         snapshot_id,
         table,
@@ -142,11 +143,17 @@ def build_snapshot(
     )
 
 
-def _check_listed(files: ManifestFiles, nodes: NodeTable) -> None:
-    """Check that the snapshot lists exactly the manifests that its nodes refer to."""
-    used = np.unique(np.ascontiguousarray(nodes.manifest_id).view("S12").reshape(-1))
-    if not np.array_equal(used, np.ascontiguousarray(files.id).view("S12").reshape(-1)):
+def _listed_files(
+    old: ManifestFiles, manifest_id: Bytes, new: Sequence[ManifestFileInfo]
+) -> ManifestFiles:
+    """Exactly the manifest files that nodes refer to: old ones and all of the new ones."""
+    used = np.unique(np.ascontiguousarray(manifest_id).view("S12").reshape(-1))
+    ids = used.view(np.uint8).reshape(-1, ManifestId.size)
+    rows = old.rows_of(ids)
+    files = old.take(rows[rows >= 0]).with_infos(new)
+    if not np.array_equal(files.id, ids):
         raise InternalError(
             f"a snapshot lists {len(files)} manifests and its nodes use {len(used)} others",
             ErrorKind.INCONSISTENT_MANIFESTS,
         )
+    return files

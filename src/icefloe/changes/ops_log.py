@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from icefloe.format.repo_info.file import RepoInfo
 from icefloe.format.repo_info.updates import Update, UpdateKind, UpdateLog
+from icefloe.records import changed
 
 
 def with_entry(
@@ -34,8 +34,8 @@ def with_entry(
         before = next(at for at in range(unknown, -1, -1) if not at or older.has_backup(at))
         cut = before if cut is None else min(cut, before)
     if cut is None:
-        return replace(info, latest_updates=older.with_first(entry, backup, len(older)))
+        return changed(info, latest_updates=older.with_first(entry, backup, len(older)))
     name = older[cut].backup_path if cut else backup
-    return replace(
+    return changed(
         info, latest_updates=older.with_first(entry, backup, cut), repo_before_updates=name
     )

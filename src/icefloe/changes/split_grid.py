@@ -120,13 +120,17 @@ class Splits:
         sides = zip(box, self.sizes, strict=True)
         return prod(-(-stop // size) - start // size for (start, stop), size in sides)
 
-    def runs(self, index: Index) -> Runs:
-        """The splits of the rows of `index`, run by run. Rows outside the grid are left out."""
-        inside: Rows = _ALL
+    def inside(self, index: Index) -> Rows:
+        """The rows of `index` that are inside the grid."""
         box = bounding_box(index) if len(index) else ()
         if any(stop > count for (_, stop), count in zip(box, self.grid, strict=False)):
-            inside = np.flatnonzero((index < np.array(self.grid, np.uint64)).all(axis=1))
-            index = index[inside]
+            return np.flatnonzero((index < np.array(self.grid, np.uint64)).all(axis=1))
+        return _ALL
+
+    def runs(self, index: Index) -> Runs:
+        """The splits of the rows of `index`, run by run. Rows outside the grid are left out."""
+        inside = self.inside(index)
+        index = index[inside]
         number = np.zeros(len(index), self._dtype)
         for axis in self._cut_axes:
             place = index[:, axis] // np.uint32(self.sizes[axis])

@@ -73,8 +73,10 @@ def plan_array(
     if 0 in grid:
         return SplitsPlan([], [])  # no chunk can exist
     splits = Splits(grid, split_sizes)
+    if splits.count == 1:
+        return _plan_whole(splits, layers, array.manifests, rewrite_all)
     edits = _Edits(splits, layers)
-    if limit and splits.count > 1:
+    if limit:
         old = _Old(array.manifests, num_refs, new, rewrite_all)
         return _plan_shared(splits, edits, old, limit, within)
     return _plan_each(splits, edits, array.manifests, rewrite_all)
@@ -158,6 +160,28 @@ class _Old(NamedTuple):
     num_refs: Sequence[int]
     new: Container[ManifestId]
     rewrite_all: bool
+
+
+def _plan_whole(
+    splits: Splits, layers: Sequence[Layer], manifests: Sequence[ManifestRef], rewrite_all: bool
+) -> SplitsPlan:
+    """One manifest for the whole grid. Old manifests are kept if nothing changed."""
+    rewrite = SplitRewrite(splits.box(0))
+    for refs, deleted in layers:
+        if deleted is not None and len(gone := deleted[splits.inside(deleted)]):
+            rewrite.edits.append((ChunkRefs.empty(deleted.shape[1]), _ALL, gone))
+        rows = splits.inside(refs.index)
+        if _count(rows, len(refs)):
+            rewrite.edits.append((refs, rows, np.empty((0, refs.ndim), np.uint32)))
+    is_kept = not rewrite.edits and not rewrite_all
+    for ref in manifests:
+        sides = list(zip(ref.extents, splits.grid, strict=True))
+        if all(start < min(stop, count) for (start, stop), count in sides):
+            rewrite.sources.append(ref)
+            is_kept = is_kept and all(stop <= count for (_, stop), count in sides)
+    if is_kept:
+        return SplitsPlan(rewrite.sources, [])
+    return SplitsPlan([], [rewrite] if rewrite.edits or rewrite.sources else [])
 
 
 def _plan_each(

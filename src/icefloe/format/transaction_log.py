@@ -191,8 +191,8 @@ def encode_transaction_log(log: TransactionLog, *, spec_version: int = 2, level:
     root = writer.table(TRANSACTION_LOG, fields)
     root.set("id", log.id)
     for name in NODE_LISTS:
-        raw = np.frombuffer(b"".join(sorted(getattr(log, name))), "V8")
-        root.point(name, writer.vector(raw))
+        ids = sorted(getattr(log, name))
+        root.point(name, writer.structs(b"".join(ids), len(ids)))
     chunks: dict[NodeId, Index | PackedIndex] = {**log.updated_chunks, **log.packed_chunks}
     root.point("updated_chunks", _add_chunks(writer, chunks))
     if log.moved_nodes is not None:
@@ -234,6 +234,8 @@ def _add_chunks(writer: FlatWriter, chunks: Mapping[NodeId, Index | PackedIndex]
 def _add_coordinates(writer: FlatWriter, index: Index | PackedIndex) -> int:
     """A vector of ChunkIndices tables, each with its coordinates right behind it."""
     count, ndim = index.shape
+    if count < _BLOCK:
+        return _add_few_coordinates(writer, next(_slices(index), np.empty((0, ndim), np.uint32)))
     layout, vtable = table_layout(CHUNK_INDICES, ("coords",), index_tail(ndim))
     # Every so many tables have a vtable of their own: what leads there then repeats from block
     # to block, which the compressor likes.
@@ -279,11 +281,17 @@ def _add_coordinates(writer: FlatWriter, index: Index | PackedIndex) -> int:
     return start
 
 
+def _add_few_coordinates(writer: FlatWriter, index: Index) -> int:
+    vector = writer.offsets(len(index))
+    tables = writer.tables(CHUNK_INDICES, len(index), {"coords": None})
+    vector.point(tables.position)
+    counts = np.full(len(index), index.shape[1])
+    tables.point("coords", writer.vectors(index.reshape(-1), counts))
+    return vector.position
+
+
 def _add_produced(writer: FlatWriter, segment: Produced, expected: int) -> None:
-    if segment.nbytes <= _SMALL:
-        position = writer.add(bytes(segment))
-    else:
-        position = writer.add(segment)
+    position = writer.add(bytes(segment) if segment.nbytes <= _SMALL else segment)
     assert position == expected
 
 

@@ -77,7 +77,7 @@ def find_id(ids: Bytes, key: bytes) -> int:
     if not len(ids):
         return -1
     keys = np.ascontiguousarray(ids).view(f"S{ids.shape[1]}").reshape(-1)
-    row = int(np.searchsorted(keys, np.bytes_(key)))
+    row = int(keys.searchsorted(key))
     return row if row < len(ids) and ids[row].tobytes() == key else -1
 
 

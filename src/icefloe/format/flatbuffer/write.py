@@ -144,8 +144,11 @@ class FlatWriter:
 
     def vector(self, items: NDArray[Any], align: int = 4) -> int:
         """Place one vector of scalars or structs."""
-        data = items.tobytes()
-        whole = len(items).to_bytes(4, "little") + data + bytes(-len(data) % 4)
+        return self.structs(items.tobytes(), len(items), align)
+
+    def structs(self, data: bytes, count: int, align: int = 4) -> int:
+        """Place one vector whose items are bytes already."""
+        whole = count.to_bytes(4, "little") + data + bytes(-len(data) % 4)
         return self.add(whole, align=max(align, 4), shift=4)
 
     def vectors(self, items: NDArray[Any], counts: Ints, align: int = 4) -> Ints:

@@ -7,7 +7,7 @@ Rows ascend by chunk index. Columns that no row needs are None.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -43,7 +43,7 @@ from icefloe.format.manifest.coded import Coded
 from icefloe.format.manifest.locations import Locations
 from icefloe.ids import ChunkId
 from icefloe.on_demand import on_demand
-from icefloe.records import record
+from icefloe.records import changed, record
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -115,13 +115,13 @@ location='s3://b/f', etag=None, last_modified=None, inline=None)
         refs = _plain(cls, index, ChunkKind.NATIVE, offset, length)
         ids = np.ascontiguousarray(chunk_id, np.uint8)
         check_length("chunk ids", ids.size, len(refs) * ChunkId.size)
-        return replace(refs, chunk_id=ids.reshape(len(refs), ChunkId.size))._sorted()
+        return changed(refs, chunk_id=ids.reshape(len(refs), ChunkId.size))._sorted()
 
     @classmethod
     def keyed(cls, index: Any, key: Any, offset: Any, length: Any) -> ChunkRefs:
         """Native chunks in objects that are not named by an id; keys as a list or Arrow array."""
         refs = _plain(cls, index, ChunkKind.NATIVE, offset, length)
-        return replace(refs, location=coded_column("keys", key, len(refs)))._sorted()
+        return changed(refs, location=coded_column("keys", key, len(refs)))._sorted()
 
     @classmethod
     def virtual(
@@ -142,7 +142,7 @@ location='s3://b/f', etag=None, last_modified=None, inline=None)
             seconds = whole_numbers("last_modified", last_modified, np.uint32)
             check_length("last_modified", len(seconds), len(refs))
             changes["last_modified"] = seconds
-        return replace(refs, **changes)._checked()._sorted()
+        return changed(refs, **changes)._checked()._sorted()
 
     @classmethod
     def inline_chunks(cls, index: Any, data: Any) -> ChunkRefs:
@@ -156,7 +156,7 @@ location='s3://b/f', etag=None, last_modified=None, inline=None)
         check_length("inline chunks", len(column), len(index))
         length = column.length
         refs = _plain(cls, index, ChunkKind.INLINE, np.zeros(len(column), np.uint64), length)
-        return replace(refs, inline=column)._sorted()
+        return changed(refs, inline=column)._sorted()
 
     # -- looking
 
@@ -235,7 +235,7 @@ location='s3://b/f', etag=None, last_modified=None, inline=None)
 
     def relabelled(self, index: Index) -> ChunkRefs:
         """The same references under other indices; of equal ones the last counts."""
-        return replace(self, index=index, _lookup=[])._sorted()
+        return changed(self, index=index, _lookup=[])._sorted()
 
     def merge(self, edits: ChunkRefs, deleted: Index | None = None) -> ChunkRefs:
         """This table with `edits` laid over it and the `deleted` indices gone.
@@ -331,7 +331,9 @@ location='s3://b/f', etag=None, last_modified=None, inline=None)
         columns = (self.index, self.kind, self.offset, self.length, self.chunk_id)
         is_slice = any(column is not None and column.base is not None for column in columns)
         refs = self.take(np.ones(len(self), np.bool_)) if is_slice else self
-        return replace(
+        if refs.location is None and refs.etag is None:
+            return refs
+        return changed(
             refs,
             location=None if refs.location is None else refs.location.compact(),
             etag=None if refs.etag is None else refs.etag.compact(),

@@ -159,35 +159,38 @@ class SnapshotTable(Mapping[SnapshotId, SnapshotInfo]):
 
     def with_snapshot(self, info: SnapshotInfo) -> SnapshotTable:
         """A table with one more snapshot, whose parent must be listed already."""
-        if info.id in self:
+        if not len(self):
+            return SnapshotTable.from_infos([replace(info, parent_id=None)])
+        keys = np.ascontiguousarray(self.id).view("S12").reshape(-1)
+        at = int(keys.searchsorted(info.id))
+        if at < len(self) and self.id[at].tobytes() == info.id:
             raise FormatError(
                 f"snapshot {info.id} is listed already", ErrorKind.DUPLICATE_SNAPSHOT_ID
             )
-        if not len(self):
-            return SnapshotTable.from_infos([replace(info, parent_id=None)])
         parent = -1 if info.parent_id is None else self.find(info.parent_id)
         if info.parent_id is not None and parent < 0:
             raise FormatError(
                 f"snapshot {info.id} has a parent that is not listed: {info.parent_id}",
                 ErrorKind.SERIALIZATION,
             )
-        keys = np.ascontiguousarray(self.id).view("S12").reshape(-1)
-        at = int(np.searchsorted(keys, np.bytes_(info.id)))
         parents = _insert(self.parent, at, parent)
         parents[parents >= at] += 1  # every row from here on has moved back by one
         items = encode_metadata(info.metadata, _METADATA_VERSION)
         pruned = info.pruned_ancestor_tx_logs
-        at_item, at_pruned = int(self.num_metadata[:at].sum()), int(self.num_pruned[:at].sum())
+        at_item = int(self.num_metadata[:at].sum()) if items else 0
+        at_pruned = int(self.num_pruned[:at].sum()) if pruned else 0
         return SnapshotTable(
             np.concatenate((self.id[:at], _ids([info.id]), self.id[at:])),
             parents,
             _insert(self.flushed_at, at, info.flushed_at),
-            _insert_blobs(self.message, at, [info.message]),
+            self.message.insert(at, [info.message]),
             _insert(self.num_metadata, at, len(items)),
-            _insert_blobs(self.metadata_name, at_item, [*items]),
-            _insert_blobs(self.metadata_value, at_item, [*items.values()]),
+            self.metadata_name.insert(at_item, [*items]),
+            self.metadata_value.insert(at_item, [*items.values()]),
             _insert(self.num_pruned, at, len(pruned)),
-            np.concatenate((self.pruned_id[:at_pruned], _ids(pruned), self.pruned_id[at_pruned:])),
+            np.concatenate((self.pruned_id[:at_pruned], _ids(pruned), self.pruned_id[at_pruned:]))
+            if pruned
+            else self.pruned_id,
         )
 
     def take(self, rows: Ints) -> SnapshotTable:
@@ -330,10 +333,3 @@ def _ids(ids: Iterable[bytes]) -> Bytes:
 
 def _insert(column: NDArray[Any], at: int, value: int) -> NDArray[Any]:
     return np.concatenate((column[:at], np.array([value], column.dtype), column[at:]))
-
-
-def _insert_blobs(column: BlobColumn, at: int, values: list[Any]) -> BlobColumn:
-    if not values:
-        return column
-    added = BlobColumn.from_values(values, is_text=column.is_text)
-    return BlobColumn.concat([column[:at], added, column[at:]])

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, FormatError
 from icefloe.format.columns.blob_column import BlobColumn
-from icefloe.format.columns.blobs import Bytes, Ints, find_id
+from icefloe.format.columns.blobs import Bytes, Ints, byte_rows, find_id
 from icefloe.format.envelope import FileType, decode_envelope
 from icefloe.format.flatbuffer.read import FlatBuffer, Rows, Table
 from icefloe.format.flatbuffer.schema import (
@@ -73,16 +73,19 @@ class ManifestFiles(Mapping[ManifestId, ManifestFileInfo]):
         extra = None if self.extra is None else self.extra.take(rows)
         return ManifestFiles(self.id[rows], self.size_bytes[rows], self.num_chunk_refs[rows], extra)
 
-    def used_by(self, manifest_id: Bytes) -> ManifestFiles:
-        """The files that are among these ids."""
-        keys = np.ascontiguousarray(self.id).view("S12").reshape(-1)
-        used = np.unique(np.ascontiguousarray(manifest_id).view("S12").reshape(-1))
-        return self.take(np.flatnonzero(np.isin(keys, used)))
+    def rows_of(self, ids: Bytes) -> Ints:
+        """The row of each of these ids, -1 where it is not listed."""
+        if not len(self):
+            return np.full(len(ids), -1, np.int64)
+        keys, wanted = _keys(self.id), _keys(ids)
+        rows = keys.searchsorted(wanted)
+        rows[rows == len(keys)] = 0
+        rows[keys[rows] != wanted] = -1
+        return rows
 
     def not_in(self, others: ManifestFiles) -> list[ManifestId]:
         """The files that `others` does not list."""
-        mine, theirs = (np.ascontiguousarray(t.id).view("S12").reshape(-1) for t in (self, others))
-        return [ManifestId(row.tobytes()) for row in self.id[~np.isin(mine, theirs)]]
+        return [ManifestId(row) for row in byte_rows(self.id[others.rows_of(self.id) < 0])]
 
     def refs_in(self, wanted: Sequence[ManifestId]) -> int:
         """How many references these manifests hold together, those of other arrays included."""
@@ -91,11 +94,13 @@ class ManifestFiles(Mapping[ManifestId, ManifestFileInfo]):
 
     def num_refs(self, ids: Bytes) -> NDArray[np.uint32]:
         """How many references each of these manifests holds; 0 for one that is not listed."""
-        if not len(ids) or not len(self):
-            return np.zeros(len(ids), np.uint32)
-        keys, wanted = (np.ascontiguousarray(t).view("S12").reshape(-1) for t in (self.id, ids))
-        rows = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-        return np.where(keys[rows] == wanted, self.num_chunk_refs[rows], np.uint32(0))
+        rows = self.rows_of(ids)
+        is_listed = rows >= 0
+        if is_listed.all():
+            return self.num_chunk_refs[rows]
+        counts = np.zeros(len(ids), np.uint32)
+        counts[is_listed] = self.num_chunk_refs[rows[is_listed]]
+        return counts
 
     def with_infos(self, infos: Sequence[ManifestFileInfo]) -> ManifestFiles:
         """These files and some new ones, sorted by id."""
@@ -129,6 +134,11 @@ class ManifestFiles(Mapping[ManifestId, ManifestFileInfo]):
             np.array([info.num_chunk_refs for info in ordered], np.uint32),
             BlobColumn.from_values(extra) if any(e is not None for e in extra) else None,
         )
+
+
+def _keys(ids: Bytes) -> NDArray[np.bytes_]:
+    """Ids in a form that sorts and compares as a whole."""
+    return np.ascontiguousarray(ids).view("S12").reshape(-1)
 
 
 @record(frozen=True, eq=False)
@@ -199,7 +209,7 @@ def _decode_manifest_files(root: Table) -> ManifestFiles:
         files = ManifestFiles(
             rows.struct("id"), rows.scalar("size_bytes"), rows.scalar("num_chunk_refs"), extra
         )
-    keys = np.ascontiguousarray(files.id).view("S12").reshape(-1)
+    keys = _keys(files.id)
     if not bool((keys[1:] > keys[:-1]).all()):
         order = np.argsort(keys, kind="stable")
         if bool((keys[order][1:] == keys[order][:-1]).any()):

@@ -88,6 +88,8 @@ class NodeTable(Sequence[Node]):
     # (from, to), as many rows a manifest as its array has dimensions
     extents: NDArray[np.uint32]
     _starts: list[dict[str, list[int]]] = field(default_factory=list, repr=False)
+    _few: list[Node] = field(default_factory=list, repr=False)
+    """All nodes, if the table was made of few."""
 
     def __len__(self) -> int:
         return len(self.path)
@@ -119,6 +121,8 @@ class NodeTable(Sequence[Node]):
 
     def node(self, row: int) -> Node:
         """One row as a value."""
+        if self._few:
+            return self._few[row]
         array = self._array(self._start("array", row)) if self.is_array[row] else None
         extra = None if self.extra is None else self.extra[row]
         user_data = self.user_data[row]
@@ -192,17 +196,19 @@ class NodeTable(Sequence[Node]):
 
     def replace(self, without: Ints, nodes: Sequence[Node]) -> NodeTable:
         """The table without some rows and with other nodes, in order. Only those cost Python."""
+        if len(self) <= _FEW:
+            gone = set(without.tolist())
+            kept = [node for row, node in enumerate(self) if row not in gone]
+            return NodeTable.from_nodes([*kept, *nodes])
         stay = np.ones(len(self), np.bool_)
         stay[without] = False
-        if len(self) <= _FEW:
-            return NodeTable.from_nodes([*map(self.node, np.flatnonzero(stay).tolist()), *nodes])
         if not nodes:
             return self if stay.all() else self.take(np.flatnonzero(stay))
         added = NodeTable.from_nodes(nodes)
         if not stay.any():
             return added
-        kept = self if stay.all() else self.take(np.flatnonzero(stay))
-        both = kept._followed_by(added)
+        staying = self if stay.all() else self.take(np.flatnonzero(stay))
+        both = staying._followed_by(added)
         order = sorted(range(len(both)), key=both.path.__getitem__)
         return both.take(np.array(order, np.int64))
 
@@ -287,6 +293,7 @@ class NodeTable(Sequence[Node]):
             BlobColumn.from_values(names, is_text=True),
             _ids([ref.id for ref in manifests], ManifestId.size),
             np.array(extents, np.uint32).reshape(-1, 2),
+            _few=ordered if len(ordered) <= _FEW else [],
         )
 
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from icefloe.errors import ConflictError, ErrorKind, SessionStateError, SnapshotNotFoundError
 from icefloe.format.repo_info.file import (
     RepoInfo,
     UpdateKind,
 )
-from icefloe.format.repo_info.snapshots import SnapshotInfo
+from icefloe.format.repo_info.snapshots import SnapshotInfo, SnapshotTable
 from icefloe.format.repo_info.updates import UpdateLog
 from icefloe.format.snapshot.file import Snapshot
 from icefloe.ids import SnapshotId
+from icefloe.records import changed
 from icefloe.repo.families.spec2.checks import require_branch
 from icefloe.repo.families.spec2.flags import require_flag
 from icefloe.repo.families.spec2.update import Change, Changed, SeenRepo, update_repo
@@ -25,12 +24,10 @@ async def publish(handle: RepoHandle, commit: NewCommit, branch: str, seen: Seen
 
     def change(info: RepoInfo) -> Changed:
         require_tip(info, branch, commit.base)
-        changed = replace(
-            _with_snapshot(info, commit.snapshot, commit.base),
-            branches={**info.branches, branch: commit.snapshot.id},
-        )
+        listed = _with_snapshot(info, commit.snapshot, commit.base)
+        tips = {**info.branches, branch: commit.snapshot.id}
         values = {"branch": branch, "new_snap_id": commit.snapshot.id}
-        return changed, UpdateKind.NEW_COMMIT, values
+        return changed(info, snapshots=listed, branches=tips), UpdateKind.NEW_COMMIT, values
 
     await _update(handle, commit, change, seen if isinstance(seen, SeenRepo) else None)
 
@@ -68,16 +65,14 @@ def _replaced_tip(
     parent_id: SnapshotId | None,
     pruned: tuple[SnapshotId, ...] = (),
 ) -> Changed:
-    changed = replace(
-        _with_snapshot(info, commit.snapshot, parent_id, pruned),
-        branches={**info.branches, branch: commit.snapshot.id},
-    )
+    listed = _with_snapshot(info, commit.snapshot, parent_id, pruned)
+    tips = {**info.branches, branch: commit.snapshot.id}
     values = {
         "branch": branch,
         "previous_snap_id": commit.base,
         "new_snap_id": commit.snapshot.id,
     }
-    return changed, UpdateKind.COMMIT_AMENDED, values
+    return changed(info, snapshots=listed, branches=tips), UpdateKind.COMMIT_AMENDED, values
 
 
 async def publish_detached(handle: RepoHandle, commit: NewCommit) -> None:
@@ -85,8 +80,8 @@ async def publish_detached(handle: RepoHandle, commit: NewCommit) -> None:
 
     def change(info: RepoInfo) -> Changed:
         require_base(info, commit.base)
-        changed = _with_snapshot(info, commit.snapshot, commit.base)
-        return changed, UpdateKind.NEW_DETACHED_SNAPSHOT, {"new_snap_id": commit.snapshot.id}
+        listed = changed(info, snapshots=_with_snapshot(info, commit.snapshot, commit.base))
+        return listed, UpdateKind.NEW_DETACHED_SNAPSHOT, {"new_snap_id": commit.snapshot.id}
 
     await _update(handle, commit, change)
 
@@ -128,10 +123,10 @@ async def _update(
             raise _AlreadyListed
         if commit.moves_nodes:
             require_flag(info, "move_node")
-        changed = change(info)
+        result = change(info)
         if may_have_collected(info, opened_at):
             raise _Collected(info.newest_update_at)
-        return changed
+        return result
 
     while True:
         try:
@@ -178,8 +173,8 @@ def _with_snapshot(
     snapshot: Snapshot,
     parent_id: SnapshotId | None,
     pruned: tuple[SnapshotId, ...] = (),
-) -> RepoInfo:
+) -> SnapshotTable:
     listed = SnapshotInfo(
         snapshot.id, parent_id, snapshot.flushed_at, snapshot.message, snapshot.metadata, pruned
     )
-    return replace(info, snapshots=info.snapshots.with_snapshot(listed))
+    return info.snapshots.with_snapshot(listed)
