@@ -1,31 +1,32 @@
-"""Official icechunk and icefloe side by side, as one table: `python -m benchmarks`."""
+"""Official icechunk and icefloe side by side: `python -m benchmarks`.
+
+Measures, adds what was found to `results.json`, and makes the measured part of the page
+`docs/performance.md` from all that is there. A row that fails is on the page as such, and makes the
+program end with 1.
+"""
 
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import importlib.util
-import json
-import platform
 import sys
 import tempfile
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks import collecting, scale, spark
-from benchmarks.cases import FILE_CASES, Case, ScenarioName
+from benchmarks import growth, plots, spark
+from benchmarks.about import about
+from benchmarks.cases import COLD, WARM, Case, ScenarioName, measured_together
 from benchmarks.data import ROWS_PER_STEP
 from benchmarks.fresh import measure_program
-from benchmarks.fresh_cases import FRESH_CASES
-from benchmarks.measure import WARM_UP_ROWS, Steps, best, measure, memory_method, run_in_process
-from benchmarks.places import S3, announce_endpoint
+from benchmarks.measure import Runs, least, measure, run_in_process
+from benchmarks.page import PAGE, rendered
+from benchmarks.places import announce_endpoint, is_remote
+from benchmarks.results import RESULTS, Results, Row
 from benchmarks.store_cases import STORE_CASES
-from benchmarks.table import Row, render
 from tests.servers import s3_server_process
-
-CASES = [*FILE_CASES, *STORE_CASES, *FRESH_CASES]
 
 NEEDS_OFFICIAL = (
     "The benchmarks compare with official icechunk, which is not installed here. It needs "
@@ -33,132 +34,149 @@ NEEDS_OFFICIAL = (
     "or add it with: pip install 'icechunk>=2'"
 )
 
+LEAST_ROUNDS, ENOUGH_SECONDS = 2, 20.0
+"""Two rounds have both orders. More follow as long as they have not taken so long."""
+
+Measured = dict[ScenarioName, Runs]
+
 
 def main() -> None:
-    """Make the data, check that both sides agree on it, measure, print."""
+    """Measure what is asked for, row by row, and make the page."""
     arguments = _arguments()
+    if arguments.render:
+        render(arguments.results, arguments.page)
+        return
     if importlib.util.find_spec("icechunk") is None:
         sys.exit(NEEDS_OFFICIAL)
-    if arguments.only == "scale":
-        print("\n".join(scale.run(arguments.refs)))
-        return
-    if arguments.only == "collect":
-        print("\n".join(collecting.run(collecting.DEFAULT_OBJECTS, _say)))
-        return
-    if arguments.only == "spark":
-        spark.run(min(arguments.rounds, 2), _say)
-        return
-    cases = [case for case in CASES if case.is_about(arguments.only)]
-    if not cases:
-        names = "\n  ".join(case.name for case in CASES)
-        sys.exit(f"no case has {arguments.only!r} in its name; there are:\n  {names}")
+    jobs = list(_jobs(arguments))
+    if not jobs:
+        names = "\n  ".join([*(case.name for case in STORE_CASES), *spark.PARTS, *growth.SIZES])
+        sys.exit(f"nothing has {arguments.only!r} in its name; there are:\n  {names}")
+    results, failures = Results.load(arguments.results), 0
     with tempfile.TemporaryDirectory(prefix="icefloe-benchmarks-") as name, ExitStack() as stack:
         folder = Path(name)
-        if any(S3 in side.scenario for case in cases for side in case.sides):
-            server = stack.enter_context(s3_server_process())
-            announce_endpoint(folder, server.endpoint_url)
-        measured = run(cases, folder, arguments.rows, arguments.rounds)
-    rows = [Row.of(case, measured) for case in cases]
-    about = {
-        "rows": arguments.rows,
-        "rounds": arguments.rounds,
-        "icechunk": importlib.metadata.version("icechunk"),
-        "icefloe": importlib.metadata.version("icefloe"),
-        "python": platform.python_version(),
-        "machine": platform.platform(),
-        "peak_memory": memory_method(),
-    }
-    print(render(rows, about))
-    found = about | {"cases": [row.as_json() for row in rows]}
+        server = stack.enter_context(s3_server_process())
+        announce_endpoint(folder, server.endpoint_url)
+        for number, job in enumerate(jobs, 1):
+            started = time.monotonic()
+            failed = job(folder, results)
+            failures += failed
+            results.about = about()
+            results.save(arguments.results)
+            took = time.monotonic() - started
+            say(f"{number} of {len(jobs)} done, {took:.0f} s{', FAILED' if failed else ''}")
     if not arguments.only:
-        collected = collecting.run(collecting.DEFAULT_OBJECTS, _say)
-        print("\n".join(["", *collected, ""]))
-        found["collect"] = collected
-        found["spark"] = spark.run(min(arguments.rounds, 2), _say)
-    arguments.json.write_text(json.dumps(found, indent=1) + "\n")
+        results.forget_others()
+        results.save(arguments.results)
+    render(arguments.results, arguments.page)
+    if failures:
+        sys.exit(f"{failures} could not be measured; {arguments.page} says which")
 
 
-def run(cases: list[Case], folder: Path, rows: int, rounds: int) -> dict[ScenarioName, Steps]:
-    """Measure every scenario that the cases need, in rounds, so that both sides share the noise."""
-    scenarios = list(dict.fromkeys(side.scenario for case in cases for side in case.sides))
-    most_rounds = {side.scenario: case.most_rounds for case in cases for side in case.sides}
-    _prepare(scenarios, folder, rows)
-    _say("checking that both sides yield the same")
-    _check(scenarios, folder, rows)
-    measured: dict[ScenarioName, list[Steps]] = {scenario: [] for scenario in scenarios}
+Job = Callable[[Path, Results], bool]
+"""Measures something, puts it into the results; returns whether it failed."""
+
+
+def _jobs(arguments: argparse.Namespace) -> Iterator[Job]:
+    only, rows, rounds = arguments.only, arguments.rows, arguments.rounds
+    cases = [case for case in STORE_CASES if case.is_about(only)]
+    for cluster in measured_together(cases):
+        yield lambda folder, results, cluster=cluster: _measure_cases(  # type: ignore[misc]
+            cluster, folder, rows, rounds, results
+        )
+    for part in spark.PARTS:
+        if spark.is_about(part, only):
+            yield lambda _, results, part=part: spark.measure_part(part, results, say)  # type: ignore[misc]
+    for kind, sizes in growth.SIZES.items():
+        if only in ("", "growth", f"growth of {kind}"):
+            scaled = tuple(max(size * rows // 1_000_000, 2) for size in sizes)
+            yield lambda _, results, kind=kind, scaled=scaled: _measure_growth(  # type: ignore[misc]
+                kind, scaled, results
+            )
+
+
+def _measure_cases(
+    cases: list[Case], folder: Path, rows: int, rounds: int, results: Results
+) -> bool:
+    for case in cases:
+        say(f"  {case.name}")
+    try:
+        measured = run(cases, folder, rows, rounds)
+    except Exception as error:  # noqa: BLE001 - whatever it was, the other rows are measured
+        print(error, file=sys.stderr)
+        reason = str(error).strip().splitlines()[-1]
+        results.update(Row.failure(case, reason) for case in cases)
+        return True
+    results.update(Row.of(case, measured) for case in cases)
+    return False
+
+
+def run(cases: list[Case], folder: Path, rows: int, rounds: int) -> Measured:
+    """Measure the scenarios of cases in rounds, every other one in the opposite order."""
+    scenarios = list(dict.fromkeys(one for case in cases for one in case.scenarios))
+    prepare(scenarios, folder, rows)
+    measured: dict[ScenarioName, list[Runs]] = {scenario: [] for scenario in scenarios}
+    started = time.monotonic()
     for number in range(rounds):
-        for scenario, steps in measured.items():
-            if number >= (most_rounds[scenario] or rounds):
-                continue
-            _say(f"round {number + 1} of {rounds}: {' '.join(scenario)}")
-            if scenario[0] == "fresh":
-                _, task, dataset, side = scenario
-                steps.append(measure_program(folder, rows, task, dataset, side))
-            else:
-                steps.append(measure(folder, rows, scenario))
-    _say("")
-    return {scenario: best(steps) for scenario, steps in measured.items()}
+        if number >= LEAST_ROUNDS and time.monotonic() - started > ENOUGH_SECONDS:
+            break
+        for scenario in scenarios if number % 2 == 0 else reversed(scenarios):
+            measured[scenario].append(_measure_scenario(folder, rows, scenario))
+    return {scenario: least(found) for scenario, found in measured.items()}
 
 
-def _prepare(scenarios: list[ScenarioName], folder: Path, rows: int) -> None:
+def _measure_scenario(folder: Path, rows: int, scenario: ScenarioName) -> Runs:
+    module, function, dataset, side, *_ = scenario
+    if module == "fresh":
+        return measure_program(folder, rows, function, dataset, side)
+    runs = (WARM,) if function == "crowd" else (COLD, WARM)  # a crowd warms itself up
+    return measure(folder, rows, runs, scenario)
+
+
+def prepare(scenarios: list[ScenarioName], folder: Path, rows: int) -> None:
     """Make the repositories that are only read, and copies of them where S3 is to be measured."""
-    _say("making repositories")
     datasets = dict.fromkeys(dataset for _, _, dataset, *_ in scenarios)
-    run_in_process("benchmarks.repositories", str(folder), str(WARM_UP_ROWS), *datasets)
-    _run_each("benchmarks.repositories", folder, rows, datasets)
-    copied = dict.fromkeys(dataset for _, _, dataset, *more in scenarios if S3 in more)
-    if copied:
-        for size in {WARM_UP_ROWS, rows}:
-            run_in_process("benchmarks.s3_copies", str(folder), str(size), *copied)
+    run_in_process("benchmarks.repositories", str(folder), str(rows), *datasets)
+    for kind in dict.fromkeys(kind for *_, kind in scenarios if is_remote(kind)):
+        copied = dict.fromkeys(dataset for _, _, dataset, *_, own in scenarios if own == kind)
+        run_in_process("benchmarks.s3_copies", str(folder), str(rows), kind, *copied)
 
 
-def _check(scenarios: list[ScenarioName], folder: Path, rows: int) -> None:
-    files, stores = dict[str, None](), dict[str, None]()
-    for module, function, dataset, *more in scenarios:
-        if module == "ours":
-            files[f"{function}:{dataset}"] = None
-        elif module == "stores" and "ours" in more:
-            stores[":".join([function, dataset, more[-1]])] = None
-    _run_each("benchmarks.checks", folder, rows, files)
-    _run_each("benchmarks.store_checks", folder, rows, stores)
+def _measure_growth(kind: str, sizes: tuple[int, ...], results: Results) -> bool:
+    try:
+        results.growth[kind] = growth.measure_kind(kind, sizes, LEAST_ROUNDS, say)
+    except Exception as error:  # noqa: BLE001 - whatever it was, the others are measured
+        print(error, file=sys.stderr)
+        return True
+    return False
 
 
-def _run_each(module: str, folder: Path, rows: int, items: Iterable[str]) -> None:
-    """What is not measured may share the machine, two at a time."""
-    with ThreadPoolExecutor(2) as pool:
-        started = [
-            pool.submit(run_in_process, module, str(folder), str(rows), item) for item in items
-        ]
-        for job in started:
-            job.result()
+def render(results: Path, page: Path) -> None:
+    """Make the measured part of the page from the results, and the pictures beside it."""
+    found = Results.load(results)
+    page.write_text(rendered(page.read_text(), found))
+    plots.draw(found, page.parent)
+    say(f"{page.name} shows {len(found.rows)} rows")
 
 
-def _say(what: str) -> None:
-    if sys.stderr.isatty():
-        print(f"\r\033[K{what}", end="", file=sys.stderr, flush=True)
+def say(what: str) -> None:
+    """Tell how far it is, with the time."""
+    print(f"{time.strftime('%H:%M:%S')} {what}", file=sys.stderr, flush=True)
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--rows", type=_rows, default=1_000_000, help="references an array")
-    parser.add_argument("--rounds", type=int, default=3, help="the least of so many is shown")
+    parser.add_argument("--rounds", type=int, default=5, help="so many at most; two at least")
     parser.add_argument(
         "--only",
         default="",
-        metavar="SUBSTRING",
-        help="cases to measure, or a group: files, repositories, fresh processes; or scale, "
-        "collect or spark alone",
+        metavar="WORD",
+        help="rows to measure: a part of their names, or a group; `growth` for the curves",
     )
-    parser.add_argument(
-        "--refs", type=int, default=scale.DEFAULT_REFS, help="references of the array of scale"
-    )
-    parser.add_argument(
-        "--json",
-        type=Path,
-        default=Path(__file__).with_name("results.json"),
-        metavar="PATH",
-        help="where to write the figures",
-    )
+    parser.add_argument("--render", action="store_true", help="only make the page")
+    parser.add_argument("--results", type=Path, default=RESULTS, metavar="PATH", help="to add to")
+    parser.add_argument("--page", type=Path, default=PAGE, metavar="PATH", help="to make")
     return parser.parse_args()
 
 

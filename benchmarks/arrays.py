@@ -29,10 +29,11 @@ class _Chunks:
 
 _KINDS = {
     "small": _Chunks(8 * 1024, 250, is_compressed=False),
+    "few small": _Chunks(8 * 1024, 1000, is_compressed=False),
     "small zstd": _Chunks(8 * 1024, 250, is_compressed=True),
     "medium": _Chunks(256 * 1024, 1250, is_compressed=True),
-    "large": _Chunks(16 * 1024**2, 15_625, is_compressed=True),
-    "packed": _Chunks(4 * 1024, 50, is_compressed=False),
+    "large": _Chunks(16 * 1024**2, 62_500, is_compressed=True),
+    "packed": _Chunks(4 * 1024, 500, is_compressed=False),
     "inline": _Chunks(256, 50, is_compressed=False),
 }
 
@@ -59,19 +60,35 @@ def num_large(rows: int) -> int:
     return max(rows // 31_250, 1)
 
 
-def num_snapshots(rows: int) -> int:
-    """Snapshots in a row: 10,000 at a million references."""
-    return max(rows // 100, 2)
+def num_snapshots(dataset: str, rows: int) -> int:
+    """Snapshots in a row: 10,000 at a million references, or 100,000 of a long history."""
+    return max(rows // (10 if dataset == "long history" else 100), 200)
+
+
+REAL_COMMITS = 100
+"""The newest snapshots of a made-up history, which have all their files."""
 
 
 def num_commits(rows: int) -> int:
-    """Small commits in a row: 200 at a million references."""
-    return max(rows // 5000, 1)
+    """Small commits in a row: 100 at a million references."""
+    return max(rows // 10_000, 1)
 
 
 def crowd_size(rows: int) -> tuple[int, int]:
-    """Processes, and commits of each: 10 and 10 at a million references."""
-    return (10, 10) if rows >= 1_000_000 else (3, 2)
+    """Processes, and commits of each: 10 and 5 at a million references."""
+    return (10, 5) if rows >= 1_000_000 else (3, 2)
+
+
+GARBAGE = 6
+"""Of so many objects one is garbage."""
+
+PACKED = " by icefloe"
+"""The end of the name of a dataset that icefloe has packed."""
+
+
+def num_objects(rows: int) -> int:
+    """Chunk objects of which some are garbage: 60,000 at a million references."""
+    return max(rows * 6 // 100, 12)
 
 
 def num_members(rows: int) -> int:

@@ -1,43 +1,39 @@
 """Many processes that commit to one branch without knowing of each other.
 
-Started as `python -m benchmarks.committers LIBRARY ENDPOINT PREFIX FIRST COUNT`, it writes one
+Started as `python -m benchmarks.committers FOLDER SIDE KIND ADDRESS FIRST COUNT`, it writes one
 chunk a commit: each commit starts from the newest snapshot, and is rebased when others were faster.
-It says `ready` when it could start, and starts when it is told to by a line of input.
+It says `ready` when it could start, starts when it is told to by a line of input, and says in the
+end how much CPU time the commits took.
 """
 
 from __future__ import annotations
 
-import importlib
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import zarr
 
-from benchmarks.places import S3_OPTIONS
+from benchmarks.data import Corpus
+from benchmarks.places import Place
 
 LONGEST_S = 600
 
 
-def open_repository(library: Any, url: str, prefix: str) -> Any:
-    """The repository that all of them commit to."""
-    storage = library.s3_storage(
-        **S3_OPTIONS, prefix=prefix, endpoint_url=url, allow_http=True, force_path_style=True
-    )
-    return library.Repository.open(storage)
-
-
 @contextmanager
 def crowd(
-    library: str, url: str, prefix: str, *, processes: int, commits: int
+    place: Place, address: str, *, processes: int, commits: int
 ) -> Iterator[list[subprocess.Popen[str]]]:
     """So many processes, all of them ready; none is left behind."""
     started = []
     try:
         for number in range(processes):
-            arguments = [library, url, prefix, str(number * commits), str(commits)]
+            where = [str(place.corpus.folder), place.side, place.kind, address]
+            arguments = [*where, str(number * commits), str(commits)]
             started.append(
                 subprocess.Popen(
                     [sys.executable, "-m", "benchmarks.committers", *arguments],
@@ -58,27 +54,33 @@ def crowd(
             process.communicate()
 
 
-def let_go(processes: list[subprocess.Popen[str]]) -> None:
-    """Start them all, and wait until the last one is done."""
+def let_go(processes: list[subprocess.Popen[str]]) -> float:
+    """Start them all, and wait until the last one is done; returns their CPU seconds."""
     for process in processes:
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
+    total = 0.0
     for process in processes:
+        assert process.stdout is not None
+        total += float(process.stdout.readline() or "nan")
         if process.wait(LONGEST_S):
             raise RuntimeError("a committer failed; its complaint is above")
+    return total
 
 
-def main(library_name: str, url: str, prefix: str, first: str, count: str) -> None:
+def main(folder: str, side: str, kind: str, address: str, first: str, count: str) -> None:
     """Commit chunk after chunk."""
-    library = importlib.import_module(library_name)
-    warm_up(library)
-    repository = open_repository(library, url, prefix)
+    place = Place(side, kind, Corpus(Path(folder), 0))
+    warm_up(place.library)
+    repository = place.library.Repository.open(place.storage(address))
     session = repository.readonly_session("main")
     zarr.open_array(session.store, path="a", mode="r")  # connects
     print("ready", flush=True)
     sys.stdin.readline()
-    commit_chunks(library, repository, range(int(first), int(first) + int(count)))
+    before = time.process_time()
+    commit_chunks(place.library, repository, range(int(first), int(first) + int(count)))
+    print(time.process_time() - before, flush=True)
 
 
 def warm_up(library: Any) -> None:

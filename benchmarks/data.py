@@ -21,7 +21,7 @@ _FIRST_SNAPSHOT = "1CECHNKREP0F1RSTCMT0"
 class References:
     """Virtual references of one array, in row-major order of its chunk grid."""
 
-    grid: tuple[int, int, int]
+    grid: tuple[int, ...]
     locations: list[str]
     offset: NDArray[np.uint64]
     length: NDArray[np.uint64]

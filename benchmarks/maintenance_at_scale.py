@@ -28,6 +28,7 @@ from benchmarks.measure import peak_memory, run_in_process
 
 DEFAULT_REFERENCES = 50_000_000
 _A_COMMIT = 1_000_000
+_LONGEST_S = 7200.0
 _NUM_LOCATIONS = 1000
 _SETTINGS = {
     "spark.driver.memory": "512m",
@@ -138,11 +139,13 @@ def main(arguments: list[str]) -> None:
         folder = Path(arguments[1] if len(arguments) > 1 else scratch) / f"{references}"
         if not folder.exists():
             started = time.monotonic()
-            run_in_process(__spec__.name, "make", str(folder), str(references))
+            run_in_process(__spec__.name, "make", str(folder), str(references), longest=_LONGEST_S)
             print(f"made {references:,} references in {time.monotonic() - started:.0f} s")
         for each in arguments[2:] or [f"{one}:{two}" for one in _FORMS_OF for two in _ENGINES]:
             form, engine = each.split(":")
-            printed = run_in_process(__spec__.name, "run", form, str(folder), engine)
+            printed = run_in_process(
+                __spec__.name, "run", form, str(folder), engine, longest=_LONGEST_S
+            )
             (line,) = (one for one in printed.splitlines() if one.startswith("result "))
             print(_line(form, engine, json.loads(line.removeprefix("result "))), flush=True)
 

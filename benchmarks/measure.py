@@ -1,7 +1,8 @@
-"""Measuring one scenario in a fresh process: CPU seconds, wall time, peak memory.
+"""Measuring one scenario in a fresh process: CPU seconds, wall time, peak memory, requests.
 
-Started as `python -m benchmarks.measure FOLDER ROWS MODULE FUNCTION ARGUMENT...`, it prints the
-steps as JSON. `measure` is the other end.
+Started as `python -m benchmarks.measure FOLDER ROWS RUNS MODULE FUNCTION DATASET SIDE ...`, it
+imports the library, runs the scenario as often as RUNS has words, and prints the steps of each run
+as JSON. `measure` is the other end.
 """
 
 from __future__ import annotations
@@ -16,25 +17,26 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any, ClassVar
 
-import numpy as np
-
+from benchmarks.cases import COLD, WARM
 from benchmarks.data import ROWS_PER_STEP, Corpus
-from benchmarks.places import S3, count_requests
+from benchmarks.places import LIBRARIES, count_requests, is_remote
 from benchmarks.steps import PREPARED, Scenario
 
 ROOT = Path(__file__).parents[1]
 
-WARM_UP_ROWS = 2 * ROWS_PER_STEP
-"""Scenarios run once at this size first, so that imports and thread pools are not counted."""
+SMALL_ROWS = 2 * ROWS_PER_STEP
+"""The size at which tests run every scenario."""
 
-# A virtual machine may get its memory from the host only when a page is first touched, which
-# costs far more than the step that happens to do it. Pages touched and freed just before are the
-# first to be used again.
-_TOUCHED_BYTES_PER_ROW = 512
+IMPORT = "import"
+"""The step before all others: the import of the library, and of Zarr where a store is needed."""
+
+LONGEST_S = 600
+"""A process that takes longer has failed."""
 
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 _FORGET_PEAK = "5"
@@ -44,99 +46,141 @@ _FORGET_PEAK = "5"
 class Measurement:
     """One step. CPU is user and system time of all threads; memory is resident bytes.
 
-    Requests are counted by the S3 server, by method.
+    Requests are counted by the S3 server. `lost` are commits that were reported as made, and are
+    not in the history.
     """
 
     cpu_seconds: float
     wall_seconds: float
-    memory_before: int
-    memory_peak: int
-    times: int
-    size_bytes: int | None
-    requests: dict[str, int] | None = None
+    memory_before: int = 0
+    memory_peak: int = 0
+    times: int = 1
+    size_bytes: int | None = None
+    requests: int | None = None
+    fsync_seconds: float = 0.0
+    lost: int | None = None
 
 
 Steps = dict[str, Measurement]
+Runs = dict[str, Steps]
+"""The steps of the cold run and of the warm one."""
 
 
-def run_in_process(module: str, *arguments: str) -> str:
+def run_in_process(module: str, *arguments: str, longest: float = LONGEST_S) -> str:
     """Run `python -m module`; returns what it printed.
 
     Raises:
-        RuntimeError: it ended with an error; says what it complained about.
+        RuntimeError: it ended with an error, or not in time; says what it complained about.
     """
-    done = subprocess.run(
-        [sys.executable, "-m", module, *arguments],
-        cwd=ROOT,
-        env=os.environ | {"ICECHUNK_LOG": "error"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    what = f"python -m {module} {' '.join(arguments)}"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", module, *arguments],
+            cwd=ROOT,
+            env=os.environ | {"ICECHUNK_LOG": "error"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=longest,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise RuntimeError(f"{what} was stopped after {longest:.0f} s") from error
     if done.returncode:
-        raise RuntimeError(f"python -m {module} {' '.join(arguments)} failed:\n{done.stderr}")
+        raise RuntimeError(f"{what} failed:\n{done.stderr}")
     return done.stdout
 
 
-def measure(folder: Path, rows: int, scenario: Iterable[str]) -> Steps:
+def measure(folder: Path, rows: int, runs: Iterable[str], scenario: Iterable[str]) -> Runs:
     """The steps of one scenario, in a fresh process."""
-    printed = run_in_process("benchmarks.measure", str(folder), str(rows), *scenario)
-    return {name: Measurement(**values) for name, values in json.loads(printed).items()}
-
-
-def best(rounds: list[Steps]) -> Steps:
-    """The least of every figure: what other users of the machine add is never negative."""
+    arguments = [str(folder), str(rows), ",".join(runs), *scenario]
+    printed = run_in_process("benchmarks.measure", *arguments)
     return {
-        name: Measurement(
-            min(steps[name].cpu_seconds for steps in rounds),
-            min(steps[name].wall_seconds for steps in rounds),
-            *min(
-                ((steps[name].memory_before, steps[name].memory_peak) for steps in rounds),
-                key=lambda memory: memory[1] - memory[0],
-            ),
-            rounds[0][name].times,
-            # Official trains a dictionary on a sample, so that its files differ from run to run.
-            min((steps[name].size_bytes for steps in rounds), key=lambda size: size or 0),
-            min(
-                (steps[name].requests for steps in rounds),
-                key=lambda requests: sum((requests or {}).values()),
-            ),
-        )
-        for name in rounds[0]
+        run: {name: Measurement(**values) for name, values in steps.items()}
+        for run, steps in json.loads(printed).items()
     }
+
+
+def least(rounds: list[Runs]) -> Runs:
+    """The least of every figure: what other users of the machine add is never negative.
+
+    Commits that were lost are those of all rounds.
+    """
+    return {
+        run: {name: _least([runs[run][name] for runs in rounds]) for name in steps}
+        for run, steps in rounds[0].items()
+    }
+
+
+def _least(measured: list[Measurement]) -> Measurement:
+    quickest = min(measured, key=lambda one: one.wall_seconds / one.times)
+    smallest = min(measured, key=lambda one: one.memory_peak - one.memory_before)
+    return replace(
+        quickest,
+        cpu_seconds=min(one.cpu_seconds / one.times for one in measured) * quickest.times,
+        memory_before=smallest.memory_before,
+        memory_peak=smallest.memory_peak,
+        requests=min((one.requests for one in measured), key=lambda number: number or 0),
+        lost=None if quickest.lost is None else sum(one.lost or 0 for one in measured),
+    )
 
 
 # --- inside the process -----------------------------------------------------------------------
 
 
-def run_steps(
-    scenario: Scenario, touched_bytes: int, count: Callable[[], dict[str, int]] | None = None
-) -> Steps:
+def run_steps(scenario: Scenario, count: Callable[[], int] | None = None) -> Steps:
     """Run a scenario to its end, measuring every step; `count` tells the requests so far."""
     first = next(scenario)
     assert first == PREPARED, first
-    np.empty(touched_bytes, np.uint8).fill(1)
     steps: Steps = {}
     while True:
-        before, earlier = _settle(), count() if count else {}
+        before, earlier = _settle(), count() if count else 0
+        Fsyncs.seen.clear()
         wall, cpu = time.perf_counter(), time.process_time()
         step = next(scenario, None)
         cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
         if step is None:
             return steps
-        peak, requests = peak_memory(), count() if count else None
-        if requests is not None:
-            requests = {
-                method: number - earlier.get(method, 0) for method, number in requests.items()
-            }
-        steps[step.name] = Measurement(
-            cpu, wall, before, peak, step.times, step.size_bytes, requests
+        measured = Measurement(
+            cpu,
+            wall,
+            before,
+            peak_memory(),
+            step.times,
+            step.size_bytes,
+            count() - earlier if count else None,
+            Fsyncs.seconds(),
         )
+        steps[step.name] = replace(measured, **step.correct()) if step.correct else measured
 
 
-def memory_method() -> str:
-    """How peak memory is found on this machine."""
-    return "VmHWM" if _may_forget_peak() else "ru_maxrss, which keeps the peak of earlier steps"
+class Fsyncs:
+    """When this process waited for a disk, in any of its threads."""
+
+    seen: ClassVar[list[tuple[float, float]]] = []
+
+    @classmethod
+    def watch(cls) -> None:
+        """Replace the functions of `os` that wait."""
+        for name in ("fsync", "fdatasync", "sync"):
+            if hasattr(os, name):
+                setattr(os, name, partial(cls._timed, getattr(os, name)))
+
+    @classmethod
+    def _timed(cls, function: Callable[..., Any], *arguments: Any) -> Any:
+        started = time.perf_counter()
+        try:
+            return function(*arguments)
+        finally:
+            cls.seen.append((started, time.perf_counter()))
+
+    @classmethod
+    def seconds(cls) -> float:
+        """How long at least one thread has waited."""
+        total = last = 0.0
+        for started, ended in sorted(cls.seen):
+            total += max(ended - max(started, last), 0.0)
+            last = max(last, ended)
+        return total
 
 
 def _settle() -> int:
@@ -167,16 +211,30 @@ def peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def main(folder: str, rows: str, module: str, function: str, *arguments: str) -> None:
-    """Warm up, measure, print."""
-    scenario = getattr(importlib.import_module(f"benchmarks.{module}"), function)
-    for count in (WARM_UP_ROWS, int(rows)):
-        corpus = Corpus(Path(folder), count)
-        counter = partial(count_requests, corpus.folder) if S3 in arguments else None
-        # Not for whole repositories: it takes longer than most of what is measured there.
-        touched_bytes = 0 if module == "stores" else _TOUCHED_BYTES_PER_ROW * count
-        steps = run_steps(scenario(corpus, *arguments), touched_bytes, counter)
-    print(json.dumps({name: asdict(step) for name, step in steps.items()}))
+def timed_import(*modules: str) -> Measurement:
+    """What the import of modules costs."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    for module in modules:
+        importlib.import_module(module)
+    return Measurement(time.process_time() - cpu, time.perf_counter() - wall)
+
+
+def main(folder: str, rows: str, runs: str, module: str, function: str, *arguments: str) -> None:
+    """Import, run, print."""
+    _, side, *_ = arguments
+    place = f"benchmarks.{module}"
+    imported = {COLD: {IMPORT: timed_import(LIBRARIES[side], place)}, WARM: Steps()}
+    scenario = getattr(importlib.import_module(place), function)
+    corpus = Corpus(Path(folder), int(rows))
+    counter = partial(count_requests, corpus.folder) if is_remote(arguments[-1]) else None
+    Fsyncs.watch()
+    found = {
+        run: imported[run] | run_steps(scenario(corpus, *arguments), counter)
+        for run in runs.split(",")
+    }
+    print(
+        json.dumps({run: {n: asdict(s) for n, s in steps.items()} for run, steps in found.items()})
+    )
 
 
 if __name__ == "__main__":

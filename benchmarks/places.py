@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import subprocess
 import tempfile
 import urllib.request
 import uuid
@@ -15,18 +16,18 @@ from typing import Any
 
 from benchmarks.data import Corpus
 
-MEMORY, LOCAL, UNSYNCED, S3 = "memory", "local", "local without fsync", "S3"
+MEMORY, LOCAL, UNSYNCED = "memory", "local", "local without fsync"
+S3, SLOW_S3 = "S3", "S3 with 20 ms"
+"""The second is the same server, which waits before it answers requests below a prefix."""
+
+_SLOW_PREFIX = "latency-20ms/"
 
 LIBRARIES = {"official": "icechunk", "ours": "icefloe"}
 
 _ENDPOINT_FILE = "s3-endpoint"
 
-S3_OPTIONS: dict[str, Any] = {
-    "bucket": "testbucket",
-    "region": "us-east-1",
-    "access_key_id": "test",
-    "secret_access_key": "test-secret",
-}
+S3_KEYS = {"access_key_id": "test", "secret_access_key": "test-secret"}
+S3_OPTIONS: dict[str, Any] = {"bucket": "testbucket", "region": "us-east-1", **S3_KEYS}
 """What any client of the server of the tests has to say; it does not check signatures."""
 
 
@@ -40,18 +41,20 @@ def endpoint(folder: Path) -> str:
     return (folder / _ENDPOINT_FILE).read_text()
 
 
-def count_requests(folder: Path) -> dict[str, int]:
-    """The requests that the S3 server has had so far, by method; this one is not among them."""
+def count_requests(folder: Path) -> int:
+    """The requests that the S3 server has had so far; this one is not among them."""
     with urllib.request.urlopen(f"{endpoint(folder)}/-/requests") as response:
-        methods: dict[str, int] = json.load(response)["methods"]
-    return methods
+        return sum(json.load(response)["methods"].values())
 
 
-def count_received(folder: Path) -> int:
-    """How many bytes requests have brought to the S3 server so far."""
-    with urllib.request.urlopen(f"{endpoint(folder)}/-/requests") as response:
-        received: int = json.load(response)["received_bytes"]
-    return received
+def ranges_prefix(kind: str) -> str:
+    """Where the files are of which chunks are ranges."""
+    return f"s3://{S3_OPTIONS['bucket']}/{_SLOW_PREFIX if kind == SLOW_S3 else ''}ranges/"
+
+
+def is_remote(kind: str) -> bool:
+    """Whether a kind of place is on the S3 server."""
+    return kind in (S3, SLOW_S3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,26 +70,38 @@ class Place:
         """The module, imported when it is first asked for: the other one is never loaded."""
         return importlib.import_module(LIBRARIES[self.side])
 
+    @property
+    def _prefix(self) -> str:
+        return _SLOW_PREFIX if self.kind == SLOW_S3 else ""
+
     @contextmanager
     def fresh_address(self) -> Iterator[str]:
         """An empty place, the same for both libraries; memory has no address."""
-        if self.kind == S3:
-            yield uuid.uuid4().hex
+        if is_remote(self.kind):
+            yield self._prefix + uuid.uuid4().hex
         else:
             with tempfile.TemporaryDirectory(dir=self.corpus.folder) as folder:
                 yield folder
 
     def address(self, dataset: str) -> str:
         """Where `benchmarks.repositories` has put a dataset."""
-        if self.kind == S3:
-            return f"{self.corpus.rows}/{dataset}"
+        if is_remote(self.kind):
+            return f"{self._prefix}{self.corpus.rows}/{dataset}"
         return str(self.corpus / dataset)
+
+    @contextmanager
+    def copied(self, dataset: str) -> Iterator[Any]:
+        """A copy of a dataset in a directory, of hard links: no library writes in place."""
+        with tempfile.TemporaryDirectory(dir=self.corpus.folder) as folder:
+            target = f"{folder}/copy"
+            subprocess.run(["cp", "-al", str(self.corpus / dataset), target], check=True)
+            yield self.storage(target)
 
     def storage(self, address: str) -> Any:
         """The library's own description of the place."""
         if self.kind == MEMORY:
             return self.library.in_memory_storage()
-        if self.kind == S3:
+        if is_remote(self.kind):
             return self.library.s3_storage(
                 **S3_OPTIONS,
                 prefix=address,

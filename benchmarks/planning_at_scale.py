@@ -238,7 +238,7 @@ def main(what: str = "", count: str = str(DEFAULT_FILES), folder: str = "") -> N
     elif what in steps:
         with tempfile.TemporaryDirectory(prefix="icefloe-benchmarks-") as name:
             for step in steps[what]:
-                printed = run_in_process("benchmarks.planning_at_scale", step, count, name)
+                printed = run_in_process(__spec__.name, step, count, name, longest=7200.0)
         print(_line(json.loads(printed.splitlines()[-1])))
     else:
         sys.exit(__doc__)

@@ -1,8 +1,7 @@
-"""Making the repositories that are measured, by official icechunk.
+"""Making the repositories that are measured, where possible by official icechunk.
 
-Two of them then get a manifest that icefloe encoded: `native`, because official could only write
-a million native references by writing a million chunks, and `rewritten`, to see how official
-reads our layout.
+Some need what only icefloe can do: `native` has a million references to chunks that nobody wrote,
+`packed by icefloe` has chunks that share objects, and `histories` writes a past that never was.
 
 Started as `python -m benchmarks.repositories FOLDER ROWS DATASET...`, in a process of its own.
 """
@@ -10,6 +9,7 @@ Started as `python -m benchmarks.repositories FOLDER ROWS DATASET...`, in a proc
 from __future__ import annotations
 
 import asyncio
+import importlib
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,26 +18,62 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import official
-from benchmarks.arrays import listed, num_large, num_members, num_snapshots
-from benchmarks.data import CHUNK_BYTES, Corpus, committed_file, grid_index
+import icefloe
+from benchmarks.arrays import (
+    GARBAGE,
+    PACKED,
+    chunk_values,
+    listed,
+    num_large,
+    num_members,
+    num_objects,
+)
+from benchmarks.data import CHUNK_BYTES, Corpus, References, committed_file, grid_index
+from benchmarks.histories import make_history
+from benchmarks.places import LOCAL, S3, SLOW_S3, UNSYNCED, Place, endpoint, ranges_prefix
+from benchmarks.s3_copies import s3_store
+from benchmarks.stores import create_array
 from icefloe.format.envelope import decode_header
 from icefloe.format.manifest.chunk_refs import ChunkRefs
 from icefloe.format.manifest.encode import encode_manifest
 from icefloe.format.manifest.file import ArrayManifest, decode_manifest
-from icefloe.format.repo_info.file import decode_repo_info, encode_repo_info
-from icefloe.format.repo_info.snapshots import SnapshotInfo, SnapshotTable
 from icefloe.format.snapshot.encode import encode_snapshot
 from icefloe.format.snapshot.file import ManifestFiles, decode_snapshot
-from icefloe.ids import SnapshotId
+from icefloe.ids import encode_base32_rows
 
-NODES_PER_GROUP = 100
+# Typed as Any: the types are not there on Python 3.11, and the check must pass there too.
+icechunk: Any = importlib.import_module("icechunk")
+zarr: Any = importlib.import_module("zarr")
+
+
+def create(root: Path, grid: tuple[int, ...]) -> Any:
+    """A new repository with array `a`, as a session that has not committed it yet."""
+    storage = icechunk.local_filesystem_storage(str(root))
+    session = icechunk.Repository.create(storage).writable_session("main")
+    names = ["time", "y", "x"]
+    zarr.create_array(
+        session.store,
+        name="a",
+        shape=grid,
+        chunks=(1,) * len(grid),
+        dtype="float32",
+        dimension_names=names,
+    )
+    return session
+
+
+def hand_in(session: Any, refs: References) -> None:
+    """Give the session the references of array `a`, the fast way."""
+    failed = session.store.set_virtual_refs_arr(
+        "a", refs.grid, refs.locations, refs.offset, refs.length, validate_containers=False
+    )
+    assert failed is None, failed
 
 
 def make_virtual(corpus: Corpus, dataset: str) -> None:
     """One array of virtual references, in one manifest."""
-    session = official.create(corpus / dataset, corpus.grid)
-    official.hand_in(session, corpus.references(dataset))
+    session = create(corpus / dataset, corpus.grid)
+    hand_in(session, corpus.references(dataset))
     session.commit("references")
 
 
@@ -47,23 +83,6 @@ def make_native(corpus: Corpus, dataset: str) -> None:
     ids = corpus.chunk_ids()
     refs = ChunkRefs.native(grid_index(corpus.grid), ids, 0, CHUNK_BYTES)
     substitute(corpus / dataset, refs)
-
-
-def make_rewritten(corpus: Corpus, dataset: str) -> None:
-    """What official wrote, encoded anew by icefloe."""
-    make_virtual(corpus, dataset)
-    manifest = decode_manifest(committed_file(corpus / dataset, "manifests").read_bytes())
-    substitute(corpus / dataset, manifest.arrays[0].refs)
-
-
-def make_nodes(corpus: Corpus, dataset: str) -> None:
-    """A node for every hundred references: groups, and arrays of which one each has a chunk."""
-    session = official.create(corpus / dataset, corpus.grid)
-    groups = max(corpus.rows // 100 // NODES_PER_GROUP, 1)
-    asyncio.run(_add_nodes(session.store, groups))
-    for number in range(groups):
-        official.hand_in_one(session, f"group-{number:03d}/array-000/c/0/0/0", number)
-    session.commit("nodes")
 
 
 def make_listed(corpus: Corpus, dataset: str) -> None:
@@ -79,10 +98,10 @@ def make_members(corpus: Corpus, dataset: str) -> None:
 
 def _make_arrays(root: Path, grid: tuple[int, ...], arrays: int, chunks: int) -> None:
     """Copies of array `a`, which is then deleted, with some chunks along the first dimension."""
-    session = official.create(root, grid)
+    session = create(root, grid)
 
     async def add() -> None:
-        prototype = official.zarr.core.buffer.default_buffer_prototype()
+        prototype = zarr.core.buffer.default_buffer_prototype()
         array = await session.store.get("a/zarr.json", prototype)
         chunk = prototype.buffer.from_bytes(bytes(16))
         await session.store.delete_dir("a")
@@ -99,9 +118,9 @@ def _make_arrays(root: Path, grid: tuple[int, ...], arrays: int, chunks: int) ->
 def make_eight_megabytes(corpus: Corpus, dataset: str) -> None:
     """Native chunks, none of them compressed."""
     count, width = num_large(corpus.rows), 1 << 20
-    storage = official.icechunk.local_filesystem_storage(str(corpus / dataset))
-    session = official.icechunk.Repository.create(storage).writable_session("main")
-    array = official.zarr.create_array(
+    storage = icechunk.local_filesystem_storage(str(corpus / dataset))
+    session = icechunk.Repository.create(storage).writable_session("main")
+    array = zarr.create_array(
         session.store,
         name="a",
         shape=(count, width),
@@ -113,58 +132,101 @@ def make_eight_megabytes(corpus: Corpus, dataset: str) -> None:
     session.commit("chunks")
 
 
-def make_history(corpus: Corpus, dataset: str) -> None:
-    """One branch of many snapshots. Only the repo object knows of them: official would take
-    minutes to commit so many, and a history is read from there alone."""
-    root = corpus / dataset
-    storage = official.icechunk.local_filesystem_storage(str(root))
-    official.icechunk.Repository.create(storage)
-    before = decode_repo_info((root / "repo").read_bytes())
-    first = next(iter(before.snapshots.values()))
-    raw = np.random.default_rng(4).integers(0, 256, (num_snapshots(corpus.rows), 12), np.uint8)
-    line = [first]
-    for number, row in enumerate(raw[1:], 1):
-        parent, time = line[-1].id, first.flushed_at + number
-        line.append(SnapshotInfo(SnapshotId(row.tobytes()), parent, time, f"commit {number}"))
-    after = replace(
-        before,
-        branches={"main": line[-1].id},
-        snapshots=SnapshotTable.from_infos(line),
+def make_chunks(corpus: Corpus, dataset: str) -> None:
+    """An array of native or inline chunks."""
+    packed = dataset.endswith(PACKED)
+    place = Place("ours", UNSYNCED, corpus) if packed else Place("official", LOCAL, corpus)
+    values = chunk_values(dataset.removesuffix(PACKED), corpus.rows)
+    storage = place.storage(str(corpus / dataset))
+    array = create_array(place, storage, dataset.removesuffix(PACKED), values.shape)
+    array[:] = values
+    array.store.session.commit("chunks")
+
+
+def make_ranges(corpus: Corpus, dataset: str) -> None:
+    """An array of which every chunk is a range of one file on the S3 server."""
+    values = np.ascontiguousarray(chunk_values("few small", corpus.rows))
+    kind = SLOW_S3 if dataset == "slow ranges" else S3
+    prefix = ranges_prefix(kind)
+    s3_store(corpus, prefix.split("/", 3)[3]).put(str(corpus.rows), values.tobytes())
+    options = {"region": "us-east-1", "endpoint_url": endpoint(corpus.folder), "allow_http": True}
+    store = icechunk.s3_store(**options, s3_compatible=True, force_path_style=True)
+    config = icechunk.RepositoryConfig.default()
+    config.set_virtual_chunk_container(icechunk.VirtualChunkContainer(prefix, store))
+    storage = icechunk.local_filesystem_storage(str(corpus / dataset))
+    session = icechunk.Repository.create(storage, config).writable_session("main")
+    count, width = values.shape
+    zarr.create_array(
+        session.store,
+        name="a",
+        shape=values.shape,
+        chunks=(1, width),
+        dtype="uint64",
+        compressors=None,
     )
-    (root / "repo").write_bytes(encode_repo_info(after))
+    offset = np.arange(count, dtype=np.uint64) * np.uint64(8 * width)
+    location = f"{prefix}{corpus.rows}"
+    length = np.full(count, 8 * width, np.uint64)
+    hand_in(session, References((count, 1), [location] * count, offset, length))
+    session.commit("ranges")
 
 
-async def _add_nodes(store: Any, groups: int) -> None:
-    prototype = official.zarr.core.buffer.default_buffer_prototype()
-    group, array = [await store.get(key, prototype) for key in ("zarr.json", "a/zarr.json")]
-    for number in range(groups):
-        path = f"group-{number:03d}"
-        await store.set(f"{path}/zarr.json", group)
-        for inner in range(NODES_PER_GROUP - 1):
-            await store.set(f"{path}/array-{inner:03d}/zarr.json", array)
+def make_garbage(corpus: Corpus, dataset: str) -> None:
+    """Chunk objects of which some are in no snapshot; references without writing through Zarr."""
+    root, count = corpus / dataset, num_objects(corpus.rows)
+    repo = icefloe.Repository.create(icefloe.local_filesystem_storage(root, durable=False))
+    live, size = count - count // GARBAGE, 8
+    ids = np.frombuffer(np.random.default_rng(1).bytes(12 * count), np.uint8).reshape(-1, 12)
+    (root / "chunks").mkdir(exist_ok=True)
+    for name in encode_base32_rows(ids):
+        (root / "chunks" / name).write_bytes(bytes(size))
+    index = np.arange(live, dtype=np.uint32).reshape(-1, 1)
+    refs = ChunkRefs.native(
+        index, ids[:live], np.zeros(live, np.uint64), np.full(live, size, np.uint64)
+    )
+    session = repo.writable_session("main")
+    zarr.create_array(session.store, name="a", shape=(live,), chunks=(1,), dtype="<i8")
+    session.commit("array")
+    for number in range(_SNAPSHOTS_WITH_GARBAGE):
+        session = repo.writable_session("main")
+        state = session.workspace.state
+        with state.writing():
+            state.changes.edits(state.node("/a")).set_table(refs)
+        session.commit(f"snapshot {number}")
 
+
+_SNAPSHOTS_WITH_GARBAGE = 20
 
 MAKERS: dict[str, Callable[[Corpus, str], None]] = {
     "files": make_virtual,
     "distinct": make_virtual,
-    "rotating": make_virtual,
     "native": make_native,
-    "rewritten": make_rewritten,
-    "nodes": make_nodes,
     "few arrays": make_listed,
     "many arrays": make_listed,
     "members": make_members,
     "eight megabytes": make_eight_megabytes,
     "history": make_history,
+    "long history": make_history,
+    "small": make_chunks,
+    "few small": make_chunks,
+    "small zstd": make_chunks,
+    "medium": make_chunks,
+    "large": make_chunks,
+    "inline": make_chunks,
+    "packed": make_chunks,
+    f"packed{PACKED}": make_chunks,
+    "ranges": make_ranges,
+    "slow ranges": make_ranges,
+    "garbage": make_garbage,
 }
 
 
-def substitute(root: Path, refs: ChunkRefs, *, spec_version: int = 2) -> None:
+def substitute(root: Path, refs: ChunkRefs) -> None:
     """Put `refs` in the place of the manifest, and the size of the new file into the snapshot."""
     path, snapshot_path = committed_file(root, "manifests"), committed_file(root, "snapshots")
     manifest = decode_manifest(path.read_bytes())
     arrays = (ArrayManifest(manifest.arrays[0].node_id, refs),)
-    data = encode_manifest(replace(manifest, arrays=arrays), spec_version=spec_version)
+    data = encode_manifest(replace(manifest, arrays=arrays), spec_version=2)
     path.write_bytes(data)
     before = snapshot_path.read_bytes()
     snapshot = decode_snapshot(before)

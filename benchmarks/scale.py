@@ -1,7 +1,7 @@
 """One array of very many virtual references: handing in, committing, appending, one lookup.
 
-`python -m benchmarks --only scale` runs each side in a process of its own and prints what every
-step took; peak memory is that of the whole process, with the input in it. Official is given the
+`python -m benchmarks.scale [REFERENCES]` runs each side in a process of its own and prints what
+every step took; peak memory is that of the whole process, with the input in it. Official gets the
 splits that icefloe finds by itself, and is stopped when it takes too long.
 """
 
@@ -177,6 +177,9 @@ def _size(folder: Path) -> int:
 
 
 if __name__ == "__main__":
-    side_, refs_, folder_ = sys.argv[1:]
-    for measured in measure(side_, int(refs_), Path(folder_)):
-        print(json.dumps(asdict(measured)), flush=True)
+    if len(sys.argv) <= 2:
+        print("\n".join(run(int(sys.argv[1]) if len(sys.argv) == 2 else DEFAULT_REFS)))
+    else:
+        side_, refs_, folder_ = sys.argv[1:]
+        for measured in measure(side_, int(refs_), Path(folder_)):
+            print(json.dumps(asdict(measured)), flush=True)

@@ -1,53 +1,78 @@
-"""Spark on two cores against one process: `python -m benchmarks --only spark`, a table alone."""
+"""Spark on two cores against one process, or against Parquet.
+
+Started as `python -m benchmarks.spark PART ROUNDS`, it measures one part in a session of its own
+and prints its rows as JSON. The time that Spark takes to start is not part of them.
+"""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
+import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.cases import SPARK
+from benchmarks.measure import run_in_process
+from benchmarks.results import Results, Row
+
 NEEDS = ("pyspark", "h5py", "netCDF4", "xarray", "virtualizarr", "psutil")
-NATIVE_FILES, VIRTUAL_FILES, MILLION_CELLS = 64, 2_000, 16.0
+NATIVE_FILES, VIRTUAL_FILES, MILLION_CELLS = 48, 1_000, 16.0
+ROUNDS, LONGEST_S = 2, 900.0
+
+PARTS: dict[str, Callable[[Any, Path, int], Iterator[Any]]] = {
+    "native ingest": lambda *arguments: _module("spark_ingest").native_rows(
+        *arguments[:2], NATIVE_FILES, arguments[2]
+    ),
+    "virtual ingest": lambda *arguments: _module("spark_ingest").virtual_rows(
+        *arguments[:2], VIRTUAL_FILES, arguments[2]
+    ),
+    "cells and chunks": lambda *arguments: _module("spark_read").read_rows(
+        *arguments[:2], MILLION_CELLS, arguments[2]
+    ),
+}
+"""What yields the rows of each part, given a session, a folder and a number of rounds."""
 
 
-def run(rounds: int, say: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Measure everything, print the table, and return the same as plain values.
+def _module(name: str) -> Any:
+    """Loaded only now: the other benchmarks do without Spark."""
+    return importlib.import_module(f"benchmarks.{name}")
 
-    The time that Spark takes to start is not part of it.
-    """
-    missing = [name for name in NEEDS if importlib.util.find_spec(name) is None]
-    if missing:
-        print(f"-- spark: not measured, {', '.join(missing)} is not installed")
-        return []
-    # Only now: the other benchmarks do without Spark.
-    spark_ingest: Any = importlib.import_module("benchmarks.spark_ingest")
-    spark_read: Any = importlib.import_module("benchmarks.spark_read")
-    spark_rows: Any = importlib.import_module("benchmarks.spark_rows")
-    session = importlib.import_module("icefloe.spark").session("local[2]", progress=False)
-    rows = []
+
+def is_about(part: str, text: str) -> bool:
+    """Whether a part is meant by what a user typed."""
+    return text.lower() in (SPARK.lower(), "") or text in part
+
+
+def measure_part(part: str, results: Results, say: Callable[[str], None]) -> bool:
+    """Measure a part in a new process; returns whether that failed."""
+    say(f"  {SPARK}: {part}")
     try:
-        with tempfile.TemporaryDirectory(prefix="icefloe-benchmarks-") as name:
-            folder = Path(name)
-            for made in (
-                spark_ingest.native_rows(session, folder, NATIVE_FILES, rounds),
-                spark_ingest.virtual_rows(session, folder, VIRTUAL_FILES, rounds),
-                spark_read.read_rows(session, folder, MILLION_CELLS, rounds),
-            ):
-                for row in made:
-                    say(f"spark: {row.name}")
-                    rows.append(row)
+        missing = [name for name in NEEDS if importlib.util.find_spec(name) is None]
+        if missing:
+            raise RuntimeError(f"{', '.join(missing)} is not installed")
+        printed = run_in_process("benchmarks.spark", part, str(ROUNDS), longest=LONGEST_S)
+    except Exception as error:  # noqa: BLE001 - whatever it was, the other rows are measured
+        print(error, file=sys.stderr)
+        results.update([Row(part, SPARK, failed=str(error).strip().splitlines()[-1])])
+        return True
+    results.update(Row.from_json(row) for row in json.loads(printed.splitlines()[-1]))
+    return False
+
+
+def main(part: str, rounds: str) -> None:
+    """Measure a part in this process."""
+    session = importlib.import_module("icefloe.spark").session("local[2]", progress=False)
+    try:
+        with tempfile.TemporaryDirectory(prefix="icefloe-benchmarks-") as folder:
+            rows = list(PARTS[part](session, Path(folder), int(rounds)))
     finally:
         session.stop()
-    say("")
-    print("-- spark, 2 cores, after a run to warm up")
-    print("\n".join(spark_rows.render(rows)), flush=True)
-    memory = []
-    for measured in spark_ingest.measure_refs(spark_ingest.REFS):
-        memory.append(measured)
-        print(spark_ingest.line_of(measured), flush=True)
-    missed = [row.name for row in rows if row.is_missed]
-    print("missed: " + "; ".join(missed) if missed else "all targets met")
-    return [*(row.as_json() for row in rows), *memory]
+    print(json.dumps([row.as_result().as_json() for row in rows]))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -202,7 +202,7 @@ def measure_refs(sizes: Iterable[int]) -> Iterator[dict[str, float]]:
     for size in sizes:
         with tempfile.TemporaryDirectory(prefix="icefloe-benchmarks-") as name:
             make_chunky(Path(name) / "files", max(1, size // REFS_PER_FILE))
-            printed = run_in_process("benchmarks.spark_ingest", "peak", name)
+            printed = run_in_process("benchmarks.spark_ingest", "peak", name, longest=3600.0)
         yield json.loads(printed.splitlines()[-1])
 
 

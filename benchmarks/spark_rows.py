@@ -1,12 +1,15 @@
-"""Rows of the Spark table: one thing done by icefloe on Spark, and by something else."""
+"""Rows about Spark: one thing done by icefloe on Spark, and by something else."""
 
 from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
+
+from benchmarks import results
+from benchmarks.cases import COLD, SPARK, WARM
 
 psutil: Any = importlib.import_module("psutil")  # it ships no types
 
@@ -17,6 +20,8 @@ class Times:
 
     wall_seconds: float
     cpu_seconds: float
+    cold: results.Figures | None = None
+    """What the first run took, where that only warms up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,76 +35,45 @@ class Row:
     amount: float
     unit: str
     target: float | None = None
-    """How many times faster icefloe is to be."""
+    """How many times faster icefloe is to be; as fast, if None."""
+    cpu_target: float | None = None
+    """How many times less CPU it is to need; any, if None: Spark has a Java and workers."""
+    note: str = ""
 
-    @property
-    def ratio(self) -> float:
-        return self.other.wall_seconds / self.ours.wall_seconds
-
-    @property
-    def is_missed(self) -> bool:
-        return self.target is not None and self.ratio < self.target
-
-    def as_json(self) -> dict[str, Any]:
-        """Everything about the row, as plain values."""
-        ratios = {
-            "wall_ratio": self.ratio,
-            "cpu_ratio": self.other.cpu_seconds / self.ours.cpu_seconds,
-        }
-        return asdict(self) | ratios
-
-    def cells(self) -> list[str]:
-        """The row as text, in the order of `_HEADINGS`."""
-        verdict = "" if self.target is None else f"{self.target:g}x "
-        if self.target is not None:
-            verdict += "MISSED" if self.is_missed else "ok"
-        return [
-            self.name,
-            *_figures(self.ours, self.amount, self.unit),
-            self.other_name,
-            *_figures(self.other, self.amount, self.unit),
-            f"{self.ratio:.2f}x",
-            f"{self.other.cpu_seconds / self.ours.cpu_seconds:.2f}x",
-            verdict,
-        ]
-
-
-_SIDE = ["wall s", "CPU s", "rate"]
-_HEADINGS = ["case", *_SIDE, "against", *_SIDE, "wall", "CPU", "target"]
-
-
-def _figures(times: Times, amount: float, unit: str) -> list[str]:
-    rate = f"{amount / times.wall_seconds:,.1f} {unit}/s"
-    return [f"{times.wall_seconds:.2f}", f"{times.cpu_seconds:.2f}", rate]
-
-
-def render(rows: Sequence[Row]) -> list[str]:
-    """The lines of the table."""
-    cells = [_HEADINGS, *(row.cells() for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    is_text = {0, 4, len(widths) - 1}
-    return [
-        "  ".join(
-            cell.ljust(width) if at in is_text else cell.rjust(width)
-            for at, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in cells
-    ]
+    def as_result(self) -> results.Row:
+        """The row as all others are."""
+        sides = (self.other, self.ours)
+        other, ours = (results.Figures(one.wall_seconds, one.cpu_seconds) for one in sides)
+        runs = {WARM: (other, ours)}
+        if self.other.cold is not None and self.ours.cold is not None:
+            runs[COLD] = (self.other.cold, self.ours.cold)
+        targets = {"wall": self.target or 1.0}
+        if self.cpu_target is not None:
+            targets["CPU"] = self.cpu_target
+        return results.Row(
+            self.name, SPARK, runs, targets, self.note, self.other_name, self.amount, self.unit
+        )
 
 
 def measure(*sides: Callable[[int], Any], rounds: int, warm_up: bool = False) -> list[Times]:
-    """The times of each side, in turns, so that both share what else the machine does."""
-    best = [Times(float("inf"), float("inf"))] * len(sides)
+    """The times of each side, in turns and in both orders."""
+    infinite = Times(float("inf"), float("inf"))
+    best = [infinite] * len(sides)
     for number in range(rounds + warm_up):
-        for at, run in enumerate(sides):
+        turns = list(enumerate(sides))
+        for at, run in turns if number % 2 == 0 else reversed(turns):
             before, wall = cpu_seconds(), time.perf_counter()
             run(number)
             wall = time.perf_counter() - wall
             # Workers that ended meanwhile are not known any more, and had nothing to do.
             cpu = sum(spent - before.get(key, 0.0) for key, spent in cpu_seconds().items())
-            if number or not warm_up:
+            if number == 0 and warm_up:
+                best[at] = replace(infinite, cold=results.Figures(wall, max(cpu, 0.01)))
+            else:
                 best[at] = Times(
-                    min(best[at].wall_seconds, wall), min(best[at].cpu_seconds, max(cpu, 0.01))
+                    min(best[at].wall_seconds, wall),
+                    min(best[at].cpu_seconds, max(cpu, 0.01)),
+                    best[at].cold,
                 )
     return best
 

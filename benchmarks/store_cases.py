@@ -1,199 +1,263 @@
-"""The rows about whole repositories: what is set side by side where, and the targets.
+"""The rows about repositories: what is set side by side where, and the targets.
 
-Scenarios are functions of `stores`; this file only names them.
+Scenarios are functions of `fresh_program`, `history` and `stores`; this file only names them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
-from benchmarks.cases import REPOSITORIES_GROUP, Case, Side
-from benchmarks.places import LOCAL, MEMORY, S3, UNSYNCED
-
-NO_SLOWER = 0.95
-"""From this ratio on it is called no slower: two runs of one program differ by as much."""
-
-LARGEST_COMMIT_CPU = 1.5
-"""How many times official's CPU a small commit may need, where no disk is waited for."""
-
-_FSYNC = "icefloe waits until the disk has everything, official never does; see the row below"
+from benchmarks.arrays import PACKED
+from benchmarks.cases import (
+    CHUNKS,
+    COMMITS,
+    HISTORY,
+    MAINTENANCE,
+    NODES,
+    REFERENCES,
+    START,
+    Case,
+    Side,
+)
+from benchmarks.fresh import STEP as PROGRAM
+from benchmarks.history import STEP as PAST
+from benchmarks.places import LOCAL, MEMORY, S3, SLOW_S3, UNSYNCED
 
 
 def _row(
+    group: str,
     title: str,
-    scenario: tuple[str, str],
-    steps: tuple[str, ...],
+    scenario: tuple[str, str, str],
+    steps: Iterable[str],
     kind: str,
     note: str = "",
     *,
-    cpu: float | None = None,
-    wall: float | None = None,
+    cpu: float | None = 1.0,
+    wall: float | None = 1.0,
+    requests: float | None = None,
+    official: tuple[str, str, str] | None = None,
 ) -> Case:
+    """`scenario` is a module, a function and a dataset; `official` another one for that side."""
     official_kind = LOCAL if kind == UNSYNCED else kind
     return Case(
         f"{title}, {kind}",
-        Side(("stores", *scenario, "official", official_kind), steps),
-        Side(("stores", *scenario, "ours", kind), steps),
+        Side((*(official or scenario), "official", official_kind), tuple(steps)),
+        Side((*scenario, "ours", kind), tuple(steps)),
+        group,
         note,
         cpu,
-        wall_target=wall,
-        group=REPOSITORIES_GROUP,
-        most_rounds=2,
+        wall,
+        requests,
     )
 
 
-def _write(title: str, dataset: str, kind: str, note: str = "", wall: float | None = None) -> Case:
-    title, steps = f"store {title}: write and commit", ("write", "commit")
-    return _row(title, ("chunks", dataset), steps, kind, note, wall=wall)
+# --- cold start and history -------------------------------------------------------------------
 
 
-def _read(title: str, dataset: str, kind: str, note: str = "", *, wall: float) -> Case:
-    return _row(f"store {title}: read", ("chunks", dataset), ("read",), kind, note, wall=wall)
+def _program(title: str, task: str, dataset: str, note: str = "", wall: float | None = 1.0) -> Case:
+    case = _row(START, title, ("fresh", task, dataset), [PROGRAM], LOCAL, note, wall=wall)
+    return replace(case, name=title)
 
 
-def _long(case: Case) -> Case:
-    note = "; ".join(filter(None, [case.note, "one round only"]))
-    return replace(case, most_rounds=1, note=note)
+_ZARR = "icefloe loads Zarr only when a store is asked for"
+_FSYNC = "icefloe waits until the disk has everything, official never does"
+
+_START_CASES = [
+    _program("import", "import_only", "files", _ZARR),
+    _program("import, open, read one chunk of 8 MB", "first_chunk", "eight megabytes"),
+    _program("import, open, look up one of 1,000,000 refs", "look_up", "files", _ZARR),
+    _program("import, open, read 32 x 8 MB", "read", "eight megabytes"),
+    _program("import, create, commit one chunk", "commit", "files", _FSYNC, None),
+]
 
 
-def _commits(kind: str, note: str = "", cpu: float | None = None) -> Case:
-    title, scenario = "commit 200 small changes", ("commits", "commits")
-    return _row(title, scenario, ("commits",), kind, note, cpu=cpu)
+def _past(title: str, function: str, dataset: str = "history", kind: str = LOCAL) -> Case:
+    return _row(HISTORY, title, ("history", function, dataset), [PAST], kind)
+
+
+_HISTORY_CASES = [
+    _past("ancestry of 10,000 snapshots", "ancestry"),
+    _past("ancestry_graph of 10,000 snapshots", "ancestry_graph"),
+    _past("ops log of 10,000 commits", "ops_log"),
+    _past("list 10,000 tags", "tags"),
+    _past("look up 100 of 10,000 tags and snapshots", "look_up"),
+    _past("diff over 99 of 10,000 snapshots", "diff"),
+    _past("session as of a time, 10,000 snapshots", "as_of"),
+    _past("commit to a branch of 100,000 snapshots", "commit", "long history", UNSYNCED),
+]
+
+# --- commits ----------------------------------------------------------------------------------
+
+
+def _commits(kind: str, note: str = "", wall: float | None = 1.0) -> Case:
+    scenario = ("stores", "commits", "commits")
+    return _row(COMMITS, "100 small commits", scenario, ["commits"], kind, note, wall=wall)
+
+
+def _crowd(kind: str, note: str, wall: float | None, requests: float | None = None) -> Case:
+    title, scenario = "50 commits by 10 processes, rebasing", ("stores", "crowd", "crowd")
+    return _row(COMMITS, title, scenario, ["crowd"], kind, note, wall=wall, requests=requests)
+
+
+_CROWD = "times are of one commit that is in the history in the end, CPU that of all processes"
+
+_COMMIT_CASES = [
+    _commits(MEMORY),
+    _commits(LOCAL, _FSYNC, None),
+    _commits(UNSYNCED),
+    _commits(S3),
+    _crowd(LOCAL, f"{_CROWD}; {_FSYNC}", None),
+    _crowd(UNSYNCED, _CROWD, 1.0),
+    _crowd(S3, _CROWD, 2.0, 2.0),
+]
+
+# --- chunks -----------------------------------------------------------------------------------
+
+_SMALL, _INLINE, _LARGE = "4000 x 8 KB", "20,000 inline chunks", "16 x 16 MB zstd"
+_MEDIUM, _FEW, _PACKED = "800 x 256 KB zstd", "1000 x 8 KB", "2000 x 4 KB"
+_PACKS = "icefloe packs them, as PackingConfig tells it to"
+_BULK = "icefloe with use_bulk_pipeline(), official with Zarr's default pipeline"
+
+
+def _write(title: str, dataset: str, kind: str, note: str = "", **targets: Any) -> Case:
+    scenario, steps = ("stores", "write_chunks", dataset), ["write", "commit"]
+    return _row(CHUNKS, f"write {title}", scenario, steps, kind, note, **targets)
+
+
+def _read(title: str, dataset: str, kind: str, note: str = "", **targets: Any) -> Case:
+    scenario = ("stores", "read_chunks", dataset)
+    return _row(CHUNKS, f"read {title}", scenario, ["read"], kind, note, **targets)
+
+
+def _bulk(what: str, title: str, dataset: str, kind: str, **targets: Any) -> Case:
+    function = "bulk_read_ranges" if "ranges" in dataset else f"bulk_{what}_chunks"
+    steps = ["read"] if what == "read" else ["write", "commit"]
+    scenario, name = ("stores", function, dataset), f"bulk {what} of {title}"
+    return _row(CHUNKS, name, scenario, steps, kind, _BULK, **targets)
+
+
+def _packed(case: Case) -> Case:
+    """Official has not packed them, so it reads its own."""
+    _, function, dataset, *more = case.official.scenario
+    scenario = ("stores", function.removeprefix("bulk_"), dataset.removesuffix(PACKED), *more)
+    return replace(case, official=Side(scenario, case.official.steps), note=_PACKS)
+
+
+_CHUNK_CASES = [
+    _write(_SMALL, "small", LOCAL, _FSYNC, wall=None),
+    _write(_SMALL, "small", UNSYNCED, wall=1.5),
+    _read(_SMALL, "small", LOCAL),
+    _write("4000 x 8 KB zstd", "small zstd", UNSYNCED),
+    _read("4000 x 8 KB zstd", "small zstd", LOCAL),
+    _write(_FEW, "few small", S3),
+    _read(_FEW, "few small", S3),
+    _write(_LARGE, "large", LOCAL, _FSYNC, wall=None),
+    _write(_LARGE, "large", UNSYNCED),
+    _read(_LARGE, "large", LOCAL),
+    _write(_LARGE, "large", S3),
+    _read(_LARGE, "large", S3),
+    _write(_INLINE, "inline", LOCAL, _FSYNC, wall=None),
+    _read(_INLINE, "inline", LOCAL),
+    _bulk("read", _SMALL, "small", LOCAL, wall=7.0),
+    _bulk("write", _SMALL, "small", UNSYNCED, wall=1.5),
+    _bulk("read", _INLINE, "inline", LOCAL, wall=7.0),
+    _bulk("write", _INLINE, "inline", UNSYNCED, wall=7.0),
+    _bulk("read", _MEDIUM, "medium", LOCAL, wall=1.5),
+    _bulk("write", _MEDIUM, "medium", UNSYNCED),
+    _bulk("read", _FEW, "few small", S3),
+    _bulk("read", _FEW, "few small", SLOW_S3),
+    _packed(_write(_PACKED, "packed", S3, wall=2.0, requests=2.0)),
+    _packed(_read(_PACKED, f"packed{PACKED}", S3, wall=2.0, requests=2.0)),
+    _packed(
+        _bulk("read", f"{_PACKED}, packed", f"packed{PACKED}", SLOW_S3, wall=2.0, requests=2.0)
+    ),
+    _bulk("read", "1000 ranges of one file", "slow ranges", SLOW_S3, wall=2.0, requests=2.0),
+]
+
+# --- references and nodes ---------------------------------------------------------------------
+
+
+def _set(files: str, dataset: str, what: str, way: str, cpu: float) -> Case:
+    function = "virtual_lists" if way == "virtual_table" else way
+    return _row(
+        REFERENCES,
+        f"set and commit 1,000,000 virtual refs to {files} from {what}",
+        ("stores", way, dataset),
+        ["set", "commit"],
+        UNSYNCED,
+        "official: from lists" if function != way else "",
+        cpu=cpu,
+        official=("stores", function, dataset),
+    )
 
 
 def _open(title: str, dataset: str, kind: str, note: str = "") -> Case:
-    title, scenario = f"open 1,000,000 {title} refs, look one up", ("look_up", dataset)
-    return _row(title, scenario, ("look up",), kind, note, wall=NO_SLOWER)
+    title, scenario = f"open 1,000,000 {title} refs, look one up", ("stores", "look_up", dataset)
+    return _row(REFERENCES, title, scenario, ["look up"], kind, note)
 
 
-def _list(title: str, dataset: str, kind: str, note: str = "", wall: float = 3.0) -> Case:
-    return _row(f"open, list {title}", ("keys", dataset), ("list",), kind, note, wall=wall)
+def _look_up(title: str, dataset: str) -> Case:
+    title, scenario = f"look one up in 1,000,000 {title} refs", ("stores", "look_up", dataset)
+    return _row(REFERENCES, title, scenario, ["look many up"], LOCAL, "one of 2000, all different")
 
 
-def _documents(kind: str) -> Case:
-    title, note = "open, list_dir and zarr.json of 5000 arrays", "what members asks of the store"
-    return _row(title, ("documents", "members"), ("documents",), kind, note, wall=3.0)
+def _all(title: str, function: str, dataset: str, step: str) -> Case:
+    return _row(REFERENCES, title, ("stores", function, dataset), [step], LOCAL)
 
 
-def _members(kind: str) -> Case:
-    title = "open, members of a group of 5000 arrays"
-    note = "mostly Zarr making 5000 objects, which takes as long with any store"
-    return _row(title, ("members", "members"), ("members",), kind, note, wall=NO_SLOWER)
-
-
-_SMALL, _LARGE, _INLINE = "4000 x 8 KB", "64 x 16 MB", "20,000 inline chunks"
-_MEDIUM = "800 x 256 KB zstd"
-_ZSTD, _COMPRESSED = f"{_SMALL} zstd", "compressed by Zarr, as it does unless told otherwise"
-_PACE = "the server sets the pace"
-_PACKED, _PACKS = "20,000 x 4 KB", "icefloe packs them, as PackingConfig tells it to"
-_PACKED_CHUNKS = ("packed_chunks", "packed")
-_NATIVE_NOTE = "both read a manifest that icefloe encoded"
-
-_FUSED = _row(
-    f"store {_INLINE}: read, FusedCodecPipeline",
-    ("fused_chunks", "inline"),
-    ("read",),
-    LOCAL,
-    "a pipeline of Zarr's that uses icefloe's synchronous reads; not its default",
-    wall=2.0,
-)
-
-_BULK_NOTE = "icefloe with use_bulk_pipeline(), official with Zarr's default pipeline"
-_BULK_ROWS = [
-    _row(f"bulk {title}: {what}", ("bulk_chunks", dataset), steps, kind, _BULK_NOTE, wall=wall)
-    for title, dataset, what, steps, kind, wall in (
-        (_SMALL, "small", "read", ("read",), LOCAL, 7.0),
-        (_SMALL, "small", "write", ("write",), UNSYNCED, 1.5),
-        (_INLINE, "inline", "read", ("read",), LOCAL, 7.0),
-        (_INLINE, "inline", "write", ("write",), LOCAL, 7.0),
-        (_MEDIUM, "medium", "read", ("read",), LOCAL, 1.5),
-        (_MEDIUM, "medium", "write", ("write",), UNSYNCED, NO_SLOWER),
-        (_SMALL, "small", "read", ("read",), S3, NO_SLOWER),
-    )
-]
-
-_PACKED_ROWS = [
-    replace(
-        _long(_row(f"store {_PACKED}: {what}", _PACKED_CHUNKS, steps, S3, _PACKS, wall=wall)),
-        requests_target=requests,
-    )
-    for what, steps, wall, requests in (
-        ("write and commit", ("write", "commit"), 5.0, 50.0),
-        ("read", ("read",), 2.0, 5.0),
-    )
-]
-
-_VIRTUAL_ROWS = [
-    replace(
-        _row(
-            f"set and commit 1,000,000 virtual refs to {files} from {what}",
-            (way, dataset),
-            ("set", "commit"),
-            LOCAL,
-            note,
-            cpu=cpu,
-        ),
-        official=Side(("stores", official, dataset, "official", LOCAL), ("set", "commit")),
-    )
-    for files, dataset in (("1000 files", "files"), ("as many files", "distinct"))
-    for what, way, official, note, cpu in (
-        ("an Arrow table", "virtual_table", "virtual_lists", "official: from lists", 2.0),
-        ("lists", "virtual_lists", "virtual_lists", "", NO_SLOWER),
-        ("objects", "virtual_objects", "virtual_objects", "", NO_SLOWER),
-    )
-]
-
-_CROWD = _row(
-    "100 commits by 10 processes, rebasing",
-    ("crowd", "crowd"),
-    ("crowd",),
-    S3,
-    "one array, no chunk twice; MB are what the server received, the CPU is not that of the ten",
-    wall=2.0,
-)
-
-STORE_CASES = [
-    _write(_SMALL, "small", LOCAL, _FSYNC),
-    _write(_SMALL, "small", UNSYNCED),
-    _read(_SMALL, "small", LOCAL, wall=2.0),
-    _long(_write(_ZSTD, "small zstd", UNSYNCED, _COMPRESSED)),
-    _long(_read(_ZSTD, "small zstd", UNSYNCED, _COMPRESSED, wall=NO_SLOWER)),
-    _long(_write(_SMALL, "small", S3)),
-    _long(_read(_SMALL, "small", S3, _PACE, wall=NO_SLOWER)),
-    _write(_LARGE, "large", LOCAL, _FSYNC),
-    _write(_LARGE, "large", UNSYNCED, wall=NO_SLOWER),
-    _read(_LARGE, "large", LOCAL, wall=NO_SLOWER),
-    _long(_write(_LARGE, "large", S3, wall=NO_SLOWER)),
-    _long(_read(_LARGE, "large", S3, wall=NO_SLOWER)),
-    _write(_INLINE, "inline", LOCAL),
-    _read(_INLINE, "inline", LOCAL, wall=2.0),
-    _long(_FUSED),
-    _long(_write(_INLINE, "inline", S3)),
-    _long(_read(_INLINE, "inline", S3, wall=2.0)),
-    *_BULK_ROWS,
-    *_PACKED_ROWS,
-    _commits(MEMORY, cpu=1 / LARGEST_COMMIT_CPU),
-    _commits(LOCAL, _FSYNC),
-    _commits(UNSYNCED),
-    _commits(S3, cpu=1 / LARGEST_COMMIT_CPU),
-    *_VIRTUAL_ROWS,
-    replace(
-        _CROWD,
-        official_file=_CROWD.official,
-        has_size_target=True,
-        largest_size=0.5,
-        requests_target=2.0,
+_REFERENCE_CASES = [
+    *(
+        _set(files, dataset, what, way, cpu)
+        for files, dataset in (("1000 files", "files"), ("as many files", "distinct"))
+        for what, way, cpu in (
+            ("an Arrow table", "virtual_table", 2.0),
+            ("lists", "virtual_lists", 1.0),
+            ("objects", "virtual_objects", 1.0),
+        )
     ),
     _open("virtual", "files", LOCAL),
     _open("virtual", "files", S3),
-    _open("native", "native", LOCAL, _NATIVE_NOTE),
-    _open("native", "native", S3, _NATIVE_NOTE),
-    _list("13,014 keys of 13 arrays", "few arrays", LOCAL),
-    _list("13,014 keys of 13 arrays", "few arrays", S3),
-    _list("13,001 keys of 1000 arrays", "many arrays", LOCAL),
-    _list("13,001 keys of 1000 arrays", "many arrays", S3, _PACE, NO_SLOWER),
-    _documents(LOCAL),
-    _documents(S3),
-    _members(LOCAL),
-    _members(S3),
+    _open("native", "native", LOCAL, "both read a manifest that icefloe encoded"),
+    _open("native", "native", S3, "both read a manifest that icefloe encoded"),
+    _look_up("virtual", "files"),
+    _look_up("native", "native"),
+    _all("all locations of 1,000,000 refs to 1000 files", "locations", "files", "locations"),
+    _all("all locations of 1,000,000 refs to as many", "locations", "distinct", "locations"),
+    _all("diff of a commit of 1,000,000 chunks", "changed_chunks", "files", "diff"),
+]
+
+
+def _list(title: str, function: str, dataset: str, step: str, kind: str, wall: float) -> Case:
+    return _row(NODES, f"open, {title}", ("stores", function, dataset), [step], kind, wall=wall)
+
+
+_NODE_CASES = [
+    _list(title, function, dataset, step, kind, wall)
+    for title, function, dataset, step, wall in (
+        ("list 13,014 keys of 13 arrays", "keys", "few arrays", "list", 3.0),
+        ("list 13,001 keys of 1000 arrays", "keys", "many arrays", "list", 3.0),
+        ("list_dir and zarr.json of 5000 arrays", "documents", "members", "documents", 3.0),
+        ("members of a group of 5000 arrays", "members", "members", "members", 2.0),
+    )
+    for kind in (LOCAL, S3)
+]
+
+STORE_CASES = [
+    *_START_CASES,
+    *_HISTORY_CASES,
+    *_COMMIT_CASES,
+    *_CHUNK_CASES,
+    *_REFERENCE_CASES,
+    *_NODE_CASES,
+    _row(
+        MAINTENANCE,
+        "collect 10,000 of 60,000 objects",
+        ("stores", "collect", "garbage"),
+        ["collect"],
+        UNSYNCED,
+        "20 snapshots of one million references in all",
+        wall=2.0,
+    ),
 ]

@@ -9,6 +9,7 @@ standard input ends. What it adds to moto:
   one, so that two conditional writers can both win;
 - requests without a signature, or signed with a key that does not start with `test`, get 403, and
   the key `test-readonly` may only read. Signatures themselves are not checked;
+- requests for keys below `latency-20ms/` are answered 20 ms later, and so for other numbers;
 - `GET /-/requests` returns how many requests there were by method, which keys signed them, and
   how many bytes they brought.
 """
@@ -22,6 +23,7 @@ import os
 import re
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -34,6 +36,7 @@ from moto.s3.models import s3_backends
 from werkzeug.serving import WSGIRequestHandler, make_server
 
 BUCKET = "testbucket"
+LATENCY = re.compile(r"latency-(\d+)ms(?:/|%2F)")
 SIGNED_BY = re.compile(r"Credential=([^/,\s]+)/")
 
 StartResponse = Callable[..., Any]
@@ -69,6 +72,9 @@ class Guard:
             self._methods[method] += 1
             self._keys[key] += 1
             self._received_bytes += int(environ.get("CONTENT_LENGTH") or 0)
+        late = LATENCY.search(f"{path}?{environ.get('QUERY_STRING', '')}")
+        if late:
+            time.sleep(int(late[1]) / 1000)
         is_change = method not in ("GET", "HEAD")
         if not key.startswith("test") or (key == "test-readonly" and is_change):
             environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))

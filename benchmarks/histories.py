@@ -1,0 +1,100 @@
+"""Repositories with a long past, made by writing their `repo` object.
+
+Real commits would take minutes. What is read or built upon is real: the array, the last commits
+with their files, and the snapshot in the middle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import zarr
+
+import icefloe
+from benchmarks.arrays import REAL_COMMITS, num_snapshots
+from benchmarks.data import Corpus
+from icefloe.format.repo_info.file import RepoInfo, decode_repo_info, encode_repo_info
+from icefloe.format.repo_info.snapshots import SnapshotInfo, SnapshotTable
+from icefloe.format.repo_info.updates import Update, UpdateKind
+from icefloe.format.snapshot.encode import encode_snapshot
+from icefloe.format.snapshot.file import decode_snapshot
+from icefloe.ids import SnapshotId
+
+_A_SECOND = 1_000_000
+_A_PAGE = 1000
+
+
+def make_history(corpus: Corpus, dataset: str) -> None:
+    """One branch of many snapshots, one tag for each of them, and an entry of the log for each."""
+    root = corpus / dataset
+    before = _real_commits(root, REAL_COMMITS)
+    line = lengthened(before, num_snapshots(dataset, corpus.rows))
+    _add_snapshot_file(root, before.branches["main"], line[len(line) // 2].id)
+    tags = {}
+    if dataset == "history":
+        tags = {f"version-{number}": info.id for number, info in enumerate(line)}
+    _write(root, replace(before, tags=tags, snapshots=SnapshotTable.from_infos(line)), line)
+
+
+def _real_commits(root: Path, count: int) -> RepoInfo:
+    """A new repository with commits of one chunk each."""
+    repo = icefloe.Repository.create(icefloe.local_filesystem_storage(root, durable=False))
+    session = repo.writable_session("main")
+    zarr.create_array(session.store, name="a", shape=(1000,), chunks=(1,), dtype="int32")
+    session.commit("an array")
+    for number in range(count - 1):
+        session = repo.writable_session("main")
+        array = zarr.open_array(session.store, path="a")
+        array[number] = number + 1
+        session.commit(f"chunk {number}")
+    return decode_repo_info((root / "repo").read_bytes())
+
+
+def lengthened(info: RepoInfo, count: int) -> list[SnapshotInfo]:
+    """The line of `main`, oldest first, with made-up snapshots after its first: a second apart."""
+    real = [info.snapshots[info.branches["main"]]]
+    while (parent := real[-1].parent_id) is not None:
+        real.append(info.snapshots[parent])
+    first, *rest = reversed(real)
+    raw = np.random.default_rng(4).integers(0, 256, (max(count - len(real), 0), 12), np.uint8)
+    made_up = [
+        replace(first, id=SnapshotId(row.tobytes()), message=f"commit {number}")
+        for number, row in enumerate(raw)
+    ]
+    line = [first, *made_up, *rest]
+    newest = real[0].flushed_at
+    return [
+        replace(
+            one,
+            parent_id=line[at - 1].id if at else None,
+            flushed_at=newest - (len(line) - 1 - at) * _A_SECOND,
+        )
+        for at, one in enumerate(line)
+    ]
+
+
+def _add_snapshot_file(root: Path, source: SnapshotId, target: SnapshotId) -> None:
+    snapshot = decode_snapshot((root / "snapshots" / source.text).read_bytes())
+    data = encode_snapshot(replace(snapshot, id=target), spec_version=2)
+    (root / "snapshots" / target.text).write_bytes(data)
+
+
+def _write(root: Path, info: RepoInfo, line: list[SnapshotInfo]) -> None:
+    """The `repo` object with the newest page of the log, and copies with the other pages."""
+    entries = [
+        Update(UpdateKind.NEW_COMMIT, one.flushed_at, {"branch": "main", "new_snap_id": one.id})
+        for one in reversed(line[1:])
+    ]
+    entries.append(Update(UpdateKind.REPO_INITIALIZED, line[0].flushed_at))
+    pages = [entries[at : at + _A_PAGE] for at in range(0, len(entries), _A_PAGE)]
+    if not info.tags:
+        pages = pages[:1]  # of the longest history nobody reads the log
+    folder = root / "overwritten"
+    folder.mkdir(exist_ok=True)
+    for number, page in enumerate(pages):
+        before = f"repo.{number + 1:014d}.{line[0].id.text}" if number + 1 < len(pages) else None
+        data = encode_repo_info(replace(info, latest_updates=page, repo_before_updates=before))
+        name = f"repo.{number:014d}.{line[0].id.text}"
+        (folder / name if number else root / "repo").write_bytes(data)
