@@ -355,10 +355,9 @@ class Assets:
         return snapshot, [self.encode_snapshot(snapshot), self.encode_log(log)]
 
     async def put_metadata_files(self, files: Sequence[tuple[str, bytes]]) -> None:
-        """Write snapshots, manifests and logs concurrently. Their ids are new, so nothing is
-        overwritten."""
+        """Write snapshots, manifests and logs concurrently. Nothing refers to them yet."""
         storage_class = self.settings.storage.metadata_storage_class
-        await self.driver.put_many(files, describe=self.describe, storage_class=storage_class)
+        await self.driver.put_new(files, describe=self.describe, storage_class=storage_class)
 
     def describe(self, data: bytes) -> dict[str, str]:
         """The user metadata that goes with a metadata file; no reader relies on it."""

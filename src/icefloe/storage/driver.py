@@ -130,7 +130,11 @@ class Driver(Protocol):
         ...
 
     async def put_new(
-        self, objects: Sequence[tuple[str, Any]], *, storage_class: str | None = None
+        self,
+        objects: Sequence[tuple[str, Any]],
+        *,
+        describe: Describe | None = None,
+        storage_class: str | None = None,
     ) -> None:
         """Several objects with random names that nothing refers to before a later write.
 

@@ -40,6 +40,7 @@ LOCK_TIMEOUT_SECONDS = 120.0
 SWEEP_AFTER_SECONDS = 24 * 3600
 MAX_PENDING = 4096  # files; more of them are synced early, so that memory stays bounded
 MAX_THREADS = 8
+_FEW_TO_SYNC = 8  # files; handing them to threads takes longer than syncing them
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
 
 Item = TypeVar("Item")
@@ -195,7 +196,7 @@ class Directory:
                 directories, self._pending_directories = self._pending_directories, {}
             directories.update(dict.fromkeys(os.path.dirname(path) for path in files))
             for paths in (files, directories):
-                for path, error in zip(paths, self.each(_fsync, paths, "fsync"), strict=True):
+                for path, error in zip(paths, self._fsync_each(paths), strict=True):
                     if error is not None:
                         self._not_durable[path] = str(error)
         for path, reason in self._not_durable.items():
@@ -204,6 +205,19 @@ class Directory:
                 "disk, then write again in a new process",
                 ErrorKind.IO,
             )
+
+    def _fsync_each(self, paths: Iterable[str]) -> list[OSError | None]:
+        """fsync all; what went wrong with each, or None.
+
+        The disk starts on all of them before the first is waited for. A journal then has few of
+        them in one transaction. Many wait for the disk together, on threads.
+        """
+        listed = list(paths)
+        if len(listed) > _FEW_TO_SYNC:
+            return self.each(_fsync, listed, "fsync")
+        for path in listed:
+            _start_writing(path)
+        return list(map(_fsync, listed))
 
     def sync_name(self, path: str) -> None:
         """Make the name of one file durable, and every directory made for it."""
@@ -304,6 +318,17 @@ def _link(temporary: str, path: str) -> None:
         os.rename(temporary, path)
     else:
         os.unlink(temporary)
+
+
+def _start_writing(path: str) -> None:
+    """Let the system write a file to the disk now. The fsync that follows reports what fails."""
+    if hasattr(os, "posix_fadvise"):
+        with contextlib.suppress(OSError):
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)
 
 
 def _fsync(path: str) -> OSError | None:

@@ -2,8 +2,9 @@
 
 What is guaranteed, on file systems whose `flock`, `rename` and `fsync` keep their promises:
 
-- No reader ever sees part of a file: files are written aside and renamed into place. New chunks
-  are written in place, because nothing refers to their random names before the commit.
+- No reader ever sees part of a file: files are written aside and renamed into place. Chunks and
+  metadata files with new random names are written in place: nothing refers to them before the
+  commit.
 - Of several conditional writers of one key exactly one succeeds. They exclude each other by a
   lock that the kernel releases when its holder dies, however it dies.
 - Once `put_if` has returned, its file survives a power failure; so does everything that was put
@@ -253,7 +254,11 @@ class LocalDriver:
         self._each(lambda one: self._write(*one), objects, num_bytes)
 
     async def put_new(
-        self, objects: Sequence[tuple[str, Any]], *, storage_class: str | None = None
+        self,
+        objects: Sequence[tuple[str, Any]],
+        *,
+        describe: Describe | None = None,
+        storage_class: str | None = None,
     ) -> None:
         num_bytes = sum(memoryview(data).nbytes for _, data in objects)
         self._each(lambda one: self._write(*one, is_new=True), objects, num_bytes)

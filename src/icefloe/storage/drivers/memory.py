@@ -139,9 +139,13 @@ class MemoryDriver:
             await self.put(key, data)
 
     async def put_new(
-        self, objects: Sequence[tuple[str, Any]], *, storage_class: str | None = None
+        self,
+        objects: Sequence[tuple[str, Any]],
+        *,
+        describe: Describe | None = None,
+        storage_class: str | None = None,
     ) -> None:
-        await self.put_many(objects, storage_class=storage_class)
+        await self.put_many(objects, describe=describe, storage_class=storage_class)
 
     async def put_if(
         self,
