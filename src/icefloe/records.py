@@ -35,7 +35,7 @@ else:
             for name in methods.keys() - vars(cls).keys():
                 setattr(cls, name, methods[name])
             cls.__record_fields__ = fields = _fields(cls)
-            cls.__match_args__ = tuple(field.name for field in fields if not field.kw_only)
+            cls.__match_args__ = tuple(f.name for f in fields if f.init and not f.kw_only)
             cls.__record_plan__ = _Plan(cls)
             cls.__dataclass_fields__ = _DataclassFields(cls)
             return cls
@@ -166,6 +166,8 @@ class _Signature:
         kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
         parameters = []
         for field in sorted(owner.__record_fields__, key=lambda field: field.kw_only):
+            if not field.init:
+                continue
             default = field.default if field.default is not MISSING else field.default_factory
             default = inspect.Parameter.empty if default is MISSING else default
             parameters.append(

@@ -51,6 +51,14 @@ class Open:
     value: int = 0
 
 
+@record(frozen=True)
+class Cached:
+    """A record with something to be remembered."""
+
+    value: int
+    _cache: list[int] = field(default_factory=list, init=False, repr=False)
+
+
 BOTH: tuple[Any, ...] = (Light, Original)
 
 
@@ -101,3 +109,11 @@ def test_only_frozen_records_refuse_changes_and_have_a_hash() -> None:
     assert changed == Open(2)
     with pytest.raises(TypeError, match="unhashable"):
         hash(changed)
+
+
+def test_a_cache_is_neither_passed_nor_handed_on() -> None:
+    first = Cached(1)
+    first._cache.append(1)
+    assert replace(first, value=2)._cache == []
+    with pytest.raises(TypeError, match="Cached"):
+        Cached(1, [])  # type: ignore[call-arg]

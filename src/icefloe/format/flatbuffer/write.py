@@ -248,6 +248,10 @@ class SingleTable:
     def __contains__(self, field: str) -> bool:
         return field in self._place
 
+    def place(self, field: str) -> int:
+        """Where a field is, from the start of the table."""
+        return self._place[field][0]
+
     def set(self, field: str, value: int | bytes) -> None:
         """Write a scalar or a struct."""
         at, size = self._place[field]
@@ -278,6 +282,10 @@ class FewTables:
             for row in range(count)
         ]
         self.position: Ints = np.array([table.position for table in self._tables], np.int64)
+
+    def place(self, field: str) -> Ints:
+        """Where a field that all rows carry is, from the start of each table."""
+        return np.array([table.place(field) for table in self._tables], np.int64)
 
     def set(self, field: str, values: Any) -> None:
         """Write a scalar or struct column; structs are given as rows of bytes."""
@@ -318,6 +326,13 @@ class TableWriter:
             selected = _ALL if rows is None else rows
             self.position[selected] = at
             self._groups.append((selected, records))
+
+    def place(self, field: str) -> Ints:
+        """Where a field that all rows carry is, from the start of each table."""
+        places = np.zeros(len(self.position), np.int64)
+        for rows, records in self._groups:
+            places[rows] = records.dtype.fields[field][1]  # type: ignore[index]
+        return places
 
     def set(self, field: str, values: Any) -> None:
         """Write a scalar or struct column; structs are given as rows of bytes."""

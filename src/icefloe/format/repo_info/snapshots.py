@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +20,22 @@ from icefloe.format.columns.blob_column import BlobColumn
 from icefloe.format.columns.blobs import Bytes, Ints, byte_rows, find_id, spread
 from icefloe.format.flatbuffer.read import Rows
 from icefloe.format.flatbuffer.schema import METADATA_ITEM, SNAPSHOT_INFO
-from icefloe.format.metadata.items import decode_metadata, encode_metadata, write_items
+from icefloe.format.flatbuffer.segments import contiguous
+from icefloe.format.metadata.items import (
+    decode_metadata,
+    encode_metadata,
+    write_item_vector,
+    write_items,
+)
 from icefloe.ids import SnapshotId
+from icefloe.on_demand import on_demand
 from icefloe.records import filled, record
 
 if TYPE_CHECKING:
-    from icefloe.format.flatbuffer.write import FlatWriter
+    from icefloe.format.flatbuffer import write as flat_write
+    from icefloe.format.flatbuffer.write import FewTables, FlatWriter, TableWriter
+else:
+    flat_write = on_demand("icefloe.format.flatbuffer.write")
 
 _METADATA_VERSION = 2
 
@@ -42,6 +52,48 @@ class SnapshotInfo:
     pruned_ancestor_tx_logs: tuple[SnapshotId, ...] = ()
 
 
+class _Encoded(NamedTuple):
+    """Snapshots as a file holds them. Offsets are relative, so that the data can be put anywhere.
+
+    Parents are row numbers, which change with every row that is added. They are filled in last.
+    """
+
+    data: Bytes
+    position: Ints
+    """Of each row, from the start of `data`."""
+    parent_at: Ints
+    """Where the parent of each row belongs."""
+
+    @classmethod
+    def of_table(cls, table: SnapshotTable) -> _Encoded:
+        writer = flat_write.FlatWriter(has_head=False)
+        tables = _add_rows(writer, table)
+        data = np.frombuffer(b"".join(contiguous(writer.segments())), np.uint8)
+        return cls(data, tables.position, tables.position + tables.place("parent_offset"))
+
+    def with_row(self, at: int, info: SnapshotInfo, items: Mapping[str, bytes]) -> _Encoded:
+        """With one more row, which is row `at` and lies behind all others."""
+        writer = flat_write.FlatWriter(has_head=False)
+        pruned = info.pruned_ancestor_tx_logs
+        fields = ("id", "parent_offset", "flushed_at", "message", "metadata")
+        row = writer.table(
+            SNAPSHOT_INFO, (*fields, "pruned_ancestor_tx_logs") if pruned else fields
+        )
+        row.set("id", info.id)
+        row.set("flushed_at", info.flushed_at)
+        row.point("message", writer.text(info.message))
+        row.point("metadata", write_item_vector(writer, items))
+        if pruned:
+            row.point("pruned_ancestor_tx_logs", writer.structs(b"".join(pruned), len(pruned)))
+        added = b"".join(contiguous(writer.segments()))
+        position = len(self.data) + row.position
+        return _Encoded(
+            np.concatenate((self.data, np.frombuffer(added, np.uint8))),
+            _insert(self.position, at, position),
+            _insert(self.parent_at, at, position + row.place("parent_offset")),
+        )
+
+
 @record(frozen=True, eq=False)
 class SnapshotTable(Mapping[SnapshotId, SnapshotInfo]):
     """Columns of all snapshots, ascending by id; `parent` holds row numbers, -1 for none."""
@@ -55,6 +107,8 @@ class SnapshotTable(Mapping[SnapshotId, SnapshotInfo]):
     metadata_value: BlobColumn
     num_pruned: Ints
     pruned_id: Bytes
+    _encoded: list[_Encoded] = field(default_factory=list, init=False, repr=False)
+    """All rows, once they were written: the next commit adds one and writes them again."""
 
     def __len__(self) -> int:
         return len(self.id)
@@ -179,7 +233,7 @@ class SnapshotTable(Mapping[SnapshotId, SnapshotInfo]):
         pruned = info.pruned_ancestor_tx_logs
         at_item = int(self.num_metadata[:at].sum()) if items else 0
         at_pruned = int(self.num_pruned[:at].sum()) if pruned else 0
-        return SnapshotTable(
+        table = SnapshotTable(
             np.concatenate((self.id[:at], _ids([info.id]), self.id[at:])),
             parents,
             _insert(self.flushed_at, at, info.flushed_at),
@@ -192,6 +246,14 @@ class SnapshotTable(Mapping[SnapshotId, SnapshotInfo]):
             if pruned
             else self.pruned_id,
         )
+        table._encoded.extend(one.with_row(at, info, items) for one in self._encoded)
+        return table
+
+    def encoded(self) -> _Encoded:
+        """All rows as a file holds them."""
+        if not self._encoded:
+            self._encoded.append(_Encoded.of_table(self))
+        return self._encoded[0]
 
     def take(self, rows: Ints) -> SnapshotTable:
         """Some rows in a new order. Every parent of a row taken has to be among them."""
@@ -294,13 +356,20 @@ def decode_snapshot_table(rows: Rows) -> SnapshotTable:
 def add_snapshot_table(writer: FlatWriter, table: SnapshotTable) -> int:
     """Place the list of snapshots; returns the position of its vector."""
     vector = writer.offsets(len(table))
+    encoded = table.encoded()
+    data = encoded.data.copy()
+    data.view("<i4")[encoded.parent_at >> 2] = table.parent
+    vector.point(writer.add(data, align=8) + encoded.position)
+    return vector.position
+
+
+def _add_rows(writer: FlatWriter, table: SnapshotTable) -> TableWriter | FewTables:
+    """Place all snapshots, without their parents."""
     required = dict.fromkeys(("id", "parent_offset", "flushed_at", "message", "metadata"))
     tables = writer.tables(
         SNAPSHOT_INFO, len(table), {**required, "pruned_ancestor_tx_logs": table.num_pruned > 0}
     )
-    vector.point(tables.position)
     tables.set("id", table.id)
-    tables.set("parent_offset", table.parent)
     tables.set("flushed_at", table.flushed_at)
     tables.point("message", writer.blobs(table.message))
     metadata = writer.nested_offsets(table.num_metadata)
@@ -309,7 +378,7 @@ def add_snapshot_table(writer: FlatWriter, table: SnapshotTable) -> int:
     if len(table.pruned_id):
         raw = np.ascontiguousarray(table.pruned_id).view("V12").reshape(-1)
         tables.point("pruned_ancestor_tx_logs", writer.vectors(raw, table.num_pruned))
-    return vector.position
+    return tables
 
 
 def _has_cycle(parent: NDArray[np.int32]) -> bool:

@@ -87,8 +87,8 @@ class NodeTable(Sequence[Node]):
     manifest_id: Bytes
     # (from, to), as many rows a manifest as its array has dimensions
     extents: NDArray[np.uint32]
-    _starts: list[dict[str, list[int]]] = field(default_factory=list, repr=False)
-    _few: list[Node] = field(default_factory=list, repr=False)
+    _starts: list[dict[str, list[int]]] = field(default_factory=list, init=False, repr=False)
+    _few: list[Node] = field(default_factory=list, init=False, repr=False)
     """All nodes, if the table was made of few."""
 
     def __len__(self) -> int:
@@ -278,7 +278,7 @@ class NodeTable(Sequence[Node]):
         has_chunk_length = any(dimension.chunk_length is not None for dimension in shape)
         extents = [box for ref in manifests for box in ref.extents]
         extra = [node.extra for node in ordered]
-        return cls(
+        table = cls(
             _ids([node.id for node in ordered], NodeId.size),
             [node.path for node in ordered],
             BlobColumn.from_values([node.user_data for node in ordered]),
@@ -293,8 +293,10 @@ class NodeTable(Sequence[Node]):
             BlobColumn.from_values(names, is_text=True),
             _ids([ref.id for ref in manifests], ManifestId.size),
             np.array(extents, np.uint32).reshape(-1, 2),
-            _few=ordered if len(ordered) <= _FEW else [],
         )
+        if len(ordered) <= _FEW:
+            table._few.extend(ordered)
+        return table
 
 
 def derived_chunk_lengths(

@@ -1,0 +1,62 @@
+"""The list of snapshots in a repo object. What earlier snapshots look like in the file is kept from
+commit to commit, and must stay what a fresh encoding would say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from hashlib import blake2b
+from typing import Any
+
+import pytest
+
+from icefloe.errors import FormatError
+from icefloe.format.columns.blob_column import BlobColumn
+from icefloe.format.repo_info.file import RepoInfo, decode_repo_info, encode_repo_info
+from icefloe.format.repo_info.snapshots import SnapshotInfo, SnapshotTable
+from icefloe.format.repo_info.updates import RepoAvailability, RepoStatus, Update, UpdateKind
+from icefloe.ids import FIRST_SNAPSHOT_ID, SnapshotId
+
+
+def repo_of(snapshots: SnapshotTable) -> RepoInfo:
+    status = RepoStatus(RepoAvailability.ONLINE, 1)
+    updates = (Update(UpdateKind.REPO_INITIALIZED, 1),)
+    return RepoInfo({"main": FIRST_SNAPSHOT_ID}, {}, frozenset(), snapshots, status, {}, updates)
+
+
+def noise(number: int) -> SnapshotId:
+    return SnapshotId(blake2b(number.to_bytes(4), digest_size=12).digest())
+
+
+def snapshot(number: int, parent: SnapshotId) -> SnapshotInfo:
+    metadata: dict[str, Any] = {"run": number, "größe": [1.5, None]} if number % 3 == 0 else {}
+    pruned = (noise(1000 + number), noise(2000 + number)) if number % 5 == 0 else ()
+    return SnapshotInfo(noise(number), parent, number + 2, f"nº {number}", metadata, pruned)
+
+
+@pytest.mark.parametrize("is_written_each_time", [True, False])
+def test_a_list_that_grows_reads_as_if_it_were_encoded_anew(is_written_each_time: bool) -> None:
+    infos = [SnapshotInfo(FIRST_SNAPSHOT_ID, None, 1, "first")]
+    table = SnapshotTable.from_infos(infos)
+    for number in range(40):
+        # A tree: every snapshot is a child of one that is about half as old.
+        infos.append(snapshot(number, infos[len(infos) // 2].id))
+        table = table.with_snapshot(infos[-1])
+        if is_written_each_time or number == 39:
+            found = decode_repo_info(encode_repo_info(repo_of(table))).snapshots
+            assert found.equals(SnapshotTable.from_infos(infos))
+            assert found.equals(table)
+
+
+def test_what_was_written_is_not_what_a_changed_list_writes() -> None:
+    table = SnapshotTable.from_infos([SnapshotInfo(FIRST_SNAPSHOT_ID, None, 1, "first")])
+    encode_repo_info(repo_of(table))
+    other = replace(table, message=BlobColumn.from_values(["other"], is_text=True))
+    found = decode_repo_info(encode_repo_info(repo_of(other))).snapshots
+    assert found[FIRST_SNAPSHOT_ID].message == "other"
+
+
+def test_a_snapshot_is_listed_once() -> None:
+    table = SnapshotTable.from_infos([SnapshotInfo(FIRST_SNAPSHOT_ID, None, 1, "first")])
+    table = table.with_snapshot(snapshot(1, FIRST_SNAPSHOT_ID))
+    with pytest.raises(FormatError, match="is listed already"):
+        table.with_snapshot(snapshot(1, FIRST_SNAPSHOT_ID))
