@@ -137,6 +137,7 @@ def _is_messagepack(payload: Bytes, size: int) -> bool:
     return bool(is_array) and (root % 4 != 0 or root + 4 > size)
 
 
+@lru_cache(maxsize=32)
 def encode_header(
     spec_version: int,
     file_type: FileType,

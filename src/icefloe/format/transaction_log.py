@@ -227,7 +227,7 @@ def _add_chunks(writer: FlatWriter, chunks: Mapping[NodeId, Index | PackedIndex]
     vector.point(tables.position)
     tables.set("node_id", np.frombuffer(b"".join(nodes), np.uint8))
     positions = [_add_coordinates(writer, chunks[node]) for node in nodes]
-    tables.point("chunks", np.array(positions, np.int64))
+    tables.point("chunks", positions)
     return vector.position
 
 

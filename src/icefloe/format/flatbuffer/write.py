@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import accumulate, pairwise
 from struct import pack_into
 from typing import Any, NamedTuple, TypeAlias
 
@@ -25,6 +26,8 @@ from icefloe.format.flatbuffer.segments import Segment, segment_size
 
 Mask = NDArray[np.bool_]
 Blobs: TypeAlias = BlobColumn | Sequence[str | bytes | None]
+Positions: TypeAlias = Ints | list[int]
+"""A list if there are few."""
 
 _SMALL_SEGMENT = 1 << 12  # bytes: copied behind others, so that there are few segments
 _FEW_BLOBS = 16
@@ -104,17 +107,14 @@ class FlatWriter:
         kind = FewOffsetVectors if len(counts) <= _FEW_ROWS else OffsetVectors
         return kind(self, counts)
 
-    def blobs(self, column: Blobs, terminator: int = 1) -> Ints:
+    def blobs(self, column: Blobs, terminator: int = 1) -> Positions:
         """Place byte strings; returns the position of each. Null rows take one empty blob."""
         if len(column) <= _FEW_BLOBS:
             values = column.to_list() if isinstance(column, BlobColumn) else column
-            return np.array(
-                [
-                    self.blob(text.encode() if isinstance(text, str) else text or b"", terminator)
-                    for text in values
-                ],
-                np.int64,
-            )
+            return [
+                self.blob(text.encode() if isinstance(text, str) else text or b"", terminator)
+                for text in values
+            ]
         if not isinstance(column, BlobColumn):
             is_text = any(isinstance(value, str) for value in column)
             column = BlobColumn.from_values(column, is_text=is_text)
@@ -151,12 +151,11 @@ class FlatWriter:
         whole = count.to_bytes(4, "little") + data + bytes(-len(data) % 4)
         return self.add(whole, align=max(align, 4), shift=4)
 
-    def vectors(self, items: NDArray[Any], counts: Ints, align: int = 4) -> Ints:
+    def vectors(self, items: NDArray[Any], counts: Ints, align: int = 4) -> Positions:
         """Place one vector for each row, whose items follow each other; returns positions."""
         if len(counts) <= _FEW_ROWS:
-            ends = np.cumsum(counts).tolist()
-            spans = zip([0, *ends], ends, strict=False)
-            return np.array([self.vector(items[a:b], align) for a, b in spans], np.int64)
+            ends = list(accumulate(counts.tolist(), initial=0))
+            return [self.vector(items[a:b], align) for a, b in pairwise(ends)]
         width = items.dtype.itemsize if items.ndim == 1 else items.strides[0]
         lead = max(align, 4)  # the length word, pushed back so that the items are aligned
         size = (lead + counts * width + lead - 1) // lead * lead
@@ -187,15 +186,16 @@ class OffsetVector:
             self._words = writer.tail
             self._at = len(writer.tail) - 4 * count
 
-    def point(self, targets: Ints) -> None:
+    def point(self, targets: Positions) -> None:
         """Let the slots lead to `targets`."""
         first = self.position + 4
-        if len(targets) <= _FEW_ROWS:
-            for slot, target in enumerate(targets.tolist()):
-                pack_into("<I", self._words, self._at + 4 * slot, target - first - 4 * slot)
+        if isinstance(targets, list):
+            words, at = self._words, self._at
+            for slot in range(0, 4 * len(targets), 4):
+                pack_into("<I", words, at + slot, targets[slot >> 2] - first - slot)
             return
-        words = targets - np.arange(first, first + 4 * len(targets), 4)
-        self._words[self._at : self._at + 4 * len(targets)] = words.astype("<u4").tobytes()
+        shifted = targets - np.arange(first, first + 4 * len(targets), 4)
+        self._words[self._at : self._at + 4 * len(targets)] = shifted.astype("<u4").tobytes()
 
 
 class OffsetVectors:
@@ -211,9 +211,9 @@ class OffsetVectors:
         self._slot = spread(start + 4, counts, 4)
         self._base = base
 
-    def point(self, targets: Ints) -> None:
+    def point(self, targets: Positions) -> None:
         """Let the slots, one vector's after another's, lead to `targets`."""
-        self._words[self._slot >> 2] = targets - (self._base + self._slot)
+        self._words[self._slot >> 2] = np.asarray(targets, np.int64) - (self._base + self._slot)
 
 
 class FewOffsetVectors:
@@ -222,9 +222,9 @@ class FewOffsetVectors:
     def __init__(self, writer: FlatWriter, counts: Ints) -> None:
         self._counts = counts.tolist()
         self._vectors = [OffsetVector(writer, count) for count in self._counts]
-        self.position: Ints = np.array([vector.position for vector in self._vectors], np.int64)
+        self.position = [vector.position for vector in self._vectors]
 
-    def point(self, targets: Ints) -> None:
+    def point(self, targets: Positions) -> None:
         """Let the slots, one vector's after another's, lead to `targets`."""
         first = 0
         for vector, count in zip(self._vectors, self._counts, strict=True):
@@ -273,19 +273,17 @@ class FewTables:
         self, writer: FlatWriter, spec: TableSpec, count: int, fields: Mapping[str, Mask | None]
     ) -> None:
         self.spec = spec
-        always = tuple(name for name, mask in fields.items() if mask is None)
-        masks = {name: mask.tolist() for name, mask in fields.items() if mask is not None}
+        always = tuple([name for name, mask in fields.items() if mask is None])
+        masks = [(name, mask.tolist()) for name, mask in fields.items() if mask is not None]
         self._tables = [
-            SingleTable(
-                writer, spec, always + tuple(name for name, mask in masks.items() if mask[row])
-            )
+            SingleTable(writer, spec, (*always, *(name for name, mask in masks if mask[row])))
             for row in range(count)
         ]
-        self.position: Ints = np.array([table.position for table in self._tables], np.int64)
+        self.position = [table.position for table in self._tables]
 
-    def place(self, field: str) -> Ints:
+    def place(self, field: str) -> list[int]:
         """Where a field that all rows carry is, from the start of each table."""
-        return np.array([table.place(field) for table in self._tables], np.int64)
+        return [table.place(field) for table in self._tables]
 
     def set(self, field: str, values: Any) -> None:
         """Write a scalar or struct column; structs are given as rows of bytes."""
@@ -298,9 +296,9 @@ class FewTables:
             if field in table:
                 table.set(field, value)
 
-    def point(self, field: str, targets: Ints | int) -> None:
+    def point(self, field: str, targets: Positions) -> None:
         """Let an offset field lead to `targets`, positions placed later in the buffer."""
-        listed = [targets] * len(self._tables) if isinstance(targets, int) else targets.tolist()
+        listed = targets if isinstance(targets, list) else targets.tolist()
         for table, target in zip(self._tables, listed, strict=True):
             if field in table:
                 table.point(field, target)
@@ -344,13 +342,13 @@ class TableWriter:
             if field in records.dtype.fields:  # type: ignore[operator]
                 records[field] = column[rows]
 
-    def point(self, field: str, targets: Ints | int) -> None:
+    def point(self, field: str, targets: Positions) -> None:
         """Let an offset field lead to `targets`, positions placed later in the buffer."""
+        wanted = np.asarray(targets, np.int64)
         for rows, records in self._groups:
             place = records.dtype.fields.get(field)  # type: ignore[union-attr]
             if place is not None:
-                wanted = targets if isinstance(targets, int) else targets[rows]
-                records[field] = wanted - (self.position[rows] + place[1])
+                records[field] = wanted[rows] - (self.position[rows] + place[1])
 
 
 _ALL = slice(None)

@@ -87,9 +87,7 @@ def encode_manifest(
     )
     vector.point(tables.position)
     tables.set("node_id", np.frombuffer(b"".join(array.node_id for array in arrays), np.uint8))
-    tables.point(
-        "refs", np.array([_add_refs(writer, array, compressor) for array in arrays], np.int64)
-    )
+    tables.point("refs", [_add_refs(writer, array, compressor) for array in arrays])
     if has_extra.any():
         tables.point("extra", writer.blobs([array.extra for array in arrays], 0))
     if manifest.extra is not None:
@@ -195,9 +193,9 @@ def _add_group(
         elif name == "compressed_location":
             assert compressed is not None
             used, number = np.unique(compressed.codes.astype(np.int64), return_inverse=True)
-            target[name] = writer.blobs(compressed.frames.take(used), terminator=0).take(number)
+            target[name] = _add_blobs(writer, compressed.frames.take(used), 0).take(number)
         elif name in ("inline", "extra"):
-            target[name] = writer.blobs(getattr(refs, name), terminator=0)
+            target[name] = _add_blobs(writer, getattr(refs, name), 0)
     for first in range(0, len(refs), _ROWS_PER_SLICE):
         rows = slice(first, min(first + _ROWS_PER_SLICE, len(refs)))
         blocks.write(rows, _records(refs, rows, layout, blocks.position[rows] + base, target))
@@ -210,9 +208,13 @@ def _add_shared(writer: FlatWriter, column: Coded) -> Ints:
     used[column.codes] = True
     values = column.values.strings()
     if used.all():
-        return writer.blobs(values).take(column.codes)
+        return _add_blobs(writer, values).take(column.codes)
     number = np.cumsum(used) - 1
-    return writer.blobs(values.take(np.flatnonzero(used))).take(number.take(column.codes))
+    return _add_blobs(writer, values.take(np.flatnonzero(used))).take(number.take(column.codes))
+
+
+def _add_blobs(writer: FlatWriter, column: BlobColumn, terminator: int = 1) -> Ints:
+    return np.asarray(writer.blobs(column, terminator), np.int64)
 
 
 def _records(

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from icefloe.errors import ErrorKind, FormatError, InvalidInputError, check_text
-from icefloe.format.columns.blobs import Ints
 from icefloe.format.flatbuffer.read import Rows
 from icefloe.format.flatbuffer.schema import METADATA_ITEM
 from icefloe.format.metadata.values import (
@@ -17,7 +16,7 @@ from icefloe.format.metadata.values import (
 )
 
 if TYPE_CHECKING:
-    from icefloe.format.flatbuffer.write import Blobs, FlatWriter
+    from icefloe.format.flatbuffer.write import Blobs, FlatWriter, Positions
 
 Metadata = Mapping[str, Any]
 
@@ -59,7 +58,7 @@ def read_items(items: Rows) -> dict[str, bytes]:
     return found
 
 
-def write_items(writer: FlatWriter, names: Blobs, values: Blobs) -> Ints:
+def write_items(writer: FlatWriter, names: Blobs, values: Blobs) -> Positions:
     """Place metadata items; returns their positions."""
     tables = writer.tables(METADATA_ITEM, len(names), {"name": None, "value": None})
     tables.point("name", writer.blobs(names))

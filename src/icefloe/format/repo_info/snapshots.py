@@ -69,7 +69,8 @@ class _Encoded(NamedTuple):
         writer = flat_write.FlatWriter(has_head=False)
         tables = _add_rows(writer, table)
         data = np.frombuffer(b"".join(contiguous(writer.segments())), np.uint8)
-        return cls(data, tables.position, tables.position + tables.place("parent_offset"))
+        position = np.array(tables.position, np.int64)
+        return cls(data, position, position + np.array(tables.place("parent_offset"), np.int64))
 
     def with_row(self, at: int, info: SnapshotInfo, items: Mapping[str, bytes]) -> _Encoded:
         """With one more row, which is row `at` and lies behind all others."""

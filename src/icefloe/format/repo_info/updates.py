@@ -426,4 +426,4 @@ def _add_entries(writer: FlatWriter, updates: UpdateTable, start: int, stop: int
                 fields.point(name, writer.blobs(updates.text.take(rows)))
         target[which] = fields.position
     tables.point("update_type", target)
-    return tables.position
+    return np.asarray(tables.position, np.int64)

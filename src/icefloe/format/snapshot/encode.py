@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, FormatError
-from icefloe.format.columns.blobs import Ints
 from icefloe.format.envelope import FileType, encode_envelope
 from icefloe.format.flatbuffer.schema import (
     ARRAY_NODE_DATA,
@@ -23,7 +22,7 @@ from icefloe.format.flatbuffer.schema import (
     NODE_SNAPSHOT,
     SNAPSHOT,
 )
-from icefloe.format.flatbuffer.write import FlatWriter, SingleTable
+from icefloe.format.flatbuffer.write import FlatWriter, Positions, SingleTable
 from icefloe.format.metadata.items import encode_metadata, write_item_vector
 from icefloe.format.snapshot.file import ManifestFiles, Snapshot
 from icefloe.format.snapshot.nodes import ARRAY, GROUP, NodeTable, derived_chunk_lengths
@@ -82,7 +81,7 @@ def _add_manifest_files(
         tables.point("extra", writer.blobs(files.extra, terminator=0))
 
 
-def _add_nodes(writer: FlatWriter, nodes: NodeTable, spec_version: int) -> Ints:
+def _add_nodes(writer: FlatWriter, nodes: NodeTable, spec_version: int) -> Positions:
     """Place all nodes and what hangs on them; returns the positions of the node tables."""
     extra = np.zeros(len(nodes), np.bool_)
     if nodes.extra is not None:
@@ -104,7 +103,7 @@ def _add_nodes(writer: FlatWriter, nodes: NodeTable, spec_version: int) -> Ints:
     return tables.position
 
 
-def _add_arrays(writer: FlatWriter, nodes: NodeTable, spec_version: int) -> Ints:
+def _add_arrays(writer: FlatWriter, nodes: NodeTable, spec_version: int) -> Positions:
     count = len(nodes.num_dimensions)
     fields = {"shape": None, "dimension_names": nodes.has_names, "manifests": None}
     tables = writer.tables(
@@ -145,7 +144,7 @@ def _shapes_v1(nodes: NodeTable) -> NDArray[Any]:
     return structs
 
 
-def _add_shapes_v2(writer: FlatWriter, nodes: NodeTable) -> Ints:
+def _add_shapes_v2(writer: FlatWriter, nodes: NodeTable) -> Positions:
     if len(nodes.num_chunks) and int(nodes.num_chunks.max()) >= 2**32:
         raise FormatError(
             f"an array has {int(nodes.num_chunks.max()):,} chunks along one dimension, "
@@ -162,7 +161,7 @@ def _add_shapes_v2(writer: FlatWriter, nodes: NodeTable) -> Ints:
     return vectors.position
 
 
-def _add_names(writer: FlatWriter, nodes: NodeTable) -> Ints:
+def _add_names(writer: FlatWriter, nodes: NodeTable) -> Positions:
     """Vectors of dimension names, one for every array; those without names share nothing."""
     counts = np.where(nodes.has_names, nodes.num_dimensions, 0)
     rows = np.flatnonzero(np.repeat(nodes.has_names, nodes.num_dimensions))
@@ -175,7 +174,7 @@ def _add_names(writer: FlatWriter, nodes: NodeTable) -> Ints:
     return vectors.position
 
 
-def _add_manifest_refs(writer: FlatWriter, nodes: NodeTable) -> Ints:
+def _add_manifest_refs(writer: FlatWriter, nodes: NodeTable) -> Positions:
     vectors = writer.nested_offsets(nodes.num_manifests)
     tables = writer.tables(
         MANIFEST_REF, len(nodes.manifest_id), {"object_id": None, "extents": None}
