@@ -167,6 +167,7 @@ _CHUNK_CASES = [
     _bulk("read", _MEDIUM, "medium", LOCAL, wall=1.5),
     _bulk("write", _MEDIUM, "medium", UNSYNCED),
     _bulk("read", _FEW, "few small", S3),
+    _bulk("write", _FEW, "few small", S3),
     _bulk("read", _FEW, "few small", SLOW_S3),
     _packed(_write(_PACKED, "packed", S3, wall=2.0, requests=2.0)),
     _packed(_read(_PACKED, f"packed{PACKED}", S3, wall=2.0, requests=2.0)),

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, nullcontext
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -31,8 +32,15 @@ SEVERAL_KEYS = 50
 """How many keys are listed at once when only the first are of interest."""
 
 
+_NO_LIMIT: AbstractAsyncContextManager[Any] = nullcontext()
+
+
 class Calls(Protocol):
     """Requests to an object store. Errors are obstore's."""
+
+    def turn(self) -> AbstractAsyncContextManager[Any]:
+        """Held during a request, so that no more than the limit are in flight at once."""
+        ...
 
     async def start_get(
         self, store: ObjectStore, key: str, options: GetOptions | None
@@ -102,6 +110,9 @@ class BlockingCalls:
         self._num_threads = min(max_concurrent_requests, MAX_THREADS)
         self._lock = threading.Lock()
         self._pool: DaemonThreads | None = None
+
+    def turn(self) -> AbstractAsyncContextManager[Any]:
+        return _NO_LIMIT  # the threads are the limit
 
     async def start_get(
         self, store: ObjectStore, key: str, options: GetOptions | None

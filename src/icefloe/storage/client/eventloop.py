@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from icefloe.storage.client.calls import KEYS_OF_PAGE, SEVERAL_KEYS
 from icefloe.storage.client.interruptible import MAX_THREADS, DaemonThreads
@@ -22,6 +24,9 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
+MAX_IN_FLIGHT = 64
+"""More requests at once do not make one event loop faster. A server that gets more new connections
+than it can queue drops some, and the client notices a second later."""
 MOMENT_S = 0.002
 """Small against the time a request takes."""
 
@@ -31,8 +36,19 @@ class EventLoopCalls:
 
     def __init__(self, max_concurrent_requests: int) -> None:
         self._num_workers = max_concurrent_requests
+        self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
+            WeakKeyDictionary()
+        )
         self._asked: dict[tuple[asyncio.AbstractEventLoop, str], list[tuple[Any, Any]]] = {}
         self._answering: dict[tuple[asyncio.AbstractEventLoop, str], set[asyncio.Task[None]]] = {}
+
+    def turn(self) -> AbstractAsyncContextManager[Any]:
+        loop = asyncio.get_running_loop()
+        turns = self._turns.get(loop)
+        if turns is None:
+            limit = max(1, min(self._num_workers, MAX_IN_FLIGHT))
+            turns = self._turns.setdefault(loop, asyncio.Semaphore(limit))
+        return turns
 
     async def start_get(
         self, store: ObjectStore, key: str, options: GetOptions | None

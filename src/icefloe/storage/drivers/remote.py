@@ -198,8 +198,9 @@ class ObstoreDriver:
         waits = pauses(self.settings.retries)
         while True:
             try:
-                with StorageCall("get", key, self.location) as request:
-                    return await self._request_once(key, options, request)
+                async with self._calls.turn():
+                    with StorageCall("get", key, self.location) as request:
+                        return await self._request_once(key, options, request)
             except _BrokenOffError as broken:
                 trouble = broken.trouble
             pause = next(waits, None)
@@ -382,9 +383,11 @@ class ObstoreDriver:
             "max_concurrency": limits.max_concurrent_requests_for_object,
         }
         try:
-            with StorageCall("put", key, self.location) as request:
-                request.nbytes = len(buffer)
-                await self._calls.put(self._connection.writer(), self._name(key), buffer, options)
+            async with self._calls.turn():
+                with StorageCall("put", key, self.location) as request:
+                    request.nbytes = len(buffer)
+                    store = self._connection.writer()
+                    await self._calls.put(store, self._name(key), buffer, options)
         except failures.ClientError as error:
             raise failures.translated(error, "write", key, self.location) from error
 

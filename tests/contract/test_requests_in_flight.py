@@ -1,0 +1,51 @@
+"""How many requests one event loop has in flight, counted by the server."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from icefloe.storage.client.eventloop import MAX_IN_FLIGHT
+from icefloe.storage.constructors.common import http_storage
+
+ANSWER = (
+    b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n"
+    b"Last-Modified: Mon, 01 Jan 2024 00:00:00 GMT\r\n\r\nok"
+)
+
+
+class SlowServer:
+    """Answers every request late, and counts how many it answers at once."""
+
+    def __init__(self) -> None:
+        self.now = self.most = 0
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        self.now += 1
+        self.most = max(self.most, self.now)
+        await asyncio.sleep(0.02)
+        self.now -= 1
+        writer.write(ANSWER)
+        await writer.drain()
+        writer.close()
+
+
+@pytest.mark.parametrize("asked_for", [8, 256])
+def test_readers_of_one_loop_share_a_limit(asked_for: int) -> None:
+    slow = SlowServer()
+
+    async def read() -> list[list[Any]]:
+        server = await asyncio.start_server(slow.answer, "127.0.0.1", 0, backlog=512)
+        async with server:
+            port = server.sockets[0].getsockname()[1]
+            storage = http_storage(f"http://127.0.0.1:{port}")
+            driver = storage.driver(blocking=False, max_concurrent_requests=asked_for)
+            several = ([(f"{reader}-{at}", None) for at in range(100)] for reader in range(3))
+            return await asyncio.gather(*map(driver.get_many, several))
+
+    assert asyncio.run(read()) == [[b"ok"] * 100] * 3
+    expected = min(asked_for, MAX_IN_FLIGHT)
+    assert expected // 2 <= slow.most <= expected
