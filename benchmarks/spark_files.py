@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 
 STEPS, ROWS, COLUMNS = 24, 361, 720
 REFS_PER_FILE = 50_000
-_CHUNKY_STEPS = 50
+CHUNKY_STEPS = 50
 
 
 def make_grids(folder: Path, count: int, kind: str) -> int:
@@ -70,19 +69,28 @@ def make_steps(folder: Path, count: int) -> None:
 
 
 def make_chunky(folder: Path, count: int) -> None:
-    """Files of `REFS_PER_FILE` chunks of one value each. They differ in their times only."""
-    folder.mkdir()
-    first = folder / "00000.nc"
-    rows = REFS_PER_FILE // _CHUNKY_STEPS
-    with netCDF4.Dataset(first, "w") as file:
-        file.createDimension("time", _CHUNKY_STEPS)
+    """Files of `REFS_PER_FILE` chunks of one value each. They differ in their times only.
+
+    Files that are there stay, so that a run that was broken off can go on.
+    """
+    folder.mkdir(exist_ok=True)
+    template = folder / "template"
+    rows = REFS_PER_FILE // CHUNKY_STEPS
+    steps = np.arange(CHUNKY_STEPS, dtype="i8")
+    with netCDF4.Dataset(template, "w") as file:
+        file.createDimension("time", CHUNKY_STEPS)
         file.createDimension("y", rows)
-        steps = np.arange(_CHUNKY_STEPS)
         file.createVariable("time", "i8", ("time",), contiguous=True)[:] = steps
-        values = np.arange(REFS_PER_FILE).reshape(_CHUNKY_STEPS, rows) % 9
+        values = np.arange(REFS_PER_FILE).reshape(CHUNKY_STEPS, rows) % 9
         file.createVariable("v", "i2", ("time", "y"), chunksizes=(1, 1))[:] = values
-    for number in range(1, count):
+    with h5py.File(template) as made:
+        at = made["time"].id.get_offset()
+    data = bytearray(template.read_bytes())
+    for number in range(count):
         path = folder / f"{number:05}.nc"
-        shutil.copy(first, path)
-        with h5py.File(path, "r+") as changed:
-            changed["time"][:] += number * _CHUNKY_STEPS
+        if not path.exists():
+            times = steps + number * CHUNKY_STEPS
+            data[at : at + times.nbytes] = times.tobytes()
+            template.write_bytes(data)
+            template.rename(path)
+    template.unlink(missing_ok=True)

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from icefloe.api.session import Session
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.columns.arrow_columns import unpack_table
+from icefloe.spark.runtime.tasks import map_batches
 from icefloe.spark.writes import ref_blocks
 from icefloe.spark.writes.shared_write import TaskSide, share
 from icefloe.store.location_columns import match_containers
@@ -39,7 +40,7 @@ def refer(
     found = scanned.where("path IS NOT NULL").select("location", "path", "data")
     work = partial(_place_task, shared.tasks)
     joined = found.join(wanted, ["location", "path"]).select("data", "placement")
-    counts, told = shared.run_told(joined.mapInArrow(work, ref_blocks.DDL))
+    counts, told = shared.run_told(map_batches(joined, work, ref_blocks.DDL))
     damaged: dict[str, str] = {}
     for found in told:
         damaged |= found

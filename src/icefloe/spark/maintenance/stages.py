@@ -22,6 +22,7 @@ from icefloe.maintenance.listing import list_folder
 from icefloe.repo.handle import RepoHandle
 from icefloe.scans.scan import ROWS_PER_BATCH
 from icefloe.spark.runtime.spark_session import parallelism
+from icefloe.spark.runtime.tasks import map_batches
 from icefloe.spark.spark_types import spark_schema
 from icefloe.storage.run import run_blocking
 
@@ -76,7 +77,7 @@ class Task(Protocol):
 
 def run_task(rows: DataFrame, source: WorkerRepository, task: Any, schema: pa.Schema) -> DataFrame:
     """What a task makes of the rows."""
-    return rows.mapInArrow(partial(task, source), spark_schema(schema))
+    return map_batches(rows, partial(task, source), spark_schema(schema))
 
 
 def id_rows(spark: SparkSession, ids: Sequence[bytes]) -> DataFrame:

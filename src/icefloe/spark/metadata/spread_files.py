@@ -21,6 +21,7 @@ from icefloe.scans.metadata.files import (
 )
 from icefloe.scans.metadata.repo import all_snapshots
 from icefloe.scans.pinned import PinnedSnapshot
+from icefloe.spark.runtime.tasks import map_batches
 from icefloe.spark.spark_types import spark_schema
 
 
@@ -34,13 +35,13 @@ def files_dataframe(spark: SparkSession, source: PinnedSnapshot, num_tasks: int)
     ) -> DataFrame:
         table = pa.table({"item": pa.array(items, pa.string())})
         made = spark.createDataFrame(table).repartition(min(num_tasks, max(len(items), 1)), "item")
-        return made.mapInArrow(partial(task, source), spark_schema(schema))
+        return map_batches(made, partial(task, source), spark_schema(schema))
 
     listed = stage(prefixes(handle), list_task, LISTED)
     ids = [info.id for info in all_snapshots(repository)]
     referred = stage(ids, referred_task, REFERRED).dropDuplicates(["key", "manifest_id"])
     manifests = referred.where("manifest_id is not null").repartition(num_tasks, "key")
-    chunks = manifests.mapInArrow(partial(chunks_task, source), spark_schema(KEYS))
+    chunks = map_batches(manifests, partial(chunks_task, source), spark_schema(KEYS))
     known = spark.createDataFrame(pa.table({"key": pa.array(known_keys(repository))}))
     live = referred.select("key").union(chunks).union(known).distinct()
     live = live.withColumn("is_referenced", sf.lit(True))

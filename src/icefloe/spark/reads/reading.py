@@ -16,6 +16,7 @@ from icefloe.scans.pinned import as_repository, pin
 from icefloe.scans.scan import Scan, read_numbered
 from icefloe.scans.where import Where
 from icefloe.spark.runtime.spark_session import parallelism
+from icefloe.spark.runtime.tasks import map_batches
 from icefloe.spark.spark_types import spark_schema
 
 
@@ -96,7 +97,7 @@ def to_dataframe(spark: SparkSession, scan: Scan) -> DataFrame:
     count = scan.num_partitions
     # The numbers of the pieces are all that Spark plans with: nothing grows with the data.
     numbers = spark.range(0, count, 1, max(count, 1))
-    return numbers.mapInArrow(partial(read_numbered, scan), spark_schema(scan.schema))
+    return map_batches(numbers, partial(read_numbered, scan), spark_schema(scan.schema))
 
 
 def check_session(spark: Any) -> None:

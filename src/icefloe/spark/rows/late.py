@@ -18,6 +18,7 @@ from icefloe.api.session import ForkSession, Session
 from icefloe.errors import InvalidInputError
 from icefloe.spark.rows.arrays import RowsRequest, locate_axis, stored_arrays
 from icefloe.spark.rows.columns import as_keys
+from icefloe.spark.runtime.tasks import map_batches
 from icefloe.spark.writes.write_items import write_items
 from icefloe.spark.writes.write_regions import dimension_names
 from icefloe.virtual.ingest.existing import read_document
@@ -122,8 +123,8 @@ def split_rows(df: DataFrame, late: Mapping[str, pa.Array]) -> tuple[DataFrame, 
         for field in df.schema.fields
     )
     return (
-        df.mapInArrow(partial(_chosen, dict(late), False), ddl),
-        df.mapInArrow(partial(_chosen, dict(late), True), ddl),
+        map_batches(df, partial(_chosen, dict(late), False), ddl),
+        map_batches(df, partial(_chosen, dict(late), True), ddl),
     )
 
 

@@ -43,6 +43,7 @@ from icefloe.spark.rows.late import (
 )
 from icefloe.spark.rows.ordering import sorted_keys, whole_blocks
 from icefloe.spark.runtime.spark_session import parallelism
+from icefloe.spark.runtime.tasks import map_batches
 from icefloe.spark.spark_types import arrow_schema
 from icefloe.spark.writes import ref_blocks
 from icefloe.spark.writes.shared_write import TaskSide, share
@@ -169,10 +170,8 @@ def _write_rows(
     tasks = num_tasks or parallelism(df.sparkSession) * _TASKS_PER_SLOT
     shared = share(session, {})
     run = partial(_write_blocks, shared.tasks, grid)
-    blocks = (
-        rows.repartition(tasks, BLOCK).sortWithinPartitions(BLOCK).mapInArrow(run, ref_blocks.DDL)
-    )
-    return shared.run(blocks)
+    sorted_rows = rows.repartition(tasks, BLOCK).sortWithinPartitions(BLOCK)
+    return shared.run(map_batches(sorted_rows, run, ref_blocks.DDL))
 
 
 def _without(values: pa.Array, late: pa.Array | None) -> pa.Array:
@@ -264,7 +263,7 @@ def _located(df: DataFrame, request: RowsRequest, grid: RowGrid) -> DataFrame:
         quoted = name.replace("`", "``")
         fields.append(f"`{quoted}` {df.schema[name].dataType.simpleString()}")
     chosen = df.select(*(_column(df, name) for name in request.columns))
-    return chosen.mapInArrow(partial(_locate_rows, grid), ", ".join(fields))
+    return map_batches(chosen, partial(_locate_rows, grid), ", ".join(fields))
 
 
 def _locate_rows(grid: RowGrid, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from icefloe.spark.runtime.spark_session import parallelism
+from icefloe.spark.runtime.tasks import map_batches
 
 _ITEMS = "task bigint, item binary"
 _TASKS_PER_SLOT = 4  # so that a slow task does not leave the others idle at the end
@@ -43,7 +44,7 @@ def map_items(
     if sum(map(len, pickled)) <= _MAX_CARRIED_BYTES:
         first = [-(-task * len(items) // tasks) for task in range(tasks + 1)]
         parts = [pickled[start:stop] for start, stop in pairwise(first)]
-        return spark.range(0, tasks, 1, tasks).mapInArrow(partial(_carried, parts, work), ddl)
+        return map_batches(spark.range(0, tasks, 1, tasks), partial(_carried, parts, work), ddl)
     table = pa.table(
         {
             "task": pa.array([at * tasks // len(items) for at in range(len(items))], pa.int64()),
@@ -51,7 +52,7 @@ def map_items(
         }
     )
     rows = spark.createDataFrame(table, _ITEMS).repartitionByRange(tasks, "task")
-    return rows.mapInArrow(work, ddl)
+    return map_batches(rows, work, ddl)
 
 
 def _carried(parts: list[list[bytes]], work: Work, batches: Batches) -> Iterator[pa.RecordBatch]:

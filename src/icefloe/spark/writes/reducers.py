@@ -36,6 +36,7 @@ from icefloe.ids import ManifestId, NodeId
 from icefloe.repo.sessions import SessionState
 from icefloe.repo.write_manifests import write_manifests
 from icefloe.spark.runtime.spark_session import parallelism
+from icefloe.spark.runtime.tasks import map_batches
 from icefloe.spark.writes import ref_blocks
 from icefloe.spark.writes.ref_blocks import Counts, RefBlock
 from icefloe.storage.run import run_blocking
@@ -191,7 +192,7 @@ def reduce_blocks(rows: DataFrame, fork: ForkSession, plan: Reductions) -> DataF
     chunks = sum(reduction.num_chunks for reduction in plan.values())
     tasks = min(total, max(fair, chunks // _CHUNKS_PER_TASK))
     together = rows.repartition(tasks, "node_id", "piece").sortWithinPartitions("node_id", "piece")
-    return together.mapInArrow(partial(reduce_task, fork, plan), ref_blocks.DDL)
+    return map_batches(together, partial(reduce_task, fork, plan), ref_blocks.DDL)
 
 
 def reduce_task(

@@ -1,0 +1,45 @@
+"""What Spark's Python workers import, and what they pay for it after every task."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from icefloe.spark.runtime.tasks import map_batches
+
+
+def _set_aside(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        count = [gc.get_freeze_count()] * batch.num_rows
+        still = [len(gc.get_objects())] * batch.num_rows
+        yield pa.record_batch({"aside": pa.array(count), "tracked": pa.array(still)})
+
+
+def test_modules_are_set_aside_so_that_collecting_after_a_task_is_quick(
+    spark: SparkSession,
+) -> None:
+    for _ in range(2):  # the first job imports what the second finds
+        rows = map_batches(spark.range(0, 2, 1, 2), _set_aside, "aside bigint, tracked bigint")
+        found = rows.collect()
+    assert all(row.aside > 20_000 for row in found), found
+    assert all(row.tracked < 5_000 for row in found), found
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["icefloe.scans.scan", "icefloe.spark.runtime.tasks", "icefloe.spark.ingests.copy"],
+)
+def test_a_worker_imports_one_module_without_the_others(module: str) -> None:
+    program = f"""
+import sys
+import {module}
+for name in ("pandas", "xarray", "dask", "icefloe.spark.rows", "icefloe.spark.migration"):
+    assert name not in sys.modules, name
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
