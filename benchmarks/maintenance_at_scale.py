@@ -117,11 +117,20 @@ def _rewrite_manifests(repo: Any, spark: Any, maintenance: Any) -> Any:
     return maintenance.rewrite_manifests(spark, repo, "again", branch="main")
 
 
+def _export_repository(repo: Any, spark: Any, maintenance: Any) -> Any:
+    with tempfile.TemporaryDirectory() as name:
+        target = icefloe.local_filesystem_storage(f"{name}/copy", durable=False)
+        if spark is None:
+            return icefloe.export_repository(repo, target)
+        return maintenance.export_repository(spark, repo, target)
+
+
 _ENGINES = ("alone", "spark")
 _FORMS_OF = {
     "verify": _verify,
     "storage_stats": _storage_stats,
     "garbage_collect": _garbage_collect,
+    "export_repository": _export_repository,
     "rewrite_manifests": _rewrite_manifests,
 }
 

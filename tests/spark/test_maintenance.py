@@ -242,14 +242,20 @@ def test_export_repository(spark: SparkSession, made: Path, tmp_path: Path, spec
 
 @pytest.mark.long
 def test_export_parquet(spark: SparkSession, world: World, tmp_path: Path) -> None:
-    place = str(tmp_path / "cells")
-    maintenance.export_parquet(spark, world.open(), place, group="a", variables=["native"])
-    found = spark.read.parquet(place)
+    place, alone = tmp_path / "cells", tmp_path / "alone"
+    options: Any = {"group": "a", "variables": ["native"], "split_size": 600}
+    first = maintenance.export_parquet(spark, world.open(), str(place), **options)
+    assert first == icefloe.export_parquet(world.open(), str(alone), **options)
+    assert first.objects == len(list(place.glob("part-*"))) > 1
+    for path in sorted(alone.glob("[!.]*")):
+        assert (place / path.name).read_bytes() == path.read_bytes()
+    found = spark.read.parquet(str(place))
     total = found.selectExpr("sum(native)").collect()[0][0]
-    expected = contents(world.open().readonly_session("main").store, "a/native")[0].sum()
-    assert total == expected
-    alone = tmp_path / "alone"
-    icefloe.export_parquet(world.open(), str(alone), group="a", variables=["native"])
-    order = ["axis_0", "axis_1"] if "axis_0" in found.columns else found.columns
-    rows = [frame.sort(*order).toArrow() for frame in (found, spark.read.parquet(str(alone)))]
-    assert rows[0].equals(rows[1])
+    assert total == contents(world.open().readonly_session("main").store, "a/native")[0].sum()
+    # One file is lost, and what the last step wrote: only that is made again.
+    (place / "_SUCCESS").unlink()
+    min(place.glob("part-*")).unlink()
+    assert maintenance.export_parquet(spark, world.open(), str(place), **options).objects == 1
+    assert (place / "_SUCCESS").exists()
+    with pytest.raises(icefloe.InvalidInputError, match="not empty"):
+        maintenance.export_parquet(spark, world.open(), str(place), **options, tag="v1")

@@ -13,8 +13,9 @@ from icefloe.api.maintenance_values import reporter
 from icefloe.errors import InvalidInputError
 from icefloe.exports.objects import ExportReport, as_repository, target_driver
 from icefloe.scans.choose_scan import plan_read
-from icefloe.scans.options import read_options
-from icefloe.scans.pinned import pin
+from icefloe.scans.options import ReadOptions, read_options
+from icefloe.scans.pinned import PinnedSnapshot, pin
+from icefloe.scans.scan import Scan
 from icefloe.storage.driver import Driver, find_object
 from icefloe.storage.run import run_blocking
 
@@ -63,30 +64,21 @@ def export_parquet(
     wanted = read_options(**options)
     scan = plan_read(source, wanted)
     driver = target_driver(target)
-    note = f"{source.snapshot_id} {hashlib.sha256(repr(wanted).encode()).hexdigest()}".encode()
-    there = _begin(driver, note)
+    there = begin_parquet(driver, source, wanted)
     objects = size = 0
     with reporter(progress) as report:
-        for number in range(max(scan.num_partitions, 1)):
+        for number in range(num_files(scan)):
             report.tell("writing files", number, scan.num_partitions)
-            key = f"part-{number:05d}.parquet"
-            if key in there:
-                continue
-            buffer = io.BytesIO()
-            with pq.ParquetWriter(buffer, scan.schema, compression="zstd") as writer:
-                for batch in scan.read(number) if scan.num_partitions else ():
-                    writer.write_batch(batch)
-            data = buffer.getvalue()
-            run_blocking(driver.put(key, data))
-            objects += 1
-            size += len(data)
-    run_blocking(driver.sync())
-    run_blocking(driver.put(_DONE, b""))
+            if file_name(number) not in there:
+                objects += 1
+                size += write_file(driver, scan, number)
+    finish_parquet(driver)
     return ExportReport(objects, size)
 
 
-def _begin(driver: Driver, note: bytes) -> set[str]:
+def begin_parquet(driver: Driver, source: PinnedSnapshot, wanted: ReadOptions) -> set[str]:
     """The files that an interrupted call has left. Refuses a target with something else."""
+    note = f"{source.snapshot_id} {hashlib.sha256(repr(wanted).encode()).hexdigest()}".encode()
     there = {found.key for found in run_blocking(driver.list(""))}
     found = run_blocking(find_object(driver, _NOTE, needs_bucket=False))
     if there and (found is None or found[0] != note):
@@ -97,3 +89,30 @@ def _begin(driver: Driver, note: bytes) -> set[str]:
     if found is None:
         run_blocking(driver.put(_NOTE, note))
     return there
+
+
+def num_files(scan: Scan) -> int:
+    """One for each piece. A scan without rows makes one file, which has the columns."""
+    return max(scan.num_partitions, 1)
+
+
+def file_name(number: int) -> str:
+    """The file of one piece."""
+    return f"part-{number:05d}.parquet"
+
+
+def write_file(driver: Driver, scan: Scan, number: int) -> int:
+    """Write the file of one piece; returns its size."""
+    buffer = io.BytesIO()
+    with pq.ParquetWriter(buffer, scan.schema, compression="zstd") as writer:
+        for batch in scan.read(number) if scan.num_partitions else ():
+            writer.write_batch(batch)
+    data = buffer.getvalue()
+    run_blocking(driver.put(file_name(number), data))
+    return len(data)
+
+
+def finish_parquet(driver: Driver) -> None:
+    """Say that all files are there."""
+    run_blocking(driver.sync())
+    run_blocking(driver.put(_DONE, b""))

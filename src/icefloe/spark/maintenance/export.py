@@ -19,7 +19,21 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from icefloe.api.repository import Repository
-from icefloe.exports.objects import ExportReport, Sized, as_storage, copy_objects, target_driver
+from icefloe.exports.objects import (
+    ExportReport,
+    Sized,
+    as_storage,
+    copy_objects,
+    exists,
+    target_driver,
+)
+from icefloe.exports.parquet_files import (
+    begin_parquet,
+    file_name,
+    finish_parquet,
+    num_files,
+    write_file,
+)
 from icefloe.exports.plain_zarr import (
     ZarrManifest,
     begin_zarr,
@@ -33,7 +47,10 @@ from icefloe.format.columns.id_set import IdSet
 from icefloe.ids import ObjectId
 from icefloe.maintenance.check_snapshot import binary_column
 from icefloe.maintenance.listing import list_folder
+from icefloe.scans.choose_scan import plan_read
+from icefloe.scans.options import read_options
 from icefloe.scans.pinned import as_repository, pin
+from icefloe.scans.scan import Scan
 from icefloe.spark.maintenance.live_rows import chunk_id_rows, manifest_rows
 from icefloe.spark.maintenance.stages import (
     FOLDERS,
@@ -45,7 +62,7 @@ from icefloe.spark.maintenance.stages import (
     num_tasks,
     run_task,
 )
-from icefloe.spark.reads.reading import check_session, read
+from icefloe.spark.reads.reading import check_session
 from icefloe.spark.writes.task_errors import as_raised
 from icefloe.storage.driver import Driver
 from icefloe.storage.run import run_blocking
@@ -95,13 +112,47 @@ def _sum(*parts: ExportReport) -> ExportReport:
 def export_parquet(
     spark: SparkSession,
     repository: Repository | str,
-    path: str,
+    target: Storage | str,
     *,
-    mode: str = "errorifexists",
+    branch: str | None = None,
+    tag: str | None = None,
+    snapshot_id: str | None = None,
+    as_of: datetime | None = None,
     **options: Any,
-) -> None:
-    """The cells of a group as Parquet files; `options` are those of `icefloe.spark.read`."""
-    read(spark, repository, **options).write.mode(mode).parquet(path)
+) -> ExportReport:
+    """`icefloe.export_parquet` by many tasks: the cells of a group as Parquet files.
+
+    After an interruption, repeat the call with the same arguments: files that have arrived are not
+    written again. `_SUCCESS` comes last.
+
+    Args:
+        target: a storage or its URL; empty, or with the files of an interrupted call.
+        options: those of `icefloe.export_parquet`.
+    """
+    check_session(spark)
+    opened = as_repository(repository)
+    source = pin(opened, branch=branch, tag=tag, snapshot_id=snapshot_id, as_of=as_of)
+    wanted = read_options(**options)
+    scan = plan_read(source, wanted)
+    place = _Target.of(target)
+    begin_parquet(place.driver, source, wanted)
+    count = num_files(scan)
+    numbers = spark.range(0, count, 1, min(count, num_tasks(spark)))
+    task = partial(_parquet_task, scan=scan, target=place)
+    written = _total(run_task(numbers, WorkerRepository.of(opened), task, _COPIED))
+    finish_parquet(place.driver)
+    return written
+
+
+def _parquet_task(
+    source: WorkerRepository, batches: Batches, scan: Scan, target: _Target
+) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            # Tasks look for their files, so the list of all files is not sent to every one.
+            if not run_blocking(exists(target.driver, file_name(number))):
+                yield _row(ExportReport(1, write_file(target.driver, scan, number)))
+    run_blocking(target.driver.sync())
 
 
 # -- plain Zarr
