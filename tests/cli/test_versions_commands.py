@@ -62,6 +62,28 @@ def test_pick_undo_and_squash(repo: icefloe.Repository, tmp_path: Path) -> None:
     assert len(list(repo.ancestry(branch="main"))) == 3
 
 
+def test_a_range_is_squashed_and_later_commits_follow(
+    repo: icefloe.Repository, tmp_path: Path
+) -> None:
+    place = tmp_path / "r"
+    start = repo.lookup_snapshot(repo.lookup_branch("main")).parent_id
+    for name in ("v2", "v3", "v4"):
+        with repo.transaction("main", message=name) as store:
+            zarr.open_array(store, path="a")[2] = int(name[1])
+        repo.create_tag(name, repo.lookup_branch("main"))
+    assert start is not None
+    swapped = call("squash", place, "v3", start)
+    assert swapped.returncode == 2
+    assert "name the last snapshot that is to stay first" in swapped.stderr
+    told = call("squash", place, start, "v3", "-m", "all of it")
+    assert told.returncode == 0, told.stderr
+    found = list(repo.ancestry(branch="main"))
+    assert [info.message for info in found][:3] == ["v4", "all of it", "start"]
+    assert told.stdout.startswith(f"main is now at {found[0].id}. Squashed: {found[1].id}, with")
+    assert values(repo) == [0, 2, 4, 0]
+    assert repo.lookup_tag("v4") != found[0].id
+
+
 def test_conflicts_end_with_their_own_code(repo: icefloe.Repository, tmp_path: Path) -> None:
     place = tmp_path / "r"
     with repo.transaction("main", message="same chunk") as store:

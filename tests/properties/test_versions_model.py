@@ -58,6 +58,10 @@ def do(repo: icefloe.Repository, branch: str, lines: list[Steps], who: str) -> s
     return nodes
 
 
+def changes_of(repo: icefloe.Repository, info: icefloe.SnapshotInfo) -> icefloe.Diff:
+    return repo.diff(from_snapshot_id=info.parent_id, to_snapshot_id=info.id)
+
+
 def tried(call: Any) -> list[icefloe.Conflict] | None:
     """The conflicts; none when the commit has landed. None when there was nothing to do."""
     try:
@@ -148,18 +152,24 @@ def test_an_undo_is_the_model_or_a_conflict(spec: int, undone: Steps, later: lis
 
 @pytest.mark.parametrize("spec", SPECS)
 @quick
-@given(lines=st.lists(steps("o"), min_size=1, max_size=4), kept=st.integers(0, 3))
-def test_a_squash_changes_the_history_only(spec: int, lines: list[Steps], kept: int) -> None:
+@given(lines=st.lists(steps("o"), min_size=1, max_size=4), data=st.data())
+def test_a_squash_changes_the_history_only(spec: int, lines: list[Steps], data: Any) -> None:
     repo = new_repository(spec)
-    do(repo, "main", lines[:kept], "k")
-    since = repo.lookup_branch("main")
-    if not lines[kept:]:
-        return
-    do(repo, "main", lines[kept:], "o")
-    before = seen(repo, "main")
-    repo.squash("main", since)
-    assert seen(repo, "main") == before
-    assert next(repo.ancestry(branch="main")).parent_id == since
+    do(repo, "main", lines, "o")
+    old = list(repo.ancestry(branch="main"))
+    first = data.draw(st.integers(1, len(lines)), label="stays, counted from the tip")
+    last = data.draw(st.integers(0, first - 1), label="newest to be squashed")
+    before = [stored(repo.readonly_session(snapshot_id=info.id).store) for info in old[:-1]]
+    diffs = [changes_of(repo, info) for info in old[:last]]
+    repo.squash("main", old[first].id, until=old[last].id)
+    new = list(repo.ancestry(branch="main"))
+    assert [info.message for info in new[:last]] == [info.message for info in old[:last]]
+    assert [info.id for info in new[last + 1 :]] == [info.id for info in old[first:]]
+    after = [stored(repo.readonly_session(snapshot_id=info.id).store) for info in new[:-1]]
+    assert after == before[: last + 1] + before[first:]
+    assert [changes_of(repo, info) for info in new[:last]] == diffs
+    times = [info.written_at for info in new]
+    assert times == sorted(times, reverse=True)
     assert repo.verify(orphans=False).is_healthy
 
 
@@ -185,6 +195,7 @@ def test_official_reads_and_extends_what_they_make(
         tried(lambda: repo.undo(first, "dev"))
         if repo.lookup_branch("main") != start:
             repo.squash("main", start)
+        repo.squash("dev", start, until=first)
         other = icechunk.Repository.open(
             icechunk.local_filesystem_storage(str(Path(folder) / "repo"))
         )

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from icefloe.errors import ConflictError, ErrorKind, StorageError
+from icefloe.api.repository import Repository
+from icefloe.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError, StorageError
 from icefloe.ids import SnapshotId
+from icefloe.maintenance.expire import expire_snapshots
+from icefloe.maintenance.retention import Rules
 from icefloe.repo import commit, history, refs, replay, sessions, squash
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.replay import Replayed, ReplayRequest
@@ -64,6 +68,13 @@ def squashes(handle: RepoHandle) -> Coroutine[Any, Any, Any]:
     return squash.squash(handle, first.id, ReplayRequest("main", "squashed"))
 
 
+def squashes_the_middle(handle: RepoHandle) -> Coroutine[Any, Any, Any]:
+    opened = open_handle(handle.storage)
+    tip = run_blocking(refs.lookup_branch(opened, "main"))
+    line = run_blocking(history.ancestry(opened, tip))
+    return squash.squash(handle, line[-1].id, ReplayRequest("main", "squashed"), line[1].id)
+
+
 @pytest.mark.parametrize("spec", SPECS)
 def test_a_merge_and_a_commit_both_land(spec: int) -> None:
     orders = set()
@@ -87,9 +98,11 @@ def test_an_undo_and_a_commit_both_land(spec: int) -> None:
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_a_squash_never_swallows_a_commit(spec: int) -> None:
+@pytest.mark.parametrize("operation", [squashes, squashes_the_middle])
+def test_a_squash_never_swallows_a_commit(spec: int, operation: Work) -> None:
+    new = ["squashed", BEFORE[-1]] if operation is squashes else [BEFORE[0], "squashed", BEFORE[-1]]
     seen = set()
-    for outcome in every_schedule(race(spec, creates("x"), squashes), most=MOST_ORDERS):
+    for outcome in every_schedule(race(spec, creates("x"), operation), most=MOST_ORDERS):
         messages, nodes = seen_on_main(outcome)
         lost = failures(outcome)
         assert 0 not in lost, f"{lost} in order {outcome.order}"
@@ -98,11 +111,40 @@ def test_a_squash_never_swallows_a_commit(spec: int) -> None:
             assert isinstance(lost[1], ConflictError)
             assert lost[1].kind == ErrorKind.COMMIT_CONFLICT
             assert messages == ["x", *BEFORE]
+        elif messages[0] == "x":
+            assert messages in (["x", *new], [*["x", *BEFORE][: -len(new)], *new])
         else:
-            assert messages in (["x", "squashed", BEFORE[-1]], ["squashed", BEFORE[-1]])
+            assert messages == new
         seen.add(tuple(messages))
     assert ("x", *BEFORE) in seen
-    assert ("x", "squashed", BEFORE[-1]) in seen
+    assert ("x", *new) in seen
+
+
+def expires_the_middle(handle: RepoHandle) -> Coroutine[Any, Any, Any]:
+    opened = open_handle(handle.storage)
+    tip = run_blocking(refs.lookup_branch(opened, "main"))
+    middle = run_blocking(history.ancestry(opened, tip))[1]
+    run_blocking(refs.delete_tag(opened, "old"))  # it would keep the snapshot
+    return expire_snapshots(handle, Rules(ids=frozenset({middle.id})))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("spec", [1, 2])
+def test_a_squash_beside_an_expiration_leaves_whole_snapshots(spec: int) -> None:
+    seen = set()
+    for outcome in every_schedule(
+        race(spec, expires_the_middle, squashes_the_middle), most=MOST_ORDERS
+    ):
+        lost = failures(outcome)
+        assert 0 not in lost, f"{lost} in order {outcome.order}"
+        gone = (NotFoundError, InvalidInputError)  # found out before it writes, or while it does
+        assert all(isinstance(error, gone) for error in lost.values()), f"{lost} {outcome.order}"
+        repo = Repository.open(outcome.world)
+        repo.garbage_collect(datetime.now(UTC))
+        report = repo.verify(orphans=False)
+        assert report.is_healthy, f"{report} in order {outcome.order}"
+        seen.add(bool(lost))
+    assert seen == {True, False}, "each was first in some order"
 
 
 def _merge(handle: RepoHandle) -> Coroutine[Any, Any, Replayed]:
@@ -110,7 +152,7 @@ def _merge(handle: RepoHandle) -> Coroutine[Any, Any, Replayed]:
 
 
 @pytest.mark.parametrize("spec", SPECS)
-@pytest.mark.parametrize("operation", [_merge, undoes_the_tip, squashes])
+@pytest.mark.parametrize("operation", [_merge, undoes_the_tip, squashes, squashes_the_middle])
 def test_a_cut_after_any_request_leaves_the_old_state_or_the_new(
     spec: int, operation: Callable[[RepoHandle], Coroutine[Any, Any, Any]]
 ) -> None:
@@ -129,7 +171,10 @@ def test_a_cut_after_any_request_leaves_the_old_state_or_the_new(
             tip = run_blocking(refs.lookup_branch(open_handle(storage), "main"))
             assert portrait(storage) == before or tip.text not in str(before)
             continue
-        assert run_blocking(refs.lookup_branch(open_handle(storage), "main")) == done.snapshot_id
+        opened = open_handle(storage)
+        tip = run_blocking(refs.lookup_branch(opened, "main"))
+        line = [info.id for info in run_blocking(history.ancestry(opened, tip))]
+        assert done.snapshot_id in line[:2]
         assert num_requests > 2
         return
     raise AssertionError("it was cut off every time")

@@ -17,7 +17,7 @@ class VersionChange(Shown):
     shown_in = "snapshots"
 
     snapshot_id: str | None
-    """The new tip of the branch; None after a dry run."""
+    """The new commit; None after a dry run. The tip of the branch, unless `squash` left others."""
     parent_id: str
     """The snapshot below it."""
     changes: Diff

@@ -176,18 +176,23 @@ class RepositoryVersions(RepositoryVersionsAsync):
         branch: str,
         since: str,
         *,
+        until: str | None = None,
         message: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         dry_run: bool = False,
     ) -> VersionChange:
-        """Replace the last commits of a branch with one.
+        """Replace some commits of a branch with one.
 
+        Later commits follow it with the content, message and time that they had, under other ids.
         The old snapshots stay in storage until they expire and are collected. Other branches and
-        tags keep them. The metadata entry `__icefloe` names the old tip.
+        tags keep them. The metadata entry `__icefloe` of each new snapshot names the old one with
+        the same content.
 
         Args:
             branch: the branch, whose tip is replaced.
             since: a branch, a tag or a snapshot id: the last snapshot that stays.
+            until: a branch, a tag or a snapshot id: the newest commit to squash; the tip if not
+                given.
             message: the message of the new commit; the messages of the old ones if not given.
             metadata: metadata of the new commit.
             dry_run: say what the commit would contain, but write nothing.
@@ -195,8 +200,13 @@ class RepositoryVersions(RepositoryVersionsAsync):
         Raises:
             ConflictError: the branch has moved in the meantime; nothing has changed.
         """
-        key = run_blocking(named_snapshots.find_snapshot(self.handle, since))
+        first = run_blocking(named_snapshots.find_snapshot(self.handle, since))
+        last = (
+            None
+            if until is None
+            else run_blocking(named_snapshots.find_snapshot(self.handle, until))
+        )
         request = replay.ReplayRequest(branch, message, metadata, dry_run=dry_run)
         return version_values.VersionChange.of(
-            run_blocking(squash.squash(self.handle, key, request))
+            run_blocking(squash.squash(self.handle, first, request, last))
         )

@@ -459,12 +459,20 @@ class Family(ABC):
         self._refuse("amending a commit")
 
     async def publish_squashed(
-        self, handle: RepoHandle, commit: NewCommit, branch: str, parent: SnapshotId
+        self,
+        handle: RepoHandle,
+        commits: Sequence[NewCommit],
+        branch: str,
+        since: SnapshotId,
+        pruned: Sequence[tuple[SnapshotId, ...]],
     ) -> None:
-        """Replace the tip of a branch, which is the base of the commit, with a child of `parent`.
+        """Replace the commits of a branch after `since`, by one conditional write.
+
+        The base of each of `commits` is the old snapshot with the same content, that of the last
+        one the old tip. `pruned` has the expired ancestors right before each.
 
         Raises:
-            ConflictError: the branch is not at the base of the commit, kind `commit-conflict`.
+            ConflictError: the branch is not at the old tip, kind `commit-conflict`.
         """
         self._refuse("squashing commits")
 

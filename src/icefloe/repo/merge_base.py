@@ -1,7 +1,8 @@
 """Where two lines of history part.
 
 A snapshot has one parent. A commit that merges another line notes it in its metadata, under the
-key `__icefloe`. So a second merge of the same branch takes only what is new on it.
+key `__icefloe`. So a second merge of the same branch takes only what is new on it. A commit that
+replaces others in a squash notes them too: branches that have the old ones part there.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from icefloe.ids import SnapshotId
 from icefloe.repo.handle import RepoHandle
 
 NOTES = "__icefloe"
+SQUASHED = "squashed"
+REWRITTEN = "rewritten"
+"""Keys of the notes that name an older snapshot with the same content."""
 _MERGED = "merged"
 
 History = dict[SnapshotId, SnapshotInfo]
@@ -25,11 +29,19 @@ def merge_notes(merged: Iterable[str]) -> dict[str, list[str]]:
     return {_MERGED: sorted(set(merged))}
 
 
-def merged_into(info: SnapshotInfo) -> list[str]:
-    """The snapshots that a commit has merged."""
+def notes_of(info: SnapshotInfo) -> Mapping[str, Any]:
+    """What icefloe noted in the metadata of a commit."""
     notes = info.metadata.get(NOTES)
-    merged: Any = notes.get(_MERGED) if isinstance(notes, Mapping) else None
-    return [each for each in merged if isinstance(each, str)] if isinstance(merged, list) else []
+    return notes if isinstance(notes, Mapping) else {}
+
+
+def merged_into(info: SnapshotInfo) -> list[str]:
+    """The snapshots that a commit contains besides its parent."""
+    notes = notes_of(info)
+    merged: Any = notes.get(_MERGED)
+    same = [notes.get(SQUASHED), notes.get(REWRITTEN)]
+    found = [*(merged if isinstance(merged, list) else ()), *same]
+    return [each for each in found if isinstance(each, str)]
 
 
 async def merge_base(handle: RepoHandle, ours: SnapshotId, tip: SnapshotId) -> SnapshotId:

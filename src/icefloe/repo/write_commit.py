@@ -5,7 +5,7 @@ The files have new ids and nothing refers to them yet. A commit that fails here 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
@@ -105,7 +105,8 @@ async def write_commit(
     )
     if amended is not None:
         log = union_of_logs(amended, log)
-    return WrittenCommit(await store_commit(handle, snapshot, log, seen), seen)
+    stored = await store_commits(handle, [(snapshot, log)], snapshot.flushed_at, seen)
+    return WrittenCommit(stored[0], seen)
 
 
 async def store_aside(workspace: Workspace) -> Snapshot:
@@ -141,16 +142,21 @@ async def _require_tip(
     return await handle.family.require_tip(handle, branch, base)
 
 
-async def store_commit(
-    handle: RepoHandle, snapshot: Snapshot, log: TransactionLog, seen: SeenTip | None = None
-) -> Snapshot:
-    """Upload snapshot and log, and make all files of the commit survive a power failure.
+async def store_commits(
+    handle: RepoHandle,
+    commits: Sequence[tuple[Snapshot, TransactionLog]],
+    written_at: int,
+    seen: SeenTip | None = None,
+) -> list[Snapshot]:
+    """Upload snapshots and logs, and make all files of the commits survive a power failure.
 
-    Returns the snapshot as readers will find it.
+    Returns the snapshots as readers will find them.
     """
-    snapshot, files = await handle.assets.encode_commit(snapshot, log)
+    encoded = [await handle.assets.encode_commit(*commit) for commit in commits]
+    files = [file for _, two in encoded for file in two]
     await handle.assets.put_metadata_files([*files, *(() if seen is None else seen.files)])
-    await require_clock_of_storage(handle, files[0][0], snapshot.flushed_at)
+    await require_clock_of_storage(handle, files[0][0], written_at)
     await handle.driver.sync()
-    handle.assets.caches.snapshots.put(snapshot.id, snapshot, max(1, len(snapshot.nodes)))
-    return snapshot
+    for snapshot, _ in encoded:
+        handle.assets.caches.snapshots.put(snapshot.id, snapshot, max(1, len(snapshot.nodes)))
+    return [snapshot for snapshot, _ in encoded]

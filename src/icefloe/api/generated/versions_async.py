@@ -109,11 +109,17 @@ class RepositoryVersionsAsync:
         branch: str,
         since: str,
         *,
+        until: str | None = None,
         message: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         dry_run: bool = False,
     ) -> VersionChange:
-        """Like `squash`, inside an event loop: Replace the last commits of a branch with one."""
-        key = await named_snapshots.find_snapshot(self._aio_handle, since)
+        """Like `squash`, inside an event loop: Replace some commits of a branch with one."""
+        first = await named_snapshots.find_snapshot(self._aio_handle, since)
+        last = (
+            None if until is None else await named_snapshots.find_snapshot(self._aio_handle, until)
+        )
         request = replay.ReplayRequest(branch, message, metadata, dry_run=dry_run)
-        return version_values.VersionChange.of(await squash.squash(self._aio_handle, key, request))
+        return version_values.VersionChange.of(
+            await squash.squash(self._aio_handle, first, request, last)
+        )

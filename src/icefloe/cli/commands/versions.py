@@ -45,10 +45,12 @@ def _branch_of(target: Target) -> str:
     return ref["branch"]
 
 
-def _tell(output: Output, branch: str, done: VersionChange) -> None:
+def _tell(output: Output, branch: str, done: VersionChange, tip: str | None = None) -> None:
     changes = repr(done.changes).rstrip()
     if done.snapshot_id is None:
         first = f"Nothing was written. A commit to {branch} would change:"
+    elif tip not in (None, done.snapshot_id):
+        first = f"{branch} is now at {tip}. Squashed: {done.snapshot_id}, with these changes:"
     else:
         first = f"{branch} is now at {done.snapshot_id}. Changed since {done.parent_id}:"
     output.show({"branch": branch, "commit": done}, lambda: f"{first}\n\n{changes}")
@@ -124,12 +126,21 @@ def merge(
 @click.command()
 @repository_argument
 @click.argument("since")
+@click.argument("until", required=False)
 @_options
-def squash(target: Target, since: str, message: str | None, dry_run: bool, output: Output) -> None:
-    """Replace the commits of a branch after SINCE with one.
+def squash(
+    target: Target,
+    since: str,
+    until: str | None,
+    message: str | None,
+    dry_run: bool,
+    output: Output,
+) -> None:
+    """Replace the commits of a branch after SINCE, up to UNTIL or the newest, with one.
 
-    The branch is REPOSITORY@BRANCH, or main. The old snapshots stay until they expire.
+    The branch is REPOSITORY@BRANCH, or main. Commits after UNTIL follow with other ids. The old
+    snapshots stay until they expire.
     """
     branch = _branch_of(target)
-    done = target.repo.squash(branch, since, message=message, dry_run=dry_run)
-    _tell(output, branch, done)
+    done = target.repo.squash(branch, since, until=until, message=message, dry_run=dry_run)
+    _tell(output, branch, done, target.repo.lookup_branch(branch))

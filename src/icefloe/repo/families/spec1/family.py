@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from icefloe.assets.assets import Assets, Caches
@@ -169,23 +169,18 @@ class Spec1(Family):
     async def publish(
         self, handle: RepoHandle, commit: NewCommit, branch: str, seen: SeenTip | None
     ) -> None:
-        async def check() -> None:
-            # A collection never deletes an object that was stored after its listing.
-            if await collected_before(handle) > commit.opened_at - MOST_CLOCK_SKEW_US:
-                await require_own_objects(handle, commit)
-
-        try:
-            await refs.move_branch(handle, branch, commit.snapshot.id, commit.base, check)
-        except ConflictError as conflict:
-            raise ConflictError(
-                conflict.expected_parent, conflict.actual_parent, kind=ErrorKind.COMMIT_CONFLICT
-            ) from None
+        await _move_branch(handle, branch, [commit])
 
     async def publish_squashed(
-        self, handle: RepoHandle, commit: NewCommit, branch: str, parent: SnapshotId
+        self,
+        handle: RepoHandle,
+        commits: Sequence[NewCommit],
+        branch: str,
+        since: SnapshotId,
+        pruned: Sequence[tuple[SnapshotId, ...]],
     ) -> None:
-        """The snapshot file has the parent. So only the branch has to be moved."""
-        await self.publish(handle, commit, branch, None)
+        """The snapshot files have the parents. So only the branch has to be moved."""
+        await _move_branch(handle, branch, commits, since)
 
     # -- settings
 
@@ -197,6 +192,53 @@ def _info(snapshot: Snapshot) -> SnapshotInfo:
     return SnapshotInfo(
         snapshot.id, snapshot.parent_id, snapshot.flushed_at, snapshot.message, snapshot.metadata
     )
+
+
+async def _move_branch(
+    handle: RepoHandle,
+    branch: str,
+    commits: Sequence[NewCommit],
+    since: SnapshotId | None = None,
+) -> None:
+    """Move a branch from the base of the last commit to the commit.
+
+    If the commits replace those after `since`, all of these are still in the history.
+    """
+
+    async def check() -> None:
+        # A collection never deletes an object that was stored after its listing.
+        if await collected_before(handle) > commits[-1].opened_at - MOST_CLOCK_SKEW_US:
+            if since is not None:
+                await _require_line(handle, [commit.base for commit in commits], since)
+            for commit in commits:
+                await require_own_objects(handle, commit)
+
+    try:
+        await refs.move_branch(handle, branch, commits[-1].snapshot.id, commits[-1].base, check)
+    except ConflictError as conflict:
+        raise ConflictError(
+            conflict.expected_parent, conflict.actual_parent, kind=ErrorKind.COMMIT_CONFLICT
+        ) from None
+
+
+async def _require_line(
+    handle: RepoHandle, wanted: Sequence[SnapshotId], since: SnapshotId
+) -> None:
+    """Refuse if snapshots have expired that the last one led to. Their manifests may be deleted.
+
+    Expiration writes snapshot files again, so they are read past the caches.
+    """
+    stored = handle.assets.past_disk_cache()
+    reached = set()
+    current: SnapshotId | None = wanted[-1]
+    while current is not None and current not in reached:
+        reached.add(current)
+        current = None if current == since else (await stored.load_snapshot(current)).parent_id
+    if not reached >= {since, *wanted}:
+        raise SnapshotNotFoundError(
+            "snapshots that were to be squashed have expired in the meantime; nothing has changed: "
+            "try again"
+        )
 
 
 async def _line_since(

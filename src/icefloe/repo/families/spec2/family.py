@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -215,9 +215,14 @@ class Spec2(Family):
         await publish.publish_amended(handle, commit, branch)
 
     async def publish_squashed(
-        self, handle: RepoHandle, commit: NewCommit, branch: str, parent: SnapshotId
+        self,
+        handle: RepoHandle,
+        commits: Sequence[NewCommit],
+        branch: str,
+        since: SnapshotId,
+        pruned: Sequence[tuple[SnapshotId, ...]],
     ) -> None:
-        await publish.publish_squashed(handle, commit, branch, parent)
+        await publish.publish_squashed(handle, commits, branch, since, pruned)
 
     # -- settings
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from icefloe.errors import ConflictError, ErrorKind, SessionStateError, SnapshotNotFoundError
 from icefloe.format.repo_info.file import (
     RepoInfo,
@@ -29,7 +31,7 @@ async def publish(handle: RepoHandle, commit: NewCommit, branch: str, seen: Seen
         values = {"branch": branch, "new_snap_id": commit.snapshot.id}
         return changed(info, snapshots=listed, branches=tips), UpdateKind.NEW_COMMIT, values
 
-    await _update(handle, commit, change, seen if isinstance(seen, SeenRepo) else None)
+    await _update(handle, [commit], change, seen if isinstance(seen, SeenRepo) else None)
 
 
 async def publish_amended(handle: RepoHandle, commit: NewCommit, branch: str) -> None:
@@ -42,20 +44,31 @@ async def publish_amended(handle: RepoHandle, commit: NewCommit, branch: str) ->
         pruned = amended.pruned_ancestor_tx_logs
         return _replaced_tip(info, commit, branch, amended.parent_id, pruned)
 
-    await _update(handle, commit, change)
+    await _update(handle, [commit], change)
 
 
 async def publish_squashed(
-    handle: RepoHandle, commit: NewCommit, branch: str, parent: SnapshotId
+    handle: RepoHandle,
+    commits: Sequence[NewCommit],
+    branch: str,
+    since: SnapshotId,
+    pruned: Sequence[tuple[SnapshotId, ...]],
 ) -> None:
-    """List the snapshot as a child of `parent`, and replace its base with it as the tip."""
+    """List the snapshots as a line that starts at `since`, and make the last one the tip."""
 
     def change(info: RepoInfo) -> Changed:
-        require_tip(info, branch, commit.base)
-        require_base(info, parent)
-        return _replaced_tip(info, commit, branch, parent)
+        require_tip(info, branch, commits[-1].base)
+        require_base(info, since)
+        parent = since
+        for commit, expired in zip(commits[:-1], pruned, strict=False):
+            # Collections keep the manifests of snapshots that are listed.
+            require_base(info, commit.base)
+            listed = _with_snapshot(info, commit.snapshot, parent, expired)
+            info = changed(info, snapshots=listed)
+            parent = commit.snapshot.id
+        return _replaced_tip(info, commits[-1], branch, parent, pruned[-1])
 
-    await _update(handle, commit, change)
+    await _update(handle, commits, change)
 
 
 def _replaced_tip(
@@ -83,7 +96,7 @@ async def publish_detached(handle: RepoHandle, commit: NewCommit) -> None:
         listed = changed(info, snapshots=_with_snapshot(info, commit.snapshot, commit.base))
         return listed, UpdateKind.NEW_DETACHED_SNAPSHOT, {"new_snap_id": commit.snapshot.id}
 
-    await _update(handle, commit, change)
+    await _update(handle, [commit], change)
 
 
 class _AlreadyListed(Exception):  # noqa: N818 - reports success, not an error
@@ -108,20 +121,20 @@ def may_have_collected(info: RepoInfo, since: int) -> bool:
 
 
 async def _update(
-    handle: RepoHandle, commit: NewCommit, change: Change, seen: SeenRepo | None = None
+    handle: RepoHandle, commits: Sequence[NewCommit], change: Change, seen: SeenRepo | None = None
 ) -> None:
-    """Publish a commit once.
+    """Publish commits once.
 
     The transport may repeat a request that has succeeded. The repetition fails as if another writer
     had been first. So the update ends when the snapshot is already listed.
     """
 
-    opened_at = commit.opened_at
+    opened_at = commits[-1].opened_at
 
     def checked(info: RepoInfo) -> Changed:
-        if commit.snapshot.id in info.snapshots:
+        if commits[-1].snapshot.id in info.snapshots:
             raise _AlreadyListed
-        if commit.moves_nodes:
+        if any(commit.moves_nodes for commit in commits):
             require_flag(info, "move_node")
         result = change(info)
         if may_have_collected(info, opened_at):
@@ -134,7 +147,8 @@ async def _update(
         except _AlreadyListed:
             pass
         except _Collected as found:
-            await require_own_objects(handle, commit)
+            for commit in commits:
+                await require_own_objects(handle, commit)
             opened_at = found.at  # collections up to this one have not deleted the objects
             continue
         return
