@@ -131,7 +131,7 @@ def build_snapshot(
         nodes.append(changed(node, array=changed(node.array, manifests=tuple(refs))))
     replaced = plan.base.rows_of([*plan.gone, *(node.path for node in nodes)])
     table = plan.base.replace(replaced, nodes)
-    files = _listed_files(plan.files, table.manifest_id, [new.info for new in made])
+    files = _listed_files(plan.files, table.used_manifests(), [new.info for new in made])
     return Snapshot(
         snapshot_id,
         table,
@@ -144,14 +144,12 @@ def build_snapshot(
 
 
 def _listed_files(
-    old: ManifestFiles, manifest_id: Bytes, new: Sequence[ManifestFileInfo]
+    old: ManifestFiles, used: Bytes, new: Sequence[ManifestFileInfo]
 ) -> ManifestFiles:
     """Exactly the manifest files that nodes refer to: old ones and all of the new ones."""
-    used = np.unique(np.ascontiguousarray(manifest_id).view("S12").reshape(-1))
-    ids = used.view(np.uint8).reshape(-1, ManifestId.size)
-    rows = old.rows_of(ids)
+    rows = old.rows_of(used)
     files = old.take(rows[rows >= 0]).with_infos(new)
-    if not np.array_equal(files.id, ids):
+    if not np.array_equal(files.id, used):
         raise InternalError(
             f"a snapshot lists {len(files)} manifests and its nodes use {len(used)} others",
             ErrorKind.INCONSISTENT_MANIFESTS,

@@ -136,17 +136,17 @@ def _rows(layer: EditLayer) -> int:
 
 
 def _columns(single: dict[Coordinates, ChunkRef | None], ndim: int) -> tuple[ChunkRefs, Index]:
-    deleted = [at for at, ref in single.items() if ref is None]
-    tables = []
-    for kind in ChunkKind:
-        rows = [(at, ref) for at, ref in single.items() if ref is not None and ref.kind == kind]
-        keyed = [row for row in rows if kind == ChunkKind.NATIVE and row[1].location is not None]
-        by_id = [row for row in rows if row not in keyed] if keyed else rows
-        tables += [
-            _table(kind, [at for at, _ in part], [ref for _, ref in part])
-            for part in (by_id, keyed)
-            if part
-        ]
+    deleted = []
+    groups: dict[tuple[ChunkKind, bool], tuple[list[Coordinates], list[ChunkRef]]] = {}
+    for at, ref in single.items():
+        if ref is None:
+            deleted.append(at)
+            continue
+        is_keyed = ref.kind == ChunkKind.NATIVE and ref.location is not None
+        index, refs_there = groups.setdefault((ref.kind, is_keyed), ([], []))
+        index.append(at)
+        refs_there.append(ref)
+    tables = [_table(kind, *rows) for (kind, _), rows in sorted(groups.items())]
     refs, _ = ChunkRefs.overlay([(table, None) for table in tables], ndim)
     return refs, np.array(deleted, np.uint32).reshape(len(deleted), ndim)
 

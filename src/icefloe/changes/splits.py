@@ -102,9 +102,13 @@ def _merge(rewrite: SplitRewrite, sources: Sequence[ChunkRefs]) -> ChunkRefs:
             for (first, last), (low, high) in zip(rewrite.box, refs.extents(), strict=True)
         )
         layers.append((refs if is_inside else refs.select(start, stop), None))
-    # Old manifests do not overlap. In this order most of them are joined without sorting.
-    layers.sort(key=lambda layer: layer[0].index[0].tolist() if len(layer[0]) else [])
-    layers += [(refs.take(rows), deleted) for refs, rows, deleted in rewrite.edits]
+    if len(layers) > 1:
+        # Old manifests do not overlap. In this order most of them are joined without sorting.
+        layers.sort(key=lambda layer: layer[0].index[0].tolist() if len(layer[0]) else [])
+    layers += [
+        (refs if isinstance(rows, slice) and rows == _ALL else refs.take(rows), deleted)
+        for refs, rows, deleted in rewrite.edits
+    ]
     return ChunkRefs.overlay(layers, len(rewrite.box))[0]
 
 

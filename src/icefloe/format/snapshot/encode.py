@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -21,11 +24,22 @@ from icefloe.format.flatbuffer.schema import (
     MANIFEST_REF,
     NODE_SNAPSHOT,
     SNAPSHOT,
+    TableSpec,
 )
 from icefloe.format.flatbuffer.write import FlatWriter, Positions, SingleTable
 from icefloe.format.metadata.items import encode_metadata, write_item_vector
 from icefloe.format.snapshot.file import ManifestFiles, Snapshot
-from icefloe.format.snapshot.nodes import ARRAY, GROUP, NodeTable, derived_chunk_lengths
+from icefloe.format.snapshot.nodes import (
+    ARRAY,
+    GROUP,
+    ArrayData,
+    Node,
+    NodeTable,
+    derived_chunk_lengths,
+)
+
+_SHAPE_V2 = ("array_length", "num_chunks")
+_REF = ("object_id", "extents")
 
 
 def encode_snapshot(snapshot: Snapshot, *, spec_version: int, level: int = 3) -> bytes:
@@ -83,6 +97,8 @@ def _add_manifest_files(
 
 def _add_nodes(writer: FlatWriter, nodes: NodeTable, spec_version: int) -> Positions:
     """Place all nodes and what hangs on them; returns the positions of the node tables."""
+    if nodes.few and spec_version > 1:
+        return [_add_node(writer, node) for node in nodes.few]
     extra = np.zeros(len(nodes), np.bool_)
     if nodes.extra is not None:
         extra = nodes.extra.is_valid()
@@ -101,6 +117,69 @@ def _add_nodes(writer: FlatWriter, nodes: NodeTable, spec_version: int) -> Posit
     data[nodes.is_array] = _add_arrays(writer, nodes, spec_version)
     tables.point("node_data", data)
     return tables.position
+
+
+def _add_node(writer: FlatWriter, node: Node) -> int:
+    """Place one node. Up to some dozens this takes a third of the time of columns."""
+    fields = ["id", "path", "user_data", "node_data_type", "node_data"]
+    table = writer.table(NODE_SNAPSHOT, fields if node.extra is None else [*fields, "extra"])
+    table.set("id", node.id)
+    table.set("node_data_type", GROUP if node.array is None else ARRAY)
+    table.point("path", writer.text(node.path))
+    table.point("user_data", writer.blob(node.user_data))
+    if node.extra is not None:
+        table.point("extra", writer.blob(node.extra))
+    if node.array is None:
+        table.point("node_data", writer.table(GROUP_NODE_DATA, []).position)
+    else:
+        table.point("node_data", _add_array(writer, node.array))
+    return table.position
+
+
+def _add_array(writer: FlatWriter, array: ArrayData) -> int:
+    names = array.dimension_names
+    fields = ["shape", "manifests", "shape_v2"]
+    table = writer.table(ARRAY_NODE_DATA, fields if names is None else [*fields, "dimension_names"])
+    table.point("shape", writer.structs(b"", 0, align=8))
+    position, rows = _add_vector(writer, DIMENSION_SHAPE_V2, [_SHAPE_V2] * len(array.shape))
+    table.point("shape_v2", position)
+    for row, dimension in zip(rows, array.shape, strict=True):
+        _check_num_chunks(dimension.num_chunks)
+        row.set("array_length", dimension.array_length)
+        row.set("num_chunks", dimension.num_chunks)
+    if names is not None:
+        named = [() if name is None else ("name",) for name in names]
+        position, rows = _add_vector(writer, DIMENSION_NAME, named)
+        table.point("dimension_names", position)
+        for row, name in zip(rows, names, strict=True):
+            if name is not None:
+                row.point("name", writer.text(name))
+    position, rows = _add_vector(writer, MANIFEST_REF, [_REF] * len(array.manifests))
+    table.point("manifests", position)
+    for row, ref in zip(rows, array.manifests, strict=True):
+        row.set("object_id", ref.id)
+        box = struct.pack(f"<{2 * len(ref.extents)}I", *chain.from_iterable(ref.extents))
+        row.point("extents", writer.structs(box, len(ref.extents)))
+    return table.position
+
+
+def _add_vector(
+    writer: FlatWriter, spec: TableSpec, fields: Sequence[tuple[str, ...]]
+) -> tuple[int, list[SingleTable]]:
+    """Reserve a vector of tables with these fields: its position, and the tables."""
+    vector = writer.offsets(len(fields))
+    rows = [writer.table(spec, names) for names in fields]
+    vector.point([row.position for row in rows])
+    return vector.position, rows
+
+
+def _check_num_chunks(largest: int) -> None:
+    if largest >= 2**32:
+        raise FormatError(
+            f"an array has {largest:,} chunks along one dimension, "
+            f"the format counts to {2**32 - 1:,}; use larger chunks",
+            ErrorKind.SERIALIZATION,
+        )
 
 
 def _add_arrays(writer: FlatWriter, nodes: NodeTable, spec_version: int) -> Positions:
@@ -145,12 +224,7 @@ def _shapes_v1(nodes: NodeTable) -> NDArray[Any]:
 
 
 def _add_shapes_v2(writer: FlatWriter, nodes: NodeTable) -> Positions:
-    if len(nodes.num_chunks) and int(nodes.num_chunks.max()) >= 2**32:
-        raise FormatError(
-            f"an array has {int(nodes.num_chunks.max()):,} chunks along one dimension, "
-            f"the format counts to {2**32 - 1:,}; use larger chunks",
-            ErrorKind.SERIALIZATION,
-        )
+    _check_num_chunks(int(nodes.num_chunks.max(initial=0)))
     vectors = writer.nested_offsets(nodes.num_dimensions)
     tables = writer.tables(
         DIMENSION_SHAPE_V2, len(nodes.num_chunks), {"array_length": None, "num_chunks": None}

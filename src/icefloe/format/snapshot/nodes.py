@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from icefloe.errors import ErrorKind, FormatError
 from icefloe.format.columns.blob_column import BlobColumn
 from icefloe.format.columns.blobs import Bytes, Ints, spread
 from icefloe.ids import ManifestId, NodeId
-from icefloe.records import record
+from icefloe.records import filled, record
 
 _FEW = 64  # nodes: below this, values beat columns
 ARRAY = 1
@@ -88,8 +88,16 @@ class NodeTable(Sequence[Node]):
     # (from, to), as many rows a manifest as its array has dimensions
     extents: NDArray[np.uint32]
     _starts: list[dict[str, list[int]]] = field(default_factory=list, init=False, repr=False)
-    _few: list[Node] = field(default_factory=list, init=False, repr=False)
-    """All nodes, if the table was made of few."""
+    few: list[Node] = field(default_factory=list, init=False, repr=False)
+    """All nodes, if the table was made of few. It then has columns when they are asked for."""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name not in _COLUMNS:
+                raise AttributeError(f"a NodeTable has no {name!r}")
+            self.__dict__.update(_columns_of(self.few))
+            return self.__dict__[name]
 
     def __len__(self) -> int:
         return len(self.path)
@@ -116,13 +124,20 @@ class NodeTable(Sequence[Node]):
         row = bisect_left(self.path, path)
         if row == len(self) or self.path[row] != path:
             return None
-        user_data: bytes = self.user_data[row]
+        user_data: bytes = self.few[row].user_data if self.few else self.user_data[row]
         return user_data
+
+    def used_manifests(self) -> Bytes:
+        """The ids of all manifests, each once, ascending."""
+        if self.few:
+            return _ids(sorted({ref.id for ref in _manifests(self.few)}), ManifestId.size)
+        keys = np.ascontiguousarray(self.manifest_id).view(f"S{ManifestId.size}").reshape(-1)
+        return np.unique(keys).view(np.uint8).reshape(-1, ManifestId.size)
 
     def node(self, row: int) -> Node:
         """One row as a value."""
-        if self._few:
-            return self._few[row]
+        if self.few:
+            return self.few[row]
         array = self._array(self._start("array", row)) if self.is_array[row] else None
         extra = None if self.extra is None else self.extra[row]
         user_data = self.user_data[row]
@@ -259,44 +274,54 @@ class NodeTable(Sequence[Node]):
                 raise FormatError(
                     f"node {first.path!r} appears twice in a snapshot", ErrorKind.SERIALIZATION
                 )
-        arrays = [node.array for node in ordered if node.array is not None]
-        shape = [dimension for array in arrays for dimension in array.shape]
-        manifests = [ref for array in arrays for ref in array.manifests]
-        for array in arrays:
-            _check_ranks(array)
-        names = [
-            name
-            for array in arrays
-            for name in (array.dimension_names or [None] * len(array.shape))
-        ]
-        chunk_length = [
-            dimension.chunk_length
-            if dimension.chunk_length is not None
-            else _derived_chunk_length(dimension)
-            for dimension in shape
-        ]
-        has_chunk_length = any(dimension.chunk_length is not None for dimension in shape)
-        extents = [box for ref in manifests for box in ref.extents]
-        extra = [node.extra for node in ordered]
-        table = cls(
-            _ids([node.id for node in ordered], NodeId.size),
-            [node.path for node in ordered],
-            BlobColumn.from_values([node.user_data for node in ordered]),
-            np.array([node.array is not None for node in ordered], np.bool_),
-            BlobColumn.from_values(extra) if any(e is not None for e in extra) else None,
-            np.array([len(array.shape) for array in arrays], np.int64),
-            np.array([array.dimension_names is not None for array in arrays], np.bool_),
-            np.array([len(array.manifests) for array in arrays], np.int64),
-            np.array([dimension.array_length for dimension in shape], np.uint64),
-            np.array([dimension.num_chunks for dimension in shape], np.uint64),
-            np.array(chunk_length, np.uint64) if has_chunk_length else None,
-            BlobColumn.from_values(names, is_text=True),
-            _ids([ref.id for ref in manifests], ManifestId.size),
-            np.array(extents, np.uint32).reshape(-1, 2),
-        )
-        if len(ordered) <= _FEW:
-            table._few.extend(ordered)
-        return table
+        for node in ordered:
+            if node.array is not None:
+                _check_ranks(node.array)
+        paths = [node.path for node in ordered]
+        if 0 < len(ordered) <= _FEW and len(_manifests(ordered)) <= _FEW:
+            return filled(cls, {"path": paths, "few": ordered, "_starts": []})
+        return cls(path=paths, **_columns_of(ordered))
+
+
+def _manifests(nodes: Iterable[Node]) -> list[ManifestRef]:
+    return [ref for node in nodes if node.array is not None for ref in node.array.manifests]
+
+
+_COLUMNS = frozenset(NodeTable.__match_args__) - {"path"}
+
+
+def _columns_of(ordered: Sequence[Node]) -> dict[str, Any]:
+    """The columns of these nodes, apart from their paths."""
+    arrays = [node.array for node in ordered if node.array is not None]
+    shape = [dimension for array in arrays for dimension in array.shape]
+    manifests = _manifests(ordered)
+    names = [
+        name for array in arrays for name in (array.dimension_names or [None] * len(array.shape))
+    ]
+    chunk_length = [
+        dimension.chunk_length
+        if dimension.chunk_length is not None
+        else _derived_chunk_length(dimension)
+        for dimension in shape
+    ]
+    has_chunk_length = any(dimension.chunk_length is not None for dimension in shape)
+    extents = [box for ref in manifests for box in ref.extents]
+    extra = [node.extra for node in ordered]
+    return {
+        "id": _ids([node.id for node in ordered], NodeId.size),
+        "user_data": BlobColumn.from_values([node.user_data for node in ordered]),
+        "is_array": np.array([node.array is not None for node in ordered], np.bool_),
+        "extra": BlobColumn.from_values(extra) if any(e is not None for e in extra) else None,
+        "num_dimensions": np.array([len(array.shape) for array in arrays], np.int64),
+        "has_names": np.array([array.dimension_names is not None for array in arrays], np.bool_),
+        "num_manifests": np.array([len(array.manifests) for array in arrays], np.int64),
+        "array_length": np.array([dimension.array_length for dimension in shape], np.uint64),
+        "num_chunks": np.array([dimension.num_chunks for dimension in shape], np.uint64),
+        "chunk_length": np.array(chunk_length, np.uint64) if has_chunk_length else None,
+        "dimension_name": BlobColumn.from_values(names, is_text=True),
+        "manifest_id": _ids([ref.id for ref in manifests], ManifestId.size),
+        "extents": np.array(extents, np.uint32).reshape(-1, 2),
+    }
 
 
 def derived_chunk_lengths(
