@@ -71,6 +71,9 @@ def forget_replaced(handle: RepoHandle, before: Snapshot, after: Snapshot) -> No
 
 
 def _batches(tasks: list[_Task], files: ManifestFiles, most_files: int) -> Iterator[list[_Task]]:
+    if len(tasks) == 1:
+        yield tasks
+        return
     batch: list[_Task] = []
     num_refs = 0
     for task in tasks:

@@ -154,7 +154,7 @@ location='s3://b/f', etag=None, last_modified=None, inline=None)
         if column.null_count:
             raise InvalidInputError("inline chunks: a chunk has no bytes (None)")
         check_length("inline chunks", len(column), len(index))
-        length = column.length
+        length = column.length.astype(np.uint64)
         refs = _plain(cls, index, ChunkKind.INLINE, np.zeros(len(column), np.uint64), length)
         return changed(refs, inline=column)._sorted()
 

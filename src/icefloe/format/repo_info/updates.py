@@ -158,10 +158,6 @@ class UpdateTable(Sequence[Update]):
 
     __hash__ = None  # type: ignore[assignment]
 
-    def is_unknown(self) -> NDArray[np.bool_]:
-        """Which rows are of a kind that only a newer version knows."""
-        return (self.kind < _KNOWN[0]) | (self.kind > _KNOWN[-1])
-
     def _entry(self, row: int) -> Update:
         kind = int(self.kind[row])
         if kind not in UPDATE_TYPES:
@@ -210,12 +206,21 @@ class UpdateLog(Sequence[Update]):
     Commits add one entry after the other. They stay values until the log is read again.
     """
 
-    __slots__ = ("_added", "_older", "_read", "_rows", "newest_collection_at", "oldest_at")
+    __slots__ = (
+        "_added",
+        "_older",
+        "_read",
+        "_rows",
+        "_unknown",
+        "newest_collection_at",
+        "oldest_at",
+    )
 
     def __init__(self, read: UpdateTable) -> None:
         self._added: tuple[Update, ...] = ()
         self._read, self._rows = read, range(len(read))
         self._older: _Encoded | None = None
+        self._unknown = np.flatnonzero((read.kind < _KNOWN[0]) | (read.kind > _KNOWN[-1])).tolist()
         is_collection = read.kind == UpdateKind.GC_RAN
         self.oldest_at = int(read.updated_at.min()) if len(read) else _NEVER
         """When the log begins. A later time after entries were dropped, but never an earlier."""
@@ -255,13 +260,14 @@ class UpdateLog(Sequence[Update]):
 
     def first_unknown(self) -> int | None:
         """The first entry of a kind that only a newer version knows and can write again."""
-        unknown = np.flatnonzero(self._read.is_unknown()[self._rows.start : self._rows.stop])
-        return len(self._added) + int(unknown[0]) if len(unknown) else None
+        unknown = next((row for row in self._unknown if row in self._rows), None)
+        return None if unknown is None else len(self._added) + self._rows.index(unknown)
 
     def with_first(self, entry: Update, backup_path: str, count: int) -> UpdateLog:
         """A new first entry before `count` old ones; the former first learns its backup."""
         log = UpdateLog.__new__(UpdateLog)
-        log._read, log._rows, log._older = self._read, self._rows, None
+        log._read, log._rows, log._unknown = self._read, self._rows, self._unknown
+        log._older = None
         added = self._added
         if not added and log._rows:
             added, log._rows = (self._read[self._rows[0]],), self._rows[1:]
