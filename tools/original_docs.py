@@ -55,6 +55,7 @@ LEFT_OUT = {
     r"serve_forever\(\)": "a server that never returns",
     r"redirect_storage\(.*Repository\.open": "asks the server of the block before",
     r"/path/to/my/dataset": "writes outside of its folder",
+    r"allow_pickling\(\)": "shows a call that the original has not had since 1.0",
     r"return \[new\] if new": "gives chunks of a two-dimensional array one index, which is refused",
 }
 """Blocks that are not run, by a pattern of their code (`.` matches across lines), and why."""
@@ -106,6 +107,10 @@ array[0, 0] = 2
 forecast = zarr.open_group(store)
 config = icechunk.RepositoryConfig(storage=icechunk.StorageSettings())
 ds = xr.Dataset({"t2m": (("time", "x"), np.arange(12.0).reshape(3, 4))})
+def write_timestamp(*, itime, session):
+    zarr.open_array(session.store, path="my_array")[itime] = 3
+    return session
+
 solver = icechunk.ConflictDetector()
 expiry_time = datetime.now(UTC) - timedelta(days=10)
 n, t, i, n_chunks, new_time, name, today, reading = 4, 3, 1, 10, 0, "nope", "monday", 1.0
