@@ -503,3 +503,11 @@ def test_random_bytes_are_a_format_error_or_a_value(
     except FormatError:
         return
     assert is_json(value)
+
+
+@pytest.mark.parametrize(
+    "value", [0, 1, 255, 256, -1, -129, 2**63, -(2**63), "", "a", "größe", "x" * 251, "x" * 300]
+)
+def test_short_values_read_as_they_do_inside_a_list(value: int | str) -> None:
+    assert decode_flexbuffer(encode_flexbuffer(value)) == value
+    assert decode_flexbuffer(encode_flexbuffer([value, None])) == [value, None]

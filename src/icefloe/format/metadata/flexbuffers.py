@@ -62,6 +62,9 @@ class Type(IntEnum):
     VECTOR_BOOL = 36
 
 
+# plain numbers, because those of an enumeration take longer to compare
+_SIGNED_WHOLE, _SHORT_TEXT = int(Type.INT), int(Type.STRING) << 2
+_WHOLE = (_SIGNED_WHOLE, int(Type.UINT))
 # struct letters by width in bytes
 _SIGNED = {1: "b", 2: "h", 4: "i", 8: "q"}
 _UNSIGNED = {1: "B", 2: "H", 4: "I", 8: "Q"}
@@ -246,6 +249,17 @@ def decode(data: bytes) -> JsonValue:
     Raises:
         FormatError: the bytes are not a FlexBuffer, or hold something JSON cannot.
     """
+    size = len(data)
+    if size > 2:
+        # Whole numbers and short texts, which most values are, need no reader.
+        type_byte, width = data[-2:]
+        kind = type_byte >> 2
+        if kind in _WHOLE and width == size - 2 and width in _UNSIGNED:
+            return int.from_bytes(data[:width], "little", signed=kind == _SIGNED_WHOLE)
+        if type_byte == _SHORT_TEXT and width == 1 and size - 4 == data[-3] == data[0] + 1:
+            text = data[1:-4]
+            if text.isascii():
+                return text.decode()
     return _Reader(data).root()
 
 

@@ -21,12 +21,8 @@ from icefloe.format.columns.blobs import Bytes, Ints, byte_rows, find_id, spread
 from icefloe.format.flatbuffer.read import Rows
 from icefloe.format.flatbuffer.schema import METADATA_ITEM, SNAPSHOT_INFO
 from icefloe.format.flatbuffer.segments import contiguous
-from icefloe.format.metadata.items import (
-    decode_metadata,
-    encode_metadata,
-    write_item_vector,
-    write_items,
-)
+from icefloe.format.metadata.items import encode_metadata, write_item_vector, write_items
+from icefloe.format.metadata.values import decode_flexbuffer
 from icefloe.ids import SnapshotId
 from icefloe.on_demand import on_demand
 from icefloe.records import filled, record
@@ -180,11 +176,24 @@ class SnapshotTable(Mapping[SnapshotId, SnapshotInfo]):
         if not counts.any():
             return found
         items = _rows_of(self.num_metadata, rows)
-        names, values = self.metadata_name.take(items).to_list(), self.metadata_value.take(items)
-        raw = zip(names, values.to_list(), strict=True)
+        names, raw = self.metadata_name.take(items).to_list(), self.metadata_value.take(items)
+        values: list[Any] = []
+        texts: dict[bytes, str] = {}  # the same authors and programs come again and again
+        try:
+            for data in raw.to_list():
+                if (value := texts.get(data)) is None:
+                    value = decode_flexbuffer(data)
+                    if isinstance(value, str):
+                        texts[data] = value
+                values.append(value)
+        except FormatError as error:
+            at = len(values)
+            key = SnapshotId(np.repeat(self.id[rows], counts, axis=0)[at].tobytes())
+            what = f"snapshot {key}: metadata {names[at]!r}"
+            raise FormatError(f"{what}: {error.message}", error.kind) from None
+        pairs = zip(names, values, strict=True)
         for at in np.flatnonzero(counts).tolist():
-            what = f"snapshot {SnapshotId(self.id[rows[at]].tobytes())}"
-            found[at] = decode_metadata(dict(islice(raw, int(counts[at]))), _METADATA_VERSION, what)
+            found[at] = dict(islice(pairs, int(counts[at])))
         return found
 
     def ancestry(self, key: bytes) -> Iterator[SnapshotId]:
