@@ -16,7 +16,11 @@ from zarr.core.codec_pipeline import BatchedCodecPipeline
 
 import icefloe
 from icefloe import Repository, RepositoryConfig, Storage, in_memory_storage
+from icefloe.store import bulk_pipeline
 from icefloe.store.bulk_pipeline import BulkCodecPipeline
+from icefloe.testing.latency import LatencyStorage
+from tests.proxy import misbehaving_proxy
+from tests.servers import S3Server
 
 pytestmark = [
     pytest.mark.skipif(
@@ -39,7 +43,12 @@ COMPRESSORS: list[Any] = [
 
 @pytest.fixture(autouse=True)
 def bulk() -> Iterator[None]:
-    with zarr.config.set():
+    """Every selection goes through the pipeline, those of one chunk too."""
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        zarr.config.set({"codec_pipeline.path": "zarr.core.codec_pipeline.BatchedCodecPipeline"}),
+    ):
+        patch.setattr(bulk_pipeline, "FEWEST_CHUNKS", 1)
         icefloe.use_bulk_pipeline()
         yield
 
@@ -145,15 +154,21 @@ def test_random_programs_are_what_numpy_and_zarr_make_of_them(data: st.DataObjec
     draw = data.draw
     shape = tuple(draw(st.lists(st.integers(1, 9), min_size=1, max_size=3)))
     chunks = tuple(draw(st.integers(1, size)) for size in shape)
-    shards = None
-    if draw(st.integers(0, 3)) == 0:
-        shards = tuple(chunk * draw(st.integers(1, 3)) for chunk in chunks)
+    shards: Any = None
+    if draw(st.integers(0, 2)) == 0:
+        shards = {
+            "shape": tuple(chunk * draw(st.integers(1, 3)) for chunk in chunks),
+            "index_location": draw(st.sampled_from(["start", "end"])),
+        }
     dtype = draw(st.sampled_from(DTYPES))
     config = RepositoryConfig.default()
     config.inline_chunk_threshold_bytes = draw(st.sampled_from([0, 16, 512]))
     if draw(st.booleans()):
         config.packing = icefloe.PackingConfig(max_chunk_size_bytes=64)
-    repo = Repository.create(in_memory_storage(), config)
+    storage = in_memory_storage()
+    if draw(st.booleans()):
+        storage = LatencyStorage(storage)  # no pause, but its driver is not called a local one
+    repo = Repository.create(storage, config)
     session = repo.writable_session("main")
     filters = [zarr.codecs.TransposeCodec(order=tuple(reversed(range(len(shape)))))]
     array = zarr.create_array(
@@ -222,6 +237,47 @@ def test_on_every_storage(storage: Storage) -> None:
         read: Any = zarr.open_array(store, path=name, mode="r")
         np.testing.assert_array_equal(read[...], expected)
         np.testing.assert_array_equal(read[1::2, 3], expected[1::2, 3])
+
+
+@pytest.mark.usefixtures("only_bulk")
+def test_parts_of_shards_are_read_with_few_requests(s3_server: S3Server) -> None:
+    with misbehaving_proxy(s3_server) as proxy:
+        storage = proxy.storage()
+        session = Repository.create(storage).writable_session("main")
+        values = np.random.default_rng(0).integers(0, 2**16, (32, 1024), "u2")
+        array: Any = zarr.create_array(
+            session.store, name="a", shape=(32, 1024), chunks=(1, 128), shards=(4, 1024), dtype="u2"
+        )
+        array[...] = values
+        session.commit("shards")
+        store = Repository.open(storage).readonly_session("main").store
+        read: Any = zarr.open_array(store, path="a", mode="r")
+        read[0, 0]  # manifests are loaded
+        proxy.seen.clear()
+        np.testing.assert_array_equal(read[:, 300:500], values[:, 300:500])
+        assert len(proxy.seen) == 16, "an index and one range of each of 8 shards"
+        proxy.seen.clear()
+        np.testing.assert_array_equal(read[:], values)
+        assert len(proxy.seen) == 8
+
+
+def test_a_damaged_shard_is_named(tmp_path: Path) -> None:
+    prefix = f"file://{tmp_path}/"
+    (tmp_path / "shards").write_bytes(bytes(200))
+    config = RepositoryConfig.default()
+    config.set_virtual_chunk_container(
+        icefloe.VirtualChunkContainer(prefix, icefloe.local_filesystem_store(str(tmp_path)))
+    )
+    access = {prefix: icefloe.credentials.LocalFileSystemAccess}
+    repo = Repository.create(in_memory_storage(), config, authorize_virtual_chunk_access=access)
+    store = repo.writable_session("main").store
+    array: Any = zarr.create_array(
+        store, name="a", shape=(8,), chunks=(2,), shards=(4,), dtype="u2"
+    )
+    for shard in range(2):
+        store.set_virtual_ref(f"a/c/{shard}", f"{prefix}shards", offset=shard, length=20)
+    with pytest.raises(icefloe.StorageError, match="shard 'a/c/0' has 20 bytes"):
+        array[2:6]
 
 
 def test_virtual_chunks_of_one_file_share_requests(tmp_path: Path) -> None:
@@ -306,3 +362,39 @@ def test_other_stores_work_as_before() -> None:
     icefloe.use_bulk_pipeline(False)
     again = zarr.create_array(zarr.storage.MemoryStore(), shape=(8,), chunks=(3,), dtype="i4")
     assert type(again.async_array.codec_pipeline) is BatchedCodecPipeline
+
+
+def test_stores_choose_the_pipeline_for_their_own_arrays_only() -> None:
+    default = "zarr.core.codec_pipeline.BatchedCodecPipeline"
+    zarr.config.set({"codec_pipeline.path": default})
+    session = Repository.create(in_memory_storage()).writable_session("main")
+    array = zarr.create_array(session.store, name="a", shape=(8,), chunks=(3,), dtype="i4")
+    assert type(array.async_array.codec_pipeline) is BulkCodecPipeline
+    other = zarr.create_array(
+        zarr.storage.MemoryStore(), shape=(8,), chunks=(2,), shards=(4,), dtype="i4"
+    )
+    other[...] = np.arange(8)
+    assert type(other.async_array.codec_pipeline) is BatchedCodecPipeline
+    sharding: Any = other.async_array.codec_pipeline.array_bytes_codec
+    assert type(sharding.codec_pipeline) is BatchedCodecPipeline
+    old = zarr.create_array(
+        zarr.storage.MemoryStore(), shape=(8,), chunks=(2,), dtype="i4", zarr_format=2
+    )
+    assert type(old.async_array.codec_pipeline) is BatchedCodecPipeline
+
+
+def test_another_choice_is_respected() -> None:
+    if not hasattr(zarr.core.codec_pipeline, "FusedCodecPipeline"):
+        pytest.skip("this Zarr has one pipeline only")
+    fused = "zarr.core.codec_pipeline.FusedCodecPipeline"
+    with zarr.config.set({"codec_pipeline.path": fused}):
+        session = Repository.create(in_memory_storage()).writable_session("main")
+        array = zarr.create_array(session.store, name="a", shape=(8,), chunks=(3,), dtype="i4")
+        assert type(array.async_array.codec_pipeline).__name__ == "FusedCodecPipeline"
+    icefloe.use_bulk_pipeline(False)
+    try:
+        store = session.make_store(read_only=True)
+        array = zarr.open_array(store, path="a", mode="r")
+        assert type(array.async_array.codec_pipeline) is BatchedCodecPipeline
+    finally:
+        icefloe.use_bulk_pipeline()

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from icefloe.changes.solvers import ConflictSolver
     from icefloe.repo import commit, forks, move_chunks, rearrange, rebase
     from icefloe.repo.forks import ForkChanges
-    from icefloe.store import session_queries, zarr_store
+    from icefloe.store import bulk_pipeline, session_queries, zarr_store
     from icefloe.store.zarr_store import IcechunkStore
 else:
     chunk_maps = on_demand("icefloe.api.chunk_map")
@@ -43,6 +43,7 @@ else:
     move_chunks = on_demand("icefloe.repo.move_chunks")
     rearrange = on_demand("icefloe.repo.rearrange")
     rebase = on_demand("icefloe.repo.rebase")
+    bulk_pipeline = on_demand("icefloe.store.bulk_pipeline")
     session_queries = on_demand("icefloe.store.session_queries")
     zarr_store = on_demand("icefloe.store.zarr_store")
 
@@ -139,6 +140,7 @@ class Session(SessionAsync, Shown):
         Args:
             read_only: refuse writes through this store.
         """
+        bulk_pipeline.choose_pipeline()
         handles = self._handles
         is_local = handles.blocking.driver.is_local
         kind = zarr_store.LocalIcechunkStore if is_local else zarr_store.IcechunkStore

@@ -1,37 +1,67 @@
 """A Zarr codec pipeline that reads and writes all chunks of a selection together.
 
 Zarr's own pipelines ask the store for one chunk at a time. This one looks the references of a
-selection up over columns, reads them in few requests, and decodes in threads. Other stores, and
-codecs that need an event loop, are served by Zarr's default pipeline, which this one extends.
+selection up over columns, reads them in few requests, and decodes in threads. Codecs that need an
+event loop are served by Zarr's default pipeline, which this one extends.
 
->>> import icefloe
->>> icefloe.use_bulk_pipeline()  # for arrays opened from here on
+Zarr has one configured class of pipelines for all stores, and asks it for the pipeline of an array
+and a store. This class answers with itself for stores of ours, and with Zarr's default for others.
+The first store of ours puts it into the configuration, unless something else was chosen there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import zarr
-from zarr.abc.store import ByteGetter, ByteSetter
+from zarr.abc.codec import Codec
+from zarr.abc.store import ByteGetter, ByteSetter, Store
+from zarr.core import array as zarr_array
 from zarr.core.array_spec import ArraySpec
 from zarr.core.buffer import NDBuffer
 from zarr.core.codec_pipeline import BatchedCodecPipeline
 from zarr.registry import register_pipeline
 from zarr.storage import StorePath
 
-from icefloe.store import bulk_read, bulk_write
-from icefloe.store.bulk_batch import Batch
-from icefloe.store.chunk_codecs import ChunkCodecs
+from icefloe.on_demand import on_demand
 from icefloe.store.zarr_store import IcechunkStore
+
+if TYPE_CHECKING:
+    from icefloe.store import bulk_batch, bulk_read, bulk_write, chunk_codecs
+else:
+    bulk_batch = on_demand("icefloe.store.bulk_batch")
+    bulk_read = on_demand("icefloe.store.bulk_read")
+    bulk_write = on_demand("icefloe.store.bulk_write")
+    chunk_codecs = on_demand("icefloe.store.chunk_codecs")
 
 Item = tuple[Any, ArraySpec, Any, Any, bool]
 
+FEWEST_CHUNKS = 4
+"""Fewer are read as fast by Zarr's default, for which nothing more is imported."""
+
 
 class BulkCodecPipeline(BatchedCodecPipeline):
-    """See the module. Chosen by `icefloe.use_bulk_pipeline()`."""
+    """See the module."""
+
+    @classmethod
+    def from_array_metadata_and_store(cls, array_metadata: Any, store: Store) -> Any:
+        """The pipeline of an array: this one for our stores, Zarr's default for others."""
+        default: Any = zarr_array.create_codec_pipeline(array_metadata)
+        if not isinstance(store, IcechunkStore):
+            return default
+        return cls(
+            default.array_array_codecs,
+            default.array_bytes_codec,
+            default.bytes_bytes_codecs,
+            default.batch_size,
+        )
+
+    @classmethod
+    def from_codecs(cls, codecs: Iterable[Codec], *, batch_size: int | None = None) -> Any:
+        """Zarr's default, because the store is not known. Shards ask so for their inner chunks."""
+        return BatchedCodecPipeline.from_codecs(codecs, batch_size=batch_size)
 
     async def read(
         self,
@@ -42,8 +72,9 @@ class BulkCodecPipeline(BatchedCodecPipeline):
         """Read a selection into `out`. Returns whether each chunk was present, as Zarr wants it."""
         items = list(batch_info)
         batch = self._batch(items, out, drop_axes)
-        # Of a shard that is read in part, Zarr's codec fetches the parts it needs.
-        if batch is None or (self.supports_partial_decode and not all(item[4] for item in items)):
+        # Of a shard that is read in part, only the wanted inner chunks are fetched.
+        is_partial = self.supports_partial_decode and not all(item[4] for item in items)
+        if batch is None or (is_partial and batch.codecs.sharding is None):
             return await super().read(items, out, drop_axes)
         return await bulk_read.read(batch)
 
@@ -63,9 +94,9 @@ class BulkCodecPipeline(BatchedCodecPipeline):
 
     def _batch(
         self, items: list[Item], values: NDBuffer, drop_axes: tuple[int, ...]
-    ) -> Batch | None:
-        """The batch, or None if it is not for this pipeline."""
-        if not items or not isinstance(items[0][0], StorePath):
+    ) -> bulk_batch.Batch | None:
+        """The batch, or None if Zarr's default does it as well."""
+        if len(items) < FEWEST_CHUNKS or not isinstance(items[0][0], StorePath):
             return None
         store = items[0][0].store
         array = values.as_ndarray_like()
@@ -73,25 +104,42 @@ class BulkCodecPipeline(BatchedCodecPipeline):
             return None
         if items[0][1].fill_value is None:
             return None
-        codecs = ChunkCodecs.of(
+        codecs = chunk_codecs.ChunkCodecs.of(
             self.array_array_codecs, self.array_bytes_codec, self.bytes_bytes_codecs
         )
         if codecs is None:
             return None
-        return Batch.of(store, items, array, drop_axes, codecs)
+        return bulk_batch.Batch.of(store, items, array, drop_axes, codecs)
 
 
 register_pipeline(BulkCodecPipeline)
 
 
-def use_bulk_pipeline(enabled: bool = True) -> None:
-    """Read and write whole selections at once, in arrays that Zarr opens from here on.
+_PATH = "codec_pipeline.path"
+_ZARRS = f"{BatchedCodecPipeline.__module__}.{BatchedCodecPipeline.__qualname__}"
+_OURS = f"{BulkCodecPipeline.__module__}.{BulkCodecPipeline.__qualname__}"
 
-    Zarr chooses the pipeline of an array when the array is opened, for all stores alike. Arrays of
-    other stores work as before.
+
+class _Choice:
+    """Whether stores of ours choose the pipeline."""
+
+    is_automatic = True
+
+
+def choose_pipeline() -> None:
+    """Choose the pipeline for arrays of our stores. Any other than Zarr's default is left alone."""
+    if _Choice.is_automatic and zarr.config.get(_PATH) == _ZARRS:
+        zarr.config.set({_PATH: _OURS})
+
+
+def use_bulk_pipeline(enabled: bool = True) -> None:
+    """Whether arrays of our stores read and write whole selections at once, if opened from here on.
+
+    They do unless Zarr is configured to use another pipeline. Arrays of other stores always have
+    the pipelines of Zarr.
 
     Args:
-        enabled: False returns to Zarr's default pipeline.
+        enabled: False returns to Zarr's default pipeline, True chooses this one instead of any.
     """
-    name = BulkCodecPipeline if enabled else BatchedCodecPipeline
-    zarr.config.set({"codec_pipeline.path": f"{name.__module__}.{name.__qualname__}"})
+    _Choice.is_automatic = enabled
+    zarr.config.set({_PATH: _OURS if enabled else _ZARRS})

@@ -15,12 +15,11 @@ from icefloe.repo.handle import RepoHandle
 from icefloe.storage.driver import Readable
 from icefloe.storage.run import run_blocking
 from icefloe.store.bulk_batch import Batch, in_groups, in_thread, run_together, threads
+from icefloe.store.bulk_shards import Chunk, InnerChunk, WantedShard, length_of, split_shards
 
 _FILE = "file:"
 _PRESENT: Any = {"status": "present"}
 _MISSING: Any = {"status": "missing"}
-
-Chunk = StoredChunk | VirtualChunk
 
 
 async def read(batch: Batch) -> tuple[Any, ...]:
@@ -28,7 +27,7 @@ async def read(batch: Batch) -> tuple[Any, ...]:
     store = batch.store
     if store._eventloop.driver.is_local:
         found = await in_thread(batch, lambda: _find_and_read_here(batch))
-        away: list[Chunk] = [chunk for chunk in found.virtual if not _is_file(chunk)]
+        away: Sequence[Chunk] = [chunk for chunk in found.virtual if not _is_file(chunk)]
         if away:
             await _read_away(batch, away)
     else:
@@ -76,7 +75,14 @@ def _read_here(batch: Batch, found: FoundChunks, stored: Sequence[StoredChunk]) 
     parts = [found.inline[part] for part in batch.slices(len(found.inline))]
     threads.each(lambda part: _scatter(batch, part), parts)
     handle = batch.store._blocking
-    chunks: list[Chunk] = [*stored, *(chunk for chunk in found.virtual if _is_file(chunk))]
+    here: list[Chunk] = [*stored, *(chunk for chunk in found.virtual if _is_file(chunk))]
+    chunks, shards = split_shards(batch, here)
+
+    def read_shard(shard: WantedShard) -> None:
+        [index] = run_blocking(_fetch(handle, [shard.index_source]))
+        inner = list(shard.inner_chunks(index))
+        _scatter_inner(inner, run_blocking(_fetch(handle, [one.source for one in inner])))
+        shard.finish(batch)
 
     def read_some(part: slice) -> None:
         some = chunks[part]
@@ -84,17 +90,30 @@ def _read_here(batch: Batch, found: FoundChunks, stored: Sequence[StoredChunk]) 
         _scatter(batch, zip((chunk.position for chunk in some), data, strict=True))
 
     threads.each(read_some, batch.slices(len(chunks)))
+    threads.each(read_shard, shards)
 
 
-async def _read_away(batch: Batch, chunks: Sequence[Chunk]) -> None:
+async def _read_away(batch: Batch, away: Sequence[Chunk]) -> None:
     handle = batch.store._eventloop
+    chunks, shards = split_shards(batch, away)
 
     async def read_some(some: Sequence[Chunk]) -> None:
         data = await _fetch(handle, some)
         pairs = list(zip((chunk.position for chunk in some), data, strict=True))
         await in_thread(batch, lambda: _scatter(batch, pairs))
 
-    await in_groups(read_some, chunks, [_length(chunk) for chunk in chunks])
+    async def read_shards(some: Sequence[tuple[WantedShard, Sequence[InnerChunk]]]) -> None:
+        inner = [one for _, each in some for one in each]
+        data = await _fetch(handle, [one.source for one in inner])
+        await in_thread(batch, lambda: _scatter_inner(inner, data))
+        for shard, _ in some:
+            shard.finish(batch)
+
+    await in_groups(read_some, chunks, list(map(length_of, chunks)))
+    indices = await _fetch(handle, [shard.index_source for shard in shards])
+    inner = [[*shard.inner_chunks(index)] for shard, index in zip(shards, indices, strict=True)]
+    sizes = [sum(length_of(one.source) for one in each) for each in inner]
+    await in_groups(read_shards, list(zip(shards, inner, strict=True)), sizes)
 
 
 async def _fetch(handle: RepoHandle, chunks: Sequence[Chunk]) -> list[Readable]:
@@ -120,9 +139,10 @@ def _scatter(batch: Batch, pairs: Iterable[tuple[int, Readable]]) -> None:
         out[out_selection] = selected.squeeze(axis=drop_axes) if drop_axes else selected
 
 
+def _scatter_inner(inner: Sequence[InnerChunk], data: Sequence[Readable]) -> None:
+    for one, raw in zip(inner, data, strict=True):
+        one.shard.put(one, raw)
+
+
 def _is_file(chunk: VirtualChunk) -> bool:
     return (chunk.ref.location or "").startswith(_FILE)
-
-
-def _length(chunk: Chunk) -> int:
-    return chunk.span.length if isinstance(chunk, StoredChunk) else chunk.ref.length

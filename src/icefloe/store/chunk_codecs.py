@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from zarr.abc.codec import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec
-from zarr.codecs import BytesCodec
+from zarr.codecs import BytesCodec, ShardingCodec
 from zarr.core.array_spec import ArraySpec
 from zarr.core.buffer import NDBuffer
 
@@ -51,6 +51,16 @@ class ChunkCodecs:
     def is_cheap(self) -> bool:
         """Whether decoding is no more than a copy."""
         return self.is_plain and not self._bytes_bytes
+
+    @property
+    def sharding(self) -> ShardingCodec | None:
+        """The sharding codec, if chunks are shards that can be read in part; else None."""
+        codec = self._array_bytes
+        is_alone = not self._array_array and not self._bytes_bytes
+        if not is_alone or not isinstance(codec, ShardingCodec):
+            return None
+        parts = [*codec.codecs, *codec.index_codecs]
+        return codec if all(map(_is_synchronous, parts)) else None
 
     def decoder(self, spec: ArraySpec) -> Callable[[Readable], Any]:
         """A function that turns the bytes of a chunk into an array, which may be read-only."""
