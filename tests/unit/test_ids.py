@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.format.columns.blobs import find_id, find_ids
 from icefloe.ids import (
     FIRST_SNAPSHOT_ID,
     ChunkId,
@@ -139,3 +140,20 @@ def is_canonical(text: str) -> bool:
         return encode_base32(decode_base32(text, 12)) == text
     except ValueError:
         return False
+
+
+def test_rows_of_a_matrix_are_the_ids_that_one_by_one_makes() -> None:
+    rows = np.random.default_rng(0).integers(0, 256, (5, 12), np.uint8)
+    found = SnapshotId.of_rows(rows)
+    assert found == [SnapshotId(row.tobytes()) for row in rows]
+    assert {type(one) for one in found} == {SnapshotId}
+    assert SnapshotId.of_rows(rows[:0]) == []
+
+
+@pytest.mark.parametrize("count", [3, 500])
+def test_many_ids_are_found_where_each_is(count: int) -> None:
+    rows = np.random.default_rng(0).integers(0, 3, (count, 3), np.uint8)  # zeros at the end too
+    ids = np.unique(rows, axis=0)
+    wanted = [bytes(row) for row in rows] + [b"\x00\x00\x09", b"\xff\xff\xff"]
+    assert find_ids(ids, wanted).tolist() == [find_id(ids, key) for key in wanted]
+    assert find_ids(ids[:0], wanted).tolist() == [-1] * len(wanted)

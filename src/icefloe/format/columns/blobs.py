@@ -5,6 +5,7 @@ Nothing here loops over rows; the cost is one pass per distinct length.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,19 @@ def find_id(ids: Bytes, key: bytes) -> int:
     keys = np.ascontiguousarray(ids).view(f"S{ids.shape[1]}").reshape(-1)
     row = int(keys.searchsorted(key))
     return row if row < len(ids) and ids[row].tobytes() == key else -1
+
+
+def find_ids(ids: Bytes, wanted: Sequence[bytes]) -> Ints:
+    """The row of each of these ids among ascending ids of the same size, or -1."""
+    if len(wanted) < _FEW or not len(ids):
+        return np.array([find_id(ids, key) for key in wanted], np.int64)
+    size = ids.shape[1]
+    sought = np.frombuffer(b"".join(wanted), np.uint8).reshape(-1, size)
+    keys, keys_sought = (np.ascontiguousarray(one).view(f"S{size}") for one in (ids, sought))
+    rows = keys.reshape(-1).searchsorted(keys_sought.reshape(-1))
+    found: Ints = np.minimum(rows, len(ids) - 1)
+    found[(ids[found] != sought).any(axis=1)] = -1
+    return found
 
 
 def byte_rows(ids: Bytes) -> list[bytes]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icefloe.errors import ErrorKind, FormatError
+from icefloe.format.columns.blobs import find_ids
 from icefloe.format.envelope import FileType, decode_envelope, encode_envelope
 from icefloe.format.flatbuffer.read import FlatBuffer, Rows, Table
 from icefloe.format.flatbuffer.schema import (
@@ -163,7 +164,7 @@ def _decode_refs(rows: Rows, snapshots: SnapshotTable) -> dict[str, SnapshotId]:
             f"a ref points at snapshot {int(index.max())} of {len(snapshots)} listed snapshots"
         )
     names = rows.strings("name").to_list()
-    tips = [SnapshotId(tip.tobytes()) for tip in snapshots.id[index]]
+    tips = SnapshotId.of_rows(snapshots.id[index])
     refs = dict(zip(names, tips, strict=True))
     if len(refs) != len(names):
         rows.buffer.fail("a ref name appears twice")
@@ -221,9 +222,9 @@ def encode_repo_info(info: RepoInfo, *, level: int = 3) -> bytes:
 
 def _add_refs(writer: FlatWriter, refs: Mapping[str, SnapshotId], snapshots: SnapshotTable) -> int:
     names = sorted(refs)
-    rows = [snapshots.find(refs[name]) for name in names]
+    rows = find_ids(snapshots.id, [refs[name] for name in names])
     if -1 in rows:
-        name = names[rows.index(-1)]
+        name = names[int(np.flatnonzero(rows == -1)[0])]
         raise FormatError(
             f"ref {name!r} points at snapshot {refs[name]}, which is not listed",
             ErrorKind.SERIALIZATION,

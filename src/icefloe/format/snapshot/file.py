@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
+from operator import lt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -276,12 +277,12 @@ def _sorted_paths(buffer: FlatBuffer, paths: BlobColumn) -> tuple[list[str], Int
     """Ascending paths, and the order that makes them ascend unless the file has it already."""
     listed: list[str] = paths.to_list()
     check_paths(buffer, listed, "node path")
+    if all(map(lt, listed, islice(listed, 1, None))):
+        return listed, None
     ascending = sorted(listed)
     for first, second in pairwise(ascending):
         if first == second:
             buffer.fail(f"node path {first!r} appears twice")
-    if listed == ascending:
-        return listed, None
     # Some writers order nodes segment by segment; lookups here need the order of whole paths.
     return ascending, np.array(sorted(range(len(listed)), key=listed.__getitem__), np.int64)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 
 from icefloe.format.flatbuffer.read import FlatBuffer
 
@@ -13,6 +14,6 @@ def check_paths(buffer: FlatBuffer, paths: Sequence[str], what: str) -> None:
     Paths that are not canonical, such as `/q/` and `/g//x`, are in files that official clients
     wrote. Whoever reads them can move or delete the node; `paths.validate` refuses new ones.
     """
-    for path in paths:
-        if not path.startswith("/"):
-            buffer.fail(f"{what} {path!r} is not absolute")
+    if not all(map(str.startswith, paths, repeat("/"))):
+        wrong = next(path for path in paths if not path.startswith("/"))
+        buffer.fail(f"{what} {wrong!r} is not absolute")

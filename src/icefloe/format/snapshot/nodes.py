@@ -157,15 +157,14 @@ class NodeTable(Sequence[Node]):
         names = None
         if self.has_names[row]:
             names = tuple(self.dimension_name[at] for at in dimensions)
-        first_manifest = self._start("manifest", row)
-        first_extent = self._start("extent", row)
-        manifests = []
-        for number in range(int(self.num_manifests[row])):
-            at = first_extent + number * ndim
-            box = tuple((int(start), int(stop)) for start, stop in self.extents[at : at + ndim])
-            manifest_id = ManifestId(self.manifest_id[first_manifest + number].tobytes())
-            manifests.append(ManifestRef(manifest_id, box))
-        return ArrayData(shape, names, tuple(manifests))
+        count, at = int(self.num_manifests[row]), self._start("manifest", row)
+        if not count:
+            return ArrayData(shape, names)
+        ids = ManifestId.of_rows(self.manifest_id[at : at + count])
+        at = self._start("extent", row)
+        boxes = self.extents[at : at + count * ndim].reshape(count, ndim, 2).tolist()
+        extents: list[Any] = [tuple(map(tuple, box)) for box in boxes]
+        return ArrayData(shape, names, tuple(map(ManifestRef, ids, extents)))
 
     def _start(self, what: str, row: int) -> int:
         """Where a row's part of a flat column begins; all starts are made on first use."""
