@@ -6,7 +6,7 @@ NetCDF files of 50,000 chunks each are made, ingested in commits of at most ten 
 and every reference is read back and checked. The ingest and the read run in processes of their own,
 whose driver is measured: its Python, and its Java with 512 MB of heap. The executor is a process of
 its own too, with 2 cores. A folder that was given is kept: run again, files that are there are not
-made again, and what is committed is not ingested again. A file takes 2.5 MB.
+made again, and what is committed is not ingested again. A file takes 5.8 MB.
 """
 
 from __future__ import annotations
@@ -91,9 +91,11 @@ def _expected(files: Path) -> tuple[int, int, int, int]:
     stored: list[Any] = []
     with h5py.File(files / "00000.nc") as file:
         file["v"].id.chunk_iter(stored.append)
+        file_chunks = file["v"].chunks
     offsets = sum(chunk.byte_offset for chunk in stored)
     lengths = sum(chunk.size for chunk in stored)
-    return len(stored), offsets, lengths, sum(chunk.chunk_offset[1] for chunk in stored)
+    columns = sum(chunk.chunk_offset[1] // file_chunks[1] for chunk in stored)
+    return len(stored), offsets, lengths, columns
 
 
 def _repository(folder: Path) -> Any:

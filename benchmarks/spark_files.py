@@ -12,6 +12,7 @@ import numpy as np
 STEPS, ROWS, COLUMNS = 24, 361, 720
 REFS_PER_FILE = 50_000
 CHUNKY_STEPS = 50
+_CHUNKY_CELLS = 33
 
 
 def make_grids(folder: Path, count: int, kind: str) -> int:
@@ -69,7 +70,9 @@ def make_steps(folder: Path, count: int) -> None:
 
 
 def make_chunky(folder: Path, count: int) -> None:
-    """Files of `REFS_PER_FILE` chunks of one value each. They differ in their times only.
+    """Files of `REFS_PER_FILE` small chunks, which differ in their times only.
+
+    Smaller chunks would be copied: references would be larger than they are.
 
     Files that are there stay, so that a run that was broken off can go on.
     """
@@ -79,10 +82,11 @@ def make_chunky(folder: Path, count: int) -> None:
     steps = np.arange(CHUNKY_STEPS, dtype="i8")
     with netCDF4.Dataset(template, "w") as file:
         file.createDimension("time", CHUNKY_STEPS)
-        file.createDimension("y", rows)
+        file.createDimension("y", rows * _CHUNKY_CELLS)
         file.createVariable("time", "i8", ("time",), contiguous=True)[:] = steps
-        values = np.arange(REFS_PER_FILE).reshape(CHUNKY_STEPS, rows) % 9
-        file.createVariable("v", "i2", ("time", "y"), chunksizes=(1, 1))[:] = values
+        values = np.arange(CHUNKY_STEPS * rows * _CHUNKY_CELLS) % 9
+        made = file.createVariable("v", "i2", ("time", "y"), chunksizes=(1, _CHUNKY_CELLS))
+        made[:] = values.reshape(CHUNKY_STEPS, -1)
     with h5py.File(template) as made:
         at = made["time"].id.get_offset()
     data = bytearray(template.read_bytes())

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from icefloe.geometry import Slices, grow_chunks
 
 Mask = NDArray[np.bool_]
+_MANY = 4  # rounds of tasks, of which the last one may leave slots idle
 _MAX_PARTITIONS = 20_000  # Spark keeps a few kilobytes for each on the driver
 
 
@@ -27,21 +28,21 @@ class BlockGrid:
 
     ranges: tuple[NDArray[np.int64], ...]
     """For each dimension rows of (start, stop), in cells."""
-    blocks_per_partition: int = 1
+    num_partitions: int
+    """At most as many as there are blocks; each has about as many of them."""
 
     @property
     def num_blocks(self) -> int:
         return math.prod(len(rows) for rows in self.ranges)
 
-    @property
-    def num_partitions(self) -> int:
-        return -(-self.num_blocks // self.blocks_per_partition)
-
     def regions(self, partition: int) -> Iterator[Slices]:
         """The blocks of one partition."""
-        first = partition * self.blocks_per_partition
-        for number in range(first, min(first + self.blocks_per_partition, self.num_blocks)):
-            place = np.unravel_index(number, [len(rows) for rows in self.ranges])
+        counts = [len(rows) for rows in self.ranges]
+        first, last = (
+            at * self.num_blocks // self.num_partitions for at in (partition, partition + 1)
+        )
+        for number in range(first, last):
+            place = np.unravel_index(number, counts)
             yield tuple(
                 slice(int(rows[at, 0]), int(rows[at, 1]))
                 for rows, at in zip(self.ranges, place, strict=True)
@@ -59,6 +60,9 @@ def plan_blocks(
 ) -> BlockGrid:
     """Blocks of about `target_bytes`, or smaller ones if there would be fewer than `min_blocks`.
 
+    A partition is one block, unless there are very many, or so few that most slots would wait for
+    the last one: then blocks are smaller, and each of `min_blocks` slots gets as many partitions.
+
     Args:
         wanted: for each dimension which cells are wanted, None for all. Chunks without any are
             left out, and blocks shrink to the wanted cells at their ends.
@@ -73,15 +77,19 @@ def plan_blocks(
         for count, chunk, length in zip(counts, chunk_shape, shape, strict=True)
     )
     goal = min(target_bytes // max(bytes_per_cell, 1), cells // max(min_blocks, 1))
-    steps = grow_chunks(shape, chunk_shape, goal, counts)
-    grid = BlockGrid(
-        tuple(
-            _ranges(length, step, mask)
-            for length, step, mask in zip(shape, steps, masks, strict=True)
-        )
-    )
-    together = -(-grid.num_blocks // _MAX_PARTITIONS)
-    return BlockGrid(grid.ranges, max(together, 1))
+
+    def cut(most_cells: int, most_partitions: int) -> BlockGrid:
+        steps = grow_chunks(shape, chunk_shape, most_cells, counts)
+        sides = zip(shape, steps, masks, strict=True)
+        ranges = tuple(_ranges(length, step, mask) for length, step, mask in sides)
+        return BlockGrid(ranges, min(math.prod(map(len, ranges)), most_partitions))
+
+    grid = cut(goal, _MAX_PARTITIONS)
+    slots = max(min_blocks, 1)
+    if grid.num_blocks >= _MANY * slots or grid.num_blocks % slots == 0:
+        return grid
+    rounds = max(-(-cells * bytes_per_cell // (max(target_bytes, 1) * slots)), 1)
+    return cut(goal // _MANY, rounds * slots)
 
 
 def slabs(shape: Sequence[int], most_cells: int) -> Iterator[Slices]:

@@ -23,7 +23,7 @@ from icefloe.scans.dimension_sets import choose_variables
 from icefloe.scans.options import ReadOptions
 from icefloe.scans.pinned import PinnedSnapshot
 from icefloe.scans.scan import ROWS_PER_BATCH
-from icefloe.scans.variables import Variable, cell_bytes, find_variables
+from icefloe.scans.variables import OpenArrays, Variable, cell_bytes, find_variables
 from icefloe.scans.where import Condition, check_condition, holds
 
 _INDEX = Coding(pa.int64(), "i8")
@@ -45,11 +45,11 @@ class CellAxis:
         assert self.coordinate.coding is not None
         return self.coordinate.coding
 
-    def read(self, session: Session, part: slice) -> Values:
+    def read(self, arrays: OpenArrays, part: slice) -> Values:
         """The coordinates of part of the dimension."""
         if self.coordinate is None:
             return Values(np.arange(part.start, part.stop, dtype=np.int64))
-        return self.coordinate.read_decoded(session, (part,))
+        return self.coordinate.read_decoded(arrays, (part,))
 
     def keep(self, values: Values) -> NDArray[np.bool_] | None:
         """Which of these coordinates are wanted; None when there are no conditions."""
@@ -84,18 +84,18 @@ class Cells:
         return self.blocks.num_partitions
 
     def read(self, partition: int) -> Iterator[pa.RecordBatch]:
-        session = self.source.open()
+        arrays = OpenArrays(self.source.open())
         for region in self.blocks.regions(partition):
-            yield from self._read_block(session, region)
+            yield from self._read_block(arrays, region)
 
-    def _read_block(self, session: Session, region: Slices) -> Iterator[pa.RecordBatch]:
-        present = self._present(session, region) if self.skips_missing else None
+    def _read_block(self, arrays: OpenArrays, region: Slices) -> Iterator[pa.RecordBatch]:
+        present = self._present(arrays.session, region) if self.skips_missing else None
         if present is not None and not present.any():
             return
         coordinates, keeps = [], []
         for axis, part in zip(self.axes, region, strict=True):
             needs_values = axis.name in self.columns or axis.conditions
-            values = axis.read(session, part) if needs_values else None
+            values = axis.read(arrays, part) if needs_values else None
             keep = None if values is None else axis.keep(values)
             keeps.append(keep)
             coordinates.append(values if keep is None or values is None else _take(values, keep))
@@ -111,21 +111,21 @@ class Cells:
                 box.add(axis.name, axis.coding, values, (number,))
         for variable in self.variables:
             if variable.name in self.columns:
-                self._add_variable(box, session, variable, region, keeps)
+                self._add_variable(box, arrays, variable, region, keeps)
         rows = None if present is None else _keep_along(present, keeps)
         yield from box.batches(rows)
 
     def _add_variable(
         self,
         box: _Box,
-        session: Session,
+        arrays: OpenArrays,
         variable: Variable,
         region: Slices,
         keeps: Sequence[NDArray[np.bool_] | None],
     ) -> None:
         assert variable.coding is not None
         places = self._places(variable)
-        values = variable.read_decoded(session, tuple(region[at] for at in places))
+        values = variable.read_decoded(arrays, tuple(region[at] for at in places))
         order = sorted(range(len(places)), key=places.__getitem__)
         kept = [keeps[places[at]] for at in order]
 
@@ -338,7 +338,7 @@ def _chosen(names: Sequence[str], columns: Sequence[str] | None) -> tuple[str, .
 def _wanted(session: Session, axis: CellAxis) -> NDArray[np.bool_] | None:
     if not axis.conditions:
         return None
-    return axis.keep(axis.read(session, slice(0, axis.length)))
+    return axis.keep(axis.read(OpenArrays(session), slice(0, axis.length)))
 
 
 def _chunk_length(axis: CellAxis, widest: Variable | None) -> int:

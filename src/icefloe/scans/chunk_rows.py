@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,18 @@ from numpy.typing import NDArray
 from icefloe.api.session import Session
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.geometry import Slices, cells_of, inside, shape_of
-from icefloe.scans.arrow_types import INDEX, required
+from icefloe.scans.arrow_types import INDEX, index_column, required
 from icefloe.scans.blocks import BlockGrid, Mask, plan_blocks
 from icefloe.scans.cells import CellAxis
 from icefloe.scans.options import ReadOptions
 from icefloe.scans.pinned import PinnedSnapshot
-from icefloe.scans.variables import Variable, find_variables
+from icefloe.scans.variables import OpenArrays, Variable, find_variables
 from icefloe.scans.where import Condition, check_condition
+
+_BATCH_BYTES = 16 << 20
+"""Of values in a batch. Measured: batches of one chunk take Spark longer."""
+
+_MAX_CHUNK_BYTES = 1 << 31
 
 SCHEMA = pa.schema(
     [
@@ -63,22 +69,22 @@ class ChunkRows:
         return sum(array.blocks.num_partitions for array in self.arrays)
 
     def read(self, partition: int) -> Iterator[pa.RecordBatch]:
-        session = self.source.open()
+        opened = OpenArrays(self.source.open())
         for array in self.arrays:
             if partition < array.blocks.num_partitions:
                 for box in array.blocks.regions(partition):
-                    yield from self._read_box(session, array, box)
+                    yield from self._read_box(opened, array, box)
                 return
             partition -= array.blocks.num_partitions
 
     def _read_box(
-        self, session: Session, array: ArrayChunks, box: Slices
+        self, opened: OpenArrays, array: ArrayChunks, box: Slices
     ) -> Iterator[pa.RecordBatch]:
         variable = array.variable
         region = cells_of(box, variable.chunk_shape, variable.shape)
         is_wanted = np.ones(shape_of(box), np.bool_)
         if self.skips_missing:
-            is_wanted &= variable.present_chunks(session, region)
+            is_wanted &= variable.present_chunks(opened.session, region)
         for axis, (part, mask) in enumerate(zip(box, array.wanted, strict=True)):
             if mask is not None:
                 spread = [1] * is_wanted.ndim
@@ -86,24 +92,41 @@ class ChunkRows:
                 is_wanted = is_wanted & mask[part].reshape(spread)
         if not is_wanted.any():
             return
-        values = variable.read(session, region)
-        values = np.asarray(values, variable.dtype.newbyteorder("<"))
-        rows: list[tuple[Any, ...]] = []
-        for place in np.argwhere(is_wanted):
-            index = [at + part.start for at, part in zip(place.tolist(), box, strict=True)]
-            chunk = tuple(slice(at, at + 1) for at in index)
-            cells = cells_of(chunk, variable.chunk_shape, variable.shape)
-            offset = [span.start for span in cells]
-            rows.append((index, offset, shape_of(cells), values[inside(cells, region)].tobytes()))
-        yield _batch(variable, rows)
+        values = variable.read(opened, region)
+        first = np.array([part.start for part in box], np.int64)
+        index = np.argwhere(is_wanted) + first
+        most = max(_BATCH_BYTES // max(prod(variable.chunk_shape) * variable.dtype.itemsize, 1), 1)
+        for start in range(0, len(index), most):
+            yield _batch(variable, index[start : start + most], values, region)
 
 
-def _batch(variable: Variable, rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
-    index, offset, shape, data = zip(*rows, strict=True)
-    dtype = variable.dtype.newbyteorder("<").str
-    columns = [[variable.path] * len(rows), index, offset, shape, [dtype] * len(rows), data]
-    arrays = [pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+def _batch(
+    variable: Variable, index: NDArray[np.int64], values: NDArray[Any], region: Slices
+) -> pa.RecordBatch:
+    """Rows of some chunks, whose values are copied once: into the buffer that Arrow hands on."""
+    count = len(index)
+    chunk_shape, whole = (np.array(n, np.int64) for n in (variable.chunk_shape, variable.shape))
+    offset = index * chunk_shape
+    end = np.minimum(offset + chunk_shape, whole)
+    shape = end - offset
+    dtype = variable.dtype.newbyteorder("<")
+    ends = np.zeros(count + 1, np.int64)
+    np.cumsum(shape.prod(axis=1), out=ends[1:])
+    data = np.empty(int(ends[-1]), dtype)
+    for row in range(count):
+        cells = tuple(map(slice, offset[row].tolist(), end[row].tolist()))
+        chunk = data[ends[row] : ends[row + 1]].reshape(shape[row])
+        chunk[...] = values[inside(cells, region)]
+    places = (ends * dtype.itemsize).astype(np.int32)
+    raw = data.view(np.uint8) if data.nbytes else b""
+    buffers = [None, pa.py_buffer(places), pa.py_buffer(raw)]
+    columns = [
+        pa.repeat(variable.path, count),
+        *map(index_column, (index, offset, shape)),
+        pa.repeat(dtype.str, count),
+        pa.Array.from_buffers(pa.binary(), count, buffers),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
 # -- planning
@@ -134,7 +157,12 @@ def plan_chunk_rows(source: PinnedSnapshot, options: ReadOptions) -> ChunkRows:
             for name, chunk in zip(variable.dimensions, variable.chunk_shape, strict=True)
         )
         counts = [-(-n // c) for n, c in zip(variable.shape, variable.chunk_shape, strict=True)]
-        size = int(np.prod(variable.chunk_shape, dtype=np.int64)) * variable.dtype.itemsize
+        size = prod(variable.chunk_shape) * variable.dtype.itemsize
+        if size >= _MAX_CHUNK_BYTES:
+            raise InvalidInputError(
+                f"array {variable.path!r} has chunks of {size:,} bytes, and a row of Spark holds "
+                f"less than {_MAX_CHUNK_BYTES:,}; read it with layout='cells'"
+            )
         blocks = plan_blocks(
             counts,
             [1] * len(counts),
@@ -174,7 +202,7 @@ def _wanted_cells(
         axis = CellAxis(name, lengths[name], coordinate)
         checked = tuple(check_condition(condition, axis.coding) for condition in conditions)
         axis = replace(axis, conditions=checked)
-        keep = axis.keep(axis.read(session, slice(0, axis.length)))
+        keep = axis.keep(axis.read(OpenArrays(session), slice(0, axis.length)))
         assert keep is not None
         found[name] = keep
     return found

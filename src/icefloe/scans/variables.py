@@ -26,6 +26,21 @@ from icefloe.scans.coding import Coding, Values, find_coding
 from icefloe.storage.run import run_blocking
 
 
+class OpenArrays:
+    """Arrays of one session, each opened once. Kept no longer than the task that reads them."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._opened: dict[str, zarr.Array[Any]] = {}
+
+    def at(self, path: str) -> zarr.Array[Any]:
+        """The array at a path."""
+        if path not in self._opened:
+            store = self.session.store
+            self._opened[path] = zarr.open_array(store, path=paths.to_key(path), mode="r")
+        return self._opened[path]
+
+
 @dataclass(frozen=True, slots=True)
 class Variable:
     """One array. `chunk_shape` is that of the stored chunks, which are shards where there are."""
@@ -45,14 +60,13 @@ class Variable:
         """Whether it gives the values along the dimension of its own name."""
         return self.dimensions == (self.name,)
 
-    def read(self, session: Session, region: Slices) -> NDArray[Any]:
+    def read(self, arrays: OpenArrays, region: Slices) -> NDArray[Any]:
         """The stored values of a region."""
-        array = zarr.open_array(session.store, path=paths.to_key(self.path), mode="r")
-        return np.asarray(array[region])
+        return np.asarray(arrays.at(self.path)[region])
 
-    def read_decoded(self, session: Session, region: Slices) -> Values:
+    def read_decoded(self, arrays: OpenArrays, region: Slices) -> Values:
         assert self.coding is not None
-        return self.coding.decode(self.read(session, region))
+        return self.coding.decode(self.read(arrays, region))
 
     def present_chunks(self, session: Session, region: Slices) -> NDArray[np.bool_]:
         """Which of the chunks that a region touches were ever written."""
