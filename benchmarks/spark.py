@@ -20,7 +20,7 @@ from benchmarks.measure import run_in_process
 from benchmarks.results import Results, Row
 
 NEEDS = ("pyspark", "h5py", "netCDF4", "xarray", "virtualizarr", "psutil")
-NATIVE_FILES, VIRTUAL_FILES, MILLION_CELLS = 48, 1_000, 16.0
+NATIVE_FILES, VIRTUAL_FILES, MILLION_CELLS, MILLION_IN_CHUNKS = 48, 1_000, 16.0, 64.0
 ROUNDS, LONGEST_S = 2, 900.0
 
 PARTS: dict[str, Callable[[Any, Path, int], Iterator[Any]]] = {
@@ -33,6 +33,11 @@ PARTS: dict[str, Callable[[Any, Path, int], Iterator[Any]]] = {
     "cells and chunks": lambda *arguments: _module("spark_read").read_rows(
         *arguments[:2], MILLION_CELLS, arguments[2]
     ),
+    "many chunks": lambda *arguments: _module("spark_read").many_chunk_rows(
+        *arguments[:2], MILLION_IN_CHUNKS, arguments[2]
+    ),
+    "first rows": lambda *arguments: _module("spark_start").first_rows(arguments[2]),
+    "executors": lambda *_: _module("spark_start").scaling_rows(1),
 }
 """What yields the rows of each part, given a session, a folder and a number of rounds."""
 

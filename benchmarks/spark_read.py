@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import xarray as xr
 import zarr
 from pyspark.sql import DataFrame
+from zarr.codecs import BloscCodec
 
 import icefloe.spark
 from benchmarks.spark_rows import Row, measure
 from icefloe import Repository, local_filesystem_storage
 
 CHUNK = (4, 256, 256)
+BLOSC = BloscCodec(cname="zstd", clevel=2, shuffle="shuffle")
+READY = "a function that has its batches ready"
+CLOSE = 0.7
+"""How close to that limit of Spark reading is to come."""
+
+Line = tuple[str, Callable[[], Any], str, Callable[[], Any], float, str]
+"""A row before it is measured: its name, ours, the other's name, the other, amount, unit."""
 
 
 def make(folder: Path, million_cells: float) -> tuple[Repository, int]:
-    """One float32 array of three dimensions with coordinates, uncompressed noise; and its cells."""
+    """Two float32 arrays with coordinates, and the cells of each.
+
+    `v` is noise that is not compressed, `field` is compressed as an ingest does it.
+    """
     steps = max(int(million_cells * 1e6) // (512 * 512 * CHUNK[0]), 1) * CHUNK[0]
     repository = Repository.create(local_filesystem_storage(folder / "cells", durable=False))
     session = repository.writable_session("main")
@@ -31,11 +44,22 @@ def make(folder: Path, million_cells: float) -> tuple[Repository, int]:
     values = root.create_array(
         "v", shape=shape, chunks=CHUNK, dtype="f4", dimension_names=names, compressors=None
     )
+    field = root.create_array(
+        "field", shape=shape, chunks=CHUNK, dtype="f4", dimension_names=names, compressors=BLOSC
+    )
     random = np.random.default_rng(0)
     for at in range(0, steps, CHUNK[0]):
-        values[at : at + CHUNK[0]] = random.random((CHUNK[0], 512, 512), dtype="f4")
+        noise = random.random((CHUNK[0], 512, 512), dtype="f4")
+        values[at : at + CHUNK[0]] = noise
+        field[at : at + CHUNK[0]] = np.cumsum(noise - 0.5, axis=2)
     session.commit("noise")
     return repository, prod(shape)
+
+
+def dataset(repository: Repository) -> Any:
+    """What xarray opens, without Dask."""
+    store = repository.readonly_session("main").store
+    return xr.open_zarr(store, zarr_format=3, consolidated=False, chunks=None)
 
 
 def consume(frame: DataFrame) -> None:
@@ -51,12 +75,8 @@ def read_rows(spark: Any, folder: Path, million_cells: float, rounds: int) -> It
     def cells(**options: Any) -> DataFrame:
         return icefloe.spark.read(spark, repository, variables=["v"], **options)
 
-    def dataset() -> Any:
-        store = repository.readonly_session("main").store
-        return xr.open_zarr(store, zarr_format=3, consolidated=False, chunks=None)
-
     cells().write.parquet(parquet)
-    lines: list[tuple[str, Callable[[], Any], str, Callable[[], Any], float, str]] = [
+    lines: list[Line] = [
         (
             "cells, 4 columns",
             lambda: consume(cells()),
@@ -74,6 +94,14 @@ def read_rows(spark: Any, folder: Path, million_cells: float, rounds: int) -> It
             "Mcells",
         ),
         (
+            "cells, sum of 1 column",
+            lambda: cells(columns=["v"]).selectExpr("sum(v)").collect(),
+            READY,
+            lambda: ready(spark, count, "v float").selectExpr("sum(v)").collect(),
+            count / 1e6,
+            "Mcells",
+        ),
+        (
             "cells of 4 time steps, where=",
             lambda: consume(cells(where={"time": (0, 3)})),
             "Parquet on Spark",
@@ -85,19 +113,87 @@ def read_rows(spark: Any, folder: Path, million_cells: float, rounds: int) -> It
             "cells, 4 columns",
             lambda: consume(cells()),
             "xarray, to_dataframe",
-            lambda: dataset().to_dataframe(),
+            lambda: dataset(repository).v.to_dataframe(),  # noqa: PLW0108 - opened anew each time
             count / 1e6,
             "Mcells",
         ),
+    ]
+    yield from _rows(lines, count, rounds)
+    yield from chunk_rows(spark, repository, count, rounds)
+
+
+def chunk_rows(spark: Any, repository: Repository, count: int, rounds: int) -> Iterator[Row]:
+    """Rows of whole chunks: of plain values, and of a field that is compressed."""
+    chunks = count / prod(CHUNK)
+
+    def read(name: str) -> DataFrame:
+        return icefloe.spark.read(spark, repository, variables=[name], layout="chunks")
+
+    xarray = "xarray, load and sum"
+    lines: list[Line] = [
         (
+            "chunks, plain",
+            lambda: consume(read("v")),
+            xarray,
+            lambda: float(dataset(repository).v.sum()),
+            chunks,
             "chunks",
-            lambda: consume(cells(layout="chunks")),
-            "xarray, load and sum",
-            lambda: float(dataset().v.sum()),
-            count / prod(CHUNK),
+        ),
+        (
+            "chunks, Blosc",
+            lambda: consume(read("field")),
+            xarray,
+            lambda: float(dataset(repository).field.sum()),
+            chunks,
+            "chunks",
+        ),
+        (
+            "chunks, plain",
+            lambda: consume(read("v")),
+            READY,
+            lambda: consume(ready(spark, count, "data binary")),
+            chunks,
             "chunks",
         ),
     ]
+    yield from _rows(lines, count, rounds)
+
+
+def many_chunk_rows(spark: Any, folder: Path, million_cells: float, rounds: int) -> Iterator[Row]:
+    """The same of so much that what a job costs by itself hardly counts."""
+    yield from chunk_rows(spark, *make(folder, million_cells), rounds)
+
+
+def _rows(lines: list[Line], count: int, rounds: int) -> Iterator[Row]:
     for name, ours, other_name, other, amount, unit in lines:
         times = measure(lambda _, f=ours: f(), lambda _, f=other: f(), rounds=rounds, warm_up=True)  # type: ignore[misc]
-        yield Row(f"{name}, {count / 1e6:.1f} M", times[0], other_name, times[1], amount, unit)
+        target = CLOSE if other_name == READY else None
+        label = f"{name}, {count / 1e6:.1f} M"
+        yield Row(label, times[0], other_name, times[1], amount, unit, target)
+
+
+def ready(spark: Any, count: int, ddl: str) -> DataFrame:
+    """As many cells out of a Python function that has them ready and reads nothing.
+
+    What is left is what Spark takes: tasks, the socket from Python to Java, rows made of columns.
+    """
+    tasks = spark.sparkContext.defaultParallelism
+    work = partial(_ready_batches, count // tasks, ddl)
+    made: DataFrame = spark.range(0, tasks, 1, tasks).mapInArrow(work, ddl)
+    return made
+
+
+def _ready_batches(count: int, ddl: str, batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
+    is_binary = ddl.endswith("binary")
+    in_batch = prod(CHUNK) * (16 if is_binary else 1) // (1 if is_binary else 2)
+    values = np.zeros(in_batch, "f4")
+    column = pa.array(values)
+    if is_binary:
+        ends = np.arange(0, values.nbytes + 1, prod(CHUNK) * 4, dtype=np.int32)
+        buffers = [None, pa.py_buffer(ends), pa.py_buffer(values)]
+        column = pa.Array.from_buffers(pa.binary(), len(ends) - 1, buffers)
+    batch = pa.record_batch([column], [ddl.split(maxsplit=1)[0]])
+    for _ in batches:
+        for done in range(0, count, in_batch):
+            left = min(count - done, in_batch) * batch.num_rows // in_batch
+            yield batch.slice(0, left)
