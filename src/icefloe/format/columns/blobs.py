@@ -86,8 +86,12 @@ def find_ids(ids: Bytes, wanted: Sequence[bytes]) -> Ints:
     """The row of each of these ids among ascending ids of the same size, or -1."""
     if len(wanted) < _FEW or not len(ids):
         return np.array([find_id(ids, key) for key in wanted], np.int64)
+    return find_rows(ids, np.frombuffer(b"".join(wanted), np.uint8).reshape(-1, ids.shape[1]))
+
+
+def find_rows(ids: Bytes, sought: Bytes) -> Ints:
+    """The same for the ids that are the rows of a matrix; there has to be one to be found."""
     size = ids.shape[1]
-    sought = np.frombuffer(b"".join(wanted), np.uint8).reshape(-1, size)
     keys, keys_sought = (np.ascontiguousarray(one).view(f"S{size}") for one in (ids, sought))
     rows = keys.reshape(-1).searchsorted(keys_sought.reshape(-1))
     found: Ints = np.minimum(rows, len(ids) - 1)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icefloe.errors import ErrorKind, FormatError
-from icefloe.format.columns.blobs import find_ids
+from icefloe.format.columns.blobs import find_ids, find_rows
 from icefloe.format.envelope import FileType, decode_envelope, encode_envelope
 from icefloe.format.flatbuffer.read import FlatBuffer, Rows, Table
 from icefloe.format.flatbuffer.schema import (
@@ -26,6 +26,7 @@ from icefloe.format.metadata.items import (
     read_items,
     write_item_vector,
 )
+from icefloe.format.repo_info.refs import RefTable, read_refs
 from icefloe.format.repo_info.snapshots import (
     SnapshotTable,
     add_snapshot_table,
@@ -157,16 +158,14 @@ def _root(data: bytes | memoryview, name: str) -> Table:
     return root
 
 
-def _decode_refs(rows: Rows, snapshots: SnapshotTable) -> dict[str, SnapshotId]:
+def _decode_refs(rows: Rows, snapshots: SnapshotTable) -> Mapping[str, SnapshotId]:
     index = rows.scalar("snapshot_index")
     if len(rows) and int(index.max()) >= len(snapshots):
         rows.buffer.fail(
             f"a ref points at snapshot {int(index.max())} of {len(snapshots)} listed snapshots"
         )
-    names = rows.strings("name").to_list()
-    tips = SnapshotId.of_rows(snapshots.id[index])
-    refs = dict(zip(names, tips, strict=True))
-    if len(refs) != len(names):
+    refs = read_refs(rows.strings("name"), snapshots.id[index])
+    if len(refs) != len(rows):
         rows.buffer.fail("a ref name appears twice")
     return refs
 
@@ -221,10 +220,15 @@ def encode_repo_info(info: RepoInfo, *, level: int = 3) -> bytes:
 
 
 def _add_refs(writer: FlatWriter, refs: Mapping[str, SnapshotId], snapshots: SnapshotTable) -> int:
-    names = sorted(refs)
-    rows = find_ids(snapshots.id, [refs[name] for name in names])
+    names: Any
+    rows: Any
+    if isinstance(refs, RefTable) and len(snapshots):
+        names, rows = refs.name, find_rows(snapshots.id, refs.id)
+    else:
+        names = sorted(refs)
+        rows = find_ids(snapshots.id, [refs[name] for name in names]).tolist()
     if -1 in rows:
-        name = names[int(np.flatnonzero(rows == -1)[0])]
+        name = names[list(rows).index(-1)]
         raise FormatError(
             f"ref {name!r} points at snapshot {refs[name]}, which is not listed",
             ErrorKind.SERIALIZATION,

@@ -9,6 +9,7 @@ from icefloe.format.repo_info.file import (
     RepoInfo,
     UpdateKind,
 )
+from icefloe.format.repo_info.refs import with_ref
 from icefloe.format.repo_info.snapshots import SnapshotInfo, SnapshotTable
 from icefloe.format.repo_info.updates import UpdateLog
 from icefloe.format.snapshot.file import Snapshot
@@ -27,7 +28,7 @@ async def publish(handle: RepoHandle, commit: NewCommit, branch: str, seen: Seen
     def change(info: RepoInfo) -> Changed:
         require_tip(info, branch, commit.base)
         listed = _with_snapshot(info, commit.snapshot, commit.base)
-        tips = {**info.branches, branch: commit.snapshot.id}
+        tips = with_ref(info.branches, branch, commit.snapshot.id)
         values = {"branch": branch, "new_snap_id": commit.snapshot.id}
         return changed(info, snapshots=listed, branches=tips), UpdateKind.NEW_COMMIT, values
 
@@ -79,7 +80,7 @@ def _replaced_tip(
     pruned: tuple[SnapshotId, ...] = (),
 ) -> Changed:
     listed = _with_snapshot(info, commit.snapshot, parent_id, pruned)
-    tips = {**info.branches, branch: commit.snapshot.id}
+    tips = with_ref(info.branches, branch, commit.snapshot.id)
     values = {
         "branch": branch,
         "previous_snap_id": commit.base,
