@@ -175,3 +175,20 @@ def test_a_terminal_shows_a_bar_and_anything_else_nothing() -> None:
     assert "10 / 10" in terminal.getvalue()
     assert terminal.getvalue().endswith("\r\x1b[K")
     assert file.getvalue() == ""
+
+
+@pytest.mark.parametrize("spec", [1, 2])
+def test_a_cut_just_after_a_snapshot_file_deletes_its_log_too(spec: int) -> None:
+    storage = icefloe.in_memory_storage()
+    repo = icefloe.Repository.create(storage, spec_version=spec)
+    first = repo.lookup_branch("main")
+    for _ in range(5):
+        snapshot_id = repo.writable_session("main").commit("again", allow_empty=True)
+        repo.reset_branch("main", first)
+        [found] = [
+            one
+            for one in storage.list_objects_metadata(prefix="snapshots")
+            if one.key.endswith(snapshot_id)
+        ]
+        summary = repo.garbage_collect(found.created_at + timedelta(microseconds=1))
+        assert (summary.snapshots_deleted, summary.transaction_logs_deleted) == (1, 1)

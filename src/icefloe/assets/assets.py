@@ -351,8 +351,12 @@ class Assets:
     async def encode_commit(
         self, snapshot: Snapshot, log: TransactionLog
     ) -> tuple[Snapshot, list[tuple[str, bytes]]]:
-        """The snapshot as readers will find it, and its files. The snapshot file comes first."""
-        return snapshot, [self.encode_snapshot(snapshot), self.encode_log(log)]
+        """The snapshot as readers will find it, and its files.
+
+        The log comes first. Where files are written one after the other, a collection by the age
+        of the snapshot file then finds the log old enough too.
+        """
+        return snapshot, [self.encode_log(log), self.encode_snapshot(snapshot)]
 
     async def put_metadata_files(self, files: Sequence[tuple[str, bytes]]) -> None:
         """Write snapshots, manifests and logs concurrently. Nothing refers to them yet."""

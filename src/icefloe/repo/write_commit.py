@@ -155,7 +155,7 @@ async def store_commits(
     encoded = [await handle.assets.encode_commit(*commit) for commit in commits]
     files = [file for _, two in encoded for file in two]
     await handle.assets.put_metadata_files([*files, *(() if seen is None else seen.files)])
-    await require_clock_of_storage(handle, files[0][0], written_at)
+    await require_clock_of_storage(handle, files[-1][0], written_at)
     await handle.driver.sync()
     for snapshot, _ in encoded:
         handle.assets.caches.snapshots.put(snapshot.id, snapshot, max(1, len(snapshot.nodes)))
