@@ -24,6 +24,7 @@ import icefloe.spark
 from benchmarks.maintenance_at_scale import java_memory
 from benchmarks.measure import peak_memory, run_in_process
 from benchmarks.spark_files import CHUNKY_STEPS, REFS_PER_FILE, make_chunky
+from benchmarks.spark_rows import cpu_seconds
 
 DEFAULT_REFERENCES = 100_000_000
 _A_COMMIT = 10_000_000
@@ -41,7 +42,7 @@ def ingest(folder: Path, references: int) -> dict[str, Any]:
     paths = sorted(map(str, files.glob("*.nc")))[: -(-references // REFS_PER_FILE)]
     a_commit = _A_COMMIT // REFS_PER_FILE
     spark = _session()
-    before, written, started = peak_memory(), 0, time.monotonic()
+    before, written, started = peak_memory(), 0, _now()
     for first in range(0, len(paths), a_commit):
         some = paths[first : first + a_commit]
         report = icefloe.spark.ingest(
@@ -59,7 +60,7 @@ def read(folder: Path, references: int) -> dict[str, Any]:
     """Read every reference, and check it against what the files have."""
     expected = _expected(folder / "files")
     repo, spark = _repository(folder), _session()
-    before, started = peak_memory(), time.monotonic()
+    before, started = peak_memory(), _now()
     chunks = icefloe.spark.table(spark, repo, "chunks").where("path = '/v'")
     found = chunks.groupBy("location").agg(
         *map(
@@ -117,12 +118,20 @@ def _session() -> Any:
     return icefloe.spark.session(master, "references", _SETTINGS, progress=False)
 
 
-def _result(spark: Any, started: float, before: int, references: int) -> dict[str, Any]:
-    seconds = time.monotonic() - started
+def _now() -> tuple[float, float]:
+    """Wall time, and the CPU time of the driver and the executor."""
+    return time.monotonic(), sum(cpu_seconds().values())
+
+
+def _result(
+    spark: Any, started: tuple[float, float], before: int, references: int
+) -> dict[str, Any]:
+    seconds, cpu = (now - then for now, then in zip(_now(), started, strict=True))
     heap, resident = java_memory(spark)
     return {
         "references": references,
         "seconds": seconds,
+        "cpu_seconds": cpu,
         "python_before": before,
         "python": peak_memory(),
         "java_heap": heap,
@@ -153,7 +162,8 @@ def line_of(step: str, found: dict[str, Any]) -> str:
     """A measurement as text."""
     rate = found["references"] / found["seconds"]
     return (
-        f"{step:6} {found['references']:>13,} references {found['seconds']:7.1f} s "
+        f"{step:6} {found['references']:>13,} references {found['seconds']:7.1f} s, "
+        f"{found['cpu_seconds']:.1f} s of CPU "
         f"({rate:,.0f} a second)  driver: Python {found['python'] / 1e6:.0f} MB "
         f"({found['python_before'] / 1e6:.0f} before), Java {found['java'] / 1e6:.0f} MB "
         f"(heap {found['java_heap'] / 1e6:.0f})"

@@ -7,10 +7,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+import numpy as np
 import pyarrow as pa
 import pytest
+import zarr
 from pyspark.sql import SparkSession
 
+from icefloe import Repository
 from icefloe.spark.runtime.tasks import map_batches
 
 
@@ -41,5 +44,24 @@ import sys
 import {module}
 for name in ("pandas", "xarray", "dask", "icefloe.spark.rows", "icefloe.spark.migration"):
     assert name not in sys.modules, name
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_numbers_are_read_without_pandas(repository: Repository) -> None:
+    session = repository.writable_session("main")
+    root = zarr.open_group(session.store, mode="w")
+    root.create_array("v", data=np.arange(6, dtype="f4"), dimension_names=("x",))
+    session.commit("numbers")
+    program = f"""
+import sys
+from icefloe.scans.choose_scan import plan_read
+from icefloe.scans.options import read_options
+from icefloe.scans.pinned import as_repository, pin
+source = pin(as_repository({repository.storage.url!r}))
+for layout in ("cells", "chunks"):
+    scan = plan_read(source, read_options(variables=["v"], layout=layout))
+    assert sum(batch.num_rows for batch in scan.read(0)) > 0
+assert "pandas" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

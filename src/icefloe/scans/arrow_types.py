@@ -18,12 +18,31 @@ TEXT_MAP = pa.map_(
 )
 
 
+# `pa.array` and `pa.repeat` import pandas when they are first called, which takes a worker of Spark
+# longer than to read a chunk. The functions below do without.
+
+
+def number_column(values: NDArray[Any], kind: pa.DataType) -> pa.Array:
+    """Flat numbers, none of them missing, in the memory that they are in."""
+    raw = np.ascontiguousarray(values)
+    buffer = pa.py_buffer(raw.view(np.uint8) if raw.nbytes else b"")
+    return pa.Array.from_buffers(kind, len(raw), [None, buffer])
+
+
+def repeated_text(text: str, count: int) -> pa.Array:
+    """A column with one text in every row."""
+    raw = text.encode()
+    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(len(raw))
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(raw * count)]
+    return pa.Array.from_buffers(pa.string(), count, buffers)
+
+
 def index_column(matrix: NDArray[Any]) -> pa.Array:
     """Rows of a matrix as lists."""
     rows, width = matrix.shape
-    offsets = np.arange(0, (rows + 1) * width, width) if width else np.zeros(rows + 1)
-    values = pa.array(np.ascontiguousarray(matrix, np.int64).reshape(-1))
-    return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), values, type=INDEX)
+    offsets = np.arange(rows + 1, dtype=np.int32) * np.int32(width)
+    values = number_column(np.asarray(matrix, np.int64).reshape(-1), pa.int64())
+    return pa.Array.from_buffers(INDEX, rows, [None, pa.py_buffer(offsets)], children=[values])
 
 
 def required(name: str, kind: pa.DataType) -> pa.Field:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from icefloe.api.session import Session
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.geometry import Slices, cells_of, inside, shape_of
-from icefloe.scans.arrow_types import INDEX, index_column, required
+from icefloe.scans.arrow_types import INDEX, index_column, repeated_text, required
 from icefloe.scans.blocks import BlockGrid, Mask, plan_blocks
 from icefloe.scans.cells import CellAxis
 from icefloe.scans.options import ReadOptions
@@ -121,9 +121,9 @@ def _batch(
     raw = data.view(np.uint8) if data.nbytes else b""
     buffers = [None, pa.py_buffer(places), pa.py_buffer(raw)]
     columns = [
-        pa.repeat(variable.path, count),
+        repeated_text(variable.path, count),
         *map(index_column, (index, offset, shape)),
-        pa.repeat(dtype.str, count),
+        repeated_text(dtype.str, count),
         pa.Array.from_buffers(pa.binary(), count, buffers),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)

@@ -18,10 +18,20 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.scans.arrow_types import number_column
 from icefloe.scans.cf_time import TimestampUnits, find_time_units
 
 _WIDENED = {"u1": "i2", "u2": "i4", "u4": "i8", "f2": "f4"}
 _UINT64 = pa.decimal128(20, 0)
+_PLAIN = {
+    "i1": pa.int8(),
+    "i2": pa.int16(),
+    "i4": pa.int32(),
+    "i8": pa.int64(),
+    "f4": pa.float32(),
+    "f8": pa.float64(),
+}
+"""Numbers that Arrow keeps as numpy does."""
 _COMPLEX_PARTS = {
     kind: pa.struct([pa.field("re", part), pa.field("im", part)])
     for kind, part in (("c8", pa.float32()), ("c16", pa.float64()))
@@ -93,6 +103,9 @@ class Coding:
             return pa.StructArray.from_arrays(parts, fields=list(self.arrow_type), mask=missing)
         if self.arrow_type == _UINT64:
             return pa.array(data, mask=mask).cast(_UINT64)
+        plain = _PLAIN.get(data.dtype.str[1:])
+        if mask is None and data.dtype.isnative and plain == self.arrow_type:
+            return number_column(data, self.arrow_type)
         if data.dtype.kind == "V":
             data = np.array([item.tobytes() for item in data], object)
         elif data.dtype.kind in "SUT":

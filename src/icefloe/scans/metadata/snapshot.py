@@ -240,7 +240,7 @@ def _manifest_rows(manifest: Manifest, owners: _Owners, assets: Assets) -> Itera
             yield batch.slice(start, ROWS_PER_BATCH)
 
 
-_KIND_NAMES = pa.array([""] + [kind.name.lower() for kind in ChunkKind])
+_KIND_NAMES = ["", *(kind.name.lower() for kind in ChunkKind)]
 
 
 def chunk_ref_batch(
@@ -258,7 +258,7 @@ def chunk_ref_batch(
     columns = [
         pa.repeat(path, n),
         index_column(refs.index),
-        _KIND_NAMES.take(pa.array(refs.kind)),
+        pa.array(_KIND_NAMES).take(pa.array(refs.kind)),
         ids,
         table["location"].combine_chunks(),
         table["offset"].combine_chunks().cast(pa.int64()),
