@@ -21,7 +21,8 @@ turns in either order. *Cold* is the first time in a new process, with the impor
 and of Zarr where a store is needed (a cold start: the whole program, the interpreter included);
 *warm* is the second time. CPU is user and system time of all threads. Requests are those that an S3
 server on the same machine received; *S3 with 20 ms* waits so long before it answers. *Peak* is the
-growth of resident memory in MB."""
+growth of resident memory in MB. Behind is whatever is below 1, but for wall time where icefloe
+waits for a disk and official does not, and CPU on Spark, where a Java and workers run too."""
 
 
 def rendered(page: str, results: Results) -> str:

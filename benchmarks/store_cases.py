@@ -118,7 +118,6 @@ _COMMIT_CASES = [
 _SMALL, _INLINE, _LARGE = "4000 x 8 KB", "20,000 inline chunks", "16 x 16 MB zstd"
 _MEDIUM, _FEW, _PACKED = "800 x 256 KB zstd", "1000 x 8 KB", "2000 x 4 KB"
 _PACKS = "icefloe packs them, as PackingConfig tells it to"
-_BULK = "icefloe with use_bulk_pipeline(), official with Zarr's default pipeline"
 
 
 def _write(title: str, dataset: str, kind: str, note: str = "", **targets: Any) -> Case:
@@ -127,54 +126,37 @@ def _write(title: str, dataset: str, kind: str, note: str = "", **targets: Any) 
 
 
 def _read(title: str, dataset: str, kind: str, note: str = "", **targets: Any) -> Case:
-    scenario = ("stores", "read_chunks", dataset)
-    return _row(CHUNKS, f"read {title}", scenario, ["read"], kind, note, **targets)
-
-
-def _bulk(what: str, title: str, dataset: str, kind: str, **targets: Any) -> Case:
-    function = "bulk_read_ranges" if "ranges" in dataset else f"bulk_{what}_chunks"
-    steps = ["read"] if what == "read" else ["write", "commit"]
-    scenario, name = ("stores", function, dataset), f"bulk {what} of {title}"
-    return _row(CHUNKS, name, scenario, steps, kind, _BULK, **targets)
-
-
-def _packed(case: Case) -> Case:
-    """Official has not packed them, so it reads its own."""
-    _, function, dataset, *more = case.official.scenario
-    scenario = ("stores", function.removeprefix("bulk_"), dataset.removesuffix(PACKED), *more)
-    return replace(case, official=Side(scenario, case.official.steps), note=_PACKS)
+    function = "read_ranges" if "ranges" in dataset else "read_chunks"
+    scenario, steps = ("stores", function, dataset), ["read"]
+    # Official has packed nothing, so it reads its own.
+    official = ("stores", function, dataset.removesuffix(PACKED))
+    case = _row(CHUNKS, f"read {title}", scenario, steps, kind, note, **targets)
+    return replace(case, official=Side((*official, *case.official.scenario[3:]), tuple(steps)))
 
 
 _CHUNK_CASES = [
     _write(_SMALL, "small", LOCAL, _FSYNC, wall=None),
     _write(_SMALL, "small", UNSYNCED, wall=1.5),
-    _read(_SMALL, "small", LOCAL),
-    _write("4000 x 8 KB zstd", "small zstd", UNSYNCED),
-    _read("4000 x 8 KB zstd", "small zstd", LOCAL),
-    _write(_FEW, "few small", S3),
-    _read(_FEW, "few small", S3),
+    _read(_SMALL, "small", LOCAL, wall=7.0),
+    _write(f"{_SMALL} zstd", "small zstd", UNSYNCED),
+    _read(f"{_SMALL} zstd", "small zstd", LOCAL),
+    _write(_MEDIUM, "medium", UNSYNCED),
+    _read(_MEDIUM, "medium", LOCAL, wall=1.5),
     _write(_LARGE, "large", LOCAL, _FSYNC, wall=None),
     _write(_LARGE, "large", UNSYNCED),
     _read(_LARGE, "large", LOCAL),
+    _write(_INLINE, "inline", LOCAL, _FSYNC, wall=None),
+    _write(_INLINE, "inline", UNSYNCED, wall=7.0),
+    _read(_INLINE, "inline", LOCAL, wall=7.0),
+    _write(_FEW, "few small", S3),
+    _read(_FEW, "few small", S3),
+    _read(_FEW, "few small", SLOW_S3),
     _write(_LARGE, "large", S3),
     _read(_LARGE, "large", S3),
-    _write(_INLINE, "inline", LOCAL, _FSYNC, wall=None),
-    _read(_INLINE, "inline", LOCAL),
-    _bulk("read", _SMALL, "small", LOCAL, wall=7.0),
-    _bulk("write", _SMALL, "small", UNSYNCED, wall=1.5),
-    _bulk("read", _INLINE, "inline", LOCAL, wall=7.0),
-    _bulk("write", _INLINE, "inline", UNSYNCED, wall=7.0),
-    _bulk("read", _MEDIUM, "medium", LOCAL, wall=1.5),
-    _bulk("write", _MEDIUM, "medium", UNSYNCED),
-    _bulk("read", _FEW, "few small", S3),
-    _bulk("write", _FEW, "few small", S3),
-    _bulk("read", _FEW, "few small", SLOW_S3),
-    _packed(_write(_PACKED, "packed", S3, wall=2.0, requests=2.0)),
-    _packed(_read(_PACKED, f"packed{PACKED}", S3, wall=2.0, requests=2.0)),
-    _packed(
-        _bulk("read", f"{_PACKED}, packed", f"packed{PACKED}", SLOW_S3, wall=2.0, requests=2.0)
-    ),
-    _bulk("read", "1000 ranges of one file", "slow ranges", SLOW_S3, wall=2.0, requests=2.0),
+    _write(f"{_PACKED}, packed", "packed", S3, _PACKS, wall=2.0, requests=2.0),
+    _read(f"{_PACKED}, packed", f"packed{PACKED}", S3, _PACKS, wall=2.0, requests=2.0),
+    _read(f"{_PACKED}, packed", f"packed{PACKED}", SLOW_S3, _PACKS, wall=2.0, requests=2.0),
+    _read("1000 ranges of one file", "slow ranges", SLOW_S3, wall=2.0, requests=2.0),
 ]
 
 # --- references and nodes ---------------------------------------------------------------------

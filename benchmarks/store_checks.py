@@ -124,7 +124,6 @@ def _both_ways(corpus: Corpus, kind: str) -> list[tuple[Place, Place]]:
 
 CHECKS: dict[str, Callable[[Corpus, str, str], None]] = {
     "write_chunks": check_chunks,
-    "bulk_write_chunks": check_chunks,
     "commits": check_commits,
     "virtual_lists": partial(check_virtual, way="lists"),
     "virtual_objects": partial(check_virtual, way="objects"),

@@ -7,9 +7,6 @@ once the last step is over.
 from __future__ import annotations
 
 import asyncio
-import importlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -166,33 +163,6 @@ def read_ranges(corpus: Corpus, dataset: str, side: str, kind: str) -> Scenario:
     found = array[:]
     yield Step("read")
     assert np.array_equal(found, chunk_values("few small", corpus.rows))
-
-
-@contextmanager
-def _bulk(side: str) -> Iterator[None]:
-    """icefloe with its pipeline for whole selections, official with Zarr's default one."""
-    with zarr.config.set():
-        if side == "ours":
-            importlib.import_module("icefloe").use_bulk_pipeline()
-        yield
-
-
-def bulk_write_chunks(corpus: Corpus, dataset: str, side: str, kind: str) -> Scenario:
-    """Write an array and commit it, all chunks at once."""
-    with _bulk(side):
-        yield from write_chunks(corpus, dataset, side, kind)
-
-
-def bulk_read_chunks(corpus: Corpus, dataset: str, side: str, kind: str) -> Scenario:
-    """Open an array, and read all of it at once."""
-    with _bulk(side):
-        yield from read_chunks(corpus, dataset, side, kind)
-
-
-def bulk_read_ranges(corpus: Corpus, dataset: str, side: str, kind: str) -> Scenario:
-    """Read ranges of one file, all of them at once."""
-    with _bulk(side):
-        yield from read_ranges(corpus, dataset, side, kind)
 
 
 def commits(corpus: Corpus, _dataset: str, side: str, kind: str) -> Scenario:
