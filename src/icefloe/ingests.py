@@ -19,7 +19,7 @@ from icefloe.virtual.ingest.local_engine import LocalEngine
 from icefloe.virtual.ingest.report import IngestReport
 from icefloe.virtual.ingest.request import IngestArguments, make_request
 from icefloe.virtual.ingest.run_ingest import run_ingest
-from icefloe.virtual.places.access import SourceAccess, local_path
+from icefloe.virtual.places.access import SourceAccess, absolute_location, local_path
 from icefloe.virtual.places.globs import Sources
 from icefloe.virtual.places.source_containers import container_for, containers_of
 from icefloe.virtual.planning.plan import Mode
@@ -151,6 +151,12 @@ def _repository_at(
     mode: Mode,
 ) -> Repository:
     """The repository at an address, or a new one, able to hold what it will be asked to."""
+    path = local_path(absolute_location(address.url))
+    if path is not None and path.is_file():
+        raise InvalidInputError(
+            f"the repository is {address.url}, which is a file; sources come first, the repository "
+            "last: ingest(sources, repository)"
+        )
     storage = storage_from_url(address.url)
     try:
         found = Repository.open(storage)

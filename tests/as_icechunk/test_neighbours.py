@@ -24,9 +24,12 @@ def test_virtualizarr_writes_references(tmp_path: Path) -> None:
     said = run(
         f"""
         import icechunk, numpy, obstore, xarray
-        from obspec_utils.registry import ObjectStoreRegistry
         from virtualizarr import open_virtual_dataset
         from virtualizarr.parsers import HDFParser
+        try:
+            from obspec_utils.registry import ObjectStoreRegistry
+        except ImportError:  # before VirtualiZarr 2.4
+            from virtualizarr.registry import ObjectStoreRegistry
 
         folder = {str(tmp_path)!r}
         field = numpy.arange(12.0).reshape(3, 4)

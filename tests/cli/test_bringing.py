@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import zarr
 
 import icefloe
-from tests.cli.calling import here, opened, told
+from tests.cli.calling import call, here, opened, told
 from tests.virtual.datasets import check, dataset, expected, read, to_netcdf4, to_zarr
 
 
@@ -183,3 +184,20 @@ def test_migrate(place: Path, tmp_path: Path) -> None:
     assert up.stdout.endswith("was upgraded to spec version 2.\n")
     assert told("info", tmp_path / "one")["spec_version"] == 2
     assert here("migrate", f"{place}@v1", tmp_path / "c").returncode == 2
+
+
+@pytest.mark.long
+def test_ingest_on_spark(files: list[Path]) -> None:
+    words = ["--concat-dim", "time", "--engine", "spark", "--master", "local[1]"]
+    first = call("ingest", "files/a.nc", "weather", "--create", *words, "--num-tasks", "2")
+    assert first.returncode == 0, first.stderr
+    assert "1 files added, 0 there already" in first.stdout
+    again = call("ingest", "files/*.nc", "weather", "--append", *words, "--json")
+    assert again.returncode == 0, again.stderr
+    found = json.loads(again.stdout)
+    assert (found["files_added"], found["files_skipped"]) == (1, 1)
+    check(contents("weather"), expected(files))
+    missing = call("ingest", "files/none.nc", "weather", "--append", *words)
+    assert missing.returncode == 3
+    assert "files/none.nc" in missing.stderr
+    assert "Traceback" not in missing.stderr

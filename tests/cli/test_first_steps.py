@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+import icefloe
 from icefloe.cli.aliases import aliases_path
 from icefloe.cli.overview import SECTIONS
 from icefloe.cli.program import program
@@ -113,8 +114,8 @@ def test_spellings_of_the_original(tmp_path: Path) -> None:
     assert shown[3] == "  Repository initialized"
     assert here("branch", "create", f"{tmp_path}/new@main", "b", "main").returncode == 2
     assert here("ancestry", tmp_path / "new", "nope").returncode == 3
-    assert here("config", tmp_path / "new").stdout == "nothing was saved\n"
-    assert here("config", "show", tmp_path / "new").stdout == "nothing was saved\n"
+    assert here("config", tmp_path / "new").stdout.startswith("no configuration is saved")
+    assert here("config", "show", tmp_path / "new").stdout.startswith("no configuration is saved")
 
 
 def test_a_bucket_that_is_not_there(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,3 +164,35 @@ def test_a_missing_package_is_named(place: Path, monkeypatch: pytest.MonkeyPatch
     done = here("sql", place, "SELECT 1", "--engine", "spark")
     assert done.returncode == 8
     assert 'pip install "icefloe[spark]"' in done.stderr
+
+
+def test_a_node_that_is_not_there(place: Path) -> None:
+    for command, path in (("tree", "surface/t2n"), ("chunks", "t2m")):
+        done = here(command, place, path)
+        assert done.returncode == 3
+        assert "Did you mean /surface/t2m" in done.stderr
+    assert "`tree` lists all nodes" in here("chunks", place, "precipitation").stderr
+
+
+def test_a_repository_is_made_once(place: Path) -> None:
+    done = here("init", place)
+    assert done.returncode == 2
+    assert f"there is a repository already: icefloe info {place}" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["branch", "tag"])
+def test_refs_are_listed_without_saying_so(place: Path, name: str) -> None:
+    assert here(name, place).stdout == here(name, "list", place).stdout != ""
+    assert here(name, place, "--json").stdout == here(name, "list", place, "--json").stdout
+    assert "No such command 'creat'" in here(name, "creat", place, "new").stderr
+
+
+def test_ingest_with_its_arguments_the_wrong_way_round(place: Path, tmp_path: Path) -> None:
+    file = tmp_path / "a.nc"
+    file.write_bytes(b"CDF")
+    with pytest.raises(icefloe.InvalidInputError, match=r"a file.*ingest\(sources, repository\)"):
+        icefloe.ingest(place, file)
+    for command in ("ingest", "import"):
+        done = here(command, place, file)
+        assert done.returncode == 2
+        assert "is a file" in done.stderr

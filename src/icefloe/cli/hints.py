@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -9,7 +10,8 @@ from pathlib import Path
 
 from icefloe.api.addresses import parse_address
 from icefloe.api.repository import Repository
-from icefloe.errors import ErrorKind, IcechunkError, RepositoryNotFoundError
+from icefloe.api.session import Session
+from icefloe.errors import ErrorKind, IcechunkError, NodeNotFoundError, RepositoryNotFoundError
 
 _FILES = (".nc", ".nc4", ".h5", ".hdf5", ".grib", ".grib2", ".grb", ".grb2")
 
@@ -59,6 +61,21 @@ def _hints(place: str, words: Sequence[str], *, last: bool) -> list[str]:
         near = did_you_mean(path.name, (each.name for each in path.parent.iterdir()))
         hints.append(f"there is no such directory.{near}")
     return [*hints, "create one: " + ("add --create" if last else f"icefloe init {place}")]
+
+
+@contextmanager
+def about_nodes(session: Session) -> Iterator[None]:
+    """Adds the nearest paths to the error that a snapshot has no such node."""
+    try:
+        yield
+    except NodeNotFoundError as error:
+        paths = [node.path for node in session.workspace.state.view.all_nodes()]
+        (wanted,) = re.findall(r"no node at '([^']*)'", str(error)) or [""]
+        name = wanted.rpartition("/")[2]
+        same_name = [path for path in paths if path.endswith(f"/{name}")]
+        near = f"Did you mean {' or '.join(same_name[:3])}?" if name and same_name else ""
+        error.add_note(near or did_you_mean(wanted, paths).strip() or "`tree` lists all nodes")
+        raise
 
 
 def after(error: IcechunkError) -> str:

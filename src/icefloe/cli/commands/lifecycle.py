@@ -13,6 +13,7 @@ from icefloe.cli.common import (
     repository_argument,
     time_text,
 )
+from icefloe.errors import ErrorKind, IcechunkError
 
 
 @click.command()
@@ -26,7 +27,14 @@ def init(where: str, spec_version: int, output: Output) -> None:
     address = find_address(where)
     if address.ref is not None:
         raise click.UsageError(f"{where}: a repository that is created has no {address.ref!r} yet.")
-    repo = Repository.create(address.storage(), spec_version=spec_version)
+    storage = address.storage()
+    try:
+        repo = Repository.create(storage, spec_version=spec_version)
+    except IcechunkError as error:
+        is_taken = error.kind == ErrorKind.PARENT_DIRECTORY_NOT_CLEAN
+        if is_taken and Repository.exists(storage):
+            error.add_note(f"there is a repository already: icefloe info {where}")
+        raise
     output.say(
         f"Created a repository at {address.url}.",
         url=address.url,

@@ -7,8 +7,10 @@ from typing import Any
 
 import click
 
+from icefloe.api.session import Session
 from icefloe.api.values import ChunkType
 from icefloe.cli.common import Output, Target, output_option, repository_argument
+from icefloe.cli.hints import about_nodes
 from icefloe.format.snapshot.nodes import Node
 from icefloe.storage.run import run_blocking
 from icefloe.store.session_queries import chunk_batches
@@ -22,8 +24,10 @@ _BATCH = 10_000
 @output_option
 def tree(target: Target, path: str, output: Output) -> None:
     """List groups and arrays, with shape, type and chunks."""
-    view = target.session().workspace.state.view
-    top = view.node("/" + path.strip("/"))
+    session = target.session()
+    view = session.workspace.state.view
+    with about_nodes(session):
+        top = view.node("/" + path.strip("/"))
     nodes = view.all_nodes(top.path)
     rows = [_described(node) for node in nodes]
 
@@ -73,7 +77,9 @@ def _shape_text(row: dict[str, Any]) -> str:
 @output_option
 def chunks(target: Target, path: str, limit: int | None, output: Output) -> None:
     """List the chunks of an array that were written, and where their bytes are."""
-    rows = run_blocking(_chunk_rows(target, path, limit))
+    session = target.session()
+    with about_nodes(session):
+        rows = run_blocking(_chunk_rows(session, path, limit))
     output.show(
         rows,
         lambda: (
@@ -87,9 +93,9 @@ def chunks(target: Target, path: str, limit: int | None, output: Output) -> None
     )
 
 
-async def _chunk_rows(target: Target, path: str, limit: int | None) -> list[dict[str, Any]]:
+async def _chunk_rows(session: Session, path: str, limit: int | None) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
-    workspace = target.session().workspace
+    workspace = session.workspace
     async for index, kind, texts, offset, length, inlined in chunk_batches(workspace, path, _BATCH):
         for at, coordinates in enumerate(index.tolist()):
             if limit is not None and len(rows) >= limit:

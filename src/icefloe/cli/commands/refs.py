@@ -15,9 +15,21 @@ from icefloe.cli.common import (
 )
 
 
-@click.group()
+class _ListingGroup(click.Group):
+    """`branch REPOSITORY` is short for `branch list REPOSITORY`."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        words = [word for word in args if not word.startswith("-")]
+        if len(words) == 1 and words[0] not in self.commands:
+            args = ["list", *args]
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_ListingGroup)
 def branch() -> None:
-    """List, create and delete branches."""
+    """List, create and delete branches. `branch REPOSITORY` lists them."""
 
 
 @branch.command("list")
@@ -54,9 +66,9 @@ def delete_branch(target: Target, name: str, yes: bool, output: Output) -> None:
     output.say(f"Deleted branch {name}, which pointed at {tip}.", branch=name, snapshot=tip)
 
 
-@click.group()
+@click.group(cls=_ListingGroup)
 def tag() -> None:
-    """List, create and delete tags."""
+    """List, create and delete tags. `tag REPOSITORY` lists them."""
 
 
 @tag.command("list")

@@ -11,6 +11,8 @@ from icefloe.api.values import RepoAvailability, RepoStatus
 from icefloe.cli.aliases import add_alias, aliases_path, read_aliases
 from icefloe.cli.common import Output, Target, assignment, output_option, plain, repository_argument
 
+_NOT_SAVED = "no configuration is saved with the repository: the defaults hold"
+
 
 class _ConfigGroup(click.Group):
     """`config REPOSITORY` is short for `config show REPOSITORY`."""
@@ -65,7 +67,7 @@ def add_name(name: str, url: str, force: bool, output: Output) -> None:
 def show_config(target: Target, output: Output) -> None:
     """Show the saved configuration of a repository."""
     saved = target.repo.fetch_config(target.repo.storage)
-    output.show(saved, lambda: "nothing was saved" if saved is None else _indented(saved))
+    output.show(saved, lambda: _NOT_SAVED if saved is None else _indented(saved))
 
 
 @click.command()

@@ -40,8 +40,8 @@ def require_group(store: IcechunkStore, options: IngestOptions, *, append: bool)
     existing = describe_existing(store, options.group, options.concat_dims)
     if existing is not None and not append:
         raise AlreadyExistsError(
-            f"group {'/' + options.group!r} has arrays already ({sorted(existing.documents)}); use "
-            "append=True, or another group"
+            f"group {'/' + options.group!r} has arrays already ({sorted(existing.documents)}); "
+            "append to it (append=True, --append), or use another group"
         )
     return existing
 
