@@ -64,7 +64,7 @@ def call(*words: str | Path, cwd: Path | None = None, **environment: str) -> Don
         [sys.executable, "-m", "icefloe", *map(str, words)],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
         check=False,
         cwd=cwd,
         stdin=subprocess.DEVNULL,

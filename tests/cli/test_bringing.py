@@ -187,6 +187,7 @@ def test_migrate(place: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 def test_ingest_on_spark(files: list[Path]) -> None:
     words = ["--concat-dim", "time", "--engine", "spark", "--master", "local[1]"]
     first = call("ingest", "files/a.nc", "weather", "--create", *words, "--num-tasks", "2")

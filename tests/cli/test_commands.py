@@ -30,7 +30,7 @@ def test_info_names_version_refs_and_nodes(place: Path) -> None:
     )
     text = here("info", f"{place}@v1").stdout
     assert "first" in text
-    assert "2 groups, 1 arrays" in text
+    assert "2 groups, 1 array\n" in text
 
 
 def test_log_follows_the_ref(place: Path) -> None:

@@ -115,6 +115,7 @@ def test_values_of_every_kind() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 def test_spark_gives_the_same_answer(weather: Path) -> None:
     query = "SELECT lat, avg(t2m) AS mean FROM data_era5 GROUP BY lat ORDER BY lat"
     here_found = told("sql", weather, query)

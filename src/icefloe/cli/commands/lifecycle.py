@@ -73,9 +73,13 @@ def info(target: Target, output: Output) -> None:
             "branches": ", ".join(branches),
             "tags": ", ".join(tags) or "none",
             "snapshot": f"{newest.id}  {time_text(newest.written_at)}  {newest.message}",
-            "nodes": f"{len(nodes) - arrays} groups, {arrays} arrays",
+            "nodes": f"{_counted(len(nodes) - arrays, 'group')}, {_counted(arrays, 'array')}",
         }
         width = max(map(len, rows))
         return "\n".join(f"{name:<{width}}  {shown}" for name, shown in rows.items())
 
     output.show(value, text)
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
