@@ -398,3 +398,30 @@ def test_another_choice_is_respected() -> None:
         assert type(array.async_array.codec_pipeline) is BatchedCodecPipeline
     finally:
         icefloe.use_bulk_pipeline()
+
+
+def test_arrays_alike_share_a_pipeline() -> None:
+    session = Repository.create(in_memory_storage()).writable_session("main")
+    group = zarr.create_group(session.store)
+
+    def pipeline(name: str, dtype: str, **options: Any) -> Any:
+        array = group.create_array(name, shape=(8,), chunks=(2,), dtype=dtype, **options)
+        return array.async_array.codec_pipeline
+
+    first = pipeline("a", "<i4")
+    assert pipeline("b", "<i4") is first
+    assert pipeline("c", "|u1") is not first
+    assert pipeline("d", "<i4", compressors=None) is not first
+    assert pipeline("e", "<i4", compressors=zarr.codecs.BloscCodec()) is not first
+    with zarr.config.set({"codec_pipeline.batch_size": 7}):
+        assert pipeline("f", "<i4").batch_size == 7
+
+
+def test_a_store_says_where_it_is_now() -> None:
+    session = Repository.create(in_memory_storage()).writable_session("main")
+    before = str(session.store)
+    assert str(session.store) == before == repr(session.store)
+    zarr.create_group(session.store)
+    snapshot_id = session.commit("group")
+    assert snapshot_id in str(session.store)
+    assert str(session.store) == repr(session.store)

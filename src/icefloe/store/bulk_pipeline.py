@@ -18,6 +18,7 @@ import numpy as np
 import zarr
 from zarr.abc.codec import Codec
 from zarr.abc.store import ByteGetter, ByteSetter, Store
+from zarr.codecs import BytesCodec, Crc32cCodec, GzipCodec, ZstdCodec
 from zarr.core import array as zarr_array
 from zarr.core.array_spec import ArraySpec
 from zarr.core.buffer import NDBuffer
@@ -38,6 +39,12 @@ else:
 
 Item = tuple[Any, ArraySpec, Any, Any, bool]
 
+_BATCH_SIZE = "codec_pipeline.batch_size"
+_PLAIN = {BytesCodec, Crc32cCodec, GzipCodec, ZstdCodec}
+"""Codecs that are equal only if they do the same."""
+_MOST_KEPT = 256
+_made_before: dict[Any, BulkCodecPipeline] = {}
+
 FEWEST_CHUNKS = 4
 """Fewer are read as fast by Zarr's default, for which nothing more is imported."""
 
@@ -48,14 +55,29 @@ class BulkCodecPipeline(BatchedCodecPipeline):
     @classmethod
     def from_array_metadata_and_store(cls, array_metadata: Any, store: Store) -> Any:
         """The pipeline of an array: this one for our stores, Zarr's default for others."""
-        default: Any = zarr_array.create_codec_pipeline(array_metadata)
         if not isinstance(store, IcechunkStore):
-            return default
+            return zarr_array.create_codec_pipeline(array_metadata)
+        codecs = getattr(array_metadata, "codecs", ())
+        if not codecs or not all(type(codec) in _PLAIN for codec in codecs):
+            return cls._made(array_metadata)
+        # Groups with thousands of arrays are opened faster if arrays alike share their pipeline.
+        grid, dtype = array_metadata.chunk_grid, array_metadata.data_type
+        alike = (codecs, grid, dtype, repr(array_metadata.fill_value), zarr.config.get(_BATCH_SIZE))
+        found = _made_before.get(alike)
+        if found is None:
+            if len(_made_before) >= _MOST_KEPT:
+                _made_before.clear()
+            found = _made_before[alike] = cls._made(array_metadata)
+        return found
+
+    @classmethod
+    def _made(cls, array_metadata: Any) -> BulkCodecPipeline:
+        made: Any = zarr_array.create_codec_pipeline(array_metadata)
         return cls(
-            default.array_array_codecs,
-            default.array_bytes_codec,
-            default.bytes_bytes_codecs,
-            default.batch_size,
+            made.array_array_codecs,
+            made.array_bytes_codec,
+            made.bytes_bytes_codecs,
+            made.batch_size,
         )
 
     @classmethod

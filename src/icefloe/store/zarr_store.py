@@ -64,6 +64,7 @@ class IcechunkStore(VirtualRefsMixin, Store, SyncMixin, Shown):
         self._blocking = blocking
         self._eventloop = eventloop
         self._is_open = True
+        self._text: tuple[Any, str] | None = None
 
     @property
     def session(self) -> Any:
@@ -83,7 +84,14 @@ class IcechunkStore(VirtualRefsMixin, Store, SyncMixin, Shown):
         return Picture(qualified("IcechunkStore"), list(fields.items()))
 
     __repr__ = Shown.__repr__
-    __str__ = Shown.__str__
+
+    def __str__(self) -> str:
+        # Zarr asks for it twice for every node that it opens.
+        state = self._state
+        now = (self.read_only, state.is_read_only, state.snapshot_id, state.branch)
+        if self._text is None or self._text[0] != now:
+            self._text = now, Shown.__str__(self)
+        return self._text[1]
 
     def __getstate__(self) -> dict[str, Any]:
         return {"session": self._session, "read_only": self.read_only}
