@@ -1,9 +1,6 @@
 """Ingests with Spark on two cores, against one process with xarray and official icechunk.
 
-    python -m benchmarks.spark_ingest refs [REFERENCES ...]
-
-prints the peak memory of the driver while that many references come in, each in a process of its
-own. The other figures are rows of `python -m benchmarks --only spark`.
+The figures are rows of `python -m benchmarks --only spark`.
 """
 
 from __future__ import annotations
@@ -11,13 +8,11 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import re
 import shutil
 import sys
-import tempfile
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,9 +24,8 @@ import zarr
 import icefloe
 import icefloe.spark
 from benchmarks.measure import run_in_process
-from benchmarks.spark_files import REFS_PER_FILE, make_chunky, make_grids, make_steps
+from benchmarks.spark_files import make_grids, make_steps
 from benchmarks.spark_rows import Row, Times, measure
-from icefloe import Repository
 from icefloe.virtual import ingest_local
 
 FASTER = 1.5
@@ -39,8 +33,6 @@ FASTER = 1.5
 
 FLOATS_FASTER = 1.8
 """Of values that are only compressed."""
-
-REFS = (1_000_000, 5_000_000)
 
 
 def repository_at(library: Any, folder: Path, files: Path) -> Any:
@@ -216,66 +208,12 @@ def _official() -> Any:
     return icechunk
 
 
-# --- the driver's memory ----------------------------------------------------------------------
-
-
-def measure_refs(sizes: Iterable[int]) -> Iterator[dict[str, float]]:
-    """What the driver needs for so many references, each in a process of its own."""
-    for size in sizes:
-        with tempfile.TemporaryDirectory(prefix="icefloe-benchmarks-") as name:
-            make_chunky(Path(name) / "files", max(1, size // REFS_PER_FILE))
-            printed = run_in_process("benchmarks.spark_ingest", "peak", name, longest=3600.0)
-        yield json.loads(printed.splitlines()[-1])
-
-
-def line_of(found: Mapping[str, float]) -> str:
-    """A measurement as text."""
-    return (
-        f"virtual ingest of {found['refs']:,} references: {found['seconds']:.1f} s, "
-        f"peak memory of the driver {found['before']:.0f} MB before, "
-        f"{found['after']:.0f} MB after, and {found['java']:.0f} MB of its Java"
-    )
-
-
-def peak_memory(folder: Path) -> dict[str, float]:
-    """The driver's peak resident memory, in this process and in the Java beside it.
-
-    Executors are processes of their own, so that both are the driver's alone. Java takes what
-    heap it is allowed to, whatever it needs.
-    """
-    files = folder / "files"
-    repository: Repository = repository_at(icefloe, folder / "repository", files)
-    heap = {"spark.driver.memory": "512m"}
-    spark = icefloe.spark.session("local-cluster[2,1,1024]", config=heap, progress=False)
-    before = _peak_mb(os.getpid())
-    report = icefloe.spark.ingest(
-        spark, str(files / "*.nc"), repository, concat_dim="time", mode="virtual"
-    )
-    psutil: Any = importlib.import_module("psutil")  # it ships no types
-    java = [child.pid for child in psutil.Process().children() if child.name() == "java"]
-    peaks = {"before": before, "after": _peak_mb(os.getpid()), "java": sum(map(_peak_mb, java))}
-    spark.stop()
-    return {"refs": report.refs_written, "seconds": report.seconds, **peaks}
-
-
-def _peak_mb(pid: int) -> float:
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) / 1024
-
-
-def main(what: str = "refs", *sizes: str) -> None:
-    """Print the memory of the driver."""
-    if what == "pinned":
-        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-        print(json.dumps(pinned_copy(*map(Path, sizes))))
-        return
-    if what == "peak":
-        print(json.dumps(peak_memory(Path(sizes[0]))))
-        return
-    if what != "refs":
+def main(what: str = "", *places: str) -> None:
+    """The copy by official that may use one core only."""
+    if what != "pinned":
         sys.exit(__doc__)
-    for measured in measure_refs(map(int, sizes or REFS)):
-        print(line_of(measured), flush=True)
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    print(json.dumps(pinned_copy(*map(Path, places))))
 
 
 if __name__ == "__main__":
