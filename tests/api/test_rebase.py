@@ -6,7 +6,9 @@ import asyncio
 import pickle
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -249,6 +251,35 @@ def test_a_million_chunks_on_either_side_take_less_than_a_second() -> None:
     [conflict] = find_conflicts(changes, log, nodes, nodes)
     assert time.process_time() - started < 1
     assert conflict.conflicted_chunks == index[count - 10 : count].tolist()
+
+
+def test_writers_that_have_lost_lately_queue_up() -> None:
+    others = Contention()
+    assert not others.is_crowded(0)
+    others.lost(5, 0.1)
+    others.won(6, 0.1)
+    assert others.is_crowded(1_000_000)
+    assert not others.is_crowded(3_000_000)
+
+
+def test_a_commit_to_a_directory_queues_up_after_it_has_lost(tmp_path: Path) -> None:
+    storage = icefloe.local_filesystem_storage(tmp_path, durable=False)
+    repo = icefloe.Repository.create(storage)
+    with repo.transaction("main", message="an array") as store:
+        zarr.create_array(store, name="a", shape=(8,), chunks=(1,), dtype="int32")
+    solver = icefloe.ConflictDetector()
+
+    def commit(chunks: range) -> None:
+        own = icefloe.Repository.open(storage)
+        for at in chunks:
+            session = own.writable_session("main")
+            zarr.open_array(session.store, path="a")[at] = at + 1
+            session.commit(f"chunk {at}", rebase_with=solver)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(commit, [range(at, at + 2) for at in range(0, 8, 2)]))
+    found = zarr.open_array(repo.readonly_session("main").store, path="a", mode="r")[:]
+    assert found.tolist() == list(range(1, 9))
 
 
 def test_pauses_grow_and_are_bounded() -> None:

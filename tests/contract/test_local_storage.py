@@ -292,6 +292,32 @@ def test_a_lock_that_is_never_released_ends_in_an_error(
     assert caught.value.kind == ErrorKind.IO
 
 
+def test_writers_queue_up(driver: Driver) -> None:
+    order: list[str] = []
+
+    def write(name: str) -> None:
+        with driver.turn() or pytest.fail("a directory has a queue"):
+            order.append(name)
+
+    with driver.turn() or pytest.fail("a directory has a queue"):
+        second = threading.Thread(target=write, args=("second",))
+        second.start()
+        second.join(0.1)
+        # The turn is nobody's lock: objects can be written without it.
+        run_blocking(driver.put_if("repo", b"1", previous=None))
+        order.append("first")
+    second.join(10)
+    assert order == ["first", "second"]
+
+
+def test_a_turn_that_does_not_come_is_not_waited_for(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory, "_TURN_SECONDS", 0.05)
+    with driver.turn() or pytest.fail(), driver.turn() or pytest.fail():
+        run_blocking(driver.put_if("repo", b"1", previous=None))
+
+
 def test_a_file_system_without_hard_links_is_good_enough(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -71,26 +72,31 @@ async def _commit_rebasing(
     made = MadeManifests()
     rebases = 0
     while True:
-        started, tip_check = clock.now_us(), TipCheck.BEFORE_UPLOAD
-        # A session that is behind its branch notices it before the first upload.
-        if rebases < rebase_tries:
-            if await rebase_sealed(workspace, solver):
-                rebases += 1
+        # Where writers can queue up, one that has lost lately does so instead of losing again.
+        turn = handle.driver.turn() if contention.is_crowded(clock.now_us()) else None
+        with turn or nullcontext():
+            started, tip_check = clock.now_us(), TipCheck.BEFORE_UPLOAD
+            # A session that is behind its branch notices it before the first upload.
+            if rebases < rebase_tries:
+                if await rebase_sealed(workspace, solver):
+                    rebases += 1
+                else:
+                    tip_check = TipCheck.WAS_DONE
+            noted = replace(request, metadata=_with_rebase_attempts(request.metadata, rebases))
+            try:
+                landed = await _try_commit(workspace, branch, noted, tip_check, made)
+            except ConflictError as conflict:
+                if conflict.kind != ErrorKind.COMMIT_CONFLICT or rebases >= rebase_tries:
+                    raise
+                contention.lost(clock.now_us(), (clock.now_us() - started) / 1e6)
             else:
-                tip_check = TipCheck.WAS_DONE
-        noted = replace(request, metadata=_with_rebase_attempts(request.metadata, rebases))
-        try:
-            landed = await _try_commit(workspace, branch, noted, tip_check, made)
-        except ConflictError as conflict:
-            if conflict.kind != ErrorKind.COMMIT_CONFLICT or rebases >= rebase_tries:
-                raise
-            contention.lost(clock.now_us(), (clock.now_us() - started) / 1e6)
+                contention.won(clock.now_us(), (clock.now_us() - started) / 1e6)
+                return landed
+        pause = 0.0
+        if handle.driver.turn() is None:
             pause = contention.pause(clock.now_us(), random.random())
-            COMMIT.info("another commit to %r was first, next try in %.2f s", branch, pause)
             await handle.driver.sleep(pause)
-        else:
-            contention.won(clock.now_us(), (clock.now_us() - started) / 1e6)
-            return landed
+        COMMIT.info("another commit to %r was first, trying again after %.2f s", branch, pause)
 
 
 def _with_rebase_attempts(metadata: Mapping[str, Any] | None, number: int) -> dict[str, Any]:

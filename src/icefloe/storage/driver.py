@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any, NamedTuple, Protocol
 
@@ -210,6 +211,12 @@ class Driver(Protocol):
 
     async def wait_for(self, work: Future[Any], seconds: float) -> bool:
         """Whether another task or thread got its work done in time, waiting likewise."""
+        ...
+
+    def turn(self) -> AbstractContextManager[object] | None:
+        """The turn of one of the writers that queue up, from entering to leaving; None without a
+        queue. It saves attempts and protects nothing: writers need not queue up, and one that has
+        waited for long goes on without its turn."""
         ...
 
 

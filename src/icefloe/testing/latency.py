@@ -84,6 +84,9 @@ class _LateDriver:
 
         return late
 
+    def turn(self) -> None:
+        """No queue: the first in it may pause in the event loop in which another one waits."""
+
     async def _pause(self, milliseconds: int) -> None:
         if milliseconds and self._is_blocking:
             time.sleep(milliseconds / 1000)

@@ -165,6 +165,9 @@ class WrappingDriver:
         """Does not wait either: whoever is to finish the work may be driven by the same test."""
         return work.done()
 
+    def turn(self) -> None:
+        """No queue: whoever is first in it may be driven by the same test."""
+
     async def list(self, prefix: str) -> list[ObjectInfo]:
         await self.before("list", prefix)
         found = await self.inner.list(prefix)

@@ -37,6 +37,7 @@ else:
 
 NUM_LOCKS = 64
 LOCK_TIMEOUT_SECONDS = 120.0
+_TURN_SECONDS = 30.0
 SWEEP_AFTER_SECONDS = 24 * 3600
 MAX_PENDING = 4096  # files; more of them are synced early, so that memory stays bounded
 MAX_THREADS = 8
@@ -252,6 +253,20 @@ class Directory:
     def locked(self, name: str) -> Iterator[None]:
         """Exclude every other thread and process that locks `name` below this root."""
         path = f"{self._locks}/{crc32(name.encode()) % NUM_LOCKS:02x}"
+        with self._locked_file(path, name, LOCK_TIMEOUT_SECONDS):
+            yield
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        """Hold the turn of the writers that queue up, or go on without it after a while."""
+        with contextlib.ExitStack() as held:
+            with contextlib.suppress(StorageError):
+                path = f"{self._locks}/queue"
+                held.enter_context(self._locked_file(path, "a commit", _TURN_SECONDS))
+            yield
+
+    @contextlib.contextmanager
+    def _locked_file(self, path: str, name: str, seconds: float) -> Iterator[None]:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         try:
             descriptor = os.open(path, flags, 0o666)
@@ -260,7 +275,7 @@ class Directory:
             descriptor = os.open(path, flags, 0o666)
         self._held_locks.add(descriptor)
         try:
-            self._wait_for_lock(descriptor, name, path)
+            self._wait_for_lock(descriptor, name, path, seconds)
             yield
         finally:
             # Unlocked by name, not by closing: a process forked meanwhile has a copy.
@@ -269,8 +284,8 @@ class Directory:
             self._held_locks.discard(descriptor)
             os.close(descriptor)
 
-    def _wait_for_lock(self, descriptor: int, name: str, path: str) -> None:
-        deadline = time.monotonic() + LOCK_TIMEOUT_SECONDS
+    def _wait_for_lock(self, descriptor: int, name: str, path: str, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
         pause = 0.0002
         while True:
             try:
@@ -279,7 +294,7 @@ class Directory:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise StorageError(
-                        f"waited {LOCK_TIMEOUT_SECONDS:.0f} s to write {name!r} in {self.root!r}: "
+                        f"waited {seconds:.0f} s to write {name!r} in {self.root!r}: "
                         f"another process holds the lock {path!r}; find it with 'fuser' or 'lsof'",
                         ErrorKind.IO,
                     ) from None

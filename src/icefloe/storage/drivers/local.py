@@ -24,7 +24,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from hashlib import blake2b
 from typing import Any, TypeVar
 
@@ -356,6 +356,9 @@ class LocalDriver:
 
     async def wait_for(self, work: Future[Any], seconds: float) -> bool:
         return wait_blocking(work, seconds)
+
+    def turn(self) -> AbstractContextManager[object]:
+        return self._directory.turn()
 
 
 def _info(key: str, found: os.stat_result) -> ObjectInfo:

@@ -217,3 +217,6 @@ class MemoryDriver:
 
     async def wait_for(self, work: Future[Any], seconds: float) -> bool:
         return wait_blocking(work, seconds)
+
+    def turn(self) -> None:
+        """There is no queue of writers."""

@@ -511,6 +511,9 @@ class ObstoreDriver:
     async def wait_for(self, work: Future[Any], seconds: float) -> bool:
         return await self._calls.wait_for(work, seconds)
 
+    def turn(self) -> None:
+        """There is no queue of writers."""
+
     # --- names, versions, attributes ----------------------------------------------------------
 
     def _name(self, key: str) -> str:
