@@ -273,13 +273,14 @@ def test_a_commit_to_a_directory_queues_up_after_it_has_lost(tmp_path: Path) -> 
         own = icefloe.Repository.open(storage)
         for at in chunks:
             session = own.writable_session("main")
-            zarr.open_array(session.store, path="a")[at] = at + 1
+            array: Any = zarr.open_array(session.store, path="a")
+            array[at] = at + 1
             session.commit(f"chunk {at}", rebase_with=solver)
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(commit, [range(at, at + 2) for at in range(0, 8, 2)]))
-    found = zarr.open_array(repo.readonly_session("main").store, path="a", mode="r")[:]
-    assert found.tolist() == list(range(1, 9))
+    found: Any = zarr.open_array(repo.readonly_session("main").store, path="a", mode="r")
+    assert found[:].tolist() == list(range(1, 9))
 
 
 def test_pauses_grow_and_are_bounded() -> None:
