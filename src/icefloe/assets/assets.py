@@ -49,16 +49,14 @@ _FILE_TYPE_NAMES = {
     FileType.REPO_INFO: "repo-info",
 }
 
-KINDS_OF_FILES = {
-    layout.SNAPSHOTS: "snapshot",
-    layout.MANIFESTS: "manifest",
-    layout.TRANSACTIONS: "transaction_log",
-    layout.CHUNKS: "chunk",
-    layout.REFS: "ref",
-    layout.OVERWRITTEN: "backup",
-    layout.REPO: "repo",
-    layout.CONFIG_YAML: "config",
+KIND_OF_FILE = {
+    "snapshots": "snapshot",
+    "transaction_logs": "transaction_log",
+    "attributes": "attributes",
+    "manifests": "manifest",
+    "chunks": "chunk",
 }
+"""Of one file in each of `Assets.folders`."""
 
 BYTES_PER_CHUNK_REF = 48
 """Bytes of cache per reference. A plain reference takes about 40. With many inline chunks, or one
@@ -297,9 +295,20 @@ class Assets:
         return layout.chunk_keys(chunk_ids)
 
     @property
-    def kinds_of_files(self) -> Mapping[str, str]:
+    def kinds_of_files(self) -> dict[str, str]:
         """What lies below each prefix of the repository."""
-        return KINDS_OF_FILES
+        kinds = {folder: KIND_OF_FILE[name] for name, folder in self.folders.items()}
+        return kinds | self.changing_files
+
+    @property
+    def changing_files(self) -> dict[str, str]:
+        """The part of `kinds_of_files` that is not in `folders`."""
+        return {
+            layout.REFS: "ref",
+            layout.OVERWRITTEN: "backup",
+            layout.REPO: "repo",
+            layout.CONFIG_YAML: "config",
+        }
 
     def stored_ids(self, ids: Bytes) -> Bytes:
         """Rows of ids as the names of files have them."""

@@ -113,16 +113,8 @@ class NumberedAssets(Assets):
         return self.names.chunk_key(self.ids.wide(chunk_id))
 
     @property
-    def kinds_of_files(self) -> Mapping[str, str]:
-        names = self.names
-        found = {
-            names.snapshots: "snapshot",
-            names.manifests: "manifest",
-            names.attributes: "attributes",
-            names.transactions: "transaction_log",
-            names.chunks: "chunk",
-            names.refs: "ref",
-        }
+    def changing_files(self) -> dict[str, str]:
+        found = {self.names.refs: "ref"}
         if self.caches.generation is not Generation.NUMBERED:
             found[layout.CONFIG_YAML] = "config"
         return found

@@ -89,14 +89,8 @@ class StateFileAssets(Assets):
         return names.chunk_key(chunk_id)
 
     @property
-    def kinds_of_files(self) -> Mapping[str, str]:
-        return {
-            names.STATE: "state",
-            names.STRUCTURES: "snapshot",
-            names.ATTRIBUTES: "attributes",
-            names.INVENTORIES: "manifest",
-            names.CHUNKS: "chunk",
-        }
+    def changing_files(self) -> dict[str, str]:
+        return {names.STATE: "state"}
 
     def chunk_keys(self, chunk_ids: Bytes) -> list[str]:
         return [names.CHUNKS + text for text in encode_base32_rows(chunk_ids)]
