@@ -34,7 +34,7 @@ NEEDS_OFFICIAL = (
     "or add it with: pip install 'icechunk>=2'"
 )
 
-LEAST_ROUNDS, ENOUGH_SECONDS = 2, 20.0
+LEAST_ROUNDS, ENOUGH_SECONDS = 2, 12.0
 """Two rounds have both orders. More follow as long as they have not taken so long."""
 
 Measured = dict[ScenarioName, Runs]

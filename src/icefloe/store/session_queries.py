@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from itertools import repeat
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icefloe import paths
 from icefloe.config.container_set import ContainerSet
+from icefloe.config.virtual_urls import VCC
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.manifest.chunk_refs import ChunkKind
 from icefloe.format.manifest.coded import Coded
@@ -61,8 +63,17 @@ async def virtual_locations(workspace: Workspace) -> list[str]:
     return found
 
 
+_FEW_OF = 8
+"""Locations are inflated one by one if at most one of so many is asked for, else all at once."""
+
+
 def _absolute(column: Coded, containers: ContainerSet) -> list[str]:
     """Absolute locations, with container names expanded; "" if there is no location."""
+    if len(column.codes) * _FEW_OF > len(column.values):
+        texts: list[str] = column.values.strings().to_list()
+        if not any(map(str.startswith, texts, repeat(f"{VCC}://"))):
+            texts.append("")  # where code -1 leads
+            return list(map(texts.__getitem__, column.codes.tolist()))
     used = np.unique(column.codes)
     url = {-1: ""}
     for code in used[used >= 0].tolist():
