@@ -283,6 +283,40 @@ def test_a_structured_data_type_has_no_column(repository: Repository) -> None:
         assert rows(repository, layout="chunks").num_rows == 1
 
 
+@pytest.mark.parametrize(
+    ("values", "chunks"),
+    [
+        (np.arange(35, dtype="<f4").reshape(5, 7), (2, 3)),
+        (np.arange(35, dtype=">i2").reshape(5, 7), (2, 3)),
+        (np.array(["2001-01-16", "2001-02-15", "NaT"], "M8[ns]"), (2,)),
+        (np.array([b"ab", b"", b"abc"]), (2,)),
+        (np.array(3.5), ()),
+    ],
+)
+def test_rows_of_chunks_are_the_chunks(
+    repository: Repository, values: np.ndarray[Any, Any], chunks: tuple[int, ...]
+) -> None:
+    session = repository.writable_session("main")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # bytes of a fixed length are no type of the standard yet
+        zarr.create_array(session.store, name="v", data=values, chunks=chunks or "auto")
+        session.commit("values")
+        found = rows(repository, layout="chunks").to_pylist()
+    seen = np.zeros(values.shape, int)
+    for row in found:
+        region = tuple(
+            slice(start, start + size)
+            for start, size in zip(row["offset"], row["shape"], strict=True)
+        )
+        chunk = np.frombuffer(row["data"], row["dtype"]).reshape(row["shape"])
+        np.testing.assert_array_equal(chunk, values[region])
+        assert [start // size for start, size in zip(row["offset"], chunks, strict=True)] == (
+            row["chunk_index"]
+        )
+        seen[region] += 1
+    assert (seen == 1).all()
+
+
 def test_a_group_without_arrays_is_refused(repository: Repository) -> None:
     with pytest.raises((InvalidInputError, NodeNotFoundError), match=r"no arrays|no group"):
         scan_of(repository)

@@ -291,6 +291,21 @@ def test_blocks_are_whole_chunks_of_about_the_wanted_size() -> None:
     )
 
 
+@pytest.mark.parametrize("slots", [2, 3, 4, 8])
+def test_no_slot_waits_for_a_partition_that_is_left_over(slots: int) -> None:
+    mb = 1 << 20
+    grid = plan_blocks(
+        (15, 2, 2), (1, 1, 1), bytes_per_cell=mb, target_bytes=128 * mb, min_blocks=slots
+    )
+    cells = [
+        sum(int(np.prod([part.stop - part.start for part in region])) for region in regions)
+        for regions in map(grid.regions, range(grid.num_partitions))
+    ]
+    assert sum(cells) == 60
+    assert len(cells) == slots
+    assert max(cells) <= 1.25 * 60 / slots + 1
+
+
 @pytest.mark.parametrize("shape", [(), (1,), (1000,), (7, 300), (3, 1, 90), (2, 3, 4, 5)])
 def test_slabs_follow_the_order_of_cells(shape: tuple[int, ...]) -> None:
     cells = np.arange(int(np.prod(shape))).reshape(shape)
