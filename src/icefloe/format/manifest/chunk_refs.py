@@ -32,13 +32,6 @@ from icefloe.format.columns.chunk_index import (
     is_strictly_ascending,
     sort_rows,
 )
-from icefloe.format.manifest.chunk_input import (
-    check_length,
-    coded_column,
-    index_from_arrow,
-    index_to_arrow,
-    whole_numbers,
-)
 from icefloe.format.manifest.coded import Coded
 from icefloe.format.manifest.locations import Locations
 from icefloe.ids import ChunkId
@@ -47,8 +40,11 @@ from icefloe.records import changed, record
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from icefloe.format.manifest import chunk_input
 else:
     pa = on_demand("pyarrow")
+    chunk_input = on_demand("icefloe.format.manifest.chunk_input")
 
 
 class ChunkKind(IntEnum):
@@ -114,14 +110,14 @@ location='s3://b/f', etag=None, last_modified=None, inline=None)
         """Chunks in objects of their own, or packed in shared ones; ids are rows of 12 bytes."""
         refs = _plain(cls, index, ChunkKind.NATIVE, offset, length)
         ids = np.ascontiguousarray(chunk_id, np.uint8)
-        check_length("chunk ids", ids.size, len(refs) * ChunkId.size)
+        chunk_input.check_length("chunk ids", ids.size, len(refs) * ChunkId.size)
         return changed(refs, chunk_id=ids.reshape(len(refs), ChunkId.size))._sorted()
 
     @classmethod
     def keyed(cls, index: Any, key: Any, offset: Any, length: Any) -> ChunkRefs:
         """Native chunks in objects that are not named by an id; keys as a list or Arrow array."""
         refs = _plain(cls, index, ChunkKind.NATIVE, offset, length)
-        return changed(refs, location=coded_column("keys", key, len(refs)))._sorted()
+        return changed(refs, location=chunk_input.coded_column("keys", key, len(refs)))._sorted()
 
     @classmethod
     def virtual(
@@ -135,12 +131,14 @@ location='s3://b/f', etag=None, last_modified=None, inline=None)
     ) -> ChunkRefs:
         """Chunks inside foreign files; locations as a list or an Arrow (dictionary) array."""
         refs = _plain(cls, index, ChunkKind.VIRTUAL, offset, length)
-        changes: dict[str, Any] = {"location": coded_column("locations", location, len(refs))}
+        changes: dict[str, Any] = {
+            "location": chunk_input.coded_column("locations", location, len(refs))
+        }
         if etag is not None:
-            changes["etag"] = coded_column("etags", etag, len(refs))
+            changes["etag"] = chunk_input.coded_column("etags", etag, len(refs))
         if last_modified is not None:
-            seconds = whole_numbers("last_modified", last_modified, np.uint32)
-            check_length("last_modified", len(seconds), len(refs))
+            seconds = chunk_input.whole_numbers("last_modified", last_modified, np.uint32)
+            chunk_input.check_length("last_modified", len(seconds), len(refs))
             changes["last_modified"] = seconds
         return changed(refs, **changes)._checked()._sorted()
 
@@ -153,7 +151,7 @@ location='s3://b/f', etag=None, last_modified=None, inline=None)
             column = BlobColumn.from_arrow(data.cast(pa.binary()))
         if column.null_count:
             raise InvalidInputError("inline chunks: a chunk has no bytes (None)")
-        check_length("inline chunks", len(column), len(index))
+        chunk_input.check_length("inline chunks", len(column), len(index))
         length = column.length.astype(np.uint64)
         refs = _plain(cls, index, ChunkKind.INLINE, np.zeros(len(column), np.uint64), length)
         return changed(refs, inline=column)._sorted()
@@ -362,7 +360,7 @@ location='s3://b/f', etag=None, last_modified=None, inline=None)
                 [_validity(has_id), pa.py_buffer(np.ascontiguousarray(ids))],
             )
         columns = {
-            "index": index_to_arrow(self.index),
+            "index": chunk_input.index_to_arrow(self.index),
             "kind": numbers_to_arrow(self.kind),
             "chunk_id": id_column,
             "offset": numbers_to_arrow(self.offset),
@@ -399,7 +397,7 @@ location='s3://b/f', etag=None, last_modified=None, inline=None)
     def from_arrow(cls, table: pa.Table) -> ChunkRefs:
         """Columns from a table such as `to_arrow` makes; rows may come in any order."""
         column = {name: table[name].combine_chunks() for name in table.column_names}
-        index = index_from_arrow(column["index"])
+        index = chunk_input.index_from_arrow(column["index"])
         kind = numbers_from_arrow(column["kind"]).astype(np.uint8, copy=False)
         ids = None
         if "chunk_id" in column and column["chunk_id"].null_count < table.num_rows:
@@ -438,7 +436,7 @@ Layer = tuple[ChunkRefs, Index | None]
 def _plain(
     cls: type[ChunkRefs], index: Any, kind: ChunkKind, offset: Any, length: Any
 ) -> ChunkRefs:
-    matrix = whole_numbers("chunk indices", index, np.uint32)
+    matrix = chunk_input.whole_numbers("chunk indices", index, np.uint32)
     if matrix.ndim != 2:
         raise InvalidInputError(
             f"chunk indices have shape {matrix.shape}, expected one row per chunk and one column "
@@ -448,9 +446,9 @@ def _plain(
     n = len(matrix)
 
     def column(name: str, values: Any) -> NDArray[np.uint64]:
-        given = whole_numbers(name, values, np.uint64)
+        given = chunk_input.whole_numbers(name, values, np.uint64)
         if given.ndim:
-            check_length(name, len(given), n)
+            chunk_input.check_length(name, len(given), n)
         return given if given.shape == (n,) else np.broadcast_to(given, (n,))
 
     kinds = np.full(n, kind, np.uint8)

@@ -26,13 +26,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from hashlib import blake2b
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from icefloe.config.resolved import ResolvedStorage
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError, UnknownOutcomeError
 from icefloe.observe import STORAGE
+from icefloe.on_demand import on_demand
 from icefloe.storage.driver import (
     ConditionFailed,
     Describe,
@@ -44,7 +45,6 @@ from icefloe.storage.driver import (
     object_page,
 )
 from icefloe.storage.drivers.directory import directory_at
-from icefloe.storage.drivers.list_directory import files_below, names_in, rows_below
 from icefloe.storage.keys import (
     OWN_DIRECTORY,
     check_key,
@@ -55,6 +55,11 @@ from icefloe.storage.keys import (
     object_not_found,
 )
 from icefloe.storage.run import wait_blocking
+
+if TYPE_CHECKING:
+    from icefloe.storage.drivers import list_directory
+else:
+    list_directory = on_demand("icefloe.storage.drivers.list_directory")
 
 THREADS_FROM_BYTES = 256 * 1024
 """Per object. Below that the hand-over to a thread takes longer than reading from memory."""
@@ -175,7 +180,7 @@ class LocalDriver:
         folder = encode_key(prefix).rpartition("/")[0]
         listed = []
         try:
-            for name, entry in files_below(self._root, folder):
+            for name, entry in list_directory.files_below(self._root, folder):
                 key = decode_key(name)
                 if not key.startswith(prefix):
                     continue
@@ -194,10 +199,10 @@ class LocalDriver:
         start = encode_key(folder).removesuffix("/")
         try:
             if names_only:
-                names = np.array(names_in(self._root, start), np.bytes_)
+                names = np.array(list_directory.names_in(self._root, start), np.bytes_)
                 unknown = np.full(len(names), -1, np.int64)
                 return [ObjectPage(names, unknown, unknown)]
-            rows = list(rows_below(self._root, start))
+            rows = list(list_directory.rows_below(self._root, start))
         except OSError as error:
             raise self._reading_failed(folder, error) from error
         return [
@@ -206,7 +211,7 @@ class LocalDriver:
 
     async def is_empty(self) -> bool:
         try:
-            return next(files_below(self._root, ""), None) is None
+            return next(list_directory.files_below(self._root, ""), None) is None
         except OSError as error:
             raise self._reading_failed("", error) from error
 
