@@ -3,7 +3,7 @@
 Started as `python -m benchmarks.committers FOLDER SIDE KIND ADDRESS FIRST COUNT`, it writes one
 chunk a commit: each commit starts from the newest snapshot, and is rebased when others were faster.
 It says `ready` when it could start, starts when it is told to by a line of input, and says in the
-end how much CPU time the commits took.
+end how much CPU time the commits took, and how long it waited for the disk.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 import zarr
 
 from benchmarks.data import Corpus
+from benchmarks.measure import Fsyncs
 from benchmarks.places import Place
 
 LONGEST_S = 600
@@ -54,19 +55,23 @@ def crowd(
             process.communicate()
 
 
-def let_go(processes: list[subprocess.Popen[str]]) -> float:
-    """Start them all, and wait until the last one is done; returns their CPU seconds."""
+def let_go(processes: list[subprocess.Popen[str]]) -> tuple[float, float]:
+    """Start them all, and wait until the last one is done.
+
+    Returns the CPU seconds of all, and how long one of them has waited for the disk on average.
+    """
     for process in processes:
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
-    total = 0.0
+    cpu = fsync = 0.0
     for process in processes:
         assert process.stdout is not None
-        total += float(process.stdout.readline() or "nan")
+        mine, waited = map(float, (process.stdout.readline() or "nan nan").split())
+        cpu, fsync = cpu + mine, fsync + waited / len(processes)
         if process.wait(LONGEST_S):
             raise RuntimeError("a committer failed; its complaint is above")
-    return total
+    return cpu, fsync
 
 
 def main(folder: str, side: str, kind: str, address: str, first: str, count: str) -> None:
@@ -78,9 +83,10 @@ def main(folder: str, side: str, kind: str, address: str, first: str, count: str
     zarr.open_array(session.store, path="a", mode="r")  # connects
     print("ready", flush=True)
     sys.stdin.readline()
+    Fsyncs.watch()
     before = time.process_time()
     commit_chunks(place.library, repository, range(int(first), int(first) + int(count)))
-    print(time.process_time() - before, flush=True)
+    print(time.process_time() - before, Fsyncs.seconds(), flush=True)
 
 
 def warm_up(library: Any) -> None:
