@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from itertools import repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +16,11 @@ from icefloe.format.manifest.coded import Coded
 from icefloe.ids import ChunkId, NodeId
 from icefloe.repo.session_view import all_chunks, find_chunk, load_manifests
 from icefloe.repo.workspace import Workspace
+
+_FEW_OF = 8
+"""Locations are inflated one by one if at most one of so many is asked for, else all at once."""
+_FIRST_OF_NAME = ord(VCC[0])
+"""The first letter of locations with the name of a container, and of few others."""
 
 
 async def node_id(workspace: Workspace, path: str) -> NodeId:
@@ -57,28 +61,36 @@ async def virtual_locations(workspace: Workspace) -> list[str]:
         if node.array is None:
             continue
         refs = await all_chunks(handle, view, node)
-        rows = np.flatnonzero(refs.kind == ChunkKind.VIRTUAL)
-        if len(rows) and refs.location is not None:
-            found.extend(_absolute(refs.location.take(rows), containers))
+        is_virtual = refs.kind == ChunkKind.VIRTUAL
+        if refs.location is not None and is_virtual.any():
+            chosen = refs.location
+            if not is_virtual.all():
+                chosen = chosen.take(np.flatnonzero(is_virtual))
+            urls = _absolute(chosen, containers)
+            if found:
+                found.extend(urls)
+            else:
+                found = urls
     return found
-
-
-_FEW_OF = 8
-"""Locations are inflated one by one if at most one of so many is asked for, else all at once."""
 
 
 def _absolute(column: Coded, containers: ContainerSet) -> list[str]:
     """Absolute locations, with container names expanded; "" if there is no location."""
-    if len(column.codes) * _FEW_OF > len(column.values):
-        texts: list[str] = column.values.strings().to_list()
-        if not any(map(str.startswith, texts, repeat(f"{VCC}://"))):
+    codes = column.codes
+    if len(codes) * _FEW_OF > len(column.values):
+        strings = column.values.strings()
+        starts = strings.offsets[:-1][np.diff(strings.offsets) > 0]
+        if not (strings.data[starts] == _FIRST_OF_NAME).any():
+            texts: list[str] = strings.to_list()
+            if len(codes) == len(texts) and bool((codes == np.arange(len(codes))).all()):
+                return texts
             texts.append("")  # where code -1 leads
-            return list(map(texts.__getitem__, column.codes.tolist()))
-    used = np.unique(column.codes)
+            return list(map(texts.__getitem__, codes.tolist()))
+    used = np.unique(codes)
     url = {-1: ""}
     for code in used[used >= 0].tolist():
         url[code] = containers.expand(column.values.get(code))
-    return [url[code] for code in column.codes.tolist()]
+    return [url[code] for code in codes.tolist()]
 
 
 async def chunk_batches(
