@@ -62,7 +62,7 @@ def first_rows(rounds: int) -> Iterator[Row]:
         storage = icefloe.local_filesystem_storage(folder, durable=False)
         session = icefloe.Repository.create(storage).writable_session("main")
         root = zarr.open_group(session.store, mode="w")
-        root.create_array("v", data=np.zeros(4, "f4"), dimension_names=("x",))
+        root.create_array("v", data=np.ones(4, "f4"), dimension_names=("x",))
         session.commit("an array")
         found: dict[str, list[Times]] = {"plain": [], "ours": [], "table": []}
         for _ in range(rounds):
