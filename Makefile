@@ -83,6 +83,7 @@ fuzz: setup ## damaged files and random programs, for long; ARGS says how long
 
 bench: setup ## measurements
 	$(PY) -m benchmarks $(ARGS)
+	$(if $(ARGS),,$(PY) -m benchmarks.collecting)
 
 clean: ## remove what these commands made, the environment included
 	@rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist
