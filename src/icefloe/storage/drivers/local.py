@@ -25,7 +25,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -45,6 +44,12 @@ from icefloe.storage.driver import (
     object_page,
 )
 from icefloe.storage.drivers.directory import directory_at
+from icefloe.storage.drivers.last_seen import (
+    NOTHING_SEEN,
+    LastSeen,
+    state_at_rest,
+    version_of,
+)
 from icefloe.storage.keys import (
     OWN_DIRECTORY,
     check_key,
@@ -89,6 +94,7 @@ class LocalDriver:
         self._directory = directory_at(root)
         self._root = self._directory.root
         self._is_durable = is_durable
+        self._last_seen = NOTHING_SEEN
 
     def _path(self, key: str) -> str:
         check_key(key)
@@ -143,13 +149,21 @@ class LocalDriver:
         return self._directory.each(function, items)
 
     async def get_versioned(self, key: str) -> tuple[bytes, Version]:
-        data = self._read(key)
-        return data, _version(data)
+        return self._read_versioned(key)
 
     async def get_if_changed(self, key: str, version: Version) -> tuple[bytes, Version] | None:
-        data = self._read(key)
-        found = _version(data)
+        last = self._last_seen
+        if last.key == key and last.is_still_at(self._path(key), version):
+            return None
+        data, found = self._read_versioned(key)
         return None if found == version else (data, found)
+
+    def _read_versioned(self, key: str) -> tuple[bytes, Version]:
+        state = state_at_rest(self._path(key))
+        data = self._read(key)
+        version = self._last_seen.version_of(key, data)
+        self._last_seen = LastSeen(key, data, version, state)
+        return data, version
 
     async def head(self, key: str) -> ObjectInfo:
         path = self._path(key)
@@ -281,6 +295,7 @@ class LocalDriver:
         STORAGE.debug("write %s in %s if unchanged", key, self._root)
         with self._named_write(key), self._directory.locked(key):
             if self._current_version(key) != previous:
+                self._last_seen = NOTHING_SEEN  # whoever tries again reads
                 raise ConditionFailed(key)
             may_replace = previous is not None
             try:
@@ -291,7 +306,9 @@ class LocalDriver:
                 raise ConditionFailed(key) from None
             if self._is_durable:
                 self._sync_name(key, path)
-        return _version(data)
+        version = version_of(data)
+        self._last_seen = LastSeen(key, data, version, None)
+        return version
 
     def _sync_name(self, key: str, path: str) -> None:
         try:
@@ -304,7 +321,7 @@ class LocalDriver:
 
     def _current_version(self, key: str) -> Version | None:
         try:
-            return _version(self._read(key))
+            return self._last_seen.version_of(key, self._read(key))
         except StorageError as error:
             if error.kind == ErrorKind.OBJECT_NOT_FOUND:
                 return None
@@ -369,10 +386,6 @@ class LocalDriver:
 def _info(key: str, found: os.stat_result) -> ObjectInfo:
     # Rounded down, as in listings: whoever compares the two must find the same time.
     return ObjectInfo(key, found.st_size, instant(found.st_mtime_ns // 1000))
-
-
-def _version(data: bytes) -> Version:
-    return Version(blake2b(data, digest_size=16).hexdigest())
 
 
 def _read_on(descriptor: int, span: Span, data: bytes) -> bytes:
