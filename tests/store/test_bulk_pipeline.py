@@ -42,13 +42,13 @@ COMPRESSORS: list[Any] = [
 
 
 @pytest.fixture(autouse=True)
-def bulk() -> Iterator[None]:
-    """Every selection goes through the pipeline, those of one chunk too."""
+def bulk(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every selection is a batch, those of one chunk too, unless a test chooses otherwise."""
     with (
         pytest.MonkeyPatch.context() as patch,
         zarr.config.set({"codec_pipeline.path": "zarr.core.codec_pipeline.BatchedCodecPipeline"}),
     ):
-        patch.setattr(bulk_pipeline, "FEWEST_CHUNKS", 1)
+        patch.setattr(bulk_pipeline, "FEWEST_CHUNKS", getattr(request, "param", 1))
         icefloe.use_bulk_pipeline()
         yield
 
@@ -62,6 +62,11 @@ def only_bulk(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(BatchedCodecPipeline, "read", refuse)
     monkeypatch.setattr(BatchedCodecPipeline, "write", refuse)
+
+
+one_by_one = pytest.mark.parametrize(
+    "bulk", [1, 1000], indirect=True, ids=["as a batch", "one by one"]
+)
 
 
 def values(dtype: str, shape: tuple[int, ...], seed: int) -> Any:
@@ -148,6 +153,7 @@ class _Dropped(tuple[Any, ...]):
         return tuple(part.squeeze(axes) if part.ndim else part for part in grid)
 
 
+@one_by_one
 @settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_random_programs_are_what_numpy_and_zarr_make_of_them(data: st.DataObject) -> None:
@@ -308,6 +314,7 @@ def test_virtual_chunks_of_one_file_share_requests(tmp_path: Path) -> None:
         array[...]
 
 
+@one_by_one
 def test_a_missing_chunk_is_reported_where_zarr_is_asked_to() -> None:
     session = Repository.create(in_memory_storage()).writable_session("main")
     array = zarr.create_array(session.store, name="a", shape=(8,), chunks=(2,), dtype="i4")
@@ -320,6 +327,7 @@ def test_a_missing_chunk_is_reported_where_zarr_is_asked_to() -> None:
         strict[...]
 
 
+@one_by_one
 def test_arrays_that_were_changed_behind_an_open_one_read_as_with_zarrs_pipeline() -> None:
     session = Repository.create(in_memory_storage()).writable_session("main")
     array = zarr.create_array(session.store, name="a", shape=(8,), chunks=(2,), dtype="i4")
@@ -333,6 +341,23 @@ def test_arrays_that_were_changed_behind_an_open_one_read_as_with_zarrs_pipeline
     np.testing.assert_array_equal(array[...], plain[...])
 
 
+@pytest.mark.usefixtures("only_bulk")
+@pytest.mark.parametrize("bulk", [4], indirect=True)
+def test_one_small_chunk_needs_no_task_of_zarr(storage: Storage) -> None:
+    session = Repository.create(storage).writable_session("main")
+    array: Any = zarr.create_array(
+        session.store, name="a", shape=(64, 64), chunks=(8, 8), dtype="f4", fill_value=0
+    )
+    array[:8, :8] = 1
+    array[3, 5] = 2
+    array[8:16, 8:16] = 0
+    assert array[0, 0] == 1
+    np.testing.assert_array_equal(array[3, :8], [1, 1, 1, 1, 1, 2, 1, 1])
+    np.testing.assert_array_equal(array[60, 56:], np.zeros(8))
+    assert array.nchunks_initialized == 1
+
+
+@one_by_one
 def test_read_only_stores_refuse() -> None:
     repo = Repository.create(in_memory_storage())
     session = repo.writable_session("main")

@@ -30,12 +30,13 @@ from icefloe.on_demand import on_demand
 from icefloe.store.zarr_store import IcechunkStore
 
 if TYPE_CHECKING:
-    from icefloe.store import bulk_batch, bulk_read, bulk_write, chunk_codecs
+    from icefloe.store import bulk_batch, bulk_read, bulk_write, chunk_codecs, few_chunks
 else:
     bulk_batch = on_demand("icefloe.store.bulk_batch")
     bulk_read = on_demand("icefloe.store.bulk_read")
     bulk_write = on_demand("icefloe.store.bulk_write")
     chunk_codecs = on_demand("icefloe.store.chunk_codecs")
+    few_chunks = on_demand("icefloe.store.few_chunks")
 
 Item = tuple[Any, ArraySpec, Any, Any, bool]
 
@@ -46,7 +47,7 @@ _MOST_KEPT = 256
 _made_before: dict[Any, BulkCodecPipeline] = {}
 
 FEWEST_CHUNKS = 4
-"""Fewer are read as fast by Zarr's default, for which nothing more is imported."""
+"""Fewer are read one after the other."""
 
 
 class BulkCodecPipeline(BatchedCodecPipeline):
@@ -93,6 +94,9 @@ class BulkCodecPipeline(BatchedCodecPipeline):
     ) -> Any:
         """Read a selection into `out`. Returns whether each chunk was present, as Zarr wants it."""
         items = list(batch_info)
+        few = self._few(items, out, drop_axes)
+        if few is not None:
+            return await few.read()
         batch = self._batch(items, out, drop_axes)
         # Of a shard that is read in part, only the wanted inner chunks are fetched.
         is_partial = self.supports_partial_decode and not all(item[4] for item in items)
@@ -108,17 +112,45 @@ class BulkCodecPipeline(BatchedCodecPipeline):
     ) -> None:
         """Write `value` into a selection."""
         items = list(batch_info)
+        few = self._few(items, value, drop_axes)
+        if few is not None:
+            await few.write()
+            return
         batch = self._batch(items, value, drop_axes)
         if batch is None or (self.supports_partial_encode and not all(item[4] for item in items)):
             await super().write(items, value, drop_axes)
             return
         await bulk_write.write(batch)
 
+    def _few(
+        self, items: list[Item], values: NDBuffer, drop_axes: tuple[int, ...]
+    ) -> few_chunks.FewChunks | None:
+        """Few small chunks; None if there are more, or if parts of a shard are enough."""
+        if len(items) >= FEWEST_CHUNKS or self.supports_partial_decode:
+            return None
+        given = self._given(items, values)
+        if given is None:
+            return None
+        store, array, codecs = given
+        few = few_chunks.FewChunks(store, items, array, drop_axes, codecs)
+        return few if few.is_small else None
+
     def _batch(
         self, items: list[Item], values: NDBuffer, drop_axes: tuple[int, ...]
     ) -> bulk_batch.Batch | None:
         """The batch, or None if Zarr's default does it as well."""
-        if len(items) < FEWEST_CHUNKS or not isinstance(items[0][0], StorePath):
+        given = self._given(items, values) if len(items) >= FEWEST_CHUNKS else None
+        if given is None:
+            return None
+        store, array, codecs = given
+        return bulk_batch.Batch.of(store, items, array, drop_axes, codecs)
+
+    def _given(
+        self, items: list[Item], values: NDBuffer
+    ) -> tuple[IcechunkStore, np.ndarray[Any, Any], chunk_codecs.ChunkCodecs] | None:
+        """The store, what is read into or written, and the codecs; None if one is of a kind that
+        only Zarr's default knows."""
+        if not items or not isinstance(items[0][0], StorePath):
             return None
         store = items[0][0].store
         array = values.as_ndarray_like()
@@ -129,9 +161,7 @@ class BulkCodecPipeline(BatchedCodecPipeline):
         codecs = chunk_codecs.ChunkCodecs.of(
             self.array_array_codecs, self.array_bytes_codec, self.bytes_bytes_codecs
         )
-        if codecs is None:
-            return None
-        return bulk_batch.Batch.of(store, items, array, drop_axes, codecs)
+        return None if codecs is None else (store, array, codecs)
 
 
 register_pipeline(BulkCodecPipeline)

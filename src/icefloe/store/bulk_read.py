@@ -16,6 +16,7 @@ from icefloe.storage.driver import Readable
 from icefloe.storage.run import run_blocking
 from icefloe.store.bulk_batch import Batch, in_groups, in_thread, run_together, threads
 from icefloe.store.bulk_shards import Chunk, InnerChunk, WantedShard, length_of, split_shards
+from icefloe.store.chunk_codecs import scatter
 
 _FILE = "file:"
 _PRESENT: Any = {"status": "present"}
@@ -132,11 +133,10 @@ def _scatter(batch: Batch, pairs: Iterable[tuple[int, Readable]]) -> None:
     items, out, drop_axes = batch.items, batch.values, batch.drop_axes
     spec = decode = None
     for position, raw in pairs:
-        _, wanted, chunk_selection, out_selection, _ = items[position]
-        if wanted is not spec or decode is None:
-            spec, decode = wanted, batch.codecs.decoder(wanted)
-        selected = decode(raw)[chunk_selection]
-        out[out_selection] = selected.squeeze(axis=drop_axes) if drop_axes else selected
+        item = items[position]
+        if item[1] is not spec or decode is None:
+            spec, decode = item[1], batch.codecs.decoder(item[1])
+        scatter(decode(raw), item, out, drop_axes)
 
 
 def _scatter_inner(inner: Sequence[InnerChunk], data: Sequence[Readable]) -> None:

@@ -18,7 +18,7 @@ from icefloe.storage.driver import Readable
 from icefloe.storage.run import run_blocking
 from icefloe.store.bulk_batch import GROUPS_IN_FLIGHT, Batch, in_groups, in_thread, threads
 from icefloe.store.bulk_read import fetch_existing
-from icefloe.store.chunk_codecs import is_empty
+from icefloe.store.chunk_codecs import is_empty, merged
 from icefloe.store.operations import check_chunk, require_writable
 
 
@@ -95,31 +95,9 @@ def _encode(
     codecs = batch.codecs
     for at in positions:
         spec = batch.items[at][1]
-        values = _merged(batch, at, existing.get(at))
+        values = merged(codecs, batch.values, batch.items[at], batch.drop_axes, existing.get(at))
         encoded.append((at, None if is_empty(values, spec) else codecs.encode(values, spec)))
     return encoded
-
-
-def _merged(batch: Batch, position: int, existing: Readable | None) -> Any:
-    """The values of a whole chunk: those that are written over those that were there."""
-    _, spec, chunk_selection, out_selection, is_complete = batch.items[position]
-    values = batch.values
-    if values.shape != () and chunk_selection != ():
-        values = values[out_selection]
-        if is_complete and values.shape == spec.shape:
-            return values
-        if batch.drop_axes:
-            axes = range(len(spec.shape))
-            values = values[
-                tuple(None if axis in batch.drop_axes else slice(None) for axis in axes)
-            ]
-    if existing is None:
-        dtype = spec.dtype.to_native_dtype()
-        chunk = np.full(spec.shape, spec.fill_value, dtype, order=spec.order)
-    else:
-        chunk = np.array(batch.codecs.decoder(spec)(existing), order="K")
-    chunk[chunk_selection] = values
-    return chunk
 
 
 async def _store(handle: RepoHandle, encoded: Sequence[tuple[int, Any]], written: _Written) -> None:

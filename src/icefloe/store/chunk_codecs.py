@@ -120,6 +120,37 @@ class ChunkCodecs:
         return specs
 
 
+def scatter(array: Any, item: Any, out: Any, drop_axes: tuple[int, ...]) -> None:
+    """Put what is wanted of a decoded chunk where it belongs in `out`."""
+    selected = array[item[2]]
+    out[item[3]] = selected.squeeze(axis=drop_axes) if drop_axes else selected
+
+
+def merged(
+    codecs: ChunkCodecs,
+    values: Any,
+    item: Any,
+    drop_axes: tuple[int, ...],
+    existing: Readable | None,
+) -> Any:
+    """The values of a whole chunk: those that are written over those that were there."""
+    _, spec, chunk_selection, out_selection, is_complete = item
+    if values.shape != () and chunk_selection != ():
+        values = values[out_selection]
+        if is_complete and values.shape == spec.shape:
+            return values
+        if drop_axes:
+            axes = range(len(spec.shape))
+            values = values[tuple(None if axis in drop_axes else slice(None) for axis in axes)]
+    if existing is None:
+        dtype = spec.dtype.to_native_dtype()
+        chunk = np.full(spec.shape, spec.fill_value, dtype, order=spec.order)
+    else:
+        chunk = np.array(codecs.decoder(spec)(existing), order="K")
+    chunk[chunk_selection] = values
+    return chunk
+
+
 def is_empty(array: Any, spec: ArraySpec) -> bool:
     """Whether a chunk is left out, because it has nothing but the fill value."""
     if spec.config.write_empty_chunks:
