@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -223,6 +224,18 @@ def test_logs_give_coordinates_in_order_however_they_were_written(
     log = TransactionLog(SnapshotId(bytes(12)), updated_chunks={node: index[order]})
     decoded = decode_transaction_log(encode_transaction_log(log))
     assert np.array_equal(decoded.updated_chunks[node], index)
+
+
+@pytest.mark.parametrize("num_arrays", [1, 24, 25])
+@pytest.mark.parametrize("num_chunks", [1, 24, 25])
+def test_logs_of_few_and_many_arrays_and_chunks(num_arrays: int, num_chunks: int) -> None:
+    index = np.arange(2 * num_chunks, dtype=np.uint32).reshape(-1, 2)
+    nodes = [NodeId(bytes((number,) * 8)) for number in range(num_arrays)]
+    chunks = {node: index + number for number, node in enumerate(nodes)}
+    log = TransactionLog(SnapshotId(bytes(12)), updated_chunks=chunks)
+    backwards = {node: rows[::-1] for node, rows in chunks.items()}
+    data = encode_transaction_log(replace(log, updated_chunks=backwards))
+    assert decode_transaction_log(data).equals(log)
 
 
 # --- the repo object -------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from icefloe.api import values
 from icefloe.changes.ops_log import with_entry
 from icefloe.errors import FormatError
 from icefloe.format.repo_info.file import RepoInfo, decode_repo_info, encode_repo_info
@@ -21,6 +22,7 @@ from icefloe.format.repo_info.updates import (
     UpdateTable,
 )
 from icefloe.ids import FIRST_SNAPSHOT_ID, SnapshotId
+from icefloe.repo.history import OperationsPage
 
 STATUS = RepoStatus(RepoAvailability.READ_ONLY, 5, "for a while")
 VALUES: dict[UpdateKind, dict[str, Any]] = {
@@ -139,3 +141,18 @@ def test_the_page_size_counts_as_well_where_a_kind_is_unknown() -> None:
 def test_an_entry_of_an_unknown_kind_is_never_written(at: int) -> None:
     with pytest.raises(FormatError, match="is of kind 97, kinds 1 to 16 can be written"):
         encode_repo_info(log_with_unknown(at))
+
+
+def test_entries_of_every_kind_are_shown_the_same_from_columns_and_one_by_one() -> None:
+    kinds = [*VALUES, *VALUES, UpdateKind.CONFIG_CHANGED]
+    entries = [
+        Update(kind, 10**15 + number, VALUES.get(kind, {}), f"backup {number}")
+        for number, kind in enumerate(kinds)
+    ]
+    entries.append(Update(77, 5, {}, None))
+    table = UpdateTable.from_updates(entries)
+    from_columns = list(values.Update.all_of(OperationsPage(table, None)))
+    one_by_one = list(values.Update.all_of(OperationsPage(entries, None)))
+    assert from_columns == one_by_one
+    assert list(map(repr, from_columns)) == list(map(repr, one_by_one))
+    assert from_columns[0].kind == values.UpdateType.NewCommit("main", SnapshotId(b"n" * 12).text)

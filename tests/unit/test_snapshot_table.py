@@ -7,6 +7,7 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
 
+import numpy as np
 import pytest
 
 from icefloe.errors import FormatError
@@ -60,3 +61,35 @@ def test_a_snapshot_is_listed_once() -> None:
     table = table.with_snapshot(snapshot(1, FIRST_SNAPSHOT_ID))
     with pytest.raises(FormatError, match="is listed already"):
         table.with_snapshot(snapshot(1, FIRST_SNAPSHOT_ID))
+
+
+def test_one_snapshot_reads_as_it_does_among_many() -> None:
+    infos = [SnapshotInfo(FIRST_SNAPSHOT_ID, None, 1, "first")]
+    for number in range(20):
+        infos.append(snapshot(number, infos[-1].id))
+    table = SnapshotTable.from_infos(infos)
+    rows = np.arange(len(table))
+    assert [table.info(row) for row in rows.tolist()] == table.infos(rows)
+    assert {info.id: info for info in table.infos(rows)} == {info.id: info for info in infos}
+
+
+def test_snapshots_with_equal_metadata_do_not_share_it() -> None:
+    values = {"who": "a", "more": {"list": [1, {}]}}
+    infos = [
+        SnapshotInfo(noise(number), None, 1, "same", {"each": values, "n": 1})
+        for number in range(2)
+    ]
+    one, other = SnapshotTable.from_infos(infos).metadata(np.arange(2))
+    one["each"]["more"]["list"][1]["changed"] = True
+    assert other == {"each": values, "n": 1}
+
+
+def test_metadata_that_cannot_be_read_is_named() -> None:
+    infos = [SnapshotInfo(noise(number), None, 1, "same", {"a": 1}) for number in range(3)]
+    table = SnapshotTable.from_infos(infos)
+    values = [*table.metadata_value.to_list()[:2], b"\0"]
+    damaged = replace(table, metadata_value=BlobColumn.from_values(values))
+    name = SnapshotId(table.id[2].tobytes())
+    for read in (lambda: damaged.info(2), lambda: damaged.metadata(np.arange(3))):
+        with pytest.raises(FormatError, match=f"snapshot {name}: metadata 'a'"):
+            read()

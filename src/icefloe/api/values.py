@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -17,6 +17,7 @@ from icefloe.display.shown import NamedNumber, Picture, Shown, qualified
 from icefloe.errors import InvalidInputError, check_text
 from icefloe.format.repo_info import file as repo_info
 from icefloe.format.repo_info import snapshots as snapshot_table
+from icefloe.format.repo_info.updates import UpdateTable
 from icefloe.format.snapshot import file as snapshot
 from icefloe.ids import encode_base32, encode_base32_rows
 
@@ -342,12 +343,37 @@ _UPDATE_CLASSES: dict[int, type[UpdateType]] = {
     kind: _update_class(kind.name) for kind in repo_info.UpdateKind
 }
 _UNKNOWN = _update_class("UNKNOWN")
-_NEW_COMMIT = _UPDATE_CLASSES[repo_info.UpdateKind.NEW_COMMIT]
+_TEXTS, _IDS = ("name", "branch"), ("previous_snap_id", "new_snap_id")
+
+
+def _update_types(updates: Sequence[repo_info.Update]) -> list[UpdateType]:
+    """The kind of every entry."""
+    if not isinstance(updates, UpdateTable):
+        return [_update_type(entry.kind, entry.values) for entry in updates]
+    found: list[Any] = [None] * len(updates)
+    for number in np.unique(updates.kind).tolist():
+        rows = np.flatnonzero(updates.kind == number)
+        for row, made in zip(rows.tolist(), _of_one_kind(updates, number, rows), strict=True):
+            found[row] = made
+    return found
+
+
+def _of_one_kind(updates: UpdateTable, number: int, rows: Any) -> Iterable[UpdateType]:
+    """The kind of some entries. Names and ids are made from columns: nearly all have no more."""
+    cls = _UPDATE_CLASSES.get(number, _UNKNOWN)
+    names = cls.__match_args__
+    if not {*names} <= {*_TEXTS, *_IDS}:
+        return (_update_type(entry.kind, entry.values) for entry in map(updates.__getitem__, rows))
+    columns = [
+        encode_base32_rows(updates.snapshot_ids(name)[rows])
+        if name in _IDS
+        else updates.text.take(rows).to_list()
+        for name in names
+    ]
+    return map(cls, *columns) if names else (cls() for _ in rows)
 
 
 def _update_type(kind: int, values: Mapping[str, Any]) -> UpdateType:
-    if kind == repo_info.UpdateKind.NEW_COMMIT:  # nearly all entries
-        return _NEW_COMMIT(values["branch"], values["new_snap_id"].text)
     shown: dict[str, Any] = dict(values) if kind in _UPDATE_CLASSES else {"number": kind}
     if kind == repo_info.UpdateKind.FEATURE_FLAG_CHANGED and not shown.pop("is_set"):
         shown["new_value"] = None
@@ -389,11 +415,11 @@ class _LogPage:
 
     @cached_property
     def kind(self) -> list[UpdateType]:
-        return [_update_type(entry.kind, entry.values) for entry in self._page.updates]
+        return _update_types(self._page.updates)
 
     @cached_property
     def updated_at(self) -> list[datetime]:
-        return list(map(to_datetime, self._page.times()))
+        return to_datetimes(self._page.times())
 
     @cached_property
     def backup_path(self) -> list[str | None]:

@@ -15,8 +15,8 @@ from icefloe.format.columns.blobs import Ints
 from icefloe.format.columns.chunk_index import Index, SortedIndex, sort_rows
 from icefloe.format.columns.packed_index import PackedIndex
 from icefloe.format.envelope import FileType, decode_envelope, encode_envelope
-from icefloe.format.flatbuffer.equal_vectors import EqualVectors, index_tail
-from icefloe.format.flatbuffer.read import FlatBuffer, Rows, Table
+from icefloe.format.flatbuffer.equal_vectors import EqualVectors, index_tail, refuse_lengths
+from icefloe.format.flatbuffer.read import FEW, FlatBuffer, Rows, Table
 from icefloe.format.flatbuffer.schema import (
     ARRAY_UPDATED_CHUNKS,
     CHUNK_INDICES,
@@ -27,7 +27,7 @@ from icefloe.format.flatbuffer.segments import Produced
 from icefloe.format.flatbuffer.write import FlatWriter, padded, table_layout
 from icefloe.format.snapshot.node_paths import check_paths
 from icefloe.ids import NodeId, SnapshotId
-from icefloe.records import record
+from icefloe.records import filled, record
 
 _SLICE = 1 << 16
 _BLOCK = 64
@@ -111,19 +111,24 @@ def decode_transaction_log(
     _, payload, size = decode_envelope(data, FileType.TRANSACTION_LOG, name)
     buffer = FlatBuffer(payload, size, name)
     root = buffer.root(TRANSACTION_LOG)
-    lists: dict[str, Any] = {name: _node_ids(root, name) for name in NODE_LISTS}
-    return TransactionLog(
-        SnapshotId(root.id("id")),
-        **lists,
-        updated_chunks=_decode_chunks(root.rows("updated_chunks", ARRAY_UPDATED_CHUNKS)),
-        moved_nodes=_decode_moves(root) if root.has("moved_nodes") else None,
-        extra=root.bytes("extra"),
+    return filled(
+        TransactionLog,
+        {
+            "id": SnapshotId(root.id("id")),
+            **{name: _node_ids(root, name) for name in NODE_LISTS},
+            "updated_chunks": _decode_chunks(root),
+            "moved_nodes": _decode_moves(root) if root.has("moved_nodes") else None,
+            "extra": root.bytes("extra"),
+            "packed_chunks": {},
+        },
     )
 
 
 def _node_ids(root: Table, field_name: str) -> frozenset[NodeId]:
     raw = root.array(field_name, "V8")
     assert raw is not None  # required fields
+    if not len(raw):
+        return frozenset()
     ids = frozenset(NodeId(item.tobytes()) for item in raw)
     if len(ids) != len(raw):
         root.buffer.fail(f"TransactionLog.{field_name} lists a node twice")
@@ -131,9 +136,9 @@ def _node_ids(root: Table, field_name: str) -> frozenset[NodeId]:
 
 
 def _decode_moves(root: Table) -> tuple[Move, ...]:
-    rows = root.rows("moved_nodes", MOVE_OPERATION)
-    if not len(rows):
+    if not root.count("moved_nodes"):
         return ()
+    rows = root.rows("moved_nodes", MOVE_OPERATION)
     node_type = rows.scalar("node_type")
     if int(node_type.max()) > max(NodeType):
         root.buffer.fail(f"MoveOperation.node_type is {int(node_type.max())}, expected 0 or 1")
@@ -152,34 +157,56 @@ def _decode_moves(root: Table) -> tuple[Move, ...]:
     )
 
 
-def _decode_chunks(rows: Rows) -> dict[NodeId, Index]:
-    buffer = rows.buffer
-    start, count, _ = rows.vectors("chunks", 4)
+def _decode_chunks(root: Table) -> dict[NodeId, Index]:
     chunks: dict[NodeId, Index] = {}
-    for node, first, number in zip(
-        rows.struct("node_id"), start.tolist(), count.tolist(), strict=True
-    ):
-        node_id = NodeId(node.tobytes())
+    is_short = root.count("updated_chunks") <= FEW
+    for node_id, index in _few_arrays(root) if is_short else _many_arrays(root):
         if node_id in chunks:
-            buffer.fail(f"updated chunks of node {node_id} are listed twice")
-        slots = np.arange(first, first + 4 * number, 4, dtype=np.int64)
-        index = _decode_coordinates(buffer, buffer.targets(slots))
-        # Icechunk 1.1 wrote coordinates split by split, so they need not ascend as a whole.
-        chunks[node_id] = index[sort_rows(index)] if _has_disorder(index) else index
+            root.buffer.fail(f"updated chunks of node {node_id} are listed twice")
+        chunks[node_id] = index
     return chunks
 
 
-def _has_disorder(index: Index) -> bool:
-    return not SortedIndex(index).is_strictly_ascending()
+def _few_arrays(root: Table) -> Iterator[tuple[NodeId, Index]]:
+    for array in root.tables("updated_chunks", ARRAY_UPDATED_CHUNKS):
+        if array.count("chunks") <= FEW:
+            index = _few_coordinates(array)
+        else:
+            index = _decode_coordinates(root.buffer, array.positions("chunks"))
+        yield NodeId(array.id("node_id")), index
+
+
+def _many_arrays(root: Table) -> Iterator[tuple[NodeId, Index]]:
+    rows, buffer = root.rows("updated_chunks", ARRAY_UPDATED_CHUNKS), root.buffer
+    start, count, _ = rows.vectors("chunks", 4)
+    for node, first, number in zip(
+        rows.struct("node_id"), start.tolist(), count.tolist(), strict=True
+    ):
+        slots = np.arange(first, first + 4 * number, 4, dtype=np.int64)
+        yield NodeId(node.tobytes()), _decode_coordinates(buffer, buffer.targets(slots))
+
+
+def _few_coordinates(array: Table) -> Index:
+    """One matrix from a few ChunkIndices tables."""
+    buffer, rows = array.buffer, list[tuple[int, ...]]()
+    for table in array.tables("chunks", CHUNK_INDICES):
+        rows.append(table.numbers("coords"))
+        if len(rows[-1]) != len(rows[0]):
+            refuse_lengths(buffer, len(rows[0]), "ChunkIndices.coords")
+    length = len(rows[0]) if rows else 0
+    buffer.check_apart(4 * length * len(rows), "ChunkIndices.coords")
+    return np.array(sorted(rows), np.uint32).reshape(len(rows), length)
 
 
 def _decode_coordinates(buffer: FlatBuffer, position: Ints) -> Index:
     """One matrix from many ChunkIndices tables."""
-    index = EqualVectors(buffer, len(position), "ChunkIndices.coords")
+    vectors = EqualVectors(buffer, len(position), "ChunkIndices.coords")
     for first in range(0, len(position), _SLICE):
         rows = slice(first, min(first + _SLICE, len(position)))
-        index.read(rows, Rows(buffer, position[rows], CHUNK_INDICES).field("coords")[0])
-    return index.matrix
+        vectors.read(rows, Rows(buffer, position[rows], CHUNK_INDICES).field("coords")[0])
+    index = vectors.matrix
+    # Icechunk 1.1 wrote coordinates split by split, so they need not ascend as a whole.
+    return index if SortedIndex(index).is_strictly_ascending() else index[sort_rows(index)]
 
 
 def encode_transaction_log(log: TransactionLog, *, spec_version: int = 2, level: int = 3) -> bytes:

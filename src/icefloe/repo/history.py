@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icefloe.errors import (
     ErrorKind,
@@ -20,7 +21,7 @@ from icefloe.format.repo_info.snapshots import SnapshotInfo
 from icefloe.format.repo_info.updates import UpdateTable
 from icefloe.ids import SnapshotId
 from icefloe.on_demand import on_demand
-from icefloe.repo.handle import RepoHandle
+from icefloe.repo.handle import LineCommit, RepoHandle
 
 if TYPE_CHECKING:
     from icefloe.changes import diff as diffs
@@ -89,26 +90,34 @@ async def diff(handle: RepoHandle, start: SnapshotId, end: SnapshotId) -> Diff:
             "difference runs forward along one line of history",
             ErrorKind.BAD_SNAPSHOT_CHAIN_FOR_DIFF,
         )
+    (before, after), own = await handle.assets.snapshots_and_logs(
+        [start, end], [entry.id for entry in reversed(chain)]
+    )
     logs: list[TransactionLog] = []
-    for entry in reversed(chain):
-        pruned = [await find_log(handle, key) for key in entry.pruned_ancestor_tx_logs]
+    for entry, log in zip(reversed(chain), own, strict=True):
+        pruned = [await find_log(handle, key) for key in entry.pruned]
         logs.extend(log for log in pruned if log is not None)
-        logs.append(await handle.assets.transaction_log(entry.id))
-    before, after = await handle.assets.snapshot(start), await handle.assets.snapshot(end)
+        logs.append(log)
     return diffs.make_diff(logs, diffs.paths_by_id(before.nodes, after.nodes))
 
 
-async def _since(
-    handle: RepoHandle, start: SnapshotId, end: SnapshotId
-) -> list[SnapshotInfo] | None:
-    """The snapshots after `start` up to `end`, newest first; None if they are not on one line."""
+async def _since(handle: RepoHandle, start: SnapshotId, end: SnapshotId) -> list[LineCommit] | None:
+    """The commits after `start` up to `end`, newest first; None if they are not on one line."""
     line = await handle.family.line(handle, end)
     if isinstance(line, list):
         ids = [entry.id for entry in line]
-        return line[: ids.index(start)] if start in ids else None
+        if start not in ids:
+            return None
+        return [
+            LineCommit(entry.id, entry.pruned_ancestor_tx_logs)
+            for entry in line[: ids.index(start)]
+        ]
     table, rows = line
     found = np.flatnonzero(rows == table.find(start))
-    return table.infos(rows[: found[0]]) if len(found) else None
+    if not len(found):
+        return None
+    rows = rows[: found[0]]
+    return list(map(LineCommit, SnapshotId.of_rows(table.id[rows]), table.pruned(rows)))
 
 
 async def find_log(handle: RepoHandle, snapshot_id: SnapshotId) -> TransactionLog | None:
@@ -128,12 +137,12 @@ class OperationsPage(NamedTuple):
     name: str | None
     """The backup it is in, or None for the current object."""
 
-    def times(self) -> list[int]:
+    def times(self) -> NDArray[np.uint64]:
         """When each operation happened, in microseconds."""
         updates = self.updates
         if isinstance(updates, UpdateTable):
-            return list(map(int, updates.updated_at.tolist()))
-        return [entry.updated_at for entry in updates]
+            return updates.updated_at
+        return np.array([entry.updated_at for entry in updates], np.uint64)
 
     def backup_paths(self) -> list[str | None]:
         """The backup in which each operation is the newest."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -33,8 +35,13 @@ class EqualVectors:
         # The length word comes along: one gather a vector instead of two.
         words = gather_fixed(buffer.u1, at, 4 + 4 * length).view("<u4")
         if bool((words[:, 0] != length).any()):
-            buffer.fail(f"{what} of one array has {length} and other numbers of dimensions")
+            refuse_lengths(buffer, length, what)
         self.matrix[rows] = words[:, 1:]
+
+
+def refuse_lengths(buffer: FlatBuffer, length: int, what: str) -> NoReturn:
+    """Vectors of one array have to be as long as the first."""
+    buffer.fail(f"{what} of one array has {length} and other numbers of dimensions")
 
 
 def index_tail(ndim: int) -> np.dtype[np.void]:

@@ -17,7 +17,8 @@ from icefloe.format.columns.blob_column import BlobColumn, gather
 from icefloe.format.columns.blobs import Bytes, Ints, gather_fixed, spread
 from icefloe.format.flatbuffer.schema import Field, TableSpec
 
-_FEW = 24  # rows: below this, plain numbers beat setting up numpy
+FEW = 24
+"""Rows. Up to this number, plain numbers beat setting up numpy."""
 MAX_COLUMN_BYTES = 2**31
 """No decoded column grows beyond this, however often a file refers to the same bytes."""
 
@@ -64,7 +65,7 @@ class FlatBuffer:
         """`size` bytes at each start lie inside the payload, aligned."""
         if len(start) == 0:
             return
-        if len(start) <= _FEW:
+        if len(start) <= FEW:
             starts = start.tolist()
             first = min(starts)
             end = max(starts) + size if isinstance(size, int) else max((start + size).tolist())
@@ -116,7 +117,7 @@ class FlatBuffer:
 
 def _common_bits(numbers: Ints) -> int:
     """All of them, or-ed: what is aligned has no low bits there."""
-    if len(numbers) > _FEW:
+    if len(numbers) > FEW:
         return int(np.bitwise_or.reduce(numbers))
     bits = 0
     for number in numbers.tolist():
@@ -224,14 +225,31 @@ class Table:
         items: NDArray[Any] = self.buffer.u1[start : start + count * kind.itemsize].view(kind)
         return items
 
+    def numbers(self, field: str) -> tuple[int, ...]:
+        """A vector of 32-bit numbers as values; none when it is absent."""
+        start, count = self._vector(field, 4) or (4, 0)
+        return self.buffer.unpack(f"<{count}I", start)
+
     def positions(self, field: str) -> Ints:
         """Where the tables (or strings) in a vector of offsets are; none when it is absent."""
         start, count = self._vector(field, 4) or (4, 0)
         return self.buffer.targets(np.arange(start, start + 4 * count, 4, dtype=np.int64))
 
+    def count(self, field: str) -> int:
+        """The length of a vector of offsets; 0 when the field is absent."""
+        return (self._vector(field, 4) or (4, 0))[1]
+
     def rows(self, field: str, spec: TableSpec) -> Rows:
         """The tables of a vector; none when the field is absent."""
         return Rows(self.buffer, self.positions(field), spec)
+
+    def tables(self, field: str, spec: TableSpec) -> list[Table]:
+        """The same one by one, for a few."""
+        start, count = self._vector(field, 4) or (4, 0)
+        slots = range(start, start + 4 * count, 4)
+        offsets = self.buffer.unpack(f"<{count}I", start)
+        places = zip(slots, offsets, strict=True)
+        return [Table(self.buffer, slot + offset, spec) for slot, offset in places]
 
     def table(self, field: str, spec: TableSpec) -> Table:
         """A required table."""
@@ -263,7 +281,7 @@ class Rows:
         buffer, position, name = self.buffer, self.position, self.spec.name
         buffer.check(position, 4, 4, f"table {name}")
         vtable = position - buffer.i4.take(position >> 2)
-        if len(position) <= _FEW:
+        if len(position) <= FEW:
             self._read_few_vtables(vtable.tolist())
             return
         # Neighbours mostly share a vtable: look for the distinct ones among the run heads only.

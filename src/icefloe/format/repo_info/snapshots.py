@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
+from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, FormatError
 from icefloe.format.columns.blob_column import BlobColumn
-from icefloe.format.columns.blobs import Bytes, Ints, byte_rows, find_id, spread
+from icefloe.format.columns.blobs import Bytes, Ints, find_id, spread
 from icefloe.format.flatbuffer.read import Rows
 from icefloe.format.flatbuffer.schema import METADATA_ITEM, SNAPSHOT_INFO
 from icefloe.format.flatbuffer.segments import contiguous
@@ -133,29 +134,21 @@ class SnapshotTable(Mapping[SnapshotId, SnapshotInfo]):
     def info(self, row: int) -> SnapshotInfo:
         """One row as a value, metadata decoded."""
         parent = int(self.parent[row])
-        first = int(self.num_pruned[:row].sum())
-        pruned = self.pruned_id[first : first + int(self.num_pruned[row])]
         return SnapshotInfo(
             SnapshotId(self.id[row].tobytes()),
             None if parent < 0 else SnapshotId(self.id[parent].tobytes()),
             int(self.flushed_at[row]),
             self.message[row],
-            self.metadata([row])[0],
-            tuple(SnapshotId(item.tobytes()) for item in pruned),
+            self._metadata_of(row),
+            self._pruned_ids(row) if self.num_pruned[row] else (),
         )
 
     def infos(self, rows: Ints) -> list[SnapshotInfo]:
         """Many rows as values, in the order given."""
-        names = [SnapshotId(row) for row in byte_rows(self.id[rows])]
         parent = self.parent[rows]
-        parents = [SnapshotId(row) for row in byte_rows(self.id[parent])]
-        counts = self.num_pruned[rows]
-        pruned: list[tuple[SnapshotId, ...]] = [()] * len(rows)
-        for at in np.flatnonzero(counts).tolist():
-            ids = self.pruned_of(int(rows[at]))
-            pruned[at] = tuple(SnapshotId(item.tobytes()) for item in ids)
+        parents = SnapshotId.of_rows(self.id[parent])
         columns = zip(
-            names,
+            SnapshotId.of_rows(self.id[rows]),
             [
                 found if at >= 0 else None
                 for at, found in zip(parent.tolist(), parents, strict=True)
@@ -163,7 +156,7 @@ class SnapshotTable(Mapping[SnapshotId, SnapshotInfo]):
             self.flushed_at[rows].tolist(),
             self.message.take(rows).to_list(),
             self.metadata(rows),
-            pruned,
+            self.pruned(rows),
             strict=True,
         )
         fields = [each.name for each in dataclasses.fields(SnapshotInfo)]
@@ -178,23 +171,43 @@ class SnapshotTable(Mapping[SnapshotId, SnapshotInfo]):
         items = _rows_of(self.num_metadata, rows)
         names, raw = self.metadata_name.take(items).to_list(), self.metadata_value.take(items)
         values: list[Any] = []
-        texts: dict[bytes, str] = {}  # the same authors and programs come again and again
+        known: dict[bytes, Any] = {}  # the same authors and programs come again and again
         try:
             for data in raw.to_list():
-                if (value := texts.get(data)) is None:
-                    value = decode_flexbuffer(data)
-                    if isinstance(value, str):
-                        texts[data] = value
-                values.append(value)
+                value = (
+                    known[data]
+                    if data in known
+                    else known.setdefault(data, decode_flexbuffer(data))
+                )
+                values.append(value if isinstance(value, str) else _own(value))
         except FormatError as error:
             at = len(values)
-            key = SnapshotId(np.repeat(self.id[rows], counts, axis=0)[at].tobytes())
-            what = f"snapshot {key}: metadata {names[at]!r}"
-            raise FormatError(f"{what}: {error.message}", error.kind) from None
+            row = int(np.repeat(rows, counts)[at])
+            raise self._unreadable(row, names[at], error) from None
         pairs = zip(names, values, strict=True)
         for at in np.flatnonzero(counts).tolist():
             found[at] = dict(islice(pairs, int(counts[at])))
         return found
+
+    def _metadata_of(self, row: int) -> dict[str, Any]:
+        """The metadata of one row, decoded."""
+        first, found = int(self._first_item[row]), {}
+        for item in range(first, first + int(self.num_metadata[row])):
+            name = self.metadata_name[item]
+            try:
+                found[name] = decode_flexbuffer(self.metadata_value[item])
+            except FormatError as error:
+                raise self._unreadable(row, name, error) from None
+        return found
+
+    @cached_property
+    def _first_item(self) -> Ints:
+        """The first item of metadata of each row."""
+        return np.cumsum(self.num_metadata) - self.num_metadata
+
+    def _unreadable(self, row: int, name: str, error: FormatError) -> FormatError:
+        key = SnapshotId(self.id[row].tobytes())
+        return FormatError(f"snapshot {key}: metadata {name!r}: {error.message}", error.kind)
 
     def ancestry(self, key: bytes) -> Iterator[SnapshotId]:
         """The snapshot and its ancestors, newest first."""
@@ -303,6 +316,16 @@ class SnapshotTable(Mapping[SnapshotId, SnapshotInfo]):
             pruned_id[_rows_of(counts, np.array([row]))] = _ids(ids)
         return replace(self, parent=parent, num_pruned=counts, pruned_id=pruned_id)
 
+    def pruned(self, rows: Ints) -> list[tuple[SnapshotId, ...]]:
+        """The pruned logs of many rows."""
+        found: list[tuple[SnapshotId, ...]] = [()] * len(rows)
+        for at in np.flatnonzero(self.num_pruned[rows]).tolist():
+            found[at] = self._pruned_ids(int(rows[at]))
+        return found
+
+    def _pruned_ids(self, row: int) -> tuple[SnapshotId, ...]:
+        return tuple(SnapshotId.of_rows(self.pruned_of(row)))
+
     def pruned_of(self, row: int) -> Bytes:
         """The pruned logs of one row, oldest first."""
         return self.pruned_id[_rows_of(self.num_pruned, np.array([row]))]
@@ -334,6 +357,13 @@ class SnapshotTable(Mapping[SnapshotId, SnapshotInfo]):
     def equals(self, other: SnapshotTable) -> bool:
         """Same snapshots."""
         return dict(self) == dict(other)
+
+
+def _own(value: Any) -> Any:
+    """A value that is read from JSON, in lists and dicts of its own."""
+    if isinstance(value, dict):
+        return {name: _own(item) for name, item in value.items()}
+    return [_own(item) for item in value] if isinstance(value, list) else value
 
 
 def decode_snapshot_table(rows: Rows) -> SnapshotTable:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, FormatError
 from icefloe.format.columns.blob_column import BlobColumn
-from icefloe.format.columns.blobs import Bytes, Ints, byte_rows
+from icefloe.format.columns.blobs import Bytes, Ints
 from icefloe.format.flatbuffer.read import Rows, Table
 from icefloe.format.flatbuffer.schema import REPO_STATUS, UPDATE, UPDATE_TYPES, TableSpec
 from icefloe.format.flatbuffer.segments import contiguous
@@ -131,12 +131,15 @@ class UpdateTable(Sequence[Update]):
             return [self._entry(at) for at in range(*row.indices(len(self)))]
         return self._entry(range(len(self))[row])
 
+    def snapshot_ids(self, name: str) -> Bytes:
+        """The ids in a field, one row an entry."""
+        at = _IDS.index(name) * SnapshotId.size
+        return self.ids[:, at : at + SnapshotId.size]
+
     def __iter__(self) -> Iterator[Update]:
         """All entries. Columns become values together, which takes a tenth of the time."""
-        size = SnapshotId.size
         columns: dict[str, Sequence[Any]] = {
-            name: [SnapshotId(raw) for raw in byte_rows(self.ids[:, at : at + size])]
-            for name, at in zip(_IDS, (0, size), strict=True)
+            name: SnapshotId.of_rows(self.snapshot_ids(name)) for name in _IDS
         }
         columns |= {name: self.numbers[:, at].tolist() for name, at in _NUMBERS.items()}
         columns |= {name: list(map(bool, columns[name])) for name in _FLAGS}
@@ -166,8 +169,7 @@ class UpdateTable(Sequence[Update]):
         values: dict[str, Any] = {}
         for name in UPDATE_TYPES[kind].fields:
             if name in _IDS:
-                at = _IDS.index(name) * SnapshotId.size
-                values[name] = SnapshotId(self.ids[row, at : at + SnapshotId.size].tobytes())
+                values[name] = SnapshotId(self.snapshot_ids(name)[row].tobytes())
             elif name in _NUMBERS:
                 number = int(self.numbers[row, _NUMBERS[name]])
                 values[name] = bool(number) if name in _FLAGS else number
@@ -421,8 +423,7 @@ def _add_entries(writer: FlatWriter, updates: UpdateTable, start: int, stop: int
         fields = writer.tables(spec, len(rows), dict.fromkeys(spec.fields))
         for name in spec.fields:
             if name in _IDS:
-                at = _IDS.index(name) * SnapshotId.size
-                fields.set(name, updates.ids[rows, at : at + SnapshotId.size])
+                fields.set(name, updates.snapshot_ids(name)[rows])
             elif name in _NUMBERS:
                 fields.set(name, updates.numbers[rows, _NUMBERS[name]])
             elif name == "status":

@@ -21,22 +21,26 @@ def require_online(info: RepoInfo) -> None:
 
 def require_branch(info: RepoInfo, name: str) -> SnapshotId:
     """The tip of a branch; raises if there is no such branch."""
-    if name not in info.branches:
+    tip = info.branches.get(name)
+    if tip is None:
         raise RefNotFoundError(f"no branch {name!r}; {_known('branches', info.branches)}")
-    return info.branches[name]
+    return tip
 
 
 def require_tag(info: RepoInfo, name: str) -> SnapshotId:
     """The snapshot of a tag; raises if there is no such tag."""
-    if name not in info.tags:
+    found = info.tags.get(name)
+    if found is None:
         raise RefNotFoundError(f"no tag {name!r}; {_known('tags', info.tags)}")
-    return info.tags[name]
+    return found
 
 
-def require_snapshot(info: RepoInfo, snapshot_id: SnapshotId) -> None:
-    """Refuse a snapshot that the repository does not list."""
-    if snapshot_id not in info.snapshots:
+def require_snapshot(info: RepoInfo, snapshot_id: SnapshotId) -> int:
+    """The row of a snapshot; raises if the repository does not list it."""
+    row = info.snapshots.find(snapshot_id)
+    if row < 0:
         raise SnapshotNotFoundError(f"no snapshot {snapshot_id} in this repository")
+    return row
 
 
 def _known(noun: str, names: Iterable[str]) -> str:

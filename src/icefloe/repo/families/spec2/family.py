@@ -131,8 +131,7 @@ class Spec2(Family):
 
     async def lookup_snapshot(self, handle: RepoHandle, snapshot_id: SnapshotId) -> SnapshotInfo:
         info = await _info(handle)
-        require_snapshot(info, snapshot_id)
-        return info.snapshots[snapshot_id]
+        return info.snapshots.info(require_snapshot(info, snapshot_id))
 
     async def ancestry(self, handle: RepoHandle, tip: SnapshotId) -> list[SnapshotInfo]:
         return _ancestry(await _info(handle), tip)
