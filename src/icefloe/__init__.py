@@ -17,17 +17,16 @@ if TYPE_CHECKING:
     from icefloe.api.chunk_map import ChunkMap
     from icefloe.api.generations import NumberedRefs, StateFileDataset
     from icefloe.api.migration import migrate_repository
+    from icefloe.api.named_numbers import ChunkType, SpecVersion
     from icefloe.api.open_store import open_store
     from icefloe.api.repository import Repository
     from icefloe.api.session import ForkSession, Session
     from icefloe.api.upgrade_call import upgrade_icechunk_repository
     from icefloe.api.values import (
-        ChunkType,
         ManifestFileInfo,
         RepoAvailability,
         RepoStatus,
         SnapshotInfo,
-        SpecVersion,
         Update,
         UpdateType,
     )
@@ -310,18 +309,17 @@ _NAMES_OF = {
     "api.ancestry_graph": ("AncestryGraph",),
     "api.chunk_map": ("ChunkMap",),
     "api.generations": ("NumberedRefs", "StateFileDataset"),
+    "api.named_numbers": ("ChunkType", "SpecVersion"),
     "api.open_store": ("open_store",),
     "api.migration": ("migrate_repository",),
     "api.upgrade_call": ("upgrade_icechunk_repository",),
     "api.repository": ("Repository",),
     "api.session": ("ForkSession", "Session"),
     "api.values": (
-        "ChunkType",
         "ManifestFileInfo",
         "RepoAvailability",
         "RepoStatus",
         "SnapshotInfo",
-        "SpecVersion",
         "Update",
         "UpdateType",
     ),

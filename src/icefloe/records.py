@@ -2,11 +2,11 @@
 
 `dataclasses.dataclass` writes source code for a class and compiles it, which takes about half a
 millisecond. A program that reads one chunk needs dozens of classes, and would wait longer for them
-than for its data. The methods here exist once and look at the fields. In return an object takes a
-few microseconds to make, so a class of which there are many objects uses the original.
+than for its data. The methods here exist once and look at the fields. An object takes a few
+microseconds to make, so a class of which many objects are made gets a compiled constructor then.
 
 Type checkers see the original, and `fields`, `replace` and `asdict` work. Annotations have to be
-text (`from __future__ import annotations`), and a record cannot be the base of another one.
+text (`from __future__ import annotations`). A subclass of a record adds no fields.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 __all__ = ["changed", "filled", "record"]
 
 Made = TypeVar("Made")
+_MANY = 100
+"""After so many objects of a class its constructor is compiled."""
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as record
@@ -74,10 +76,21 @@ def _fields(cls: Any) -> tuple[dataclasses.Field[Any], ...]:
 class _Plan:
     """What `_init` needs to know of a class."""
 
-    __slots__ = ("defaults", "factories", "has_more", "is_frozen", "names", "ordered")
+    __slots__ = (
+        "cls",
+        "defaults",
+        "factories",
+        "has_more",
+        "is_frozen",
+        "made",
+        "names",
+        "ordered",
+    )
 
     def __init__(self, cls: Any) -> None:
         fields = cls.__record_fields__
+        self.cls = cls
+        self.made = 0
         self.names = {field.name for field in fields}
         self.ordered = cls.__match_args__
         self.defaults = {f.name: f.default for f in fields if f.default is not MISSING}
@@ -90,6 +103,9 @@ class _Plan:
 
 def _init(self: Any, *values: Any, **named: Any) -> None:
     plan: _Plan = self.__record_plan__
+    plan.made += 1
+    if plan.made == _MANY:
+        plan.cls.__init__ = _twin(plan.cls, init=True, frozen=plan.is_frozen).__init__
     given = dict(zip(plan.ordered, values))  # noqa: B905 - `strict=False` takes a while longer
     if named:
         given |= named
@@ -133,30 +149,37 @@ def _eq(self: Any, other: object) -> bool:
 
 
 def _hash(self: Any) -> int:
-    return hash(_compared(self))
+    fields = self.__record_fields__
+    hashed = (f.name for f in fields if (f.compare if f.hash is None else f.hash))
+    return hash(tuple(getattr(self, name) for name in hashed))
 
 
 def _refuse(self: Any, name: str, *_value: object) -> None:
     raise dataclasses.FrozenInstanceError(f"cannot change {name!r} of a {type(self).__name__}")
 
 
-class _DataclassFields:
-    """Where functions of `dataclasses` look for fields: made with the original, when asked for.
+def _twin(cls: Any, *, init: bool, frozen: bool) -> Any:
+    """The same class, made with the original.
 
     Two threads may do so at once; they find the same, because nothing is changed on the way.
     """
+    names = [*cls.__annotations__, "__post_init__"]
+    body = {name: vars(cls)[name] for name in names if name in vars(cls)}
+    body |= {"__annotations__": cls.__annotations__, "__module__": cls.__module__}
+    twin: Any = type(cls.__name__, (), {"__doc__": cls.__doc__, **body})
+    return dataclasses.dataclass(init=init, repr=False, eq=False, frozen=frozen)(twin)
+
+
+class _DataclassFields:
+    """Where functions of `dataclasses` look for fields: made with the original, when asked for."""
 
     def __init__(self, cls: Any) -> None:
         self._cls = cls
 
     def __get__(self, _instance: object, _owner: object) -> Any:
         cls = self._cls
-        body = {name: vars(cls)[name] for name in cls.__annotations__ if name in vars(cls)}
-        body |= {"__annotations__": cls.__annotations__, "__module__": cls.__module__}
-        twin: Any = type(cls.__name__, (), {"__doc__": cls.__doc__, **body})
-        made: Any = dataclasses.dataclass(init=False, repr=False, eq=False)(twin)
-        cls.__dataclass_fields__ = made.__dataclass_fields__
-        return made.__dataclass_fields__
+        cls.__dataclass_fields__ = found = _twin(cls, init=False, frozen=False).__dataclass_fields__
+        return found
 
 
 class _Signature:

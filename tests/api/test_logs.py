@@ -251,6 +251,7 @@ def test_operations_and_requests_are_spans(s3_server: S3Server) -> None:
         assert ("program", f"icefloe.{operation}", "UNSET", "False") in rows
     assert ("program", "icefloe.commit", "ERROR", "False") in rows
     assert ("icefloe.commit", "icefloe.storage.put", "UNSET", "True") in rows
-    assert ("icefloe.create", "icefloe.storage.get", "ERROR", "False") in rows  # nothing there yet
+    # The storage is asked whether it refuses a condition that does not hold.
+    assert ("icefloe.create", "icefloe.storage.put", "ERROR", "True") in rows
     # Chunks are written by Zarr's event loop, files of a commit by threads: none is an orphan.
     assert [row for row in rows if row[0] == "-"] == [("-", "program", "UNSET", "False")]

@@ -82,6 +82,17 @@ MOST_MODULES = 116
 """Of ours, after the first chunk."""
 
 NOT_BEFORE_COMMIT = {"icefloe.repo.commit", "icefloe.changes.build"}
+NOT_FOR_CREATING = {
+    "icefloe.format.config",
+    "icefloe.legacy.numbered.files",
+    "icefloe.legacy.state_file",
+    "icefloe.repo.families.numbered",
+    "icefloe.repo.families.state_file",
+    "icefloe.repo.rebase",
+    "icefloe.storage.identity.credentials",
+}
+"""Modules of ours for saved settings, older generations and conflicts."""
+
 STEPS = ["import", "open", "read", "list", "commit", "virtual"]
 
 
@@ -146,6 +157,26 @@ def test_every_step_loads_what_it_needs_and_nothing_else(
     ours = [module for module in reading if is_below(module, {"icefloe"})]
     assert kind != "directory" or len(ours) <= MOST_MODULES
     assert [module for module in loaded["import"] if module.startswith("icefloe.")] == []
+
+
+CREATES = """
+import json, sys
+import icefloe, zarr
+storage = icefloe.local_filesystem_storage(sys.argv[2])
+session = getattr(icefloe.Repository, sys.argv[1])(storage).writable_session("main")
+zarr.create_array(session.store, name="a", shape=4, chunks=1, dtype="i4")[0] = 1
+session.commit("one chunk")
+print(json.dumps([*sys.modules]))
+"""
+
+
+@pytest.mark.parametrize("way", ["create", "open_or_create"])
+def test_creating_a_repository_loads_nothing_of_older_ones(way: str, tmp_path: Path) -> None:
+    modules = run(tmp_path / "cache", "-c", CREATES, way, str(tmp_path / "repository"))
+    assert [module for module in modules if is_below(module, NOT_FOR_CREATING)] == []
+    heavy = NEVER | NEVER_ON_THE_WAY | NOT_ON_A_DIRECTORY
+    unwanted = heavy - {"fsspec", "hmac", "secrets", "http.client", "urllib.request"}  # by Zarr
+    assert [module for module in modules if is_below(module, unwanted)] == []
 
 
 IMPORTS = """

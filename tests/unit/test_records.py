@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from icefloe.records import record
+from icefloe.records import _MANY, record
 
 
 @record(frozen=True)
@@ -62,6 +62,28 @@ class Cached:
 BOTH: tuple[Any, ...] = (Light, Original)
 
 
+@record(frozen=True)
+class Called:
+    """A record with a field that cannot be hashed."""
+
+    name: str
+    given: Any = field(hash=False)
+
+
+class Kind(Called):
+    """A kind of it, without fields of its own."""
+
+
+def test_a_subclass_is_of_its_own_kind_and_not_every_field_is_hashed() -> None:
+    assert hash(Called("a", [1])) == hash(Called("a", [2]))
+    assert Called("a", [1]) != Called("a", [2])
+    assert repr(Kind("a", 1)) == "Kind(name='a', given=1)"
+    assert Kind("a", 1) == Kind("a", 1)
+    assert Kind("a", 1) != Called("a", 1)
+    assert pickle.loads(pickle.dumps(Kind("a", 1))) == Kind("a", 1)
+    assert replace(Kind("a", 1), name="b") == Kind("b", 1)
+
+
 def test_a_record_is_made_printed_and_compared_like_a_dataclass() -> None:
     for cls in BOTH:
         made = cls(1, [2], "c", last=4)
@@ -96,6 +118,34 @@ def test_wrong_arguments_are_refused(
         Light(*values, **named)
     with pytest.raises(TypeError):
         Original(*values, **named)
+
+
+@record(frozen=True)
+class Counted:
+    """A record of which many are made."""
+
+    first: int
+    second: list[int] = field(default_factory=list, compare=False)
+    third: str = "x"
+    last: int = field(default=1, kw_only=True)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "third", self.third.upper())
+
+
+def test_a_record_of_which_many_are_made_stays_the_same() -> None:
+    first: Any = Counted(1, [2], "c", last=4)
+    before = Counted.__init__
+    for number in range(_MANY):
+        made: Any = Counted(number, third="d")
+        assert (made.first, made.second, made.third, made.last) == (number, [], "D", 1)
+    assert Counted.__init__ is not before
+    assert Counted(1, [2], "c", last=4) == first
+    assert Counted(1).second is not Counted(1).second
+    with pytest.raises(TypeError, match=r"^Counted.__init__\(\) missing 1 required"):
+        Counted()  # type: ignore[call-arg]
+    with pytest.raises(FrozenInstanceError, match="'first' of a Counted"):
+        made.first = 2
 
 
 def test_only_frozen_records_refuse_changes_and_have_a_hash() -> None:

@@ -31,7 +31,7 @@ _HOMES = {
     "RepoStatus": "api.values",
     "Report": "maintenance.progress",
     "RescuePlan": "maintenance.rescue",
-    "SpecVersion": "api.values",
+    "SpecVersion": "api.named_numbers",
 }
 """The modules of names in annotations that are imported on demand."""
 

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe import paths
-from icefloe.api.values import ChunkType, to_datetime
+from icefloe.api.named_numbers import ChunkType
+from icefloe.api.values import to_datetime
 from icefloe.errors import InvalidInputError
 from icefloe.format.columns.chunk_index import box_rows
 from icefloe.format.repo_info.snapshots import SnapshotInfo

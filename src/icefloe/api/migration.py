@@ -20,7 +20,7 @@ from icefloe.storage.run import run_blocking
 from icefloe.storage.spec import Storage
 
 if TYPE_CHECKING:
-    from icefloe.api.values import SpecVersion
+    from icefloe.api.named_numbers import SpecVersion
 
 
 def migrate_repository(

@@ -30,16 +30,11 @@ from icefloe.storage.spec import Storage
 
 if TYPE_CHECKING:
     from icefloe.api import ancestry_graph as graphs
-    from icefloe.api import values
+    from icefloe.api import named_numbers, values
     from icefloe.api.ancestry_graph import AncestryGraph
     from icefloe.api.generations import NewGeneration
-    from icefloe.api.values import (
-        ManifestFileInfo,
-        RepoStatus,
-        SnapshotInfo,
-        SpecVersion,
-        Update,
-    )
+    from icefloe.api.named_numbers import SpecVersion
+    from icefloe.api.values import ManifestFileInfo, RepoStatus, SnapshotInfo, Update
     from icefloe.changes.diff import Diff
     from icefloe.changes.solvers import ConflictSolver
     from icefloe.legacy.generation import Generation
@@ -53,6 +48,7 @@ if TYPE_CHECKING:
     from icefloe.store.zarr_store import IcechunkStore
 else:
     graphs = on_demand("icefloe.api.ancestry_graph")
+    named_numbers = on_demand("icefloe.api.named_numbers")
     values = on_demand("icefloe.api.values")
     feature_flags = on_demand("icefloe.repo.feature_flags")
     history = on_demand("icefloe.repo.history")
@@ -135,7 +131,7 @@ class Repository(
                     driver_for(storage, config, blocking=True),
                     config,
                     Clock(),
-                    spec_version=values.version_number(spec_version),
+                    spec_version=named_numbers.version_number(spec_version),
                     check_clean_root=check_clean_root,
                     authorize=authorizations(authorize_virtual_chunk_access),
                     family=None if generation is None else generation.family(),
@@ -196,7 +192,7 @@ class Repository(
                     driver_for(storage, config, blocking=True),
                     config,
                     Clock(),
-                    spec_version=values.version_number(create_version),
+                    spec_version=named_numbers.version_number(create_version),
                     check_clean_root=check_clean_root,
                     authorize=authorizations(authorize_virtual_chunk_access),
                 )
@@ -219,7 +215,7 @@ class Repository(
         config = RepositoryConfig(storage=storage_settings)
         driver = driver_for(storage, config, blocking=True)
         version = run_blocking(lifecycle.fetch_spec_version(driver))
-        return None if version is None else values.SpecVersion(version)
+        return None if version is None else named_numbers.SpecVersion(version)
 
     @staticmethod
     def fetch_config(storage: Storage) -> RepositoryConfig | None:
@@ -299,7 +295,7 @@ class Repository(
     @property
     def spec_version(self) -> SpecVersion:
         """The version of the format; 0 for generations before version 1."""
-        return values.SpecVersion(self._handles.spec_version)
+        return named_numbers.SpecVersion(self._handles.spec_version)
 
     def save_config(self) -> None:
         """Save the current configuration with the repository."""

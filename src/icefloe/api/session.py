@@ -24,9 +24,9 @@ from icefloe.storage.run import run_blocking
 
 if TYPE_CHECKING:
     from icefloe.api import chunk_map as chunk_maps
-    from icefloe.api import values
+    from icefloe.api import named_numbers
     from icefloe.api.chunk_map import ChunkMap
-    from icefloe.api.values import ChunkType
+    from icefloe.api.named_numbers import ChunkType
     from icefloe.changes import diff
     from icefloe.changes.diff import Diff
     from icefloe.changes.solvers import ConflictSolver
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from icefloe.store.zarr_store import IcechunkStore
 else:
     chunk_maps = on_demand("icefloe.api.chunk_map")
-    values = on_demand("icefloe.api.values")
+    named_numbers = on_demand("icefloe.api.named_numbers")
     diff = on_demand("icefloe.changes.diff")
     commit = on_demand("icefloe.repo.commit")
     forks = on_demand("icefloe.repo.forks")
@@ -332,7 +332,7 @@ class Session(SessionAsync, Shown):
         Args:
             chunk_coordinates: the index of the chunk in the grid.
         """
-        return values.ChunkType(
+        return named_numbers.ChunkType(
             run_blocking(session_queries.chunk_kind(self.workspace, array_path, chunk_coordinates))
         )
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from icefloe.display.rendering import as_field, as_value
 from icefloe.display.shown import NamedNumber, Picture, Shown, qualified
-from icefloe.errors import InvalidInputError, check_text
+from icefloe.errors import check_text
 from icefloe.format.repo_info import file as repo_info
 from icefloe.format.repo_info import snapshots as snapshot_table
 from icefloe.format.repo_info.updates import UpdateTable
@@ -48,40 +48,6 @@ def to_datetimes(microseconds: NDArray[np.uint64]) -> list[datetime]:
 def to_microseconds(instant: datetime) -> int:
     """A time as the format stores it. A time without a zone is local time."""
     return (instant.astimezone(UTC) - _EPOCH) // timedelta(microseconds=1)
-
-
-class SpecVersion(NamedNumber):
-    """Versions of the format. Generations before version 1 count as 0."""
-
-    v0 = 0
-    v1 = 1
-    v2 = 2
-
-    @staticmethod
-    def current() -> SpecVersion:
-        """The version of new repositories."""
-        return SpecVersion.v2
-
-    def __repr__(self) -> str:
-        return f"SpecVersion.{self.name}{' (current)' if self is SpecVersion.v2 else ''}"
-
-
-def version_number(version: SpecVersion | int | str | None) -> int:
-    """The version to create, the current one unless it is given."""
-    if isinstance(version, str):
-        raise InvalidInputError(
-            f"Couldn't parse a valid version: spec_version is {version!r}, expected 1 or 2"
-        )
-    return int(SpecVersion.current() if version is None else version)
-
-
-class ChunkType(NamedNumber):
-    """Where the bytes of a chunk are."""
-
-    uninitialized = 0
-    native = 1
-    virtual = 2
-    inline = 3
 
 
 class Value(Shown):

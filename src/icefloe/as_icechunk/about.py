@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from importlib import import_module
 
-from icefloe.api.values import SpecVersion
+from icefloe.api.named_numbers import SpecVersion
 
 __version__ = "2.3.0"
 """The release of the original whose names and behaviour are offered here."""

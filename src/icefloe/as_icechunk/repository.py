@@ -1,12 +1,12 @@
 """`Repository`, and what its methods take and return."""
 
+from icefloe.api.named_numbers import SpecVersion
 from icefloe.api.repository import Repository
 from icefloe.api.values import (
     ManifestFileInfo,
     RepoAvailability,
     RepoStatus,
     SnapshotInfo,
-    SpecVersion,
     Update,
 )
 from icefloe.changes.diff import Diff

@@ -1,6 +1,6 @@
 """Where repositories and virtual chunks are."""
 
-from icefloe.api.values import ChunkType
+from icefloe.api.named_numbers import ChunkType
 from icefloe.as_icechunk.new_storage import put_on_class
 from icefloe.config import (
     AnyObjectStoreConfig,

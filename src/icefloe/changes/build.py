@@ -7,7 +7,6 @@ them, and `build_snapshot` makes the snapshot. This module makes no requests.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -24,10 +23,10 @@ from icefloe.format.manifest.file import ArrayManifest, Manifest
 from icefloe.format.snapshot.file import ManifestFileInfo, ManifestFiles, Snapshot
 from icefloe.format.snapshot.nodes import ArrayData, ManifestRef, Node, NodeTable
 from icefloe.ids import ManifestId, NodeId, SnapshotId
-from icefloe.records import changed
+from icefloe.records import changed, record
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class CommitPlan:
     """The nodes that change, and what happens to the manifests of changed arrays."""
 
@@ -40,7 +39,7 @@ class CommitPlan:
     arrays: Mapping[NodeId, SplitsPlan]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class ManifestFile:
     """A manifest file to be written."""
 

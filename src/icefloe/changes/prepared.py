@@ -8,7 +8,7 @@ were in its snapshot. Further edits are laid over them.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,9 +17,10 @@ from icefloe.format.columns.packed_index import PackedIndex
 from icefloe.format.snapshot.file import ManifestFileInfo
 from icefloe.format.snapshot.nodes import ArrayData, ManifestRef
 from icefloe.ids import ManifestId
+from icefloe.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class NewManifest:
     """A new manifest: the reference of its node, and the entry in the snapshot."""
 
@@ -27,7 +28,7 @@ class NewManifest:
     info: ManifestFileInfo
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class PreparedPiece:
     """Neighbouring splits whose manifests one task wrote."""
 
@@ -40,7 +41,7 @@ class PreparedPiece:
     """The chunks that were set or deleted."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, eq=False)
 class PreparedArray:
     """All prepared manifests of one array."""
 

@@ -8,7 +8,7 @@ that lies inside one unchanged split.
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
 import numpy as np
@@ -19,11 +19,12 @@ from icefloe.format.columns.chunk_index import Index
 from icefloe.format.manifest.chunk_refs import ChunkRefs, Layer
 from icefloe.format.snapshot.nodes import ArrayData, ManifestRef
 from icefloe.ids import ManifestId
+from icefloe.records import record
 
 _ALL = slice(None)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class SplitRewrite:
     """One split that needs a new manifest: its old manifests, and the edits to lay over them.
 
@@ -43,7 +44,7 @@ class SplitRewrite:
         return sum(_count(rows, len(refs)) for refs, rows, _ in self.edits)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class SplitsPlan:
     """The manifests of one array after a commit: those that are kept, and those to be written."""
 

@@ -10,21 +10,26 @@ import random
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from icefloe.changes.made_manifests import MadeManifests
-from icefloe.changes.solvers import ConflictSolver
 from icefloe.errors import ConflictError, ErrorKind, SessionStateError
 from icefloe.format.snapshot.file import Snapshot
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import SnapshotId
 from icefloe.observe import COMMIT, observed
+from icefloe.on_demand import on_demand
 from icefloe.repo.handle import NewCommit
-from icefloe.repo.rebase import rebase_sealed
 from icefloe.repo.sessions import SessionMode, SessionState
 from icefloe.repo.workspace import Workspace
 from icefloe.repo.write_commit import CommitRequest, TipCheck, write_commit
 from icefloe.repo.write_manifests import forget_replaced
+
+if TYPE_CHECKING:
+    from icefloe.changes.solvers import ConflictSolver
+    from icefloe.repo import rebase
+else:
+    rebase = on_demand("icefloe.repo.rebase")
 
 _NOTES = "__icechunk"
 
@@ -78,7 +83,7 @@ async def _commit_rebasing(
             started, tip_check = clock.now_us(), TipCheck.BEFORE_UPLOAD
             # A session that is behind its branch notices it before the first upload.
             if rebases < rebase_tries:
-                if await rebase_sealed(workspace, solver):
+                if await rebase.rebase_sealed(workspace, solver):
                     rebases += 1
                 else:
                     tip_check = TipCheck.WAS_DONE

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from logging import DEBUG, INFO
 from typing import TYPE_CHECKING
 
 from icefloe.assets.virtual_access import Authorizations, VirtualAccess
@@ -17,6 +18,7 @@ from icefloe.errors import (
 )
 from icefloe.observe import REPOSITORY, observed
 from icefloe.on_demand import on_demand
+from icefloe.records import changed
 from icefloe.repo.families.spec2.family import Spec2
 from icefloe.repo.handle import Clock, Family, FoundRepository, RepoHandle, Shared
 from icefloe.storage.driver import ConditionFailed, Driver
@@ -45,13 +47,13 @@ def _families() -> Iterator[Family]:
 
 def new_family(spec_version: int) -> Family:
     """The family of repositories to be created."""
-    known = {family.spec_version: family for family in _families()}
+    known: dict[int, Callable[[], Family]] = {1: lambda: spec1.Spec1(), 2: Spec2}  # noqa: PLW0108
     if spec_version not in known:
         raise InvalidInputError(
             f"Unsupported version {spec_version!r}: "
             f"spec_version is {spec_version!r}, expected 1 or 2"
         )
-    return known[spec_version]
+    return known[spec_version]()
 
 
 async def find_repository(driver: Driver) -> FoundRepository | None:
@@ -113,7 +115,8 @@ async def open_repository(
     access = _access(saved, config, authorize, are_containers_own)
     handle = make_handle(storage, driver, found.family, _merged(saved, config), clock, access)
     found.remember(handle)
-    REPOSITORY.debug("opened %s in %s", found.family.noun, storage.url)
+    if REPOSITORY.isEnabledFor(DEBUG):
+        REPOSITORY.debug("opened %s in %s", found.family.noun, storage.url)
     return handle
 
 
@@ -149,13 +152,14 @@ async def create_repository(
     access = _access(None, config, authorize)
     handle = make_handle(storage, driver, family, _merged(None, config), clock, access)
     handle.require_writable()
-    if check_clean_root and not await driver.is_empty() and not await family.is_unfinished(driver):
+    is_empty = check_clean_root and await driver.is_empty()
+    if check_clean_root and not is_empty and not await family.is_unfinished(driver):
         raise InvalidInputError(
             f"{storage.describe()} is not empty: open the repository that is there, choose another "
             "place, or pass check_clean_root=False",
             ErrorKind.PARENT_DIRECTORY_NOT_CLEAN,
         )
-    if (found := await find_repository(driver)) is not None:
+    if not is_empty and (found := await find_repository(driver)) is not None:
         raise AlreadyExistsError(
             f"{storage.describe()} holds {found.family.noun} already; open it",
             ErrorKind.REPO_INFO_UPDATED,
@@ -170,7 +174,8 @@ async def create_repository(
             "open it",
             ErrorKind.REPO_INFO_UPDATED,
         ) from None
-    REPOSITORY.info("created %s in %s", family.noun, storage.url)
+    if REPOSITORY.isEnabledFor(INFO):
+        REPOSITORY.info("created %s in %s", family.noun, storage.url)
     return handle
 
 
@@ -183,10 +188,10 @@ def make_handle(
     access: VirtualAccess | None = None,
 ) -> RepoHandle:
     """A handle with empty caches. Its driver uses the settings of the storage."""
-    settings = replace(config.resolved(), storage=driver.settings)
+    settings = changed(config.resolved(), storage=driver.settings)
     virtual = VirtualReader(access or VirtualAccess(), blocking=True, disk=storage.disk_cache())
     files = family.data_driver(storage, driver)
-    assets = replace(family.make_assets(files, settings), virtual=virtual)
+    assets = changed(family.make_assets(files, settings), virtual=virtual)
     return RepoHandle(storage, assets, family, config, Shared(), clock)
 
 

@@ -7,7 +7,7 @@ lock, without requests, and the session moves to its new base in one step.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from icefloe.changes.change_set import ChangeSet
 from icefloe.changes.conflicts import Conflict, changes_nodes, find_conflicts, moved_again
@@ -31,6 +31,7 @@ from icefloe.format.snapshot.nodes import Node
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import NodeId, SnapshotId
 from icefloe.observe import COMMIT, observed
+from icefloe.records import record
 from icefloe.repo.handle import LineCommit, RepoHandle
 from icefloe.repo.restore_edits import restore_edits
 from icefloe.repo.session_view import committed_chunks
@@ -38,7 +39,7 @@ from icefloe.repo.sessions import SessionMode, SessionState
 from icefloe.repo.workspace import Workspace
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class _Commit:
     """A newer commit: its log, preceded by the logs of expired ancestors."""
 
@@ -46,7 +47,7 @@ class _Commit:
     logs: Sequence[TransactionLog]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class _Line:
     """The commits between the session's base and the tip, oldest first, as far as fetched."""
 

@@ -6,7 +6,6 @@ The files have new ids and nothing refers to them yet. A commit that fails here 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
@@ -18,6 +17,7 @@ from icefloe.changes.split_sizes import split_sizes
 from icefloe.format.snapshot.file import Snapshot
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import SnapshotId
+from icefloe.records import record
 from icefloe.repo.clock_checks import later_than, require_clock_of_storage
 from icefloe.repo.handle import RepoHandle, SeenTip
 from icefloe.repo.packing import close_packs, store_closed
@@ -27,7 +27,7 @@ from icefloe.repo.write_manifests import write_manifests
 _MAX_PREFETCHED_REFS = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class CommitRequest:
     """Message and properties of a commit, and whether unchanged manifests are rewritten."""
 
@@ -45,7 +45,7 @@ class TipCheck(Enum):
     """The session was just at the tip. Checked again only if manifests have to be fetched."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class WrittenCommit:
     """A stored snapshot that nothing refers to yet, and what was seen of the branch."""
 

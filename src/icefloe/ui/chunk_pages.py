@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from icefloe.api.chunk_map import ChunkMap, coarser
-from icefloe.api.values import ChunkType
+from icefloe.api.named_numbers import ChunkType
 from icefloe.errors import InvalidInputError
 from icefloe.format.manifest.chunk_refs import ChunkKind
 from icefloe.repo.session_view import find_chunk

@@ -19,10 +19,11 @@ from icefloe.storage.spec import Storage
 
 if TYPE_CHECKING:
     from icefloe.api import ancestry_graph as graphs
-    from icefloe.api import values
+    from icefloe.api import named_numbers, values
     from icefloe.api.ancestry_graph import AncestryGraph
     from icefloe.api.generations import NewGeneration
-    from icefloe.api.values import ManifestFileInfo, RepoStatus, SnapshotInfo, SpecVersion
+    from icefloe.api.named_numbers import SpecVersion
+    from icefloe.api.values import ManifestFileInfo, RepoStatus, SnapshotInfo
     from icefloe.changes.diff import Diff
     from icefloe.repo import feature_flags, history, queries, rearrange, refs, rewrite, settings
     from icefloe.repo.families.spec2.flags import FeatureFlag
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from icefloe.store.required_access import RequiredAccess
 else:
     graphs = on_demand("icefloe.api.ancestry_graph")
+    named_numbers = on_demand("icefloe.api.named_numbers")
     values = on_demand("icefloe.api.values")
     feature_flags = on_demand("icefloe.repo.feature_flags")
     history = on_demand("icefloe.repo.history")
@@ -82,7 +84,7 @@ class RepositoryAsync:
                 driver_for(storage, config, blocking=False),
                 config,
                 Clock(),
-                spec_version=values.version_number(spec_version),
+                spec_version=named_numbers.version_number(spec_version),
                 check_clean_root=check_clean_root,
                 authorize=authorizations(authorize_virtual_chunk_access),
                 family=None if generation is None else generation.family(),
@@ -135,7 +137,7 @@ class RepositoryAsync:
                 driver_for(storage, config, blocking=False),
                 config,
                 Clock(),
-                spec_version=values.version_number(create_version),
+                spec_version=named_numbers.version_number(create_version),
                 check_clean_root=check_clean_root,
                 authorize=authorizations(authorize_virtual_chunk_access),
             ),
@@ -162,7 +164,7 @@ class RepositoryAsync:
         config = RepositoryConfig(storage=storage_settings)
         driver = driver_for(storage, config, blocking=False)
         version = await lifecycle.fetch_spec_version(driver)
-        return None if version is None else values.SpecVersion(version)
+        return None if version is None else named_numbers.SpecVersion(version)
 
     @staticmethod
     async def fetch_config_async(storage: Storage) -> RepositoryConfig | None:

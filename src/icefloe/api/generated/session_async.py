@@ -15,15 +15,15 @@ from icefloe.repo.workspace import Workspace
 
 if TYPE_CHECKING:
     from icefloe.api import chunk_map as chunk_maps
-    from icefloe.api import values
+    from icefloe.api import named_numbers
     from icefloe.api.chunk_map import ChunkMap
-    from icefloe.api.values import ChunkType
+    from icefloe.api.named_numbers import ChunkType
     from icefloe.changes.solvers import ConflictSolver
     from icefloe.repo import commit, move_chunks, rearrange, rebase
     from icefloe.store import session_queries
 else:
     chunk_maps = on_demand("icefloe.api.chunk_map")
-    values = on_demand("icefloe.api.values")
+    named_numbers = on_demand("icefloe.api.named_numbers")
     commit = on_demand("icefloe.repo.commit")
     move_chunks = on_demand("icefloe.repo.move_chunks")
     rearrange = on_demand("icefloe.repo.rearrange")
@@ -151,7 +151,7 @@ class SessionAsync:
 
         Where the bytes of a chunk are; uninitialized if it was never written.
         """
-        return values.ChunkType(
+        return named_numbers.ChunkType(
             await session_queries.chunk_kind(self._aio_workspace, array_path, chunk_coordinates)
         )
 

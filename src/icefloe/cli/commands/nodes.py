@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
+from icefloe.api.named_numbers import ChunkType
 from icefloe.api.session import Session
-from icefloe.api.values import ChunkType
 from icefloe.cli.common import Output, Target, output_option, repository_argument
 from icefloe.cli.hints import about_nodes
 from icefloe.format.snapshot.nodes import Node

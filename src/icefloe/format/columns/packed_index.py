@@ -8,7 +8,6 @@ as a whole need not exist.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -16,6 +15,7 @@ import numpy as np
 import zstandard
 
 from icefloe.format.columns.chunk_index import Index, sort_rows
+from icefloe.records import record
 
 _PIECE_ROWS = 1 << 17
 
@@ -27,7 +27,7 @@ class _Piece(NamedTuple):
     data: bytes
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, eq=False)
 class PackedIndex:
     """Distinct chunk indices in ascending order."""
 

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeAlias
 
 from icefloe.errors import FormatError
+from icefloe.records import record
 
 JsonValue: TypeAlias = (
     "bool | int | float | str | Sequence[JsonValue] | Mapping[str, JsonValue] | None"
@@ -96,7 +96,7 @@ _VECTOR_OF = {
 # --- writing ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class _Slot:
     """A value ready to be stored: inline, or as the address it was written at."""
 

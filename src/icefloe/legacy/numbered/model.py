@@ -7,10 +7,11 @@ columns (`refs.py`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple
 
 from icefloe.ids import NodeId
+from icefloe.records import record
 
 DataType = str | Mapping[str, int]
 """A name, or {"rawbits": number of bits}."""
@@ -30,7 +31,7 @@ class NamedConfiguration(NamedTuple):
     configuration: Mapping[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class ArrayMetadata:
     """The parts of an array's `zarr.json`."""
 
@@ -58,7 +59,7 @@ class OldManifestRef(NamedTuple):
     extents: tuple[tuple[int, int], ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class OldNode:
     """A group, or with `metadata` an array."""
 
@@ -85,7 +86,7 @@ class Ancestor(NamedTuple):
     message: str
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class OldSnapshot:
     """A snapshot file. Ids have 12 or 16 bytes, times are microseconds since the epoch."""
 

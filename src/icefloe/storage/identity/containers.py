@@ -6,10 +6,10 @@ Names are Icechunk's. Containers themselves are in `icefloe.config`, which holds
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.records import record
 from icefloe.storage.identity.credentials import (
     AnyAzureCredential,
     AnyGcsCredential,
@@ -29,33 +29,33 @@ class Credentials:
     HttpAccess: ClassVar[type[ContainerHttp]]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class ContainerS3(Credentials):
     """Sign in to S3."""
 
     credentials: AnyS3Credential
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class ContainerGcs(Credentials):
     """Sign in to Google."""
 
     credentials: AnyGcsCredential
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class ContainerAzure(Credentials):
     """Sign in to Azure."""
 
     credentials: AnyAzureCredential
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class ContainerLocalFileSystem(Credentials):
     """Permission to read local files."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class ContainerHttp(Credentials):
     """Permission to read from web servers."""
 

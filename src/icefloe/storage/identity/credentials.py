@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Generic, TypeVar
 
 from icefloe.display.shown import MASK, Picture, Shown
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.records import record
 
 Credential = TypeVar("Credential")
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Refreshable(Generic[Credential]):
     """A function that returns a credential whenever one is needed or about to expire.
 
@@ -49,7 +50,7 @@ def _check_expiry(expires_after: datetime | None) -> None:
 # --- S3 ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@record(frozen=True, repr=False)
 class S3StaticCredentials(Shown):
     """A key pair, with a session token if it is a temporary one.
 
@@ -92,24 +93,23 @@ class S3Credentials:
     Refreshable: ClassVar[type[S3Refreshable]]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class S3FromEnv(S3Credentials):
     """Whatever the environment offers: variables, the AWS profile, the role of the machine."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class S3Anonymous(S3Credentials):
     """Requests are not signed."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class S3Static(S3Credentials):
     """One key pair for good."""
 
     credentials: S3StaticCredentials
 
 
-@dataclass(frozen=True, slots=True)
 class S3Refreshable(Refreshable[S3StaticCredentials], S3Credentials):
     """Key pairs from a function."""
 
@@ -125,7 +125,7 @@ AnyS3Credential = S3FromEnv | S3Anonymous | S3Static | S3Refreshable
 # --- Google ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class GcsBearerCredential:
     """A bearer token and when it ends."""
 
@@ -147,28 +147,28 @@ class GcsStaticCredentials:
     BearerToken: ClassVar[type[GcsBearerToken]]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class GcsServiceAccount(GcsStaticCredentials):
     """The path of a service account file."""
 
     path: str
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class GcsServiceAccountKey(GcsStaticCredentials):
     """The text of a service account file."""
 
     key: str = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class GcsApplicationCredentials(GcsStaticCredentials):
     """The path of an application credentials file."""
 
     path: str
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class GcsBearerToken(GcsStaticCredentials):
     """A token that is never renewed."""
 
@@ -196,24 +196,23 @@ class GcsCredentials:
     Refreshable: ClassVar[type[GcsRefreshable]]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class GcsAnonymous(GcsCredentials):
     """Requests are not signed."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class GcsFromEnv(GcsCredentials):
     """Application default credentials."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class GcsStatic(GcsCredentials):
     """One credential for good."""
 
     credentials: AnyGcsStaticCredential
 
 
-@dataclass(frozen=True, slots=True)
 class GcsRefreshable(Refreshable[GcsBearerCredential], GcsCredentials):
     """Bearer tokens from a function."""
 
@@ -245,7 +244,7 @@ class AzureRefreshableCredential(AzureStaticCredentials):
     __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class AzureAccessKey(AzureRefreshableCredential):
     """The key of the storage account."""
 
@@ -256,7 +255,7 @@ class AzureAccessKey(AzureRefreshableCredential):
         _check_expiry(self.expires_after)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class AzureSasToken(AzureRefreshableCredential):
     """A shared access signature."""
 
@@ -267,7 +266,7 @@ class AzureSasToken(AzureRefreshableCredential):
         _check_expiry(self.expires_after)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class AzureBearerToken(AzureRefreshableCredential):
     """An access token of Entra ID."""
 
@@ -296,24 +295,23 @@ class AzureCredentials:
     Refreshable: ClassVar[type[AzureRefreshable]]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class AzureAnonymous(AzureCredentials):
     """Requests are not signed."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class AzureFromEnv(AzureCredentials):
     """Whatever the environment offers."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class AzureStatic(AzureCredentials):
     """One credential for good."""
 
     credentials: AnyAzureStaticCredential
 
 
-@dataclass(frozen=True, slots=True)
 class AzureRefreshable(Refreshable[AnyAzureStaticCredential], AzureCredentials):
     """Credentials from a function."""
 

@@ -11,8 +11,8 @@ from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 from zarr.errors import GroupNotFoundError
 
+from icefloe.api.named_numbers import ChunkType
 from icefloe.api.session import Session
-from icefloe.api.values import ChunkType
 from icefloe.errors import AlreadyExistsError, ErrorKind, InvalidInputError
 from icefloe.store.zarr_store import IcechunkStore
 from icefloe.virtual.formats.zarr_source import describe_v3, name_dimensions

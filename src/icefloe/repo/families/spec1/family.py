@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from icefloe.assets.assets import Assets, Caches
 from icefloe.changes.zarr_metadata import parse_zarr_json
@@ -17,21 +17,29 @@ from icefloe.errors import (
     SnapshotNotFoundError,
 )
 from icefloe.format import layout
-from icefloe.format.config.file import decode_config_yaml
 from icefloe.format.metadata.items import encode_metadata
 from icefloe.format.ref_files import encode_ref_file
 from icefloe.format.repo_info.snapshots import SnapshotInfo
 from icefloe.format.snapshot.file import Snapshot
 from icefloe.format.snapshot.nodes import ArrayData
 from icefloe.ids import FIRST_SNAPSHOT_ID, SnapshotId
+from icefloe.on_demand import on_demand
 from icefloe.repo.clock_checks import MOST_CLOCK_SKEW_US
-from icefloe.repo.families import creation
-from icefloe.repo.families.spec1 import config_yaml, refs
+from icefloe.repo.families.spec1 import refs
 from icefloe.repo.fence import collected_before
 from icefloe.repo.handle import Family, FoundRepository, LineCommit, NewCommit, RepoHandle, SeenTip
 from icefloe.repo.own_objects import require_own_objects
 from icefloe.repo.refs import MAIN
 from icefloe.storage.driver import Driver, Version, find_object
+
+if TYPE_CHECKING:
+    from icefloe.format.config import file as config_file
+    from icefloe.repo.families import creation
+    from icefloe.repo.families.spec1 import config_yaml
+else:
+    config_file = on_demand("icefloe.format.config.file")
+    creation = on_demand("icefloe.repo.families.creation")
+    config_yaml = on_demand("icefloe.repo.families.spec1.config_yaml")
 
 
 class _FoundBranch(FoundRepository):
@@ -47,7 +55,7 @@ class _FoundBranch(FoundRepository):
         if found is None:
             return None
         data, self._config_version = found
-        return decode_config_yaml(data)
+        return config_file.decode_config_yaml(data)
 
     def remember(self, handle: RepoHandle) -> None:
         handle.shared.config_version = self._config_version
