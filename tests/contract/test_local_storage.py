@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import tempfile
 import threading
@@ -16,7 +17,7 @@ import pytest
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError, UnknownOutcomeError
 from icefloe.storage.constructors.common import local_filesystem_storage
 from icefloe.storage.driver import ConditionFailed, Driver
-from icefloe.storage.drivers import directory
+from icefloe.storage.drivers import directory, unsynced
 from icefloe.storage.keys import microseconds
 from icefloe.storage.run import run_blocking
 
@@ -201,7 +202,7 @@ def test_storage_that_is_not_durable_never_waits_for_the_disk(
 def test_many_unsynced_files_are_synced_early(
     driver: Driver, fsynced: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(directory, "MAX_PENDING", 10)
+    monkeypatch.setattr(unsynced, "MAX_PENDING", 10)
     run_blocking(driver.put_many([(f"chunks/{number}", b"1") for number in range(25)]))
     early = {path for path in fsynced if "/chunks/" in path}
     assert len(early) == 20
@@ -276,6 +277,65 @@ def test_a_sync_waits_for_the_files_that_another_thread_is_syncing(
     first.join(10)
     second.join(10)
     assert sorted(done) == ["first", "second"]
+
+
+def test_a_copy_of_the_object_seen_last_is_a_second_name_of_its_file(
+    driver: Driver, root: Path, fsynced: list[str]
+) -> None:
+    version = run_blocking(driver.put_if("repo", b"old", previous=None))
+    run_blocking(driver.put_new([("overwritten/1", b"old")]))  # there was no such folder
+    run_blocking(driver.put_new([("overwritten/2", b"old"), ("chunks/A", b"new")]))
+    assert (root / "overwritten/2").samefile(root / "repo")
+    assert not (root / "chunks/A").samefile(root / "repo")
+    del fsynced[:]
+    run_blocking(driver.sync())
+    assert {f"{root}/overwritten/2", f"{root}/overwritten"} <= set(fsynced)
+    run_blocking(driver.put_if("repo", b"newer", previous=version))
+    assert [(root / "overwritten" / name).read_bytes() for name in "12"] == [b"old", b"old"]
+
+
+@pytest.mark.parametrize("how", ["replaced", "deleted", "a link", "no hard links"])
+def test_a_copy_of_an_object_that_has_changed_is_written(
+    how: str, driver: Driver, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_blocking(driver.put_if("repo", b"old", previous=None))
+    run_blocking(driver.put_new([("overwritten/1", b"1")]))
+    (root / "repo").unlink()
+    if how == "replaced":
+        (root / "repo").write_bytes(b"other")
+    elif how == "a link":
+        (root / "elsewhere").write_bytes(b"old")
+        (root / "repo").symlink_to(root / "elsewhere")
+    elif how == "no hard links":
+        (root / "repo").write_bytes(b"old")
+
+        def refuse(*_: object) -> None:
+            raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+        monkeypatch.setattr(os, "link", refuse)
+    run_blocking(driver.put_new([("overwritten/2", b"old")]))
+    copy = root / "overwritten/2"
+    assert copy.read_bytes() == b"old"
+    assert not copy.is_symlink()
+    assert copy.stat().st_nlink == 1
+    assert run_blocking(driver.get("overwritten/2")) == b"old"
+
+
+def test_files_that_wait_for_a_sync_use_few_descriptors(root: Path) -> None:
+    def num_open() -> int:
+        gc.collect()
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    before = num_open()
+    driver = local_filesystem_storage(root).driver(blocking=True)
+    run_blocking(driver.put_new([(f"chunks/{number}", b"1") for number in range(100)]))
+    assert num_open() <= before + 8
+    run_blocking(driver.delete_many(["chunks/0"]))
+    run_blocking(driver.sync())
+    assert num_open() == before
+    run_blocking(driver.put_new([("chunks/A", b"1")]))
+    del driver  # a session that was never committed
+    assert num_open() == before
 
 
 # --- locks -------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""One directory as all drivers of this process see it: unfinished files, locks, what to fsync.
+"""One directory as all drivers of this process see it: unfinished files and locks.
 
 Plain files and `fcntl`; nothing here knows about keys. Below the root there is
 
@@ -27,6 +27,7 @@ from zlib import crc32
 
 from icefloe.errors import ErrorKind, StorageError
 from icefloe.on_demand import on_demand
+from icefloe.storage.drivers.unsynced import Unsynced, fsync_path
 from icefloe.storage.keys import OWN_DIRECTORY
 from icefloe.storage.process_forks import Registry, repair_after_fork
 
@@ -39,9 +40,7 @@ NUM_LOCKS = 64
 LOCK_TIMEOUT_SECONDS = 120.0
 _TURN_SECONDS = 30.0
 SWEEP_AFTER_SECONDS = 24 * 3600
-MAX_PENDING = 4096  # files; more of them are synced early, so that memory stays bounded
 MAX_THREADS = 8
-_FEW_TO_SYNC = 8  # files; handing them to threads takes longer than syncing them
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
 
 Item = TypeVar("Item")
@@ -59,17 +58,15 @@ class Directory:
         self._is_swept = False
         self._elsewhere: set[str] = set()
         """Folders on another file system than the root, from which no file can be renamed."""
-        self._pending_files: dict[str, None] = {}
-        self._pending_directories: dict[str, None] = {}
-        self._not_durable: dict[str, str] = {}
+        self.unsynced = Unsynced()
         self._held_locks: set[int] = set()
         self.after_fork_in_child()
         repair_after_fork(self)
 
     def after_fork_in_child(self) -> None:
         self._mutex = threading.Lock()
-        self._sync_mutex = threading.Lock()
-        self._pools: dict[str, ThreadPoolExecutor] = {}
+        self.unsynced.after_fork_in_child()
+        self._pool: ThreadPoolExecutor | None = None
         # Names of unfinished files must differ from those of the parent.
         self._run = os.urandom(8).hex()
         # A lock is held until every copy of its descriptor is closed, ours included.
@@ -98,8 +95,11 @@ class Directory:
             temporary = self._write_aside(data, path, is_synced=is_synced)
             self._move(temporary, path, may_replace=may_replace)
 
-    def create(self, data: Any, path: str) -> bool:
-        """Write a new file in place. False if there is a file already, which is left as it is."""
+    def create(self, data: Any, path: str, *, is_durable: bool) -> bool:
+        """Write a new file in place, which the next `sync` makes durable if it has to be.
+
+        False if there is a file already, which is left as it is.
+        """
         try:
             try:
                 descriptor = os.open(path, _NEW_FILE, 0o666)
@@ -108,8 +108,27 @@ class Directory:
                 descriptor = os.open(path, _NEW_FILE, 0o666)
         except FileExistsError:
             return False
-        _fill(descriptor, data, path, is_synced=False)
+        _fill(descriptor, data, path)
+        if is_durable:
+            self.unsynced.add(path, descriptor)
+        else:
+            os.close(descriptor)
         return True
+
+    def link(self, data: bytes, source: str, path: str) -> bool:
+        """Give the file `source` a second name, if it is there and has these bytes.
+
+        Files that may be replaced are replaced as a whole, so this one never changes. False on file
+        systems without hard links.
+        """
+        try:
+            os.link(source, path)
+        except OSError:
+            return False
+        if _has_bytes(path, data):
+            return True
+        os.unlink(path)
+        return False
 
     def _write_aside(self, data: Any, path: str, *, is_synced: bool) -> str:
         """Write `data` to a new temporary file; returns its path."""
@@ -125,6 +144,7 @@ class Directory:
             self.make_directory(os.path.dirname(aside))
             descriptor = os.open(aside, _NEW_FILE, 0o666)
         _fill(descriptor, data, aside, is_synced=is_synced)
+        os.close(descriptor)
         return aside
 
     def make_directory(self, path: str) -> None:
@@ -136,8 +156,7 @@ class Directory:
         for created in reversed(missing):
             with contextlib.suppress(FileExistsError):
                 os.mkdir(created, 0o777)
-            with self._mutex:
-                self._pending_directories[os.path.dirname(created)] = None
+            self.unsynced.add_directory(os.path.dirname(created))
 
     def _move(self, temporary: str, path: str, *, may_replace: bool) -> None:
         move: Callable[[str, str], None] = os.rename if may_replace else _link
@@ -165,86 +184,22 @@ class Directory:
 
     # --- durability ---------------------------------------------------------------------------
 
-    def remember(self, path: str) -> None:
-        """Have the next `sync` make this file, and its name, survive a power failure."""
-        with self._mutex:
-            self._pending_files[path] = None
-            self._not_durable.pop(path, None)
-            is_many = len(self._pending_files) >= MAX_PENDING
-        if is_many:
-            self.sync()
-
-    def forget(self, paths: Iterable[str]) -> None:
-        """The files were deleted: only that has to be made durable."""
-        with self._mutex:
-            for path in paths:
-                if self._pending_files:
-                    self._pending_files.pop(path, None)
-                if self._not_durable:
-                    self._not_durable.pop(path, None)
-                self._pending_directories[path.rpartition("/")[0]] = None
-
-    def sync(self) -> None:
-        """fsync every remembered file, then the directories they are in.
-
-        A file whose fsync failed is reported by every sync from then on, until it is written
-        again: the kernel tells about lost pages only once, and a second fsync would succeed.
-        """
-        # A second sync waits for the first, which may be syncing files of the second.
-        with self._sync_mutex:
-            with self._mutex:
-                files, self._pending_files = self._pending_files, {}
-                directories, self._pending_directories = self._pending_directories, {}
-            directories.update(dict.fromkeys(os.path.dirname(path) for path in files))
-            for paths in (files, directories):
-                for path, error in zip(paths, self._fsync_each(paths), strict=True):
-                    if error is not None:
-                        self._not_durable[path] = str(error)
-        for path, reason in self._not_durable.items():
-            raise StorageError(
-                f"fsync of {path!r} failed ({reason}): what was written may be lost; check the "
-                "disk, then write again in a new process",
-                ErrorKind.IO,
-            )
-
-    def _fsync_each(self, paths: Iterable[str]) -> list[OSError | None]:
-        """fsync all; what went wrong with each, or None.
-
-        The disk starts on all of them before the first is waited for. A journal then has few of
-        them in one transaction. Many wait for the disk together, on threads.
-        """
-        listed = list(paths)
-        if len(listed) > _FEW_TO_SYNC:
-            return self.each(_fsync, listed, "fsync")
-        for path in listed:
-            _start_writing(path)
-        return list(map(_fsync, listed))
-
     def sync_name(self, path: str) -> None:
         """Make the name of one file durable, and every directory made for it."""
-        with self._mutex:
-            directories, self._pending_directories = self._pending_directories, {}
-        directories[os.path.dirname(path)] = None
-        for directory in directories:
-            error = _fsync(directory)
+        for directory in self.unsynced.take_directories() | {os.path.dirname(path): None}:
+            error = fsync_path(directory)
             if error is not None:
                 raise error
 
-    def each(
-        self, function: Callable[[Item], Result], items: Iterable[Item], task: str = "io"
-    ) -> list[Result]:
-        """`function` of every item, on a few threads when there are several.
-
-        Each `task` has threads of its own: a write may wait for a sync, and would wait for
-        ever if writes like it kept the sync from starting.
-        """
+    def each(self, function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+        """`function` of every item, on a few threads when there are several."""
         listed = list(items)
         if len(listed) < 3:
             return list(map(function, listed))
         with self._mutex:
-            pool = self._pools.get(task)
-            if pool is None:
-                pool = self._pools[task] = ThreadPoolExecutor(MAX_THREADS, f"icefloe-{task}")
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(MAX_THREADS, "icefloe-io")
+            pool = self._pool
         return list(pool.map(function, listed))
 
     # --- locks --------------------------------------------------------------------------------
@@ -302,8 +257,8 @@ class Directory:
             pause = min(pause * 1.5, 0.005)
 
 
-def _fill(descriptor: int, data: Any, path: str, *, is_synced: bool) -> None:
-    """Write a file that was just created, and close it. Nothing is left of one that fails."""
+def _fill(descriptor: int, data: Any, path: str, *, is_synced: bool = False) -> None:
+    """Write a file that was just created. Nothing is left of one that fails."""
     try:
         rest = memoryview(data).cast("B")
         while rest:
@@ -314,7 +269,19 @@ def _fill(descriptor: int, data: Any, path: str, *, is_synced: bool) -> None:
         os.close(descriptor)
         os.unlink(path)
         raise
-    os.close(descriptor)
+
+
+def _has_bytes(path: str, data: bytes) -> bool:
+    """Whether `path` is a file with these bytes, and not a link to one."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        # One byte more than expected shows that the file is longer.
+        return os.read(descriptor, len(data) + 1) == data
+    finally:
+        os.close(descriptor)
 
 
 def _link(temporary: str, path: str) -> None:
@@ -333,33 +300,6 @@ def _link(temporary: str, path: str) -> None:
         os.rename(temporary, path)
     else:
         os.unlink(temporary)
-
-
-def _start_writing(path: str) -> None:
-    """Let the system write a file to the disk now. The fsync that follows reports what fails."""
-    if hasattr(os, "posix_fadvise"):
-        with contextlib.suppress(OSError):
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            finally:
-                os.close(descriptor)
-
-
-def _fsync(path: str) -> OSError | None:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None  # deleted meanwhile: nothing left to be kept
-    except OSError as error:
-        return error
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        return error
-    finally:
-        os.close(descriptor)
-    return None
 
 
 _directories: Registry[str, Directory] = Registry()

@@ -4,7 +4,7 @@ What is guaranteed, on file systems whose `flock`, `rename` and `fsync` keep the
 
 - No reader ever sees part of a file: files are written aside and renamed into place. Chunks and
   metadata files with new random names are written in place: nothing refers to them before the
-  commit.
+  commit. The copy of a `repo` object that is about to be replaced is a hard link to its file.
 - Of several conditional writers of one key exactly one succeeds. They exclude each other by a
   lock that the kernel releases when its holder dies, however it dies.
 - Once `put_if` has returned, its file survives a power failure; so does everything that was put
@@ -22,9 +22,9 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -245,22 +245,35 @@ class LocalDriver:
     def _write(self, key: str, data: Any, *, is_new: bool = False) -> None:
         path = self._path(key)
         STORAGE.debug("write %s in %s", key, self._root)
-        with self._named_write(key):
-            # A file that is there already may be read, so it is replaced as a whole.
-            if not (is_new and self._directory.create(data, path)):
-                self._directory.place(data, path, is_synced=False, may_replace=True)
-            if self._is_durable:
-                self._directory.remember(path)
-
-    @contextmanager
-    def _named_write(self, key: str) -> Iterator[None]:
         try:
-            yield
+            if is_new and self._copy(data, path):
+                return
+            if is_new and self._directory.create(data, path, is_durable=self._is_durable):
+                return
+            # A file that is there already may be read, so it is replaced as a whole.
+            self._directory.place(data, path, is_synced=False, may_replace=True)
+            if self._is_durable:
+                self._directory.unsynced.add(path)
         except OSError as error:
-            raise StorageError(
-                f"cannot write object {key!r} in {self._root}: {error.strerror or error}",
-                ErrorKind.IO,
-            ) from error
+            raise self._writing_failed(key, error) from error
+
+    def _copy(self, data: Any, path: str) -> bool:
+        """Give the object that was seen last a second name, if it still has these bytes.
+
+        Commits keep a copy of the `repo` object that they replace.
+        """
+        last = self._last_seen
+        if not last.key or not isinstance(data, bytes) or data != last.data:
+            return False
+        is_there = self._directory.link(data, self._path(last.key), path)
+        if is_there and self._is_durable:
+            self._directory.unsynced.add(path)
+        return is_there
+
+    def _writing_failed(self, key: str, error: OSError) -> StorageError:
+        return StorageError(
+            f"cannot write object {key!r} in {self._root}: {error.strerror or error}", ErrorKind.IO
+        )
 
     async def put_many(
         self,
@@ -293,22 +306,27 @@ class LocalDriver:
     ) -> Version:
         path = self._path(key)
         STORAGE.debug("write %s in %s if unchanged", key, self._root)
-        with self._named_write(key), self._directory.locked(key):
-            if self._current_version(key) != previous:
-                self._last_seen = NOTHING_SEEN  # whoever tries again reads
-                raise ConditionFailed(key)
-            may_replace = previous is not None
-            try:
-                self._directory.place(
-                    data, path, is_synced=self._is_durable, may_replace=may_replace
-                )
-            except FileExistsError:  # by a writer that does not take our lock
-                raise ConditionFailed(key) from None
-            if self._is_durable:
-                self._sync_name(key, path)
+        try:
+            with self._directory.locked(key):
+                self._replace(key, path, data, previous)
+        except OSError as error:
+            raise self._writing_failed(key, error) from error
         version = version_of(data)
         self._last_seen = LastSeen(key, data, version, None)
         return version
+
+    def _replace(self, key: str, path: str, data: bytes, previous: Version | None) -> None:
+        """Write a file if it still has the version `previous`; the caller holds the lock."""
+        if self._current_version(key) != previous:
+            self._last_seen = NOTHING_SEEN  # whoever tries again reads
+            raise ConditionFailed(key)
+        may_replace = previous is not None
+        try:
+            self._directory.place(data, path, is_synced=self._is_durable, may_replace=may_replace)
+        except FileExistsError:  # by a writer that does not take our lock
+            raise ConditionFailed(key) from None
+        if self._is_durable:
+            self._sync_name(key, path)
 
     def _sync_name(self, key: str, path: str) -> None:
         try:
@@ -367,11 +385,11 @@ class LocalDriver:
                     ) from error
                 gone.append(path)
         finally:
-            self._directory.forget(gone)
+            self._directory.unsynced.forget(gone)
 
     async def sync(self) -> None:
         if self._is_durable:
-            self._directory.sync()
+            self._directory.unsynced.sync()
 
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
