@@ -16,9 +16,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from icefloe.errors import ErrorKind, FormatError, InvalidInputError
+from icefloe.format.columns.blob_column import BlobColumn
+from icefloe.format.metadata import flexbuffers
 from icefloe.format.metadata.flexbuffers import MAX_DEPTH
 from icefloe.format.metadata.values import (
     decode_flexbuffer,
+    decode_flexbuffers,
     decode_msgpack,
     encode_flexbuffer,
     encode_msgpack,
@@ -511,3 +514,56 @@ def test_random_bytes_are_a_format_error_or_a_value(
 def test_short_values_read_as_they_do_inside_a_list(value: int | str) -> None:
     assert decode_flexbuffer(encode_flexbuffer(value)) == value
     assert decode_flexbuffer(encode_flexbuffer([value, None])) == [value, None]
+
+
+# --- many at once ----------------------------------------------------------------------------
+
+
+def decoded(buffers: list[bytes]) -> list[Any]:
+    return decode_flexbuffers(BlobColumn.from_values(buffers))
+
+
+@given(st.lists(VALUES | LISTS_OF_ONE_KIND, max_size=6), st.randoms(use_true_random=False))
+def test_a_column_of_values_reads_as_they_do_one_by_one(values: list[Any], chance: Any) -> None:
+    buffers = [encode_flexbuffer(value) for value in values] * 9
+    chance.shuffle(buffers)
+    assert same(decoded(buffers), [decode_flexbuffer(data) for data in buffers])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        lambda number: {"run": 200 + number, "who": f"user {number % 7}", "where": None},
+        lambda number: {"é": [number / 7, -number], "b": {"n": [number % 2 == 0, "ü" * 2]}},
+        lambda number: [number / 7, float("inf"), "größer"[number % 3 :]],
+        lambda number: [[], {}, [number, number + 1, number + 2], [0.1 * number] * 5],
+        lambda number: f"{'text' * 80} {number:03}",
+        lambda number: 2**64 - 1 - number,
+    ],
+)
+def test_values_of_the_same_shape_read_as_they_do_one_by_one(value: Callable[[int], Any]) -> None:
+    buffers = [flexbuffers.encode(value(number)) for number in range(200)]
+    assert same(decoded(buffers), [decode_flexbuffer(data) for data in buffers])
+
+
+@pytest.mark.parametrize("sample", range(len(SAMPLES)))
+def test_damaged_values_among_others_read_as_they_do_one_by_one(sample: int) -> None:
+    """One that has the length of the others may have another shape."""
+    whole = encode_flexbuffer(SAMPLES[sample])
+    readable = [whole] * 10
+    for damaged in mutations(whole, seed=sample, count=500):
+        try:
+            decode_flexbuffer(damaged)
+        except FormatError:
+            with pytest.raises(FormatError):
+                decoded([*[whole] * 10, damaged])
+        else:
+            readable.append(damaged)
+    assert len(readable) > 20
+    assert same(decoded(readable), [decode_flexbuffer(data) for data in readable])
+
+
+def test_values_of_a_column_share_nothing_that_can_be_changed() -> None:
+    one, other, *_ = decoded([encode_flexbuffer({"a": [{"b": []}]})] * 20)
+    one["a"][0]["b"].append(1)
+    assert other == {"a": [{"b": []}]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
@@ -50,13 +50,18 @@ def to_microseconds(instant: datetime) -> int:
     return (instant.astimezone(UTC) - _EPOCH) // timedelta(microseconds=1)
 
 
+@cache
+def _field_names(cls: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(cls))
+
+
 class Value(Shown):
     """A value with fields, shown one per line."""
 
     __slots__ = ()
 
     def _picture_(self) -> Picture:
-        names = [field.name for field in fields(cast(Any, self))]
+        names = _field_names(cast(Any, type(self)))
         return Picture(self._title_(), [(name, _shown(getattr(self, name))) for name in names])
 
 
@@ -66,7 +71,7 @@ class PagedValue(Value):
     __slots__ = ()
 
     def _values_(self) -> tuple[Any, ...]:
-        return tuple(getattr(self, field.name) for field in fields(cast(Any, self)))
+        return tuple(getattr(self, name) for name in _field_names(cast(Any, type(self))))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PagedValue) or type(self).__name__ != type(other).__name__:
@@ -106,9 +111,11 @@ def _at_row(name: str) -> Callable[[Any], Any]:
 
 
 def _shown(value: object) -> Any:
+    if isinstance(value, str):
+        return value
     if isinstance(value, RepoAvailability):
         return value.name.title().replace("_", "")
-    return value if isinstance(value, str) else as_field(value)
+    return as_field(value)
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+import json.encoder
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from enum import Enum
 from html import escape
@@ -12,6 +12,13 @@ from typing import Any
 from icefloe.display.shown import Picture, Shown, package_name, qualified
 
 _INDENT = "    "
+_quoted: Callable[[str], str] = json.encoder.encode_basestring
+"""What `json.dumps` makes of a text, without an encoder for each."""
+_PLAIN: dict[type, Callable[[Any], str]] = {
+    **dict.fromkeys((int, float, bool, type(None)), repr),
+    str: _quoted,
+}
+"""How values of exactly these classes are written."""
 
 
 def as_field(value: object) -> str | Picture | dict[str, Picture]:
@@ -23,25 +30,33 @@ def as_field(value: object) -> str | Picture | dict[str, Picture]:
         return value.isoformat()
     if isinstance(value, Enum):
         return value.name
-    if isinstance(value, Mapping) and value and all(isinstance(v, Shown) for v in value.values()):
+    if (
+        isinstance(value, dict | Mapping)
+        and value
+        and all(isinstance(each, Shown) for each in value.values())
+    ):
         return {str(key): each._picture_() for key, each in value.items()}
     return json.dumps(value) if isinstance(value, str) else as_value(value)
 
 
 def as_value(value: object) -> str:
     """A value as code, on one line if it can be."""
+    as_plain = _PLAIN.get(type(value))
+    if as_plain is not None:
+        return as_plain(value)
     if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
+        return _quoted(value)
     if isinstance(value, Enum):
         module = getattr(type(value), "shown_in", "config")
         return f"{qualified(type(value).__qualname__, module)}.{value.name}"
-    if isinstance(value, Mapping):
+    if isinstance(value, dict | Mapping):  # the first is found sooner
         entries = [f"{as_value(key)}: {as_value(each)}" for key, each in value.items()]
-        if not any("\n" in entry for entry in entries):
-            return "{" + ", ".join(entries) + "}"
+        line = ", ".join(entries)
+        if "\n" not in line:
+            return f"{{{line}}}"
         return "{\n" + "".join(f"{_indented(entry)},\n" for entry in entries) + "}"
     if isinstance(value, list | tuple):
-        return f"[{', '.join(_item(each) for each in value)}]"
+        return f"[{', '.join(map(_item, value))}]"
     return repr(value)
 
 

@@ -67,7 +67,7 @@ class Picture(NamedTuple):
 
 def as_text(picture: Picture) -> str:
     """One line a field; what is nested is indented."""
-    return "".join(f"{line}\n" for line in _lines(picture))
+    return "\n".join([*_lines(picture), ""])
 
 
 def _lines(picture: Picture) -> list[str]:

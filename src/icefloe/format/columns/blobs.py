@@ -42,11 +42,12 @@ def scatter(target: Bytes, to: Ints, source: Bytes, start: Ints, length: Ints) -
     if (length == first).all():
         _copy_rows(target, to, source, start, first)
         return
-    for rows in _rows_by_length(length):
+    for rows in rows_by_length(length):
         _copy_rows(target, to[rows], source, start[rows], int(length[rows[0]]))
 
 
-def _rows_by_length(length: Ints) -> list[Ints]:
+def rows_by_length(length: Ints) -> list[Ints]:
+    """The rows of each length; there has to be a row."""
     sample = np.unique(length[:: max(1, len(length) // 256)])
     if len(sample) <= _FEW_LENGTHS and int(length.max()) < 1 << 16:
         sizes = np.flatnonzero(np.bincount(length))

@@ -15,7 +15,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from icefloe.errors import FormatError
 from icefloe.records import record
@@ -260,45 +260,50 @@ def decode(data: bytes) -> JsonValue:
             text = data[1:-4]
             if text.isascii():
                 return text.decode()
-    return _Reader(data).root()
+    value: JsonValue = Reader(data).root()
+    return value
 
 
-class _Reader:
+class Reader:
+    """Follows one buffer. Methods that make values have other forms in `flexbuffer_columns`."""
+
     def __init__(self, data: bytes) -> None:
         self._data = data
         # Slots and text of an honest buffer do not overlap, so it cannot hold more of them than
         # it has bytes. Slots that point at each other could, without end.
         self._budget = len(data)
-        self._texts: dict[int, str] = {}
+        self._texts: dict[int, Any] = {}
+        self._keys: dict[int, str] = {}
 
-    def root(self) -> JsonValue:
+    def root(self) -> Any:
+        """The value that everything else is part of."""
         size = len(self._data)
         if size < 3:
             raise FormatError(f"FlexBuffer: found {size} bytes, the smallest has 3")
-        type_byte, width = self._data[-2:]
+        type_byte, width = self._byte(size - 2), self._byte(size - 1)
         if width not in _UNSIGNED or width > size - 2:
             raise FormatError(
                 f"FlexBuffer of {size} bytes: root width {width}, expected 1, 2, 4 or 8 within it"
             )
         return self._value(size - 2 - width, width, type_byte, 0)
 
-    def _value(self, position: int, slot_width: int, type_byte: int, depth: int) -> JsonValue:
+    def _value(self, position: int, slot_width: int, type_byte: int, depth: int) -> Any:
         """Read the slot at `position`, which lies inside the buffer."""
         self._spend(1, position)
         kind, width = type_byte >> 2, 1 << (type_byte & 3)
         if kind == Type.NULL:
-            return None
+            return self._same(None)
         if kind in (Type.INT, Type.UINT, Type.FLOAT, Type.BOOL):
-            return self._numbers(Type(kind), position, slot_width, 1)[0]
+            return self._number(Type(kind), position, slot_width)
         address = position - self._unsigned(position, slot_width)
         if address < 0:
             raise FormatError(f"FlexBuffer: slot at {position} points before the start")
         if kind == Type.KEY:
-            return self._key(address)
+            return self._same(self._key(address))
         if kind == Type.STRING:
             return self._string(address, width)
         if Type.INDIRECT_INT <= kind <= Type.INDIRECT_FLOAT:
-            return self._numbers(Type(kind - 5), address, width, 1)[0]
+            return self._number(Type(kind - 5), address, width)
         if depth >= MAX_DEPTH:
             raise FormatError(f"FlexBuffer: more than {MAX_DEPTH} levels at {address}")
         if kind == Type.MAP:
@@ -307,7 +312,7 @@ class _Reader:
             return self._vector(address, width, depth + 1)
         return self._typed_vector(kind, address, width)
 
-    def _map(self, address: int, width: int, depth: int) -> dict[str, JsonValue]:
+    def _map(self, address: int, width: int, depth: int) -> Any:
         length = self._length(address, width, bytes_per_item=width + 1)
         keys = address - 3 * width - self._unsigned(address - 3 * width, width)
         keys_width = self._unsigned(address - 2 * width, width)
@@ -315,23 +320,22 @@ class _Reader:
             raise FormatError(f"FlexBuffer: map at {address} has keys of width {keys_width}")
         if self._length(keys, keys_width, bytes_per_item=keys_width) != length:
             raise FormatError(f"FlexBuffer: map at {address} has another number of keys")
-        found = {}
-        for index in range(length):
-            slot = keys + index * keys_width
-            key = self._key(slot - self._unsigned(slot, keys_width))
-            type_byte = self._data[address + length * width + index]
-            found[key] = self._value(address + index * width, width, type_byte, depth)
-        return found
+        slots = range(keys, keys + length * keys_width, keys_width)
+        names = [self._key(slot - self._unsigned(slot, keys_width)) for slot in slots]
+        return self._dict(names, self._items(address, width, length, depth))
 
-    def _vector(self, address: int, width: int, depth: int) -> list[JsonValue]:
+    def _vector(self, address: int, width: int, depth: int) -> Any:
         length = self._length(address, width, bytes_per_item=width + 1)
+        return self._list(self._items(address, width, length, depth))
+
+    def _items(self, address: int, width: int, length: int, depth: int) -> list[Any]:
         types = address + length * width
         return [
-            self._value(address + index * width, width, self._data[types + index], depth)
+            self._value(address + index * width, width, self._byte(types + index), depth)
             for index in range(length)
         ]
 
-    def _typed_vector(self, kind: int, address: int, width: int) -> list[JsonValue]:
+    def _typed_vector(self, kind: int, address: int, width: int) -> Any:
         if Type.VECTOR_INT2 <= kind <= Type.VECTOR_FLOAT4:
             size, offset = divmod(kind - Type.VECTOR_INT2, 3)
             return self._numbers(Type(Type.INT + offset), address, width, size + 2)
@@ -346,13 +350,22 @@ class _Reader:
         if element is not Type.KEY:
             return self._numbers(element, address, width, length)
         slots = range(address, address + length * width, width)
-        return [self._key(slot - self._unsigned(slot, width)) for slot in slots]
+        keys = [self._key(slot - self._unsigned(slot, width)) for slot in slots]
+        return self._list([self._same(key) for key in keys])
 
-    def _numbers(self, kind: Type, address: int, width: int, count: int) -> list[JsonValue]:
+    def _letter(self, kind: Type, address: int, width: int, count: int) -> str:
+        """What `struct` calls numbers that lie inside the buffer."""
         letter = _LETTERS[kind].get(width)
         if letter is None:
             raise FormatError(f"FlexBuffer: {kind.name} of width {width} at {address}")
         self._require(address, count * width)
+        return letter
+
+    def _number(self, kind: Type, address: int, width: int) -> Any:
+        return self._numbers(kind, address, width, 1)[0]
+
+    def _numbers(self, kind: Type, address: int, width: int, count: int) -> list[Any]:
+        letter = self._letter(kind, address, width, count)
         numbers = struct.unpack_from(f"<{count}{letter}", self._data, address)
         if kind is Type.BOOL:
             return [number != 0 for number in numbers]
@@ -366,28 +379,39 @@ class _Reader:
         self._require(address, length * bytes_per_item)
         return length
 
-    def _string(self, address: int, width: int) -> str:
+    def _same(self, value: str | None) -> Any:
+        """A value that does not depend on numbers and texts."""
+        return value
+
+    def _dict(self, keys: list[str], values: list[Any]) -> Any:
+        return dict(zip(keys, values, strict=True))
+
+    def _list(self, values: list[Any]) -> Any:
+        return values
+
+    def _string(self, address: int, width: int) -> Any:
         if address not in self._texts:
             size = self._length(address, width, bytes_per_item=1)
             self._texts[address] = self._text(address, address + size)
         return self._texts[address]
 
     def _key(self, address: int) -> str:
-        # Keys end with a zero byte and strings start with a length, but one address is never both.
-        if address not in self._texts:
+        if address not in self._keys:
             self._require(address, 1)
             end = self._data.find(b"\0", address)
             if end < 0:
                 raise FormatError(f"FlexBuffer: key at {address} has no end")
-            self._texts[address] = self._text(address, end)
-        return self._texts[address]
+            self._spend(end - address, address)
+            self._keys[address] = text_at(address, self._data[address:end])
+        return self._keys[address]
 
-    def _text(self, start: int, end: int) -> str:
+    def _text(self, start: int, end: int) -> Any:
         self._spend(end - start, start)
-        try:
-            return self._data[start:end].decode()
-        except UnicodeDecodeError as error:
-            raise FormatError(f"FlexBuffer: text at {start} is not UTF-8: {error}") from None
+        return text_at(start, self._data[start:end])
+
+    def _byte(self, position: int) -> int:
+        """A type or a width inside the buffer."""
+        return self._data[position]
 
     def _unsigned(self, position: int, width: int) -> int:
         self._require(position, width)
@@ -406,3 +430,11 @@ class _Reader:
                 f"FlexBuffer of {len(self._data)} bytes holds more values than bytes "
                 f"(reading at {position}): its parts overlap"
             )
+
+
+def text_at(position: int, data: bytes) -> str:
+    """The text that bytes at a position are."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise FormatError(f"FlexBuffer: text at {position} is not UTF-8: {error}") from None

@@ -18,8 +18,10 @@ from icefloe.on_demand import on_demand
 if TYPE_CHECKING:
     import msgpack
 
-    from icefloe.format.metadata import flexbuffers
+    from icefloe.format.columns.blob_column import BlobColumn
+    from icefloe.format.metadata import flexbuffer_columns, flexbuffers
 else:
+    flexbuffer_columns = on_demand("icefloe.format.metadata.flexbuffer_columns")
     flexbuffers = on_demand("icefloe.format.metadata.flexbuffers")
     msgpack = on_demand("msgpack")
 
@@ -77,6 +79,15 @@ def decode_flexbuffer(data: bytes) -> Any:
         FormatError: the bytes are not a FlexBuffer, or hold something JSON cannot.
     """
     return flexbuffers.decode(data)
+
+
+def decode_flexbuffers(data: BlobColumn) -> list[Any]:
+    """The values in a column of FlexBuffers.
+
+    Raises:
+        FormatError: as for one of them.
+    """
+    return flexbuffer_columns.decode_many(data)
 
 
 def _json_value(value: Any, path: str, depth: int) -> Any:

@@ -23,7 +23,7 @@ from icefloe.format.flatbuffer.read import Rows
 from icefloe.format.flatbuffer.schema import METADATA_ITEM, SNAPSHOT_INFO
 from icefloe.format.flatbuffer.segments import contiguous
 from icefloe.format.metadata.items import encode_metadata, write_item_vector, write_items
-from icefloe.format.metadata.values import decode_flexbuffer
+from icefloe.format.metadata.values import decode_flexbuffer, decode_flexbuffers
 from icefloe.ids import SnapshotId
 from icefloe.on_demand import on_demand
 from icefloe.records import filled, record
@@ -164,30 +164,20 @@ class SnapshotTable(Mapping[SnapshotId, SnapshotInfo]):
 
     def metadata(self, rows: Any) -> list[dict[str, Any]]:
         """The metadata of some rows, decoded."""
-        counts = self.num_metadata[rows]
-        found: list[dict[str, Any]] = [{} for _ in rows]
-        if not counts.any():
-            return found
         items = _rows_of(self.num_metadata, rows)
+        if not len(items):
+            return [{} for _ in rows]
         names, raw = self.metadata_name.take(items).to_list(), self.metadata_value.take(items)
-        values: list[Any] = []
-        known: dict[bytes, Any] = {}  # the same authors and programs come again and again
         try:
-            for data in raw.to_list():
-                value = (
-                    known[data]
-                    if data in known
-                    else known.setdefault(data, decode_flexbuffer(data))
-                )
-                values.append(value if isinstance(value, str) else _own(value))
-        except FormatError as error:
-            at = len(values)
-            row = int(np.repeat(rows, counts)[at])
-            raise self._unreadable(row, names[at], error) from None
-        pairs = zip(names, values, strict=True)
-        for at in np.flatnonzero(counts).tolist():
-            found[at] = dict(islice(pairs, int(counts[at])))
-        return found
+            pairs = zip(names, decode_flexbuffers(raw), strict=True)
+        except FormatError:
+            for row in rows:
+                self._metadata_of(row)  # says which it is
+            raise
+        counts = self.num_metadata[rows].tolist()
+        if min(counts) == max(counts):
+            return list(map(dict, zip(*[pairs] * counts[0], strict=True)))
+        return [dict(islice(pairs, count)) for count in counts]
 
     def _metadata_of(self, row: int) -> dict[str, Any]:
         """The metadata of one row, decoded."""
@@ -357,13 +347,6 @@ class SnapshotTable(Mapping[SnapshotId, SnapshotInfo]):
     def equals(self, other: SnapshotTable) -> bool:
         """Same snapshots."""
         return dict(self) == dict(other)
-
-
-def _own(value: Any) -> Any:
-    """A value that is read from JSON, in lists and dicts of its own."""
-    if isinstance(value, dict):
-        return {name: _own(item) for name, item in value.items()}
-    return [_own(item) for item in value] if isinstance(value, list) else value
 
 
 def decode_snapshot_table(rows: Rows) -> SnapshotTable:
