@@ -449,12 +449,13 @@ _SUBMODULES = {*(module.partition(".")[0] for module in _NAMES_OF), "credentials
 
 def __getattr__(name: str) -> Any:
     """Import what a name stands for; from then on it is an ordinary attribute."""
-    if name in _HOME:
-        value = getattr(import_module(f"icefloe.{_HOME[name]}"), name)
-    elif name in _SUBMODULES:
-        value = import_module(f"icefloe.{name}")
-    else:
+    if name not in _HOME and name not in _SUBMODULES:
         raise AttributeError(f"module 'icefloe' has no attribute {name!r}")
+    from icefloe.on_demand import import_quickly  # noqa: PLC0415 - `import icefloe` has only names
+
+    value = import_quickly(f"icefloe.{_HOME.get(name, name)}")
+    if name in _HOME:
+        value = getattr(value, name)
     globals()[name] = value
     return value
 

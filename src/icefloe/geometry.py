@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 
 from icefloe.errors import InvalidInputError
+from icefloe.records import record
 
 CHUNK_BYTES = 8 << 20
 """The size of chunks that nobody chose."""
@@ -20,7 +20,7 @@ Slices = tuple[slice, ...]
 """A box of cells: one slice per axis, with a start and a stop."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Region:
     """A box of an array, or of the arrays of a group that have the same axes."""
 

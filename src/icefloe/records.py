@@ -3,7 +3,7 @@
 `dataclasses.dataclass` writes source code for a class and compiles it, which takes about half a
 millisecond. A program that reads one chunk needs dozens of classes, and would wait longer for them
 than for its data. The methods here exist once and look at the fields. An object takes a few
-microseconds to make, so a class of which many objects are made gets a compiled constructor then.
+microseconds to make, so a class of which many objects are made gets compiled methods then.
 
 Type checkers see the original, and `fields`, `replace` and `asdict` work. Annotations have to be
 text (`from __future__ import annotations`). A subclass of a record adds no fields.
@@ -20,7 +20,7 @@ __all__ = ["changed", "filled", "record"]
 
 Made = TypeVar("Made")
 _MANY = 100
-"""After so many objects of a class its constructor is compiled."""
+"""After so many objects of a class its methods are compiled."""
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as record
@@ -69,6 +69,10 @@ def _fields(cls: Any) -> tuple[dataclasses.Field[Any], ...]:
             field: Any = default if is_field else dataclasses.field(default=default)
             field.name, field.type = name, annotation
             field.kw_only = is_named_only or field.kw_only is True
+            if is_field and field.default is MISSING:
+                delattr(cls, name)
+            elif is_field:
+                setattr(cls, name, field.default)
             fields.append(field)
     return tuple(fields)
 
@@ -105,7 +109,7 @@ def _init(self: Any, *values: Any, **named: Any) -> None:
     plan: _Plan = self.__record_plan__
     plan.made += 1
     if plan.made == _MANY:
-        plan.cls.__init__ = _twin(plan.cls, init=True, frozen=plan.is_frozen).__init__
+        _compile(plan.cls, is_frozen=plan.is_frozen)
     given = dict(zip(plan.ordered, values))  # noqa: B905 - `strict=False` takes a while longer
     if named:
         given |= named
@@ -125,6 +129,14 @@ def _init(self: Any, *values: Any, **named: Any) -> None:
             setattr(self, name, value)
     if plan.has_more:
         self.__post_init__()
+
+
+def _compile(cls: Any, *, is_frozen: bool) -> None:
+    """Give a class the methods of the original in place of those here."""
+    twin = _twin(cls, init=True, eq=True, frozen=is_frozen)
+    for name, method in {"__init__": _init, "__eq__": _eq, "__hash__": _hash}.items():
+        if vars(cls).get(name) is method:
+            setattr(cls, name, getattr(twin, name))
 
 
 def _explain(self: Any, values: Any, named: Any) -> None:
@@ -158,16 +170,17 @@ def _refuse(self: Any, name: str, *_value: object) -> None:
     raise dataclasses.FrozenInstanceError(f"cannot change {name!r} of a {type(self).__name__}")
 
 
-def _twin(cls: Any, *, init: bool, frozen: bool) -> Any:
+def _twin(cls: Any, **options: bool) -> Any:
     """The same class, made with the original.
 
     Two threads may do so at once; they find the same, because nothing is changed on the way.
     """
     names = [*cls.__annotations__, "__post_init__"]
     body = {name: vars(cls)[name] for name in names if name in vars(cls)}
+    body |= {field.name: field for field in cls.__record_fields__}
     body |= {"__annotations__": cls.__annotations__, "__module__": cls.__module__}
     twin: Any = type(cls.__name__, (), {"__doc__": cls.__doc__, **body})
-    return dataclasses.dataclass(init=init, repr=False, eq=False, frozen=frozen)(twin)
+    return dataclasses.dataclass(repr=False, **options)(twin)
 
 
 class _DataclassFields:

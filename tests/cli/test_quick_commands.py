@@ -100,7 +100,7 @@ def check_cpu(name: str, branched: Path) -> None:
     pytest.fail(f"{name} takes {command:.2f} s, import zarr {zarr:.2f} s")
 
 
-@pytest.mark.parametrize("name", ["stats", "sql"])
+@pytest.mark.parametrize("name", ["stats", "sql", "ingest", "import"])
 def test_a_command_takes_little_more_than_importing_zarr(branched: Path, name: str) -> None:
     check_cpu(name, branched)
 

@@ -128,6 +128,7 @@ class Counted:
     second: list[int] = field(default_factory=list, compare=False)
     third: str = "x"
     last: int = field(default=1, kw_only=True)
+    _cache: int | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "third", self.third.upper())
@@ -139,8 +140,12 @@ def test_a_record_of_which_many_are_made_stays_the_same() -> None:
     for number in range(_MANY):
         made: Any = Counted(number, third="d")
         assert (made.first, made.second, made.third, made.last) == (number, [], "D", 1)
+        assert made._cache is None
     assert Counted.__init__ is not before
-    assert Counted(1, [2], "c", last=4) == first
+    assert not hasattr(Counted, "second")
+    assert Counted(1, [2], "c", last=4) == first == Counted(1, [3], "c", last=4)
+    assert Counted(1, [2], "c", last=5) != first
+    assert hash(Counted(1, [2], "c", last=4)) == hash(first) == hash((1, "C", 4))
     assert Counted(1).second is not Counted(1).second
     with pytest.raises(TypeError, match=r"^Counted.__init__\(\) missing 1 required"):
         Counted()  # type: ignore[call-arg]

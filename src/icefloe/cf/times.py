@@ -13,7 +13,6 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -21,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.on_demand import on_demand
+from icefloe.records import record
 
 pd = on_demand("pandas")
 
@@ -43,9 +43,9 @@ _CFTIME_UNITS = {
     **dict.fromkeys(("hour", "hours", "hr", "hrs", "h"), _HOUR),
     **dict.fromkeys(("day", "days", "d"), _DAY),
 }
-_SINCE = re.compile(r"\s*(?P<unit>\S+)\s+since\s+(?P<date>.*?)\s*\Z")
+_SINCE = r"\s*(?P<unit>\S+)\s+since\s+(?P<date>.*?)\s*\Z"
 _CLOCK = r"(?P<hour>\d{1,2}):(?P<minute>\d{1,2})(?::(?P<second>\d{1,2}(?:\.\d*)?))?"
-_PANDAS_DATE = re.compile(
+_PANDAS_DATE = (
     r"(?:(?P<year>\d{4})(?P<mark>[-/])(?P<month>\d{1,2})(?P=mark)(?P<day>\d{1,2})"
     r"|(?P<whole>\d{8})"
     r"|(?P<only_year>\d{4})(?:-(?P<only_month>\d{2}))?(?=\Z)"
@@ -53,7 +53,7 @@ _PANDAS_DATE = re.compile(
     rf"(?:(?:[T\s]|,\s?)\s*(?:{_CLOCK}|(?P<only_hour>\d{{2}})))?"
     r"\s*(?P<zone>Z|UTC|GMT|[+-]\d{4}|[+-]\d{1,2}(?::\d{2}){0,2})?\Z"
 )
-_CFTIME_DATE = re.compile(
+_CFTIME_DATE = (
     r"(?P<year>[+-]?\d+)-(?P<month>\d{1,2})-(?P<day>\d{1,2})"
     r"(?:.(?P<hour>\d{1,2}):(?P<minute>\d{1,2})(?::(?P<second>\d{1,2}(?:\.\d+)?))?)?"
     r"(?:.?(?P<zone>Z|[+-]\d{2}(?::?\d{2})?))?"
@@ -77,7 +77,7 @@ _PANDAS_YEARS = range(1678, 2262)
 _GREGORIAN_START = (1582, 10, 15)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class TimeUnits:
     """What one is, when zero was, and which days there are. Equal ones need no conversion."""
 
@@ -126,7 +126,7 @@ def parse_time_units(units: Any, calendar: Any = None) -> TimeUnits | None:
     TimeUnits(unit_ns=86400000000000, reference_us=86400000000, calendar='standard')
     """
     known = _CALENDARS.get(STANDARD if calendar is None else str(calendar).lower())
-    found = _SINCE.match(units) if isinstance(units, str) else None
+    found = re.match(_SINCE, units) if isinstance(units, str) else None
     if found is None or known is None:
         return None
     word, text = found["unit"].lower(), found["date"]
@@ -160,7 +160,7 @@ Date = tuple[int, int, int, int]
 
 def _pandas_date(text: str) -> Date | None:
     """A date that pandas reads, and that nanoseconds can count."""
-    found = _PANDAS_DATE.match(text)
+    found = re.match(_PANDAS_DATE, text)
     if found is None:
         return _asked_of_pandas(text)
     if (whole := found["whole"]) is not None:
@@ -205,7 +205,7 @@ def _asked_of_pandas(text: str) -> Date | None:
 
 def _cftime_date(text: str) -> Date | None:
     """A date as cftime reads it: whatever comes behind is ignored, such as `-6:00`."""
-    found = _CFTIME_DATE.match(text)
+    found = re.match(_CFTIME_DATE, text)
     if found is None:
         return None
     clock_us = _clock_us(found["hour"], found["minute"], found["second"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 from keyword import iskeyword
 
 import click
@@ -24,6 +23,7 @@ from icefloe.errors import (
     SessionStateError,
     StorageError,
 )
+from icefloe.on_demand import import_quickly, start_with
 
 _COMMANDS = {
     "lifecycle": ("init", "info"),
@@ -46,7 +46,7 @@ _COMMANDS = {
 }
 """By file of `commands`. A file is imported when one of its commands is called."""
 _FILE_OF = {name: file for file, names in _COMMANDS.items() for name in names}
-_WITH_ARROW = {"query", "health", "bringing", "copying"}
+_WITH_ARROW = {"query", "health", "copying"}
 """Files whose commands make Arrow tables of numpy arrays and lists."""
 
 _EXIT_CODES: tuple[tuple[type[IcechunkError], int], ...] = (
@@ -85,7 +85,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _FILE_OF:
             return None
-        module = import_module(f"icefloe.cli.commands.{_FILE_OF[cmd_name]}")
+        module = import_quickly(f"icefloe.cli.commands.{_FILE_OF[cmd_name]}")
         name = cmd_name.replace("-", "_")
         command: click.Command = getattr(module, f"{name}_" if iskeyword(name) else name)
         return command
@@ -115,8 +115,10 @@ def exit_code(error: IcechunkError) -> int:
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the program with these arguments, or those of this process. Returns the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if arguments is None and words and _FILE_OF.get(words[0]) in _WITH_ARROW:
-        start_arrow_alone()
+    if arguments is None and words:
+        if _FILE_OF.get(words[0]) in _WITH_ARROW:
+            start_arrow_alone()
+        start_with("pyarrow", start_arrow_alone)
     try:
         code = program(words, prog_name="icefloe", standalone_mode=False, obj=words)
         return code if isinstance(code, int) else 0

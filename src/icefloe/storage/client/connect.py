@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -18,6 +17,7 @@ from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
 
 from icefloe.config.resolved import ResolvedStorage
 from icefloe.errors import ErrorKind, StorageError
+from icefloe.records import record
 from icefloe.storage.client.backoff import MAX_SECONDS
 from icefloe.storage.client.failures import ClientError, summary
 from icefloe.storage.client.sign_in import azure_sign_in, gcs_sign_in, s3_sign_in
@@ -43,7 +43,7 @@ REQUEST_TIMEOUT = timedelta(minutes=10)
 Make = Callable[["ClientConfig", "RetryConfig"], "ObjectStore"]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Connection:
     """The clients of one location; ask for them anew before each request."""
 

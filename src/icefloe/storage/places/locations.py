@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 else:
     memory = on_demand("icefloe.storage.drivers.memory")
 
-_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\U0010ffff]*")
+_HEADER_NAME = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_HEADER_VALUE = r"[\t\x20-\x7e\x80-\U0010ffff]*"
 
 Headers = tuple[tuple[str, str], ...]
 """HTTP headers, or other text options, in a form that can be hashed."""
@@ -52,7 +52,7 @@ def as_headers(*several: Mapping[str, str] | None) -> Headers:
     for headers in several:
         merged |= headers or {}
     for name, value in merged.items():
-        if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
+        if not re.fullmatch(_HEADER_NAME, name) or not re.fullmatch(_HEADER_VALUE, value):
             raise InvalidInputError(
                 f"invalid HTTP header {name!r}: a name has letters, digits and some signs, a value "
                 "no line breaks or other control characters",

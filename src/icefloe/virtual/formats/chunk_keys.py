@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from icefloe.on_demand import on_demand
+from icefloe.records import record
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     import pyarrow.compute as pc
 else:
+    pa = on_demand("pyarrow")
     pc = on_demand("pyarrow.compute")
 
 _NUMBER = "(0|[1-9][0-9]{0,17})"  # fits into 64 bits, and has one spelling
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class ChunkKeys:
     """How the chunks of an array are named, below the path of the array."""
 

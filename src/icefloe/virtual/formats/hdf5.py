@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import h5py
@@ -16,6 +16,7 @@ import numpy as np
 from h5py import h5a, h5d, h5g, h5l, h5o, h5r, h5s
 from numpy.typing import NDArray
 
+from icefloe.records import record
 from icefloe.virtual.formats.hdf5_chunks import (
     codecs_of,
     find_references,
@@ -76,7 +77,7 @@ def opened(file: SourceFile) -> Iterator[Any]:
         raise SourceError(f"{file.location}: HDF5 cannot read it: {error}") from error
 
 
-@dataclass(slots=True)
+@record()
 class _Scan:
     """One walk through a file."""
 
@@ -239,7 +240,7 @@ class _Scan:
         return self.scale_names[address] or None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class _Dataset:
     """An open dataset, its attributes, and the marks HDF5 and NetCDF put on it."""
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 from h5py import h5d, h5s, h5z
 from numpy.typing import NDArray
 
+from icefloe.on_demand import on_demand
 from icefloe.virtual.model.data_types import bytes_codec
 from icefloe.virtual.model.description import Json, SourceError
 from icefloe.virtual.model.references import inline_references, make_references
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+else:
+    pa = on_demand("pyarrow")
 
 BZIP2, BLOSC, LZ4, ZSTD = 307, 32001, 32004, 32015
 """Filters outside HDF5 itself, by their registered numbers."""

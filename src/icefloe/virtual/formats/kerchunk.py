@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 import zarr
 from numpy.typing import NDArray
 from zarr.abc.store import (
@@ -61,8 +60,10 @@ from icefloe.virtual.places.access import SourceAccess, hadoop_free, local_path,
 from icefloe.virtual.places.list_objects import READS_AT_ONCE
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     import pyarrow.compute as pc
 else:
+    pa = on_demand("pyarrow")
     pc = on_demand("pyarrow.compute")
 
 _LOCAL = ("file", "local")

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import base64
 import binascii
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
+from icefloe.on_demand import on_demand
+from icefloe.records import record
 from icefloe.virtual.formats.chunk_keys import ChunkKeys
 from icefloe.virtual.model.description import SourceVersion, VariableDescription
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+else:
+    pa = on_demand("pyarrow")
 
 Entry = bytes | tuple[str, int, int]
 """The bytes themselves, or a URL, an offset and a length. No length (0) means the whole file."""
@@ -21,7 +26,7 @@ METADATA_NAMES = frozenset({".zgroup", ".zarray", ".zattrs", "zarr.json"})
 _BASE64 = b"base64:"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class ChunkColumns:
     """The chunks of one array: one row for each, a URL or bytes, and null for the other."""
 

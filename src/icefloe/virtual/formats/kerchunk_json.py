@@ -11,12 +11,12 @@ import io
 import json
 import zlib
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 import zstandard
 
+from icefloe.on_demand import on_demand
 from icefloe.virtual.formats.chunk_keys import ChunkKeys, grid_of
 from icefloe.virtual.formats.kerchunk_entries import (
     METADATA_NAMES,
@@ -28,6 +28,11 @@ from icefloe.virtual.formats.kerchunk_entries import (
 from icefloe.virtual.formats.kerchunk_templates import TemplateError, generate, render
 from icefloe.virtual.model.description import Json, SourceError, VariableDescription
 from icefloe.virtual.places.access import SourceFile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+else:
+    pa = on_demand("pyarrow")
 
 MAX_JSON_BYTES = 4 << 30
 _CONSOLIDATED = ".zmetadata"

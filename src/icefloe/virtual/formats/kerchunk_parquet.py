@@ -15,7 +15,6 @@ import re
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from icefloe.on_demand import on_demand
@@ -30,9 +29,11 @@ from icefloe.virtual.model.description import Json, SourceError, VariableDescrip
 from icefloe.virtual.places.list_objects import Place
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 else:
+    pa = on_demand("pyarrow")
     pc = on_demand("pyarrow.compute")
     pq = on_demand("pyarrow.parquet")
 

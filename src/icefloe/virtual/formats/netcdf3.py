@@ -7,13 +7,13 @@ record dimension are one run of bytes each; those with it are interleaved, one r
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from icefloe.records import record
 from icefloe.virtual.model.cf_attributes import zarr_attributes
 from icefloe.virtual.model.data_types import (
     attribute_json,
@@ -51,7 +51,7 @@ _MAX_ITEMS = 10_000_000
 """More dimensions, attributes or variables than any file has: the header is not one."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Netcdf3Variable:
     """One entry of the header. `record_stride` is the distance of records, None without them."""
 
@@ -79,7 +79,7 @@ class Netcdf3Variable:
         return self.begin + (self.shape[0] - 1) * self.record_stride + self.record_bytes
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Netcdf3Header:
     """The whole header."""
 

@@ -7,19 +7,26 @@ import importlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
-from icefloe.virtual.formats import kerchunk as kerchunk_source
-from icefloe.virtual.formats import netcdf3, zarr_source
-from icefloe.virtual.formats.kerchunk_json import JsonReferences, may_be_json
-from icefloe.virtual.formats.kerchunk_parquet import ParquetReferences, is_parquet_set
+from icefloe.on_demand import on_demand
+from icefloe.virtual.formats import zarr_source
 from icefloe.virtual.model.description import SourceDescription, SourceError
 from icefloe.virtual.places.access import SourceAccess, SourceFile, absolute_location, local_path
 from icefloe.virtual.places.list_objects import Place
+
+if TYPE_CHECKING:
+    from icefloe.virtual.formats import kerchunk as kerchunk_source
+    from icefloe.virtual.formats import kerchunk_json, kerchunk_parquet, netcdf3
+else:
+    kerchunk_source = on_demand("icefloe.virtual.formats.kerchunk")
+    kerchunk_json = on_demand("icefloe.virtual.formats.kerchunk_json")
+    kerchunk_parquet = on_demand("icefloe.virtual.formats.kerchunk_parquet")
+    netcdf3 = on_demand("icefloe.virtual.formats.netcdf3")
 
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _HDF5_STARTS = (0, 512, 1024, 2048, 4096, 8192)
@@ -68,7 +75,9 @@ def scan(
     found: SourceDescription
     match _detect(file):
         case "kerchunk":
-            found = kerchunk_source.scan_kerchunk(JsonReferences(file), reach, **options)
+            found = kerchunk_source.scan_kerchunk(
+                kerchunk_json.JsonReferences(file), reach, **options
+            )
         case "netcdf3":
             found = netcdf3.scan_netcdf3(file, **options)
         case "grib":
@@ -114,7 +123,7 @@ def open_native(
         return
     match _detect(file):
         case "kerchunk":
-            yield kerchunk_source.KerchunkReader(JsonReferences(file), reach)
+            yield kerchunk_source.KerchunkReader(kerchunk_json.JsonReferences(file), reach)
         case "netcdf3":
             yield _Netcdf3Reader(file, netcdf3.read_header(file))
         case "grib":
@@ -188,15 +197,19 @@ def _open(location: str, access: SourceAccess) -> SourceFile | None:
 
 
 def _is_store(place: Place) -> bool:
-    return zarr_source.is_zarr(place) or is_parquet_set(place)
+    return zarr_source.is_zarr(place) or kerchunk_parquet.is_parquet_set(place)
 
 
-def _parquet_set(location: str, access: SourceAccess) -> ParquetReferences | None:
+def _parquet_set(location: str, access: SourceAccess) -> kerchunk_parquet.ParquetReferences | None:
     """The set of references in a folder; None if it is a Zarr store."""
     if location.rstrip("/").endswith(".zarr"):
         return None
     place = Place(location, access)
-    return ParquetReferences(place) if is_parquet_set(place) else None
+    return (
+        kerchunk_parquet.ParquetReferences(place)
+        if kerchunk_parquet.is_parquet_set(place)
+        else None
+    )
 
 
 def _detect(file: SourceFile) -> str:
@@ -211,7 +224,7 @@ def _detect(file: SourceFile) -> str:
             stream.seek(offset)
             if stream.read(8) == HDF5_MAGIC:
                 return "hdf5"
-        if may_be_json(start):
+        if kerchunk_json.may_be_json(start):
             return "kerchunk"
     finally:
         if file.path is not None:

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 from zarr.dtype import parse_dtype
 
@@ -41,8 +40,10 @@ from icefloe.virtual.places.access import SourceAccess, location_of_key
 from icefloe.virtual.places.list_objects import Listing, Place
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     import pyarrow.compute as pc
 else:
+    pa = on_demand("pyarrow")
     pc = on_demand("pyarrow.compute")
 
 DIMENSIONS_V2 = "_ARRAY_DIMENSIONS"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
 from icefloe.errors import InvalidInputError
+from icefloe.records import record
 
 
 def _is_text(value: Any) -> bool:
@@ -30,7 +30,7 @@ def _is_lengths(value: Any) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class IngestField:
     """One thing that can be said: how to tell a good value, and how to describe one."""
 

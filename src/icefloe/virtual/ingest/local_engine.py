@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from zarr.abc.store import Store
 
 from icefloe.api.session import Session
 from icefloe.format.manifest.chunk_refs import ChunkKind
 from icefloe.geometry import shape_of
 from icefloe.maintenance.progress import Reporter
+from icefloe.on_demand import on_demand
 from icefloe.store.zarr_store import IcechunkStore
 from icefloe.virtual.formats.opening import NativeReader
 from icefloe.virtual.ingest.chunk_copy import copy_region
@@ -24,6 +25,11 @@ from icefloe.virtual.ingest.transfer import place_references, placement_of
 from icefloe.virtual.model.description import SourceDescription, SourceVersion
 from icefloe.virtual.places.access import SourceAccess
 from icefloe.virtual.planning.plan import ArrayPlan, IngestOptions, IngestPlan, Problem
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+else:
+    pa = on_demand("pyarrow")
 
 
 class LocalEngine:

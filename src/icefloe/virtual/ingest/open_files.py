@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import NDArray
 
 from icefloe.errors import IcefloeError
 from icefloe.geometry import Slices
+from icefloe.records import record
 from icefloe.virtual.formats.opening import NativeReader, open_native
 from icefloe.virtual.model.description import SourceError
 from icefloe.virtual.places.access import SourceAccess
@@ -62,7 +62,7 @@ class OpenFiles:
         return self._readers[location]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class _Reader:
     files: OpenFiles
     location: str

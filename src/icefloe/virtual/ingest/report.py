@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from icefloe.records import record
 from icefloe.virtual.planning.plan import Problem
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class IngestReport:
     """What an ingest did."""
 

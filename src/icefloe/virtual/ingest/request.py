@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, TypedDict
 
 from icefloe import paths
 from icefloe.api.repository import Repository
 from icefloe.errors import InvalidInputError
+from icefloe.records import record
 from icefloe.virtual.ingest.fields import check_fields
 from icefloe.virtual.places.access import SourceAccess
 from icefloe.virtual.places.globs import Sources, list_sources
@@ -41,7 +42,7 @@ class IngestArguments(TypedDict, total=False):
     access: SourceAccess | Mapping[str, Any] | None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class IngestRequest:
     """One ingest: which sources, how they are reached, and what becomes of them where."""
 

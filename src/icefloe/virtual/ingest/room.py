@@ -7,7 +7,7 @@ read. Where the new values fall inside of chunks, everything after them is copie
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -19,6 +19,7 @@ from zarr.abc.store import Store
 from icefloe.api.session import Session
 from icefloe.cf.times import convert_times
 from icefloe.geometry import Slices, cut, grow_chunks, shape_of, whole
+from icefloe.records import record
 from icefloe.virtual.ingest.transfer import write_document
 from icefloe.virtual.model.description import (
     Json,
@@ -48,7 +49,7 @@ Positions = NDArray[np.int64]
 """The new index of every old one, ascending."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, eq=False)
 class AxisRoom:
     """A dimension with new values among the old ones."""
 
@@ -63,7 +64,7 @@ class AxisRoom:
         return int(moved[0]) if len(moved) else len(self.positions)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, eq=False)
 class ArrayRoom:
     """An array that gets room: the new shape, and the positions along the axes that grow."""
 
@@ -102,7 +103,7 @@ class ArrayRoom:
         return all(self.new_chunks(axis) is not None for axis in self.axes)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, eq=False)
 class Room:
     """Everything that has to move, and the group as it is afterwards."""
 
@@ -114,7 +115,7 @@ class Room:
     """Why it cannot be made."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, eq=False)
 class BlockMove:
     """A part of an array that is written anew, and where its values come from."""
 

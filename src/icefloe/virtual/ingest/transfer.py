@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 import zarr
 from numpy.typing import NDArray
 from zarr.abc.store import Store
@@ -20,6 +18,7 @@ from icefloe.cf.times import convert_times
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.geometry import Slices, inside, shape_of
 from icefloe.on_demand import on_demand
+from icefloe.records import record
 from icefloe.store.zarr_store import IcechunkStore
 from icefloe.virtual.formats.opening import NativeReader
 from icefloe.virtual.ingest.open_files import DamagedSourceError, collecting
@@ -32,8 +31,10 @@ from icefloe.virtual.planning.plan import ArrayPlan, IngestPlan
 from icefloe.virtual.planning.targets import group_document
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     import pyarrow.compute as pc
 else:
+    pa = on_demand("pyarrow")
     pc = on_demand("pyarrow.compute")
 
 ReaderOf = Callable[[int], NativeReader]
@@ -206,7 +207,7 @@ def write_references(store: IcechunkStore, target: str, placed: pa.Table) -> Non
         )
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Placement:
     """Where the references of one variable of one source go: all that placing them needs."""
 

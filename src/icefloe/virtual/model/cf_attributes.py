@@ -7,18 +7,18 @@ of its own, for numbers only. What cannot be said there is said in another way, 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from icefloe.records import record
 from icefloe.virtual.model.data_types import attribute_json, encode_cf_fill_value
 from icefloe.virtual.model.description import Json
 
 FILL, MISSING = "_FillValue", "missing_value"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class ZarrAttributes:
     """Attributes for zarr.json, and what a reader has to know besides."""
 

@@ -12,13 +12,18 @@ import pickle
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, FormatError
+from icefloe.on_demand import on_demand
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+else:
+    pa = on_demand("pyarrow")
 
 Json = Any
 """Something `json` can write."""

@@ -11,14 +11,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from icefloe.format.manifest.chunk_input import index_from_arrow, index_to_arrow
+from icefloe.on_demand import on_demand
 from icefloe.virtual.model.description import SourceVersion
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+else:
+    pa = on_demand("pyarrow")
 
 
 def make_references(

@@ -12,18 +12,16 @@ import math
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 from urllib.request import url2pathname
 
-import obstore
-
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
-from icefloe.storage.client.connect import Connection, connect
-from icefloe.storage.client.failures import ClientError, translated
+from icefloe.on_demand import on_demand
+from icefloe.records import record
 from icefloe.storage.client.interruptible import interruptibly
 from icefloe.storage.constructors.urls import storage_from_url
 from icefloe.storage.places.locations import (
@@ -36,8 +34,17 @@ from icefloe.storage.places.locations import (
 from icefloe.virtual.model.description import SourceVersion
 
 if TYPE_CHECKING:
+    import obstore
     from _typeshed import WriteableBuffer
     from obstore import GetResult, ObjectMeta
+
+    from icefloe.storage.client import connect, failures
+    from icefloe.storage.client.connect import Connection
+else:
+    # A local file needs no client.
+    obstore = on_demand("obstore")
+    connect = on_demand("icefloe.storage.client.connect")
+    failures = on_demand("icefloe.storage.client.failures")
 
 FIRST_BLOCK_BYTES = 1 << 20
 BLOCK_BYTES = 1 << 18
@@ -74,7 +81,7 @@ def local_path(location: str) -> Path | None:
     return Path(url2pathname(urlsplit(location).path))
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class SourceAccess:
     """How remote sources are reached: arguments of `storage_from_url`, such as `region=...`,
     `anonymous=True` or credentials. It can be pickled; the pickle carries what it was given.
@@ -129,7 +136,7 @@ class SourceAccess:
         connection, key = self.remote(location)
         try:
             return object_version(interruptibly(lambda: obstore.head(connection.reader(), key)))
-        except ClientError as error:
+        except failures.ClientError as error:
             raise _translated(error, key, connection) from error
 
     def read(self, location: str, offset: int, length: int | None) -> bytes:
@@ -151,7 +158,7 @@ class SourceAccess:
             options: Any = {} if length is None else {"range": (offset, offset + length)}
             try:
                 data = get_bytes(connection.reader(), key, options)
-            except ClientError as error:
+            except failures.ClientError as error:
                 raise _translated(error, key, connection) from error
         if length is not None and len(data) != length:
             raise StorageError(
@@ -166,7 +173,7 @@ def get_bytes(store: Any, key: str, options: Any = None) -> bytes:
     return interruptibly(lambda: bytes(obstore.get(store, key, options=options).bytes()))
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class SourceFile:
     """A file with its state; exactly one of `path` and `reader` is set."""
 
@@ -207,7 +214,7 @@ class BlockReader(io.RawIOBase):
                 # Servers without ranges send all of it.
                 result = self._get({})
             return bytes(interruptibly(result.bytes)), result.meta
-        except ClientError as error:
+        except failures.ClientError as error:
             raise _translated(error, self._key, self._connection) from error
 
     def _get(self, options: Any) -> GetResult:
@@ -277,7 +284,7 @@ class BlockReader(io.RawIOBase):
                 f"{self._key!r} in {self._connection.location} was replaced while it was read",
                 ErrorKind.VIRTUAL_CHUNK_MODIFIED,
             ) from error
-        except ClientError as error:
+        except failures.ClientError as error:
             raise _translated(error, self._key, self._connection) from error
         if len(data) != stop - start:
             raise StorageError(
@@ -343,11 +350,11 @@ def _split(location: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=64)
 def _connection(place: S3Location | GcsLocation | AzureLocation | HttpLocation) -> Connection:
-    return connect(place, place.default_settings().resolved())
+    return connect.connect(place, place.default_settings().resolved())
 
 
 def _translated(error: Exception, key: str, connection: Connection) -> StorageError:
-    told = translated(error, "read", key, connection.location)
+    told = failures.translated(error, "read", key, connection.location)
     return told if isinstance(told, StorageError) else StorageError(str(told))
 
 

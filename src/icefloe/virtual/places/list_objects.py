@@ -7,25 +7,32 @@ import math
 import os
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import obstore
 import zarr
 from zarr.storage import ObjectStore
 
 from icefloe.errors import ErrorKind, StorageError
-from icefloe.storage.client.connect import Connection
-from icefloe.storage.client.failures import ClientError, translated
+from icefloe.on_demand import on_demand
+from icefloe.records import record
 from icefloe.storage.client.interruptible import DaemonThreads, interruptibly
 from icefloe.virtual.model.description import SourceError, SourceVersion
 from icefloe.virtual.places.access import SourceAccess, get_bytes, local_path
 
+if TYPE_CHECKING:
+    import obstore
+
+    from icefloe.storage.client import failures
+    from icefloe.storage.client.connect import Connection
+else:
+    obstore = on_demand("obstore")
+    failures = on_demand("icefloe.storage.client.failures")
+
 READS_AT_ONCE = 16
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Listing:
     """Objects in ascending order of their keys, which are relative to the place."""
 
@@ -78,7 +85,7 @@ class Place:
             return get_bytes(self._connection.reader(), self.name(key))
         except FileNotFoundError:
             return None
-        except ClientError as error:
+        except failures.ClientError as error:
             raise self._told(error, "read", key) from error
 
     def read_many(self, keys: list[str]) -> list[bytes]:
@@ -121,7 +128,7 @@ class Place:
                 for meta in batch:
                     seconds = math.ceil(meta["last_modified"].timestamp())
                     yield meta["path"][skipped:], meta["size"], meta["e_tag"], seconds
-        except ClientError as error:
+        except failures.ClientError as error:
             raise self._told(error, "list", "") from error
 
     def list_folder(self, folder: str) -> tuple[list[str], list[str]]:
@@ -140,7 +147,7 @@ class Place:
             prefix = self.name(folder).strip("/") or None
             store = self._connection.reader()
             found = interruptibly(lambda: obstore.list_with_delimiter(store, prefix))
-        except ClientError as error:
+        except failures.ClientError as error:
             raise self._told(error, "list", folder) from error
         folders = [path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"]]
         names = [meta["path"].rpartition("/")[2] for meta in found["objects"]]
@@ -155,5 +162,5 @@ class Place:
         return zarr.open_array(store, path=self.name(path), mode="r")
 
     def _told(self, error: Exception, action: str, key: str) -> StorageError:
-        told = translated(error, action, key, self.location)
+        told = failures.translated(error, action, key, self.location)
         return told if isinstance(told, StorageError) else StorageError(str(told))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from posixpath import commonpath
 
 from icefloe.config.containers import VirtualChunkContainer
@@ -15,6 +14,7 @@ from icefloe.config.stores import (
     local_filesystem_store,
     s3_store,
 )
+from icefloe.records import record
 from icefloe.storage.constructors.urls import storage_from_url
 from icefloe.storage.identity.containers import (
     AnyCredential,
@@ -28,7 +28,7 @@ from icefloe.storage.places.locations import AzureLocation, GcsLocation, S3Locat
 from icefloe.virtual.places.access import SourceAccess, local_path, split_location
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class SourceContainer:
     """A container for the folder of some sources, and the credential of their reader."""
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.cf.times import convert_times
+from icefloe.records import record
 from icefloe.virtual.model.data_types import canonical_dtype
 from icefloe.virtual.model.description import VariableDescription
 from icefloe.virtual.planning.file_boxes import FileBox, FileBoxes
@@ -27,7 +28,7 @@ PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsign
 # -- what has to be the same
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Signature:
     """What all files have to agree on about one variable."""
 

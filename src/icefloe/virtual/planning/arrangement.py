@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from icefloe.records import record
 from icefloe.virtual.model.description import Json, SourceDescription
 from icefloe.virtual.planning.axes import Axis, AxisKey
 from icefloe.virtual.planning.concat import find_static
@@ -17,7 +18,7 @@ from icefloe.virtual.planning.ledger import Ledger
 from icefloe.virtual.planning.plan import IngestOptions
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, eq=False)
 class Existing:
     """A group of a repository that is added to: what it holds, and what it was made of."""
 
@@ -29,7 +30,7 @@ class Existing:
     """How many places of an array are new and not filled yet."""
 
 
-@dataclass(slots=True, eq=False)
+@record(eq=False)
 class Arrangement:
     """The sources that take part. Source 0 is what is in the repository, if anything is."""
 

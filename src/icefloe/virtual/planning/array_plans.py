@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.cf.times import convert_times
+from icefloe.records import record
 from icefloe.virtual.model.data_types import little_endian
 from icefloe.virtual.model.description import Json, VariableDescription
 from icefloe.virtual.model.missing import prepare_fill
@@ -28,7 +29,7 @@ from icefloe.virtual.planning.targets import (
 Storage = Literal["virtual", "native", "values"]
 
 
-@dataclass(slots=True)
+@record()
 class ArrayPlanner:
     """Makes the plans of all arrays, and notes about them."""
 

@@ -8,20 +8,21 @@ once, and files with the same values but other variables share a place.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.cf.times import TimeUnits, units_of
+from icefloe.records import record
 from icefloe.virtual.model.description import SourceDescription, VariableDescription
 
 AxisKey = tuple[str, str]
 """The group that defines a dimension, and its name."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, eq=False)
 class Axis:
     """One dimension of the target. `starts[i]` is the place of source i along it."""
 
@@ -32,7 +33,7 @@ class Axis:
     """Sources that do not have the dimension themselves: one step each."""
 
 
-@dataclass(slots=True)
+@record()
 class AxisResult:
     """The axis, unless files stand in its way: then which and why."""
 
@@ -66,7 +67,7 @@ def time_units(
     return found
 
 
-@dataclass(slots=True)
+@record()
 class Marks:
     """The coordinate values that sources have along one dimension, in forms that compare."""
 

@@ -9,12 +9,13 @@ already stays so: what is appended is rounded to its steps, or refused if it lie
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from icefloe.records import record
 from icefloe.virtual.model.cf_attributes import FILL, MISSING
 from icefloe.virtual.model.data_types import data_type_of, fill_value_json
 from icefloe.virtual.model.description import Json, VariableDescription
@@ -25,7 +26,7 @@ _RANGES = ("valid_min", "valid_max", "valid_range")
 """Said of packed values."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Packing:
     """How the numbers of one file become values."""
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Generic, TypeVar
 
 from icefloe.errors import InvalidInputError
+from icefloe.records import record
 from icefloe.virtual.model.description import SourceDescription
 from icefloe.virtual.model.shared_variables import digest_in, form_of, forms_of
 from icefloe.virtual.planning.axes import Axis, AxisKey
@@ -57,7 +58,7 @@ def detect_concat_dims(sources: Sequence[SourceDescription]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(differ))
 
 
-@dataclass(slots=True)
+@record()
 class _Differing(Generic[Key]):
     """Finds out what is not the same in all files, in memory that does not grow with them."""
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 import numpy as np
 
+from icefloe.records import record
 from icefloe.virtual.model.description import SourceDescription, SourceVersion, digest_of
 from icefloe.virtual.planning.axes import time_units
 
@@ -16,7 +17,7 @@ LEDGER_GROUP = ".icefloe"
 """The group, inside of the one it is about, in which an ingest keeps its own tables."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Ledger:
     """The files brought over so far, in the order they came, and the state each had then."""
 

@@ -7,7 +7,7 @@ for one process and for a cluster. Everything here is data and can be pickled.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 import numpy as np
@@ -18,6 +18,7 @@ from icefloe.cf.times import TimeUnits
 from icefloe.changes.split_grid import ChunkSpan
 from icefloe.errors import InvalidInputError
 from icefloe.geometry import Slices, cut, grow_chunks, moved
+from icefloe.records import record
 from icefloe.virtual.model.description import Json, SourceDescription
 from icefloe.virtual.planning.cf_packing import Packing
 from icefloe.virtual.planning.order import AS_LISTED, BY_COORDINATES, named_dims
@@ -27,7 +28,7 @@ Mode = Literal["native", "virtual"]
 BLOCK_BYTES = 64 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class IngestOptions:
     """What the user wants.
 
@@ -59,7 +60,7 @@ class IngestOptions:
         return named_dims(self.order)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Problem:
     """Why a file cannot be part of the ingest."""
 
@@ -70,7 +71,7 @@ class Problem:
         return f"{self.location}: {self.reason}"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Part:
     """A box of a source file and the box of the target array it fills."""
 
@@ -79,7 +80,7 @@ class Part:
     target_region: Slices
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class BoxIndex:
     """Boxes in the order of their starts along one axis, so that few are looked at for a region."""
 
@@ -115,7 +116,7 @@ class BoxIndex:
         return np.sort(self.order[near][inside])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, eq=False)
 class ArrayPlan:
     """One array of the repository and the files it is made of.
 
@@ -209,7 +210,7 @@ class ArrayPlan:
         return self._index.find(region)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, eq=False)
 class IngestPlan:
     """Everything an ingest will do."""
 
