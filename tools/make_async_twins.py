@@ -109,6 +109,7 @@ def make_twins(source: str, class_name: str) -> str:
             continue
         waits = ast.AsyncFunctionDef(**{key: getattr(changed, key) for key in changed._fields})
         waits.name = f"{name}_async"
+        waits.decorator_list = [one for one in method.decorator_list if not _is_shortcut(one)]
         docs = ast.get_docstring(method) or ""
         text = f"Like `{name}`, inside an event loop: {docs.splitlines()[0]}"
         waits.body[0] = ast.Expr(ast.Constant(_wrapped(text)))
@@ -131,6 +132,11 @@ def make_twins(source: str, class_name: str) -> str:
         ast.fix_missing_locations(method)
         lines.append("    " + ast.unparse(method).replace("\n", "\n    "))
     return _formatted("\n".join(lines) + "\n")
+
+
+def _is_shortcut(decorator: ast.expr) -> bool:
+    """A coroutine has to be awaited in any case, so shortcuts are for blocking methods only."""
+    return isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "shortcut"
 
 
 def _wrapped(text: str) -> str:

@@ -130,7 +130,9 @@ def _use_lookups(manifest: Manifest) -> None:
 
 def _look_up(array: ArrayManifest, index: tuple[int, ...]) -> Any:
     try:
-        return array.get(index)
+        kind, ref = array.kind_at(index), array.get(index)
+        assert kind == (0 if ref is None else ref.kind)
+        return ref
     except FormatError as error:
         return error
     except InvalidInputError:  # another number of dimensions

@@ -35,6 +35,8 @@ _HOMES = {
 }
 """The modules of names in annotations that are imported on demand."""
 
+_SHORTCUT = "_shortcut_"
+
 _HINTS = {
     "Storage": "make one with storage_from_url, local_filesystem_storage, s3_storage, ...",
 }
@@ -52,11 +54,28 @@ def check_arguments(owner: Class) -> Class:
     return owner
 
 
+def shortcut(answer: Callable[..., Any]) -> Callable[[Function], Function]:
+    """Make a method ask `answer` first, which looks at its arguments itself.
+
+    It is called with positional arguments, whatever they are, and returns None if the method has to
+    be called after all. For queries that many programs make in a loop: a check of the arguments
+    would take longer than the answer.
+    """
+
+    def mark(function: Function) -> Function:
+        function.__dict__[_SHORTCUT] = answer
+        return function
+
+    return mark
+
+
 def _checked(function: Function) -> Function:
-    check = _Rules(function).check
+    rules = _Rules(function)
+    check, are_usual = rules.check, rules.are_usual
 
     def blocking(*args: Any, **kwargs: Any) -> Any:
-        check(args, kwargs)
+        if kwargs or not are_usual(args):
+            check(args, kwargs)
         return function(*args, **kwargs)
 
     async def awaited(*args: Any, **kwargs: Any) -> Any:
@@ -68,7 +87,13 @@ def _checked(function: Function) -> Function:
         async for item in function(*args, **kwargs):
             yield item
 
-    checked: Any = blocking
+    answer: Any = function.__dict__.get(_SHORTCUT)
+
+    def shortened(*args: Any, **kwargs: Any) -> Any:
+        found = None if kwargs else answer(*args)
+        return blocking(*args, **kwargs) if found is None else found
+
+    checked: Any = blocking if answer is None else shortened
     if inspect.isasyncgenfunction(function):
         checked = generated
     elif inspect.iscoroutinefunction(function):
@@ -83,7 +108,7 @@ class _Rules:
     imported later.
     """
 
-    __slots__ = ("_function", "_ordered", "_required", "_rules", "_signature")
+    __slots__ = ("_function", "_least", "_ordered", "_required", "_rules", "_signature", "_usual")
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
@@ -91,6 +116,19 @@ class _Rules:
         self._ordered: list[str] = []
         self._required: set[str] = set()
         self._rules: dict[str, tuple[type, ...]] = {}
+        self._least = 0
+        self._usual: list[set[type]] = []
+
+    def are_usual(self, args: tuple[Any, ...]) -> bool:
+        """Whether `check` would accept these, as far as that is known from earlier calls."""
+        usual = self._usual
+        if not self._least <= len(args) <= len(usual):
+            return False
+        for place, value in enumerate(args):
+            kind = type(value)
+            if kind not in usual[place] or (kind is str and not value.isascii()):
+                return False
+        return True
 
     def check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         signature = self._signature or self._read()
@@ -107,6 +145,11 @@ class _Rules:
             kind = signature.parameters[name].kind
             for value in given if kind is inspect.Parameter.VAR_POSITIONAL else (given,):
                 _check(self._function.__qualname__, name, value, classes)
+        if not kwargs:
+            for value, accepted in zip(args, self._usual, strict=False):
+                # Whether a value is accepted depends on its class, and on the letters of a text.
+                if type(value) is str or not isinstance(value, str):
+                    accepted.add(type(value))
 
     def _read(self) -> inspect.Signature:
         """Look at the signature. Threads that do so at once find the same."""
@@ -116,6 +159,10 @@ class _Rules:
         self._ordered = [name for name, one in parameters if one.kind in ordered]
         # `*args` is among them: calls of such functions are always bound.
         self._required = {name for name, one in parameters if one.default is kinds.empty}
+        # A function with `*args` or required keywords has no usual calls.
+        are_positional = self._required <= set(self._ordered)
+        self._least = len(self._required)
+        self._usual = [set() for _ in self._ordered] if are_positional else []
         self._signature = signature
         return signature
 

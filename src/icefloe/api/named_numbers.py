@@ -38,3 +38,7 @@ class ChunkType(NamedNumber):
     native = 1
     virtual = 2
     inline = 3
+
+
+CHUNK_TYPES = {int(kind): kind for kind in ChunkType}
+"""By number: a dictionary is faster than the call of an enumeration."""

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from icefloe import paths
-from icefloe.api.arguments import check_arguments
+from icefloe.api.arguments import check_arguments, shortcut
 from icefloe.api.generated.session_async import SessionAsync
 from icefloe.api.handles import Handles
 from icefloe.config import RepositoryConfig
@@ -16,7 +16,7 @@ from icefloe.ids import FIRST_SNAPSHOT_ID
 from icefloe.on_demand import on_demand
 from icefloe.repo import sessions
 from icefloe.repo.handle import RepoHandle
-from icefloe.repo.session_view import all_chunks
+from icefloe.repo.session_view import all_chunks, known_kind
 from icefloe.repo.sessions import SessionMode, SessionState
 from icefloe.repo.workspace import Workspace
 from icefloe.storage.process_forks import RenewedLock
@@ -46,6 +46,14 @@ else:
     bulk_pipeline = on_demand("icefloe.store.bulk_pipeline")
     session_queries = on_demand("icefloe.store.session_queries")
     zarr_store = on_demand("icefloe.store.zarr_store")
+
+
+def _known_chunk_type(
+    session: Session, array_path: Any = None, chunk_coordinates: Any = None, *more: Any
+) -> ChunkType | None:
+    """What `Session.chunk_type` returns, if nothing has to be loaded for it."""
+    kind = known_kind(session._handles.blocking, session._state.view, array_path, chunk_coordinates)
+    return None if kind is None or more else named_numbers.CHUNK_TYPES[kind]
 
 
 @check_arguments
@@ -326,6 +334,7 @@ class Session(SessionAsync, Shown):
         """The id of a node. Moving or renaming does not change it."""
         return run_blocking(session_queries.node_id(self.workspace, path)).text
 
+    @shortcut(_known_chunk_type)
     def chunk_type(self, array_path: str, chunk_coordinates: Sequence[int]) -> ChunkType:
         """Where the bytes of a chunk are; uninitialized if it was never written.
 

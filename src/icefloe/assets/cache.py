@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable
 from threading import Lock
@@ -32,6 +33,7 @@ class BoundedCache(Generic[Value]):
         self._capacity = capacity
         self._max_bytes = max_bytes
         self._entries: OrderedDict[Hashable, _Entry[Value]] = OrderedDict()
+        self._newest: tuple[Hashable, Value] | None = None
         self._weight = self._nbytes = 0
         self._lock = Lock()  # held for dictionary work only, never across an await
         repair_after_fork(self)
@@ -40,6 +42,7 @@ class BoundedCache(Generic[Value]):
         """After a fork of the process: another thread may have held the lock, so start empty."""
         self._lock = Lock()
         self._entries = OrderedDict()
+        self._newest = None
         self._weight = self._nbytes = 0
 
     @property
@@ -54,14 +57,17 @@ class BoundedCache(Generic[Value]):
         return key in self._entries
 
     def get(self, key: Hashable) -> Value | None:
-        with self._lock:
-            entry = self._entries.get(key)
-            if entry is None:
-                return None
-            self._entries.move_to_end(key)
-        if self._name is not None:
+        newest = self._newest  # readers often want the same value many times in a row
+        if newest is None or newest[0] != key:
+            with self._lock:
+                entry = self._entries.get(key)
+                if entry is None:
+                    return None
+                self._entries.move_to_end(key)
+                newest = self._newest = key, entry.value
+        if self._name is not None and CACHE.isEnabledFor(logging.DEBUG):
             CACHE.debug("%s %s was in memory", self._name, key)
-        return entry.value
+        return newest[1]
 
     def put(self, key: Hashable, value: Value, weight: int, nbytes: int = 0) -> None:
         if self._is_over(weight, nbytes):
@@ -69,6 +75,7 @@ class BoundedCache(Generic[Value]):
         with self._lock:
             self._remove(key)
             self._entries[key] = _Entry(value, weight, nbytes)
+            self._newest = key, value
             self._weight += weight
             self._nbytes += nbytes
             while self._is_over(self._weight, self._nbytes):
@@ -84,6 +91,7 @@ class BoundedCache(Generic[Value]):
         """Drop everything."""
         with self._lock:
             self._entries.clear()
+            self._newest = None
             self._weight = self._nbytes = 0
 
     def _is_over(self, weight: int, nbytes: int) -> bool:
@@ -91,6 +99,7 @@ class BoundedCache(Generic[Value]):
 
     def _remove(self, key: Hashable) -> None:
         entry = self._entries.pop(key, None)
+        self._newest = None
         if entry is not None:
             self._weight -= entry.weight
             self._nbytes -= entry.nbytes

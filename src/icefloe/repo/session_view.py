@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from threading import RLock
+from typing import Any, NamedTuple
 
 from icefloe import paths
 from icefloe.changes.change_set import ChangeSet
@@ -26,6 +27,14 @@ from icefloe.repo.load_manifest import load_manifest
 _MANIFESTS_AT_ONCE = 128
 
 
+class KnownArray(NamedTuple):
+    """What finding a chunk of an array takes."""
+
+    node_id: NodeId
+    ndim: int
+    boxes: ManifestBoxes
+
+
 class SessionView:
     """A snapshot, the changes on top of it, and the packs that hold chunks not yet stored.
 
@@ -40,8 +49,9 @@ class SessionView:
         self.lock = lock
         self.has_read = False
         """Whether a manifest has been loaded. The first load prefetches small manifests."""
+        self.known_arrays: dict[str, KnownArray] = {}
+        """Arrays of which a chunk was looked up, by path. Empty after a node has changed."""
         self._nodes: dict[str, Node] = {}
-        self._boxes: dict[NodeId, ManifestBoxes] = {}
 
     @property
     def manifest_files(self) -> ManifestFiles:
@@ -94,18 +104,47 @@ class SessionView:
     def boxes(self, node: Node) -> ManifestBoxes:
         """The boxes of an array's manifests, cached like the node."""
         assert node.array is not None
-        found = self._boxes.get(node.id)
-        if found is None or found.manifests is not node.array.manifests:
-            found = self._boxes[node.id] = ManifestBoxes(node.array.manifests)
-        return found
+        found = self.known_arrays.get(node.path)
+        if found is not None and found.boxes.manifests is node.array.manifests:
+            return found.boxes
+        boxes = ManifestBoxes(node.array.manifests)
+        with self.lock:
+            if self._nodes.get(node.path) is node:
+                known = KnownArray(node.id, len(node.array.shape), boxes)
+                self.known_arrays[node.path] = known
+        return boxes
 
     def forget_nodes(self) -> None:
         """Drop cached nodes. For callers that changed a node and hold the lock."""
         self._nodes = {}
-        self._boxes = {}
+        self.known_arrays = {}
 
 
 # -- chunk references, as a session sees them
+
+
+def known_kind(handle: RepoHandle, view: SessionView, path: Any, coordinates: Any) -> int | None:
+    """The `ChunkKind` of a committed chunk, 0 if there is none; None if only others can tell.
+
+    The short way for callers that ask for one chunk after the other. It needs no coroutine, because
+    the node and the manifest must be in memory. Arrays with changed chunks are left to others, and
+    so are unusual arguments.
+    """
+    if type(path) is not str or type(coordinates) not in (tuple, list):
+        return None
+    array = view.known_arrays.get(path)
+    if array is None or array.node_id in view.changes.chunks or array.ndim != len(coordinates):
+        return None
+    for at in coordinates:
+        if type(at) is not int:
+            return None
+    for ref in array.boxes.around(coordinates):
+        loaded = handle.assets.caches.manifests.get(ref.id)
+        if loaded is None:
+            return None
+        if kind := loaded.kind_at(array.node_id, coordinates):
+            return kind
+    return 0 if not coordinates or 0 <= min(coordinates) <= max(coordinates) < 2**32 else None
 
 
 async def find_chunk(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from operator import index
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,18 +35,19 @@ async def chunk_kind(workspace: Workspace, path: str, coordinates: Sequence[int]
     handle, state = workspace
     view = state.view
     node, array = view.array(paths.validate(path, view.find_node))
-    if len(coordinates) != len(array.shape):
+    wanted = tuple(map(index, coordinates))
+    if len(wanted) != len(array.shape):
         raise InvalidInputError(
-            f"chunk index {tuple(coordinates)} has {len(coordinates)} dimensions, array {path!r} "
+            f"chunk index {wanted} has {len(wanted)} dimensions, array {path!r} "
             f"has {len(array.shape)}",
             ErrorKind.INVALID_CHUNK_INDEX,
         )
-    if not all(0 <= at < 2**32 for at in coordinates):
+    if not all(0 <= at < 2**32 for at in wanted):
         raise InvalidInputError(
-            f"chunk index {tuple(coordinates)}: numbers run from 0 to {2**32 - 1:,}",
+            f"chunk index {wanted}: numbers run from 0 to {2**32 - 1:,}",
             ErrorKind.INVALID_CHUNK_INDEX,
         )
-    ref = await find_chunk(handle, view, node, tuple(coordinates))
+    ref = await find_chunk(handle, view, node, wanted)
     return 0 if ref is None else int(ref.kind)
 
 

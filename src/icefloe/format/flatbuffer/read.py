@@ -125,7 +125,7 @@ def _common_bits(numbers: Ints) -> int:
     return bits
 
 
-def _read_vtable(buffer: FlatBuffer, vtable: int, spec: TableSpec) -> tuple[int, list[int]]:
+def read_vtable(buffer: FlatBuffer, vtable: int, spec: TableSpec) -> tuple[int, list[int]]:
     """The size of tables with this vtable, and the offset of every field, 0 where absent."""
     buffer.check_one(vtable, 4, 2, f"vtable of {spec.name}")
     vtable_size, table_size = buffer.unpack("<HH", vtable)
@@ -155,7 +155,7 @@ class Table:
         what = f"table {spec.name}"
         buffer.check_one(position, 4, 4, what)
         vtable = position - buffer.unpack("<i", position)[0]
-        table_size, offsets = _read_vtable(buffer, vtable, spec)
+        table_size, offsets = read_vtable(buffer, vtable, spec)
         buffer.check_one(position, table_size, 4, what)
         self._offsets: dict[str, int] = dict(zip(spec.fields, offsets, strict=True))
         for name, field in spec.fields.items():
@@ -306,7 +306,7 @@ class Rows:
 
     def _read_few_vtables(self, vtables: list[int]) -> None:
         distinct = {vtable: number for number, vtable in enumerate(dict.fromkeys(vtables))}
-        found = [_read_vtable(self.buffer, vtable, self.spec) for vtable in distinct]
+        found = [read_vtable(self.buffer, vtable, self.spec) for vtable in distinct]
         self.field_offsets = np.array([offsets for _, offsets in found], np.int64)
         sizes = [size for size, _ in found]
         table_size: int | Ints = sizes[0]

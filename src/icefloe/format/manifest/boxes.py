@@ -22,19 +22,28 @@ class ManifestBoxes:
         # The farthest that this manifest or any one before it reaches.
         self._reach = list(accumulate((stop for _, stop in first), max))
 
-    def around(self, coordinates: Sequence[int]) -> Iterator[ManifestRef]:
+    def around(self, coordinates: Sequence[int]) -> list[ManifestRef]:
         """Manifests whose box has the chunk in it: one, unless boxes overlap."""
         leading = coordinates[0] if coordinates else 0
         at = bisect_right(self._start, leading) - 1
+        found = []
         while at >= 0 and self._reach[at] > leading:
-            ref = self._ordered[at]
-            for place, (start, stop) in zip(coordinates, ref.extents, strict=True):
-                if not start <= place < stop:
-                    break
-            else:
-                yield ref
+            if _is_inside(coordinates, self._ordered[at].extents):
+                found.append(self._ordered[at])
             at -= 1
+        return found
 
     def descending(self) -> Iterator[ManifestRef]:
         """All manifests, in the order in which `around` yields them."""
         return reversed(self._ordered)
+
+
+def _is_inside(coordinates: Sequence[int], extents: Sequence[tuple[int, int]]) -> bool:
+    """Whether a chunk is in a box of as many dimensions."""
+    if len(coordinates) != len(extents):
+        return False
+    for axis, place in enumerate(coordinates):  # `zip` would take twice as long
+        start, stop = extents[axis]
+        if not start <= place < stop:
+            return False
+    return True

@@ -182,6 +182,12 @@ location='s3://b/f', etag=None, last_modified=None, inline=None)
         row = self.lookup.find(coordinates)
         return None if row < 0 else self.row(row)
 
+    def kind_at(self, coordinates: Sequence[int]) -> int:
+        """The `ChunkKind` of one chunk; 0 if there is none."""
+        check_ndim(coordinates, self.ndim)
+        row = self.lookup.find(coordinates)
+        return 0 if row < 0 else int(self.kind[row])
+
     def row(self, row: int) -> ChunkRef:
         """One row as a value."""
         kind = _KINDS[self.kind[row]]

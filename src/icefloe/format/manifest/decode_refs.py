@@ -1,8 +1,7 @@
-"""Decoding the chunk references of a manifest: all as columns, or a single one by bisection."""
+"""Decoding the chunk references of a manifest as columns."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,9 @@ from icefloe.format.columns.blob_column import BlobColumn, gather
 from icefloe.format.columns.blobs import Bytes, Ints
 from icefloe.format.columns.chunk_index import SortedIndex
 from icefloe.format.flatbuffer.equal_vectors import EqualVectors
-from icefloe.format.flatbuffer.read import FlatBuffer, Rows, Table
+from icefloe.format.flatbuffer.read import FlatBuffer, Rows
 from icefloe.format.flatbuffer.schema import CHUNK_REF
-from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRef, ChunkRefs, check_ndim
+from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRefs
 from icefloe.format.manifest.coded import Coded
 from icefloe.format.manifest.dictionary import encode_dictionary
 from icefloe.format.manifest.locations import CompressedLocations, Locations
@@ -24,81 +23,8 @@ from icefloe.ids import ChunkId, NodeId
 # little to the peak of memory.
 _SLICE = 1 << 15
 
-_FEW_LOOKUPS = 8
-_REFS_DECODED_IN_A_LOOKUP = 1 << 12
-"""One search costs about as much as decoding this many references as columns."""
 
-
-class StoredRefs:
-    """The references of one array, not yet decoded.
-
-    The first lookups search in the bytes, so a reader of few chunks does not wait for the whole
-    manifest. After many lookups, and for all references, columns are decoded.
-    """
-
-    __slots__ = ("_buffer", "_dictionary", "_first", "_lookups_left", "_node_id", "_number")
-
-    def __init__(
-        self, buffer: FlatBuffer, first: int, number: int, dictionary: bytes | None, node_id: NodeId
-    ) -> None:
-        """The vector has `number` offsets of tables, from position `first` on."""
-        self._buffer = buffer
-        self._first = first
-        self._number = number
-        self._dictionary = dictionary
-        self._node_id = node_id
-        self._lookups_left = max(_FEW_LOOKUPS, number // _REFS_DECODED_IN_A_LOOKUP)
-
-    def __len__(self) -> int:
-        return self._number
-
-    @property
-    def nbytes(self) -> int:
-        """The size of the whole file: it stays in memory for these references."""
-        return self._buffer.size
-
-    @property
-    def is_worn_out(self) -> bool:
-        """Whether the lookups so far cost more than decoding all references."""
-        return self._lookups_left <= 0
-
-    def decode(self) -> ChunkRefs:
-        """All references as columns.
-
-        Raises:
-            FormatError: they are not whole and consistent.
-        """
-        return self._decode(
-            np.arange(self._first, self._first + 4 * self._number, 4, dtype=np.int64)
-        )
-
-    def get(self, coordinates: Sequence[int]) -> ChunkRef | None:
-        """The reference of one chunk; None if the array has none."""
-        self._lookups_left -= 1
-        wanted = tuple(coordinates)
-        low, high = 0, self._number
-        while low < high:
-            middle = (low + high) // 2
-            found = self._index(middle)
-            check_ndim(wanted, len(found))
-            if found == wanted:
-                return self._decode(np.array([self._first + 4 * middle], np.int64)).row(0)
-            low, high = (middle + 1, high) if found < wanted else (low, middle)
-        return None
-
-    def _decode(self, slots: Ints) -> ChunkRefs:
-        position = self._buffer.targets(slots)
-        return _RefsDecoder(self._buffer, position, self._dictionary).decode(self._node_id)
-
-    def _index(self, row: int) -> tuple[int, ...]:
-        slot = self._first + 4 * row
-        table = Table(self._buffer, slot + self._buffer.unpack("<I", slot)[0], CHUNK_REF)
-        index = table.array("index", "<u4")
-        assert index is not None  # required
-        return tuple(index.tolist())
-
-
-class _RefsDecoder:
+class RefsDecoder:
     """Fills the columns of one array, slice by slice."""
 
     def __init__(self, buffer: FlatBuffer, position: Ints, dictionary: bytes | None) -> None:

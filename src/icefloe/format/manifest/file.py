@@ -15,7 +15,7 @@ from icefloe.format.envelope import FileType, decode_envelope
 from icefloe.format.flatbuffer.read import FlatBuffer
 from icefloe.format.flatbuffer.schema import ARRAY_MANIFEST, MANIFEST
 from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
-from icefloe.format.manifest.decode_refs import StoredRefs
+from icefloe.format.manifest.stored_refs import StoredRefs
 from icefloe.ids import ChunkId, ManifestId, NodeId
 from icefloe.records import record
 
@@ -51,9 +51,17 @@ class ArrayManifest:
     def get(self, coordinates: Sequence[int]) -> ChunkRef | None:
         """The reference of one chunk, or None."""
         refs = self._refs
-        if isinstance(refs, StoredRefs) and not refs.is_worn_out:
+        if isinstance(refs, StoredRefs) and refs.probes_left > 0:
             return refs.get(coordinates)
         return self.refs.get(coordinates)
+
+    def kind_at(self, coordinates: Sequence[int]) -> int:
+        """The `ChunkKind` of one chunk; 0 if there is none."""
+        refs = self._refs
+        if isinstance(refs, StoredRefs) and refs.probes_left > 0:
+            form = refs.find(coordinates)[1]
+            return 0 if form is None else form.kind
+        return self.refs.kind_at(coordinates)
 
     @property
     def nbytes(self) -> int:
@@ -88,6 +96,13 @@ class Manifest:
         """The reference of one chunk, or None; cheaper than `find` as long as few are wanted."""
         array = self.array(node_id)
         return None if array is None else array.get(coordinates)
+
+    def kind_at(self, node_id: NodeId, coordinates: Sequence[int]) -> int:
+        """The `ChunkKind` of one chunk; 0 if there is none."""
+        for array in self.arrays:
+            if array.node_id == node_id:
+                return array.kind_at(coordinates)
+        return 0
 
     @property
     def num_chunk_refs(self) -> int:

@@ -25,17 +25,58 @@ _SLICE = 1 << 16
 _INFLATION = 4
 
 
-class CompressedLocations:
-    """Locations as zstd frames made with one dictionary."""
+class LocationDictionary:
+    """Inflates locations made with one dictionary. `name` is what errors call the file."""
 
-    def __init__(self, frames: BlobColumn, dictionary: bytes, name: str) -> None:
-        self._frames = frames
+    def __init__(self, dictionary: bytes, name: str) -> None:
         self._name = name
         self._idle: list[zstandard.ZstdDecompressor] = []
         try:
             self._dictionary = zstandard.ZstdCompressionDict(dictionary)
         except zstandard.ZstdError as error:
             raise FormatError(f"{name}: location dictionary is damaged ({error})") from None
+
+    def text(self, frame: bytes) -> str:
+        """Inflate one location."""
+        try:
+            return self.inflate(frame).decode()
+        except UnicodeDecodeError:
+            raise self.damaged("is not valid UTF-8") from None
+
+    def inflate(self, frame: bytes) -> bytes:
+        """Inflate one location, whatever bytes it has."""
+        limit = MAX_COMPRESSED_LOCATION_BYTES
+        try:
+            # The library heeds its limit only where a frame does not announce a size itself.
+            announced = zstandard.get_frame_parameters(frame).content_size
+            if announced != zstandard.CONTENTSIZE_UNKNOWN and announced > limit:
+                raise self.damaged(f"announces {announced:,} bytes, at most {limit:,} fit")
+            # A context costs more than a location: take an idle one, and give it back.
+            try:
+                context = self._idle.pop()
+            except IndexError:
+                context = self.decompressor()
+            data = context.decompress(frame, max_output_size=limit, allow_extra_data=False)
+            self._idle.append(context)
+            return data
+        except zstandard.ZstdError as error:
+            raise self.damaged(f"cannot be inflated ({error})") from None
+
+    def decompressor(self) -> zstandard.ZstdDecompressor:
+        """A context of its own: contexts cannot be shared by threads."""
+        return zstandard.ZstdDecompressor(dict_data=self._dictionary)
+
+    def damaged(self, problem: str) -> FormatError:
+        """The error of a location that cannot be read."""
+        return FormatError(f"{self._name}: a compressed location {problem}")
+
+
+class CompressedLocations:
+    """Locations as zstd frames made with one dictionary."""
+
+    def __init__(self, frames: BlobColumn, dictionary: bytes, name: str) -> None:
+        self._frames = frames
+        self._dictionary = LocationDictionary(dictionary, name)
 
     def __len__(self) -> int:
         return len(self._frames)
@@ -47,10 +88,7 @@ class CompressedLocations:
 
     def get(self, row: int) -> str:
         """Inflate one location."""
-        try:
-            return self._inflate_one(self._frames[row]).decode()
-        except UnicodeDecodeError:
-            raise self._damaged("is not valid UTF-8") from None
+        return self._dictionary.text(self._frames[row])
 
     def strings(self) -> BlobColumn:
         """Inflate all locations, as one stream of frames."""
@@ -62,7 +100,7 @@ class CompressedLocations:
         ends = np.zeros(len(size) + 1, np.int64)
         np.cumsum(size, out=ends[1:])
         room = np.empty(int(ends[-1]), np.uint8)
-        reader = self._decompressor().stream_reader(
+        reader = self._dictionary.decompressor().stream_reader(
             memoryview(data)[int(offsets[0]) : int(offsets[-1])], read_across_frames=True
         )
         filled = 0
@@ -70,42 +108,23 @@ class CompressedLocations:
             while filled < len(room) and (count := reader.readinto(memoryview(room)[filled:])):
                 filled += count
         except zstandard.ZstdError as error:
-            raise self._damaged(f"cannot be inflated ({error})") from None
+            raise self._dictionary.damaged(f"cannot be inflated ({error})") from None
         if filled != len(room):
-            raise self._damaged(f"inflates to {filled:,} bytes, expected {len(room):,} in all")
+            raise self._dictionary.damaged(
+                f"inflates to {filled:,} bytes, expected {len(room):,} in all"
+            )
         return self._text(BlobColumn(ends, room))
 
     def _strings_one_by_one(self) -> BlobColumn:
         # Frames without a content size, or in several blocks: no writer known makes them.
-        texts = [self._inflate_one(frame) for frame in self._frames.to_list()]
+        texts = [self._dictionary.inflate(frame) for frame in self._frames.to_list()]
         return self._text(BlobColumn.from_values(texts))
-
-    def _inflate_one(self, frame: bytes) -> bytes:
-        limit = MAX_COMPRESSED_LOCATION_BYTES
-        try:
-            # The library heeds its limit only where a frame does not announce a size itself.
-            announced = zstandard.get_frame_parameters(frame).content_size
-            if announced != zstandard.CONTENTSIZE_UNKNOWN and announced > limit:
-                raise self._damaged(f"announces {announced:,} bytes, at most {limit:,} fit")
-            # A context costs more than a location: take an idle one, and give it back.
-            context = self._idle.pop() if self._idle else self._decompressor()
-            data = context.decompress(frame, max_output_size=limit, allow_extra_data=False)
-            self._idle.append(context)
-            return data
-        except zstandard.ZstdError as error:
-            raise self._damaged(f"cannot be inflated ({error})") from None
-
-    def _decompressor(self) -> zstandard.ZstdDecompressor:
-        return zstandard.ZstdDecompressor(dict_data=self._dictionary)
 
     def _text(self, column: BlobColumn) -> BlobColumn:
         try:
             return column.as_text()
         except UnicodeDecodeError:
-            raise self._damaged("is not valid UTF-8") from None
-
-    def _damaged(self, problem: str) -> FormatError:
-        return FormatError(f"{self._name}: a compressed location {problem}")
+            raise self._dictionary.damaged("is not valid UTF-8") from None
 
 
 class Locations:
