@@ -146,8 +146,11 @@ def _listed_files(
     old: ManifestFiles, used: Bytes, new: Sequence[ManifestFileInfo]
 ) -> ManifestFiles:
     """Exactly the manifest files that nodes refer to: old ones and all of the new ones."""
-    rows = old.rows_of(used)
-    files = old.take(rows[rows >= 0]).with_infos(new)
+    if len(used) == len(new):
+        files = ManifestFiles.from_infos(new)
+    else:
+        rows = old.rows_of(used)
+        files = old.take(rows[rows >= 0]).with_infos(new)
     if not np.array_equal(files.id, used):
         raise InternalError(
             f"a snapshot lists {len(files)} manifests and its nodes use {len(used)} others",

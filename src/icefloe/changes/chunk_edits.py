@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from icefloe.format.columns.blob_column import BlobColumn
 from icefloe.format.columns.chunk_index import Index, SortedIndex, follow_each_other, sort_rows
 from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
 from icefloe.ids import ChunkId
@@ -147,12 +148,24 @@ def _columns(single: dict[Coordinates, ChunkRef | None], ndim: int) -> tuple[Chu
         index.append(at)
         refs_there.append(ref)
     tables = [_table(kind, *rows) for (kind, _), rows in sorted(groups.items())]
-    refs, _ = ChunkRefs.overlay([(table, None) for table in tables], ndim)
+    if len(tables) == 1:
+        [refs] = tables
+    else:
+        refs, _ = ChunkRefs.overlay([(table, None) for table in tables], ndim)
     return refs, np.array(deleted, np.uint32).reshape(len(deleted), ndim)
 
 
 def _table(kind: ChunkKind, at: Sequence[Coordinates], refs: Sequence[ChunkRef]) -> ChunkRefs:
     index = np.array(at, np.uint32).reshape(len(at), len(at[0]))
+    if kind == ChunkKind.INLINE and len(at) == 1:
+        data = refs[0].inline or b""
+        return ChunkRefs(
+            index,
+            np.array((kind,), np.uint8),
+            np.zeros(1, np.uint64),
+            np.array((len(data),), np.uint64),
+            inline=BlobColumn(np.array((0, len(data))), np.frombuffer(data, np.uint8)),
+        )
     if kind == ChunkKind.INLINE:
         return ChunkRefs.inline_chunks(index, [ref.inline for ref in refs])
     offset = np.array([ref.offset for ref in refs], np.uint64)

@@ -7,7 +7,6 @@ old manifests and the session's edits are unchanged.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from icefloe.changes.build import CommitPlan
 from icefloe.changes.change_set import ChangeSet
@@ -35,7 +34,7 @@ class MadeManifests:
                 for rewrite in array_plan.rewrites
                 if edits is None or self._made_of(node_id, rewrite) is not edits
             ]
-            left[node_id] = replace(array_plan, rewrites=rewrites)
+            left[node_id] = SplitsPlan(array_plan.kept, rewrites)
         return left
 
     def _made_of(self, node_id: NodeId, rewrite: SplitRewrite) -> object:

@@ -36,6 +36,7 @@ _ZSTD_MAX_BLOCK = 128 * 1024
 _RLE_BLOCK = 1
 _COMPRESSED_BLOCK = 2
 _SMALL_PAYLOAD = 1 << 20  # bytes: joining costs less than starting a stream
+_TINY_PAYLOAD = 1 << 14  # bytes: up to here zstd chooses the same tables for every size
 _MAX_IDLE = 4  # zstd contexts kept for the next small file
 
 Bytes = NDArray[np.uint8]
@@ -181,8 +182,8 @@ def _joined(segments: Sequence[Segment]) -> bytes:
     return b"".join(segments)  # type: ignore[arg-type]
 
 
-@lru_cache(maxsize=32)
-def _idle_compressors(level: int) -> deque[zstandard.ZstdCompressor]:
+@lru_cache(maxsize=64)
+def _idle_compressors(level: int, is_tiny: bool) -> deque[zstandard.ZstdCompressor]:
     return deque(maxlen=_MAX_IDLE)
 
 
@@ -192,14 +193,24 @@ _idle_decompressors: deque[zstandard.ZstdDecompressor] = deque(maxlen=_MAX_IDLE)
 def _compress(data: bytes, level: int) -> bytes:
     """One frame. Contexts are costly to make and serve one thread at a time: whoever works with
     one has taken it out of the queue."""
-    idle = _idle_compressors(level)
+    is_tiny = len(data) <= _TINY_PAYLOAD
+    idle = _idle_compressors(level, is_tiny)
     try:
         context = idle.pop()
     except IndexError:
-        context = zstandard.ZstdCompressor(level=level)
+        context = _new_compressor(level, is_tiny)
     frame = context.compress(data)
     idle.append(context)
     return frame
+
+
+def _new_compressor(level: int, is_tiny: bool) -> zstandard.ZstdCompressor:
+    """Without parameters a context chooses some for the size of each frame, and clears its tables
+    when they differ from those of the last one. The frames are the same."""
+    if not is_tiny:
+        return zstandard.ZstdCompressor(level=level)
+    chosen = zstandard.ZstdCompressionParameters.from_level(level, source_size=_TINY_PAYLOAD)
+    return zstandard.ZstdCompressor(compression_params=chosen)
 
 
 def _decompress_small(body: memoryview) -> bytes:

@@ -56,16 +56,16 @@ def parse_key(key: str, find: Callable[[str], object] = lambda path: None) -> Ke
             coordinates = tuple(map(int, texts))
             if max(coordinates) <= _MAX_INDEX:
                 return ChunkKey(_path(folder, key, find), coordinates)
-    chunk = _CHUNK.match(key)
-    if chunk is not None:
-        coordinates = tuple(map(int, chunk[2].split("/")[1:]))
-        if all(at <= _MAX_INDEX for at in coordinates):
-            return ChunkKey(_path(chunk[1] or "", key, find), coordinates)
     folder, _, name = key.rpartition("/")
     if name == METADATA:
         return MetadataKey(_path(folder, key, find))
     if name in _V2_DOCUMENTS:
         return V2Key(key)
+    chunk = _CHUNK.match(key)
+    if chunk is not None:
+        coordinates = tuple(map(int, chunk[2].split("/")[1:]))
+        if all(at <= _MAX_INDEX for at in coordinates):
+            return ChunkKey(_path(chunk[1] or "", key, find), coordinates)
     raise InvalidInputError(
         f"key {key!r}: expected 'zarr.json', 'c', or 'c/' and chunk numbers below a node's path",
         ErrorKind.INVALID_KEY,

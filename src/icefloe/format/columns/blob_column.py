@@ -161,22 +161,6 @@ class BlobColumn:
         length = self.length.take(rows, mode="clip")
         return gather(self.data, start, length, absent, is_text=self.is_text)
 
-    def insert(self, at: int, values: Sequence[Any]) -> BlobColumn:
-        """The column with more rows before row `at`."""
-        if not values:
-            return self
-        added = BlobColumn.from_values(values, is_text=self.is_text)
-        if self.absent is not None or added.absent is not None:
-            return BlobColumn.concat([self[:at], added, self[at:]])
-        cut, offsets = int(self.offsets[at]), self.offsets
-        return BlobColumn(
-            np.concatenate(
-                (offsets[:at], cut + added.offsets, offsets[at + 1 :] + len(added.data))
-            ),
-            np.concatenate((self.data[:cut], added.data, self.data[cut:])),
-            is_text=self.is_text,
-        )
-
     def as_text(self) -> BlobColumn:
         """The same rows as texts.
 

@@ -30,6 +30,7 @@ Positions: TypeAlias = Ints | list[int]
 """A list if there are few."""
 
 _SMALL_SEGMENT = 1 << 12  # bytes: copied behind others, so that there are few segments
+_ZEROS = bytes(16)
 _FEW_BLOBS = 16
 _FEW_ROWS = 8
 _SHORT_COLUMN = 1 << 16  # bytes: copied one by one, with eight bytes of address for each
@@ -61,9 +62,9 @@ class FlatWriter:
         tail = self.tail
         position = self._before + len(tail)
         if gap := -(position + shift) % align:
-            tail += bytes(gap)
+            tail += _ZEROS[:gap]
             position += gap
-        if isinstance(segment, bytes) and len(segment) <= _SMALL_SEGMENT:
+        if type(segment) is bytes and len(segment) <= _SMALL_SEGMENT:
             tail += segment
         else:
             self._segments += (tail, segment)
@@ -119,7 +120,9 @@ class FlatWriter:
             is_text = any(isinstance(value, str) for value in column)
             column = BlobColumn.from_values(column, is_text=is_text)
         offsets, data = column.offsets, column.data
-        length = np.diff(offsets)
+        length = offsets[1:] - offsets[:-1]
+        if (length == length[0]).all():
+            return self._equal_blobs(column, int(length[0]), terminator)
         size = (length + 4 + terminator + 3) & ~3
         end = np.cumsum(size)
         start: Ints = end - size
@@ -133,11 +136,21 @@ class FlatWriter:
             scatter(segment, start + 4, data, offsets[:-1], length)
         return self.add(segment) + start
 
+    def _equal_blobs(self, column: BlobColumn, length: int, terminator: int) -> Ints:
+        """Place byte strings that all have the same length."""
+        first, count = int(column.offsets[0]), len(column)
+        size = padded(length + 4 + terminator, 4)
+        segment = np.zeros((count, size), np.uint8)
+        segment[:, :4] = np.frombuffer(length.to_bytes(4, "little"), np.uint8)
+        text = column.data[first : first + count * length]
+        segment[:, 4 : 4 + length] = text.reshape(count, length)
+        return self.add(segment) + np.arange(0, count * size, size)
+
     def blob(self, data: bytes, terminator: int = 0) -> int:
         """Place one byte string or, with a terminator, one text."""
         length = len(data)
-        tail = bytes(-(length + terminator) % 4 + terminator)
-        return self.add(length.to_bytes(4, "little") + data + tail)
+        tail = _ZEROS[: -(length + terminator) % 4 + terminator]
+        return self.add(b"%b%b%b" % (length.to_bytes(4, "little"), data, tail))
 
     def text(self, text: str) -> int:
         return self.blob(text.encode(), terminator=1)
@@ -240,10 +253,10 @@ class SingleTable:
     def __init__(self, writer: FlatWriter, spec: TableSpec, names: tuple[str, ...]) -> None:
         blank, vtable, self._place = _row_layout(spec, names)
         at_vtable = writer.vtable(vtable)
-        self.position = writer.add(blank, align=8)
-        self._bytes = writer.tail
-        self._at = len(writer.tail) - len(blank)
-        pack_into("<i", self._bytes, self._at, self.position - at_vtable)
+        self.position = position = writer.add(blank, align=8)
+        self._bytes = tail = writer.tail
+        self._at = at = len(tail) - len(blank)
+        pack_into("<i", tail, at, position - at_vtable)
 
     def __contains__(self, field: str) -> bool:
         return field in self._place
@@ -274,11 +287,16 @@ class FewTables:
     ) -> None:
         self.spec = spec
         always = tuple([name for name, mask in fields.items() if mask is None])
-        masks = [(name, mask.tolist()) for name, mask in fields.items() if mask is not None]
-        self._tables = [
-            SingleTable(writer, spec, (*always, *(name for name, mask in masks if mask[row])))
-            for row in range(count)
-        ]
+        self._is_whole = len(always) == len(fields)
+        """Whether all rows carry all fields."""
+        if self._is_whole:
+            self._tables = [SingleTable(writer, spec, always) for _ in range(count)]
+        else:
+            masks = [(name, mask.tolist()) for name, mask in fields.items() if mask is not None]
+            self._tables = [
+                SingleTable(writer, spec, (*always, *(name for name, mask in masks if mask[row])))
+                for row in range(count)
+            ]
         self.position = [table.position for table in self._tables]
 
     def place(self, field: str) -> list[int]:
@@ -293,14 +311,14 @@ class FewTables:
             raw = np.ascontiguousarray(values).tobytes()
             listed = [raw[at : at + size] for at in range(0, len(raw), size)]
         for table, value in zip(self._tables, listed, strict=True):
-            if field in table:
+            if self._is_whole or field in table:
                 table.set(field, value)
 
     def point(self, field: str, targets: Positions) -> None:
         """Let an offset field lead to `targets`, positions placed later in the buffer."""
         listed = targets if isinstance(targets, list) else targets.tolist()
         for table, target in zip(self._tables, listed, strict=True):
-            if field in table:
+            if self._is_whole or field in table:
                 table.point(field, target)
 
 

@@ -81,14 +81,15 @@ def encode_manifest(
         root.point("location_dictionary", writer.blob(compressor.dictionary))
     vector = writer.offsets(len(arrays))
     root.point("arrays", vector.position)
-    has_extra = np.array([array.extra is not None for array in arrays])
-    tables = writer.tables(
-        ARRAY_MANIFEST, len(arrays), {"node_id": None, "refs": None, "extra": has_extra}
-    )
+    has_extra = any(array.extra is not None for array in arrays)
+    parts: dict[str, NDArray[np.bool_] | None] = {"node_id": None, "refs": None}
+    if has_extra:
+        parts["extra"] = np.array([array.extra is not None for array in arrays])
+    tables = writer.tables(ARRAY_MANIFEST, len(arrays), parts)
     vector.point(tables.position)
     tables.set("node_id", np.frombuffer(b"".join(array.node_id for array in arrays), np.uint8))
     tables.point("refs", [_add_refs(writer, array, compressor) for array in arrays])
-    if has_extra.any():
+    if has_extra:
         tables.point("extra", writer.blobs([array.extra for array in arrays], 0))
     if manifest.extra is not None:
         root.point("extra", writer.blob(manifest.extra))
@@ -281,6 +282,9 @@ class _Blocks:
     def place(self, copies: Sequence[_Copies]) -> None:
         """Decide where everything goes, once the texts to place are known."""
         blocks = -(-self._count // _BLOCK)
+        if not copies:
+            self._place_records(blocks)
+            return
         filled = np.full(blocks, _BLOCK, np.int64)
         filled[-1] = self._count - _BLOCK * (blocks - 1)
         records = self._vtable.nbytes + filled * self._layout.itemsize
@@ -297,7 +301,20 @@ class _Blocks:
             texts.position += self._start[texts.head // _BLOCK]
         step = np.arange(self._count, dtype=np.int64) % _BLOCK * self._layout.itemsize
         self.position: Ints = self._start[self._block_of_row] + self._vtable.nbytes + step
-        self.segment = np.zeros(int(size.sum()), np.uint8)
+        self._make_segment(int(size.sum()))
+
+    def _place_records(self, blocks: int) -> None:
+        """The same if no texts are placed: all blocks but the last have the same size."""
+        head, row = self._vtable.nbytes, self._layout.itemsize
+        size = padded(head + _BLOCK * row, 8)
+        self._start = np.arange(0, blocks * size, size)
+        last = padded(head + (self._count - _BLOCK * (blocks - 1)) * row, 8)
+        between = self._block_of_row * (size - _BLOCK * row)
+        self.position = between + np.arange(head, head + self._count * row, row)
+        self._make_segment((blocks - 1) * size + last)
+
+    def _make_segment(self, size: int) -> None:
+        self.segment = np.zeros(size, np.uint8)
         vtables = windows(self.segment, self._vtable.nbytes)
         vtables[self._start] = self._vtable.view(f"V{self._vtable.nbytes}")[0]
 

@@ -108,6 +108,19 @@ class SnapshotTable(Mapping[SnapshotId, SnapshotInfo]):
     _encoded: list[_Encoded] = field(default_factory=list, init=False, repr=False)
     """All rows, once they were written: the next commit adds one and writes them again."""
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """A commit adds a row and looks at no more than ids and parents. The other columns are
+            made when they are asked for, for several commits at once."""
+            if name not in _MADE_LATER:
+                raise AttributeError(f"a SnapshotTable has no {name!r}")
+            waiting = self.__dict__.get("_waiting")
+            if waiting is not None:  # else another thread was faster
+                self.__dict__.update(waiting.columns())
+                self.__dict__.pop("_waiting", None)
+            return self.__dict__[name]
+
     def __len__(self) -> int:
         return len(self.id)
 
@@ -243,24 +256,22 @@ class SnapshotTable(Mapping[SnapshotId, SnapshotInfo]):
         parents = _insert(self.parent, at, parent)
         parents[parents >= at] += 1  # every row from here on has moved back by one
         items = encode_metadata(info.metadata, _METADATA_VERSION)
-        pruned = info.pruned_ancestor_tx_logs
-        at_item = int(self.num_metadata[:at].sum()) if items else 0
-        at_pruned = int(self.num_pruned[:at].sum()) if pruned else 0
-        table = SnapshotTable(
-            np.concatenate((self.id[:at], _ids([info.id]), self.id[at:])),
-            parents,
-            _insert(self.flushed_at, at, info.flushed_at),
-            self.message.insert(at, [info.message]),
-            _insert(self.num_metadata, at, len(items)),
-            self.metadata_name.insert(at_item, [*items]),
-            self.metadata_value.insert(at_item, [*items.values()]),
-            _insert(self.num_pruned, at, len(pruned)),
-            np.concatenate((self.pruned_id[:at_pruned], _ids(pruned), self.pruned_id[at_pruned:]))
-            if pruned
-            else self.pruned_id,
+        return filled(
+            SnapshotTable,
+            {
+                "id": np.concatenate((self.id[:at], _ids([info.id]), self.id[at:])),
+                "parent": parents,
+                "_encoded": [one.with_row(at, info, items) for one in self._encoded],
+                "_waiting": self._with_waiting(info, items),
+            },
         )
-        table._encoded.extend(one.with_row(at, info, items) for one in self._encoded)
-        return table
+
+    def _with_waiting(self, info: SnapshotInfo, items: Mapping[str, bytes]) -> _Waiting:
+        table, added = self.__dict__.get("_waiting") or _Waiting(self, ())
+        if len(added) >= _MOST_WAITING:
+            _ = self.message  # makes the columns
+            table, added = self, ()
+        return _Waiting(table, (*added, (info, items)))
 
     def encoded(self) -> _Encoded:
         """All rows as a file holds them."""
@@ -347,6 +358,48 @@ class SnapshotTable(Mapping[SnapshotId, SnapshotInfo]):
     def equals(self, other: SnapshotTable) -> bool:
         """Same snapshots."""
         return dict(self) == dict(other)
+
+
+_MADE_LATER = frozenset(SnapshotTable.__match_args__) - {"id", "parent"}
+_MOST_WAITING = 64
+
+
+class _Waiting(NamedTuple):
+    """Rows that were added to a table, with their encoded metadata."""
+
+    table: SnapshotTable
+    added: tuple[tuple[SnapshotInfo, Mapping[str, bytes]], ...]
+
+    def columns(self) -> dict[str, Any]:
+        """All columns but ids and parents, in the order of the ids."""
+        table, infos = self.table, [info for info, _ in self.added]
+        order = np.concatenate((table.id, _ids([info.id for info in infos]))).view("S12")
+        order = np.argsort(order.reshape(-1), kind="stable")
+        names = [name for _, items in self.added for name in items]
+        values = [value for _, items in self.added for value in items.values()]
+        num_metadata = [len(items) for _, items in self.added]
+        pruned = [info.pruned_ancestor_tx_logs for info in infos]
+
+        def numbers(column: NDArray[Any], added: Sequence[int]) -> NDArray[Any]:
+            return np.concatenate((column, np.array(added, column.dtype)))
+
+        def blobs(column: BlobColumn, added: Sequence[Any], rows: Ints) -> BlobColumn:
+            new = BlobColumn.from_values(added, is_text=column.is_text)
+            return BlobColumn.concat([column, new]).take(rows)
+
+        all_metadata = numbers(table.num_metadata, num_metadata)
+        all_pruned = numbers(table.num_pruned, [len(ids) for ids in pruned])
+        metadata = _rows_of(all_metadata, order)
+        pruned_id = np.concatenate((table.pruned_id, _ids(id_ for ids in pruned for id_ in ids)))
+        return {
+            "flushed_at": numbers(table.flushed_at, [info.flushed_at for info in infos])[order],
+            "message": blobs(table.message, [info.message for info in infos], order),
+            "num_metadata": all_metadata[order],
+            "metadata_name": blobs(table.metadata_name, names, metadata),
+            "metadata_value": blobs(table.metadata_value, values, metadata),
+            "num_pruned": all_pruned[order],
+            "pruned_id": pruned_id[_rows_of(all_pruned, order)],
+        }
 
 
 def decode_snapshot_table(rows: Rows) -> SnapshotTable:
