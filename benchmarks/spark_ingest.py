@@ -34,11 +34,16 @@ FASTER = 1.5
 FLOATS_FASTER = 1.8
 """Of values that are only compressed."""
 
+_OLD = " old"
+
 
 def repository_at(library: Any, folder: Path, files: Path) -> Any:
-    """A new repository that may refer to the files: ours or official's, neither with fsync."""
+    """A new repository that may refer to the files: ours or official's, neither with fsync.
+
+    One that is there is set aside; `clear` deletes it when no time is taken.
+    """
     if folder.exists():
-        shutil.rmtree(folder)
+        folder.rename(folder.with_name(folder.name + _OLD))
     config = library.RepositoryConfig.default()
     store = library.local_filesystem_store(str(files))
     config.set_virtual_chunk_container(library.VirtualChunkContainer(f"file://{files}/", store))
@@ -46,6 +51,13 @@ def repository_at(library: Any, folder: Path, files: Path) -> Any:
     return library.Repository.create(
         library.local_filesystem_storage(str(folder), **options), config
     )
+
+
+def clear(folder: Path) -> None:
+    """Delete repositories that were set aside, and let the disk catch up."""
+    for old in folder.glob("*" + _OLD):
+        shutil.rmtree(old)
+    os.sync()
 
 
 # --- values are copied ------------------------------------------------------------------------
@@ -68,7 +80,12 @@ def native_rows(spark: Any, folder: Path, files: int, rounds: int) -> Iterator[R
         default = partial(_copy_official, theirs, sources, ours, is_alike=False)
         alike = partial(_copy_official, theirs, sources, ours, is_alike=True)
         mine, by_default, like_ours = measure(
-            copy_ours, default, alike, rounds=rounds, warm_up=True
+            copy_ours,
+            default,
+            alike,
+            rounds=rounds,
+            warm_up=True,
+            prepare=partial(clear, folder),
         )
         _check_same(ours, theirs)
         name = f"native ingest of {files} files, {title}"
@@ -79,6 +96,7 @@ def native_rows(spark: Any, folder: Path, files: int, rounds: int) -> Iterator[R
         yield Row(name, mine, alike_name, like_ours, nbytes / 1e6, "MB", faster)
         on_one_core = _copy_pinned(theirs, sources, ours)
         yield Row(name, mine, f"{alike_name}, on one core", on_one_core, nbytes / 1e6, "MB")
+        clear(folder)
         for made in (sources, ours, theirs):
             shutil.rmtree(made)
 
@@ -117,6 +135,7 @@ def _copy_pinned(folder: Path, files: Path, ours: Path) -> Times:
 def pinned_copy(folder: Path, files: Path, ours: Path) -> list[float]:
     """Wall and CPU seconds of a copy by official, once it has warmed up."""
     for _ in range(2):
+        clear(folder.parent)
         wall, cpu = time.perf_counter(), time.process_time()
         _copy_official(folder, files, ours, 0, is_alike=True)
         found = [time.perf_counter() - wall, time.process_time() - cpu]
@@ -158,7 +177,7 @@ def virtual_rows(spark: Any, folder: Path, files: int, rounds: int) -> Iterator[
         _refer_official(folder / "official", sources)
 
     on_spark(0)
-    ours = measure(on_spark, in_one_process, rounds=rounds)
+    ours = measure(on_spark, in_one_process, rounds=rounds, prepare=partial(clear, folder))
     [theirs] = measure(official, rounds=1)
     counts = [
         _count_locations(icefloe, folder / "spark"),

@@ -55,13 +55,20 @@ class Row:
         )
 
 
-def measure(*sides: Callable[[int], Any], rounds: int, warm_up: bool = False) -> list[Times]:
-    """The times of each side, in turns and in both orders."""
+def measure(
+    *sides: Callable[[int], Any],
+    rounds: int,
+    warm_up: bool = False,
+    prepare: Callable[[], Any] | None = None,
+) -> list[Times]:
+    """The times of each side, in turns and in both orders; `prepare` comes before each run."""
     infinite = Times(float("inf"), float("inf"))
     best = [infinite] * len(sides)
     for number in range(rounds + warm_up):
         turns = list(enumerate(sides))
         for at, run in turns if number % 2 == 0 else reversed(turns):
+            if prepare is not None:
+                prepare()
             before, wall = cpu_seconds(), time.perf_counter()
             run(number)
             wall = time.perf_counter() - wall

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from pyspark.sql import SparkSession
 
+from icefloe import Repository
+from icefloe.spark import ingest
 from icefloe.spark.ingests import copy as ingest_copy
 from icefloe.spark.ingests.copy import cut_pieces
 from icefloe.spark.ingests.scan_sources import descriptions_of, scan_frame
@@ -26,6 +28,10 @@ netCDF4: Any = pytest.importorskip("netCDF4", reason="makes NetCDF files")  # no
 OPTIONS = IngestOptions(concat_dims=("time",))
 CONNECT: Any = SimpleNamespace()
 """A session that does not tell how many slots there are, as one of Spark Connect."""
+
+
+def _same(found: Any) -> Any:
+    return found
 
 
 def num_copy_tasks(spark: SparkSession, num_files: int, bytes_a_file: int) -> int:
@@ -111,3 +117,38 @@ def test_a_further_file_adds_few_bytes_to_the_rows_of_a_scan(
     found, _ = descriptions_of(frame, locations)
     histories = {source.attributes_of("")["history"] for source in found}
     assert len(histories) == 96
+
+
+@pytest.mark.parametrize(
+    ("arguments", "num_jobs"),
+    [({}, 1), ({"num_tasks": 2}, 2), ({"preprocess": _same}, 2)],
+    ids=["few files", "tasks asked for", "a function of the user"],
+)
+def test_few_files_of_one_machine_are_scanned_without_a_job(
+    spark: SparkSession,
+    tmp_path: Path,
+    repository: Repository,
+    arguments: dict[str, Any],
+    num_jobs: int,
+) -> None:
+    for day in range(3):
+        to_netcdf4(dataset(day), tmp_path / f"{day}.nc")
+    (tmp_path / "3.nc").write_bytes(b"nothing")
+    context = spark.sparkContext
+    group = f"{tmp_path}"
+    context.setJobGroup(group, "an ingest")
+    try:
+        report = ingest(
+            spark,
+            str(tmp_path / "*.nc"),
+            repository,
+            concat_dim="time",
+            on_error="skip",
+            **arguments,
+        )
+    finally:
+        context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+    assert report.files_added == 3
+    [problem] = report.problems
+    assert problem.location.endswith("3.nc")
+    assert len(context.statusTracker().getJobIdsForGroup(group)) == num_jobs

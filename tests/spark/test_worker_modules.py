@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import gc
+import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
+import pyspark
 import pytest
 import zarr
 from pyspark.sql import SparkSession
 
 from icefloe import Repository
 from icefloe.spark.runtime.tasks import map_batches
+
+SPARK_VERSION = tuple(map(int, pyspark.__version__.split(".")[:2]))
 
 
 def _set_aside(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -32,6 +37,19 @@ def test_modules_are_set_aside_so_that_collecting_after_a_task_is_quick(
         found = rows.collect()
     assert all(row.aside > 20_000 for row in found), found
     assert all(row.tracked < 5_000 for row in found), found
+
+
+def _connection(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        is_local = os.environ.get("PYTHON_UNIX_DOMAIN_ENABLED", "").lower() == "true"
+        yield pa.record_batch({"is_local": pa.array([is_local] * batch.num_rows)})
+
+
+@pytest.mark.skipif(SPARK_VERSION < (4, 1), reason="Spark 4.1 brought local sockets")
+@pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="the system has no local sockets")
+def test_workers_are_reached_without_the_delays_of_tcp(spark: SparkSession) -> None:
+    [row] = map_batches(spark.range(0, 1, 1, 1), _connection, "is_local boolean").collect()
+    assert row.is_local
 
 
 @pytest.mark.parametrize(

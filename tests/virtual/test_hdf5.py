@@ -17,6 +17,9 @@ from tests.virtual.decoding import decode
 h5py: Any = pytest.importorskip("h5py", reason="h5py is an optional dependency")
 nc: Any = pytest.importorskip("netCDF4", reason="makes NetCDF files")
 
+hdf5_chunks: Any = pytest.importorskip("icefloe.virtual.formats.hdf5_chunks")
+plain_chunk, read_plain_chunk = hdf5_chunks.plain_chunk, hdf5_chunks.read_plain_chunk
+
 GRID = np.arange(7 * 10, dtype="f8").reshape(7, 10)
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -28,6 +31,9 @@ KINDS: dict[str, dict[str, Any]] = {
     "only checked": {"chunks": (3, 4), "fletcher32": True},
 }
 DTYPES = ["i1", "u1", "<i2", ">i2", "<u4", ">i4", "<i8", ">u8", "<f2", ">f4", "<f8", ">f8", "<c8"]
+
+FILLS = {dtype: 1 for dtype in DTYPES if dtype != "<c8"}
+"""Fill values other than zero, where h5py can set them."""
 
 
 @pytest.fixture
@@ -102,6 +108,51 @@ def test_chunks_never_written_are_the_fill_value(path: Path) -> None:
     assert source.references["none"].num_rows == 0
     for name, values in expected.items():
         np.testing.assert_array_equal(decode(source, name), values)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [*DTYPES, "bool"])
+def test_regions_are_what_hdf5_reads(path: Path, kind: str, dtype: str) -> None:
+    values = GRID.astype(dtype)
+    with h5py.File(path, "w") as file:
+        file.create_dataset("values", data=values, **KINDS[kind])
+        made = file.create_dataset(
+            "holes", (6, 8), dtype, chunks=(3, 4), fillvalue=FILLS.get(dtype)
+        )
+        made[3:, 4:] = values[3:6, 4:8]
+        holes = made[()]
+    with open_native(path) as reader:
+        for first, last in ((0, 3), (3, 6), (6, 7), (1, 4), (0, 6)):
+            for left, right in ((0, 4), (4, 8), (8, 10), (2, 6)):
+                found = reader.read("values", (slice(first, last), slice(left, right)))
+                np.testing.assert_array_equal(found, values[first:last, left:right], strict=True)
+                last_row, last_column = min(last, 6), min(right, 8)
+                if first < last_row and left < last_column:
+                    region = slice(first, last_row), slice(left, last_column)
+                    np.testing.assert_array_equal(
+                        reader.read("holes", region), holes[region], strict=True
+                    )
+
+
+def test_chunks_without_filters_are_read_as_they_are_stored(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        for name, options in KINDS.items():
+            file.create_dataset(name, data=GRID, **options)
+        odd = h5py.h5t.IEEE_F32LE.copy()
+        odd.set_fields(31, 20, 11, 0, 20)  # as long as a float32, with another exponent
+        space = h5py.h5s.create_simple((4,))
+        plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        plist.set_chunk((2,))
+        h5py.h5d.create(file.id, b"odd", odd, space, plist)
+        assert {name: plain_chunk(file[name].id) for name in file} == {
+            **dict.fromkeys((*KINDS, "odd")),
+            "chunked": (3, 4),
+        }
+        chunked = file["chunked"].id
+        one = read_plain_chunk(chunked, (3, 4), (slice(3, 6), slice(4, 8)))
+        np.testing.assert_array_equal(one, GRID[3:6, 4:8], strict=True)
+        for region in ((slice(6, 7), slice(4, 8)), (slice(3, 6), slice(4, 7))):
+            assert read_plain_chunk(chunked, (3, 4), region) is None
 
 
 def test_chunks_stored_without_their_filters_are_refused(path: Path) -> None:

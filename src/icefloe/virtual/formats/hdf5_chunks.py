@@ -9,6 +9,7 @@ from h5py import h5d, h5s, h5z
 from numpy.typing import NDArray
 
 from icefloe.on_demand import on_demand
+from icefloe.virtual.formats.hdf5_types import storable_dtype, unusual_storage
 from icefloe.virtual.model.data_types import bytes_codec
 from icefloe.virtual.model.description import Json, SourceError
 from icefloe.virtual.model.references import inline_references, make_references
@@ -169,6 +170,40 @@ def read_sparse(dataset: Any, starts: NDArray[np.int64], region: Any, fill: Any)
         source = tuple(map(slice, first.tolist(), last.tolist()))
         values[tuple(map(slice, (first - low).tolist(), (last - low).tolist()))] = dataset[source]
     return values
+
+
+def plain_chunk(dataset: Any) -> tuple[int, ...] | None:
+    """The shape of chunks whose bytes are the values; None where HDF5 has to convert them."""
+    plist = dataset.get_create_plist()
+    if plist.get_layout() != h5d.CHUNKED or plist.get_nfilters():
+        return None
+    dtype, trouble = storable_dtype(dataset)
+    if trouble or dtype.kind not in "biufc" or unusual_storage(dataset.get_type(), dtype):
+        return None
+    found: tuple[int, ...] = plist.get_chunk()
+    return found
+
+
+def read_plain_chunk(
+    dataset: Any, chunk: tuple[int, ...], region: tuple[slice, ...]
+) -> NDArray[Any] | None:
+    """The values of a region that is one whole chunk; None for other regions, and for a chunk that
+    was never written.
+
+    The bytes are read into the memory that the values stay in. HDF5 would clear that memory first.
+    """
+    start = tuple(span.start or 0 for span in region)
+    ends = zip(region, start, chunk, dataset.shape, strict=True)
+    if not all(
+        first % length == 0 and span.stop == first + length <= size
+        for span, first, length, size in ends
+    ):
+        return None
+    if dataset.get_chunk_info_by_coord(start).byte_offset is None:
+        return None
+    _, data = dataset.read_direct_chunk(start)
+    dtype, _ = storable_dtype(dataset)
+    return np.frombuffer(data, dtype).reshape(chunk)
 
 
 def _doubtful_places(dataset: Any, chunk: NDArray[Any], index: NDArray[Any]) -> str | None:

@@ -172,8 +172,7 @@ class _Hdf5Reader:
     def read(self, path: str, region: tuple[slice, ...]) -> NDArray[Any]:
         if path not in self._datasets:
             self._datasets[path] = self._hdf5.open_dataset(self._fid, path)
-        dataset, written = self._datasets[path]
-        return np.asarray(self._hdf5.read_region(dataset, region, written))
+        return np.asarray(self._hdf5.read_region(self._datasets[path], region))
 
 
 def _open(location: str, access: SourceAccess) -> SourceFile | None:
