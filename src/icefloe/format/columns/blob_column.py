@@ -24,6 +24,7 @@ else:
     pa = on_demand("pyarrow")
 
 _FEW = 64  # rows: below this, slicing one by one beats setting up numpy
+_SHORT = 32  # bytes of a text on average: up to this, texts are cut apart together
 _DECODED_BYTES = 1 << 20
 _CONTINUATION = np.uint8(0x80)
 
@@ -116,6 +117,11 @@ class BlobColumn:
     def to_list(self) -> list[Any]:
         """Every row as a value."""
         first = int(self.offsets[0])
+        is_short = int(self.offsets[-1]) - first <= _SHORT * len(self)
+        if self.is_text and is_short and len(self) > _FEW:
+            texts = self._split()
+            if texts is not None:
+                return texts
         raw = self.data[first : self.offsets[-1]].tobytes()
         ends = (self.offsets - first).tolist() if first else self.offsets.tolist()
         values: list[Any]
@@ -130,6 +136,17 @@ class BlobColumn:
             for row in np.flatnonzero(self.absent).tolist():
                 values[row] = None
         return values
+
+    def _split(self) -> list[Any] | None:
+        """Every row, cut out of one text at zeros between them; None if there are zeros inside."""
+        data = self.data[int(self.offsets[0]) : int(self.offsets[-1])]
+        if self.absent is not None or not data.all():
+            return None
+        room = np.zeros(len(data) + len(self), np.uint8)
+        is_inside = np.ones(len(room), np.bool_)
+        is_inside[self.offsets[1:] - self.offsets[0] + np.arange(len(self))] = False
+        room[is_inside] = data
+        return room[:-1].tobytes().decode().split("\0")
 
     def is_valid(self) -> NDArray[np.bool_]:
         """Which rows have a value."""
