@@ -288,6 +288,11 @@ def test_a_structured_data_type_has_no_column(repository: Repository) -> None:
     [
         (np.arange(35, dtype="<f4").reshape(5, 7), (2, 3)),
         (np.arange(35, dtype=">i2").reshape(5, 7), (2, 3)),
+        # Chunks in the order of their values, which are not copied: along axis 0, or behind a 1.
+        (np.arange(154, dtype="<f4").reshape(22, 7), (2, 3)),
+        (np.arange(154, dtype=">i2").reshape(22, 7), (2, 3)),
+        (np.arange(190, dtype="i8").reshape(2, 19, 5), (1, 2, 3)),
+        (np.asfortranarray(np.arange(190.0).reshape(19, 2, 5)), (1, 2, 5)),
         (np.array(["2001-01-16", "2001-02-15", "NaT"], "M8[ns]"), (2,)),
         (np.array([b"ab", b"", b"abc"]), (2,)),
         (np.array(3.5), ()),

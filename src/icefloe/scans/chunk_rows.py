@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from icefloe.api.session import Session
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.geometry import Slices, cells_of, inside, shape_of
+from icefloe.geometry import Slices, cells_of, cut, inside, shape_of
 from icefloe.scans.arrow_types import INDEX, index_column, repeated_text, required
 from icefloe.scans.blocks import BlockGrid, Mask, plan_blocks
 from icefloe.scans.cells import CellAxis
@@ -28,6 +28,9 @@ from icefloe.scans.where import Condition, check_condition
 
 _BATCH_BYTES = 16 << 20
 """Of values in a batch. Measured: batches of one chunk take Spark longer."""
+
+_FEWEST_CHUNKS = 4
+"""Fewer in a piece, unless it is full, cost more calls than a copy takes."""
 
 _MAX_CHUNK_BYTES = 1 << 31
 
@@ -92,32 +95,74 @@ class ChunkRows:
                 is_wanted = is_wanted & mask[part].reshape(spread)
         if not is_wanted.any():
             return
-        values = variable.read(opened, region)
-        first = np.array([part.start for part in box], np.int64)
-        index = np.argwhere(is_wanted) + first
         most = max(_BATCH_BYTES // max(prod(variable.chunk_shape) * variable.dtype.itemsize, 1), 1)
+        if is_wanted.all() and (pieces := _in_memory_order(box, variable, most)):
+            for piece in pieces:
+                cells = variable.read(opened, cells_of(piece, variable.chunk_shape, variable.shape))
+                yield _batch(variable, _indices(piece, np.True_), np.ravel(cells))
+            return
+        values = variable.read(opened, region)
+        index = _indices(box, is_wanted)
         for start in range(0, len(index), most):
-            yield _batch(variable, index[start : start + most], values, region)
+            some = index[start : start + most]
+            yield _batch(variable, some, _chunk_by_chunk(variable, some, values, region))
 
 
-def _batch(
-    variable: Variable, index: NDArray[np.int64], values: NDArray[Any], region: Slices
-) -> pa.RecordBatch:
-    """Rows of some chunks, whose values are copied once: into the buffer that Arrow hands on."""
-    count = len(index)
+def _indices(box: Slices, is_wanted: Any) -> NDArray[np.int64]:
+    """The wanted chunks of a box, in C order."""
+    first = np.array([part.start for part in box], np.int64)
+    return np.argwhere(np.broadcast_to(is_wanted, shape_of(box))) + first
+
+
+def _in_memory_order(box: Slices, variable: Variable, most: int) -> list[Slices]:
+    """The box in pieces of at most `most` chunks, which lie one behind the other in an array of
+    their values: what is read need not be copied. Empty if pieces would be tiny.
+
+    That is so for neighbours along one axis, if chunks have length 1 along all axes before it.
+    """
+    counts = shape_of(box)
+    axes = [axis for axis in range(len(counts)) if prod(variable.chunk_shape[:axis]) == 1]
+    if not axes:
+        return []
+    axis = max(axes, key=lambda axis: counts[axis])
+    steps = [1] * len(counts)
+    steps[axis] = min(most, counts[axis])
+    if steps[axis] < min(_FEWEST_CHUNKS, most):
+        return []
+    return list(cut(box, steps))
+
+
+def _chunk_bounds(
+    variable: Variable, index: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where each chunk starts, and its shape: less at the edges of the array."""
     chunk_shape, whole = (np.array(n, np.int64) for n in (variable.chunk_shape, variable.shape))
     offset = index * chunk_shape
-    end = np.minimum(offset + chunk_shape, whole)
-    shape = end - offset
-    dtype = variable.dtype.newbyteorder("<")
-    ends = np.zeros(count + 1, np.int64)
+    return offset, np.minimum(offset + chunk_shape, whole) - offset
+
+
+def _chunk_by_chunk(
+    variable: Variable, index: NDArray[np.int64], values: NDArray[Any], region: Slices
+) -> NDArray[Any]:
+    """The values of some chunks of a region, one chunk after the other."""
+    offset, shape = _chunk_bounds(variable, index)
+    ends = np.zeros(len(index) + 1, np.int64)
     np.cumsum(shape.prod(axis=1), out=ends[1:])
-    data = np.empty(int(ends[-1]), dtype)
-    for row in range(count):
-        cells = tuple(map(slice, offset[row].tolist(), end[row].tolist()))
-        chunk = data[ends[row] : ends[row + 1]].reshape(shape[row])
-        chunk[...] = values[inside(cells, region)]
-    places = (ends * dtype.itemsize).astype(np.int32)
+    data = np.empty(int(ends[-1]), variable.dtype.newbyteorder("<"))
+    for row in range(len(index)):
+        cells = tuple(map(slice, offset[row].tolist(), (offset[row] + shape[row]).tolist()))
+        data[ends[row] : ends[row + 1]].reshape(shape[row])[...] = values[inside(cells, region)]
+    return data
+
+
+def _batch(variable: Variable, index: NDArray[np.int64], data: NDArray[Any]) -> pa.RecordBatch:
+    """Rows of some chunks. Their values become the buffer that Arrow hands on."""
+    count = len(index)
+    offset, shape = _chunk_bounds(variable, index)
+    dtype = variable.dtype.newbyteorder("<")
+    data = np.ascontiguousarray(data, dtype)
+    places = np.zeros(count + 1, np.int32)
+    np.cumsum(shape.prod(axis=1) * dtype.itemsize, out=places[1:])
     raw = data.view(np.uint8) if data.nbytes else b""
     buffers = [None, pa.py_buffer(places), pa.py_buffer(raw)]
     columns = [
