@@ -6,8 +6,6 @@ Run it with `make demo`. Everything happens in a temporary folder.
 from __future__ import annotations
 
 import hashlib
-import os
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -38,24 +36,6 @@ def timed(label: str) -> Iterator[None]:
     start = time.perf_counter()
     yield
     print(f"{label:<58}{time.perf_counter() - start:6.1f} s", flush=True)
-
-
-@contextmanager
-def quiet_start(log: Path) -> Iterator[None]:
-    """Keep what Java says while it starts in a file; shown if it does not start."""
-    terminal = os.dup(2)
-    with log.open("wb") as stream:
-        os.dup2(stream.fileno(), 2)
-    try:
-        yield
-    except BaseException:
-        os.dup2(terminal, 2)
-        print(log.read_text(), file=sys.stderr)
-        raise
-    else:
-        os.dup2(terminal, 2)
-    finally:
-        os.close(terminal)
 
 
 def make_file(folder: Path, number: int) -> Path:
@@ -126,7 +106,7 @@ def main() -> None:
         paths = [make_file(files, number) for number in range(FILES - 4)]
         print(f"{len(paths)} NetCDF files, {sum(p.stat().st_size for p in paths) / 1e6:.1f} MB")
         print("starting Spark ...", flush=True)
-        with timed("Spark is started"), quiet_start(Path(name) / "spark.log"):
+        with timed("Spark is started"):
             spark = icefloe.spark.session("local[2]", progress=False)
         try:
             run(spark, repository, files, paths)

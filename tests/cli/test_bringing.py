@@ -192,6 +192,7 @@ def test_ingest_on_spark(files: list[Path]) -> None:
     words = ["--concat-dim", "time", "--engine", "spark", "--master", "local[1]"]
     first = call("ingest", "files/a.nc", "weather", "--create", *words, "--num-tasks", "2")
     assert first.returncode == 0, first.stderr
+    assert first.stderr == ""  # nothing of Java and Spark
     assert "1 files added, 0 there already" in first.stdout
     again = call("ingest", "files/*.nc", "weather", "--append", *words, "--json")
     assert again.returncode == 0, again.stderr

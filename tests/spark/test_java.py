@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -86,6 +87,30 @@ def test_no_java_at_all_is_told_with_what_to_do(
 def test_a_session_refuses_what_it_cannot_use(arguments: dict[str, Any], problem: str) -> None:
     with pytest.raises(InvalidInputError, match=problem):
         icefloe.spark.session(**arguments)
+
+
+STARTS = """
+import subprocess, sys, threading
+from icefloe.spark.runtime.quiet_java import quiet_java
+
+java = "echo 'WARNING: Using incubator modules: vector' >&2; echo first >&2; read go; "
+java += "echo ERROR later >&2; printf 'tasks: 1 of 2' >&2; exit 3"
+with quiet_java():
+    print("ours", file=sys.stderr)
+    started = subprocess.Popen(["sh", "-c", java], stdin=subprocess.PIPE)
+started.communicate(b"go")
+for thread in threading.enumerate():
+    if thread.name == "icefloe-java":
+        thread.join(30)
+print("; ours again", file=sys.stderr)
+"""
+
+
+def test_of_what_java_says_only_the_warning_of_every_start_is_left_out() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", STARTS], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stderr == "ours\nfirst\nERROR later\ntasks: 1 of 2; ours again\n"
 
 
 def test_progress_is_one_line_drawn_over_itself(monkeypatch: pytest.MonkeyPatch) -> None:

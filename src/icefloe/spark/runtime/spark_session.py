@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.spark.runtime.defaults import is_submitted, settled
 from icefloe.spark.runtime.java import find_java_home
+from icefloe.spark.runtime.quiet_java import quiet_java
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 """Spark 4.1 and newer: hands filters to Python data sources. Reading asks for it by an option."""
@@ -101,7 +102,8 @@ def session(
     for name, value in chosen.items():
         if kept.get(name) != value:  # what Spark knows without us stays as it is
             builder = builder.config(name, value)
-    made: SparkSession = builder.getOrCreate()
+    with quiet_java():
+        made: SparkSession = builder.getOrCreate()
     return made
 
 
