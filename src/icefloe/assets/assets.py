@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -63,8 +63,7 @@ BYTES_PER_CHUNK_REF = 48
 location per chunk, the limit in bytes is reached before the limit by count."""
 
 
-@record()
-class RepoObject:
+class RepoObject(NamedTuple):
     """The `repo` object as last seen: decoded, raw, and with its version."""
 
     info: RepoInfo

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,11 +23,10 @@ from icefloe.format.manifest.file import ArrayManifest, Manifest
 from icefloe.format.snapshot.file import ManifestFileInfo, ManifestFiles, Snapshot
 from icefloe.format.snapshot.nodes import ArrayData, ManifestRef, Node, NodeTable
 from icefloe.ids import ManifestId, NodeId, SnapshotId
-from icefloe.records import changed, record
+from icefloe.records import changed
 
 
-@record(frozen=True)
-class CommitPlan:
+class CommitPlan(NamedTuple):
     """The nodes that change, and what happens to the manifests of changed arrays."""
 
     base: NodeTable
@@ -39,8 +38,7 @@ class CommitPlan:
     arrays: Mapping[NodeId, SplitsPlan]
 
 
-@record(frozen=True)
-class ManifestFile:
+class ManifestFile(NamedTuple):
     """A manifest file to be written."""
 
     new: NewManifest

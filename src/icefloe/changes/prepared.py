@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,8 +21,7 @@ from icefloe.ids import ManifestId
 from icefloe.records import record
 
 
-@record(frozen=True)
-class NewManifest:
+class NewManifest(NamedTuple):
     """A new manifest: the reference of its node, and the entry in the snapshot."""
 
     ref: ManifestRef

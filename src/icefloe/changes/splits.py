@@ -44,8 +44,7 @@ class SplitRewrite:
         return sum(_count(rows, len(refs)) for refs, rows, _ in self.edits)
 
 
-@record(frozen=True)
-class SplitsPlan:
+class SplitsPlan(NamedTuple):
     """The manifests of one array after a commit: those that are kept, and those to be written."""
 
     kept: Sequence[ManifestRef]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from icefloe.changes.made_manifests import MadeManifests
@@ -87,7 +86,7 @@ async def _commit_rebasing(
                     rebases += 1
                 else:
                     tip_check = TipCheck.WAS_DONE
-            noted = replace(request, metadata=_with_rebase_attempts(request.metadata, rebases))
+            noted = request._replace(metadata=_with_rebase_attempts(request.metadata, rebases))
             try:
                 landed = await _try_commit(workspace, branch, noted, tip_check, made)
             except ConflictError as conflict:

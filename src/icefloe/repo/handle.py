@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 from icefloe.assets.assets import Assets
 from icefloe.config import RepositoryConfig
@@ -125,8 +125,7 @@ class RepoHandle:
 # -- arguments and results of a family's methods
 
 
-@record(frozen=True)
-class NewCommit:
+class NewCommit(NamedTuple):
     """A snapshot whose files are stored, to be published."""
 
     snapshot: Snapshot

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import Enum, auto
-from typing import Any
+from typing import Any, NamedTuple
 
 from icefloe.changes.build import CommitPlan, build_snapshot, plan_commit
 from icefloe.changes.log_union import union_of_logs
@@ -17,7 +17,6 @@ from icefloe.changes.split_sizes import split_sizes
 from icefloe.format.snapshot.file import Snapshot
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import SnapshotId
-from icefloe.records import record
 from icefloe.repo.clock_checks import later_than, require_clock_of_storage
 from icefloe.repo.handle import RepoHandle, SeenTip
 from icefloe.repo.packing import close_packs, store_closed
@@ -27,8 +26,7 @@ from icefloe.repo.write_manifests import write_manifests
 _MAX_PREFETCHED_REFS = 1_000_000
 
 
-@record(frozen=True)
-class CommitRequest:
+class CommitRequest(NamedTuple):
     """Message and properties of a commit, and whether unchanged manifests are rewritten."""
 
     message: str
@@ -45,8 +43,7 @@ class TipCheck(Enum):
     """The session was just at the tip. Checked again only if manifests have to be fetched."""
 
 
-@record(frozen=True)
-class WrittenCommit:
+class WrittenCommit(NamedTuple):
     """A stored snapshot that nothing refers to yet, and what was seen of the branch."""
 
     snapshot: Snapshot

@@ -77,14 +77,16 @@ class Directory:
 
     # --- writing ------------------------------------------------------------------------------
 
-    def place(self, data: Any, path: str, *, is_synced: bool, may_replace: bool) -> None:
+    def place(self, data: Any, path: str, *, is_synced: bool, may_replace: bool) -> int:
         """Write a file aside and give it its name, in one step that readers see as a whole.
+
+        Returns the inode.
 
         Raises:
             FileExistsError: there is a file already, and `may_replace` is False.
         """
         try:
-            temporary = self._write_aside(data, path, is_synced=is_synced)
+            temporary, inode = self._write_aside(data, path, is_synced=is_synced)
             self._move(temporary, path, may_replace=may_replace)
         except OSError as error:
             folder = os.path.dirname(path)
@@ -92,8 +94,9 @@ class Directory:
                 raise
             # Part of the repository is on another file system, by a link or a mount.
             self._elsewhere.add(folder)
-            temporary = self._write_aside(data, path, is_synced=is_synced)
+            temporary, inode = self._write_aside(data, path, is_synced=is_synced)
             self._move(temporary, path, may_replace=may_replace)
+        return inode
 
     def create(self, data: Any, path: str, *, is_durable: bool) -> bool:
         """Write a new file in place, which the next `sync` makes durable if it has to be.
@@ -115,23 +118,23 @@ class Directory:
             os.close(descriptor)
         return True
 
-    def link(self, data: bytes, source: str, path: str) -> bool:
+    def link(self, data: bytes, source: str, path: str) -> int | None:
         """Give the file `source` a second name, if it is there and has these bytes.
 
-        Files that may be replaced are replaced as a whole, so this one never changes. False on file
-        systems without hard links.
+        Files that may be replaced are replaced as a whole, so this one never changes. Returns the
+        inode; None if there is no such file, or the file system has no hard links.
         """
         try:
             os.link(source, path)
         except OSError:
-            return False
-        if _has_bytes(path, data):
-            return True
-        os.unlink(path)
-        return False
+            return None
+        inode = _inode_with(path, data)
+        if inode is None:
+            os.unlink(path)
+        return inode
 
-    def _write_aside(self, data: Any, path: str, *, is_synced: bool) -> str:
-        """Write `data` to a new temporary file; returns its path."""
+    def _write_aside(self, data: Any, path: str, *, is_synced: bool) -> tuple[str, int]:
+        """Write `data` to a new temporary file; returns its path and inode."""
         if not self._is_swept:
             self._sweep()
         aside = f"{self._temporary}/{self._run}-{next(self._names)}"
@@ -144,8 +147,9 @@ class Directory:
             self.make_directory(os.path.dirname(aside))
             descriptor = os.open(aside, _NEW_FILE, 0o666)
         _fill(descriptor, data, aside, is_synced=is_synced)
+        inode = os.fstat(descriptor).st_ino
         os.close(descriptor)
-        return aside
+        return aside, inode
 
     def make_directory(self, path: str) -> None:
         """Create `path` and its parents; the next `sync` makes the new entries durable."""
@@ -271,15 +275,16 @@ def _fill(descriptor: int, data: Any, path: str, *, is_synced: bool = False) -> 
         raise
 
 
-def _has_bytes(path: str, data: bytes) -> bool:
-    """Whether `path` is a file with these bytes, and not a link to one."""
+def _inode_with(path: str, data: bytes) -> int | None:
+    """The inode of `path` if it is a file with these bytes, and not a link to one."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
-        return False
+        return None
     try:
         # One byte more than expected shows that the file is longer.
-        return os.read(descriptor, len(data) + 1) == data
+        is_same = os.read(descriptor, len(data) + 1) == data
+        return os.fstat(descriptor).st_ino if is_same else None
     finally:
         os.close(descriptor)
 

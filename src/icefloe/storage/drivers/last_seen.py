@@ -31,6 +31,8 @@ class LastSeen(NamedTuple):
     version: Version
     state: State | None
     """Of its file before it was read; None if a later write might leave the same state."""
+    durable_inode: int | None = None
+    """Of its file, if this process has written it and waited for the disk."""
 
     def version_of(self, key: str, data: bytes) -> Version:
         """The version of an object."""

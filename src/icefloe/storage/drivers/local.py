@@ -162,7 +162,9 @@ class LocalDriver:
         state = state_at_rest(self._path(key))
         data = self._read(key)
         version = self._last_seen.version_of(key, data)
-        self._last_seen = LastSeen(key, data, version, state)
+        last = self._last_seen
+        inode = last.durable_inode if version == last.version else None
+        self._last_seen = LastSeen(key, data, version, state, inode)
         return data, version
 
     async def head(self, key: str) -> ObjectInfo:
@@ -265,10 +267,13 @@ class LocalDriver:
         last = self._last_seen
         if not last.key or not isinstance(data, bytes) or data != last.data:
             return False
-        is_there = self._directory.link(data, self._path(last.key), path)
-        if is_there and self._is_durable:
-            self._directory.unsynced.add(path)
-        return is_there
+        inode = self._directory.link(data, self._path(last.key), path)
+        if inode is not None and self._is_durable:
+            if inode == last.durable_inode:
+                self._directory.unsynced.add_directory(path.rpartition("/")[0])
+            else:
+                self._directory.unsynced.add(path)
+        return inode is not None
 
     def _writing_failed(self, key: str, error: OSError) -> StorageError:
         return StorageError(
@@ -308,25 +313,32 @@ class LocalDriver:
         STORAGE.debug("write %s in %s if unchanged", key, self._root)
         try:
             with self._directory.locked(key):
-                self._replace(key, path, data, previous)
+                inode = self._replace(key, path, data, previous)
         except OSError as error:
             raise self._writing_failed(key, error) from error
         version = version_of(data)
-        self._last_seen = LastSeen(key, data, version, None)
+        durable_inode = inode if self._is_durable else None
+        self._last_seen = LastSeen(key, data, version, None, durable_inode)
         return version
 
-    def _replace(self, key: str, path: str, data: bytes, previous: Version | None) -> None:
-        """Write a file if it still has the version `previous`; the caller holds the lock."""
+    def _replace(self, key: str, path: str, data: bytes, previous: Version | None) -> int:
+        """Write a file if it still has the version `previous`; the caller holds the lock.
+
+        Returns the inode.
+        """
         if self._current_version(key) != previous:
             self._last_seen = NOTHING_SEEN  # whoever tries again reads
             raise ConditionFailed(key)
         may_replace = previous is not None
         try:
-            self._directory.place(data, path, is_synced=self._is_durable, may_replace=may_replace)
+            inode = self._directory.place(
+                data, path, is_synced=self._is_durable, may_replace=may_replace
+            )
         except FileExistsError:  # by a writer that does not take our lock
             raise ConditionFailed(key) from None
         if self._is_durable:
             self._sync_name(key, path)
+        return inode
 
     def _sync_name(self, key: str, path: str) -> None:
         try:
