@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icefloe.format.columns.blob_column import BlobColumn
+from icefloe.format.columns.blobs import find_rows
 from icefloe.format.repo_info.refs import RefTable, read_refs, with_ref
 from icefloe.ids import SnapshotId
 
@@ -72,3 +73,11 @@ def test_a_ref_is_moved_or_added_and_the_others_stay() -> None:
     assert refs == as_dict(NAMES)
     with pytest.raises(KeyError, match="no such ref"):
         moved["no such ref"]
+
+
+def test_ids_that_end_in_zeros_are_told_apart() -> None:
+    ids = np.zeros((3, 12), np.uint8)
+    ids[1, 0], ids[2, :2] = 1, 1
+    sought = np.zeros((4, 12), np.uint8)
+    sought[0, :2], sought[1, 0], sought[3, 11] = 1, 1, 1
+    assert find_rows(ids, sought).tolist() == [2, 1, 0, -1]

@@ -93,10 +93,9 @@ def find_ids(ids: Bytes, wanted: Sequence[bytes]) -> Ints:
 def find_rows(ids: Bytes, sought: Bytes) -> Ints:
     """The same for the ids that are the rows of a matrix; there has to be one to be found."""
     size = ids.shape[1]
-    keys, keys_sought = (np.ascontiguousarray(one).view(f"S{size}") for one in (ids, sought))
-    rows = keys.reshape(-1).searchsorted(keys_sought.reshape(-1))
-    found: Ints = np.minimum(rows, len(ids) - 1)
-    found[(ids[found] != sought).any(axis=1)] = -1
+    keys, wanted = (np.ascontiguousarray(one).view(f"S{size}").reshape(-1) for one in (ids, sought))
+    found: Ints = np.minimum(keys.searchsorted(wanted), len(ids) - 1)
+    found[keys[found] != wanted] = -1
     return found
 
 
