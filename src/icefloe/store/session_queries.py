@@ -79,20 +79,30 @@ async def virtual_locations(workspace: Workspace) -> list[str]:
 def _absolute(column: Coded, containers: ContainerSet) -> list[str]:
     """Absolute locations, with container names expanded; "" if there is no location."""
     codes = column.codes
-    if len(codes) * _FEW_OF > len(column.values):
-        strings = column.values.strings()
-        starts = strings.offsets[:-1][np.diff(strings.offsets) > 0]
-        if not (strings.data[starts] == _FIRST_OF_NAME).any():
-            texts: list[str] = strings.to_list()
-            if len(codes) == len(texts) and bool((codes == np.arange(len(codes))).all()):
-                return texts
-            texts.append("")  # where code -1 leads
-            return list(map(texts.__getitem__, codes.tolist()))
+    texts = _without_names(column) if len(codes) * _FEW_OF > len(column.values) else None
+    if texts is not None:
+        if len(codes) == len(texts) and bool((codes == np.arange(len(codes))).all()):
+            return texts
+        texts.append("")  # where code -1 leads
+        return list(map(texts.__getitem__, codes.tolist()))
     used = np.unique(codes)
     url = {-1: ""}
     for code in used[used >= 0].tolist():
         url[code] = containers.expand(column.values.get(code))
     return [url[code] for code in codes.tolist()]
+
+
+def _without_names(column: Coded) -> list[str] | None:
+    """All distinct locations of a column; None if one may have the name of a container."""
+    values, texts = column.values, list[str]()
+    # A part of a column will be followed by others, which want the same locations again.
+    is_whole = len(column.codes) >= len(values)
+    for part in values.parts() if is_whole else [values.strings()]:
+        starts = part.offsets[:-1][np.diff(part.offsets) > 0]
+        if (part.data[starts] == _FIRST_OF_NAME).any():
+            return None
+        texts += part.to_list()
+    return texts
 
 
 async def chunk_batches(

@@ -1,7 +1,8 @@
 """Dictionary-encoding the blobs that many tables point at, cheapest test first.
 
-Writers repeat themselves in three ways: neighbours share one blob, far rows share one blob, or
-equal bytes are stored again and again. Each is looked for before bytes are hashed.
+Writers repeat themselves in four ways: neighbours share one blob, far rows share one blob,
+neighbours have equal bytes, or equal bytes are stored again and again. Each is looked for before
+all bytes are hashed.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from numpy.typing import NDArray
 
 from icefloe.format.columns.arrow_columns import numbers_from_arrow, numbers_to_arrow
 from icefloe.format.columns.blob_column import BlobColumn, gather
-from icefloe.format.columns.blobs import Ints
+from icefloe.format.columns.blobs import Ints, gather_fixed, rows_by_length
 from icefloe.format.flatbuffer.read import FlatBuffer
 
 _SAMPLE = 2048
+_ROWS_COMPARED = 1 << 14
 _FEW = 2 * _SAMPLE  # rows: below this, a Python dictionary is quick enough
 
 
@@ -50,9 +52,36 @@ def distinct_values(column: BlobColumn) -> tuple[NDArray[np.int32], BlobColumn]:
     if len(column) <= _FEW:
         codes, first = _numbered(column.to_list())
         return codes, column.take(first)
+    if _seems_to_have_runs(column):
+        head = _run_heads(column)
+        codes, values = distinct_values(column.take(head))
+        return np.repeat(codes, np.diff(head, append=len(column))), values
     encoded = column.to_arrow().dictionary_encode()
     codes = numbers_from_arrow(encoded.indices.fill_null(-1))
     return codes, BlobColumn.from_arrow(encoded.dictionary)
+
+
+def _seems_to_have_runs(column: BlobColumn) -> bool:
+    """Whether most neighbours in the middle are equal. Then Arrow need not be loaded."""
+    middle = column[len(column) // 2 - _SAMPLE // 2 : len(column) // 2 + _SAMPLE // 2]
+    return len(_run_heads(middle)) < _SAMPLE // 2
+
+
+def _run_heads(column: BlobColumn) -> Ints:
+    """The rows whose value differs from that of the row before."""
+    start, length = column.offsets[:-1], column.length
+    is_same = np.zeros(len(column), np.bool_)
+    np.equal(length[1:], length[:-1], out=is_same[1:])
+    if column.absent is not None:
+        is_same[1:] &= column.absent[1:] == column.absent[:-1]
+    alike = np.flatnonzero(is_same)
+    for rows in rows_by_length(length[alike]) if len(alike) else ():
+        size = int(length[alike[rows[0]]])
+        for first in range(0, len(rows), _ROWS_COMPARED):
+            row = alike[rows[first : first + _ROWS_COMPARED]]
+            mine, before = (gather_fixed(column.data, start[at], size) for at in (row, row - 1))
+            is_same[row] = (mine == before).all(axis=1)
+    return np.flatnonzero(~is_same)
 
 
 def _distinct_addresses(address: Ints) -> tuple[NDArray[np.int32], Ints]:

@@ -6,7 +6,8 @@ dictionary. Most readers want a few of them, so frames are kept as they are unti
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import zstandard
@@ -22,6 +23,7 @@ _FRAME_MAGIC = 0xFD2FB528
 # magic 4, descriptor 1, window 1, dictionary id 4, content size 8, block header 3
 _LONGEST_HEAD = 21
 _SLICE = 1 << 16
+_PART = 1 << 12
 _INFLATION = 4
 
 
@@ -91,17 +93,28 @@ class CompressedLocations:
         return self._dictionary.text(self._frames[row])
 
     def strings(self) -> BlobColumn:
-        """Inflate all locations, as one stream of frames."""
-        offsets, data = self._frames.offsets, self._frames.data
-        start, length = offsets[:-1], np.diff(offsets)
-        size = _content_sizes(data, start, length)
+        """Inflate all locations."""
+        return self._inflated(self._frames)
+
+    def parts(self) -> Iterator[BlobColumn]:
+        """Inflate all locations, some thousand at a time: they stay in the processor cache."""
+        for first in range(0, len(self), _PART):
+            yield self._inflated(self._frames[first : first + _PART])
+
+    def _inflated(self, frames: BlobColumn) -> BlobColumn:
+        """The texts of frames, inflated as one stream."""
+        first, last = int(frames.offsets[0]), int(frames.offsets[-1])
+        data, offsets = frames.data[first:last], frames.offsets - first
+        size = _content_sizes(data, offsets[:-1], np.diff(offsets))
         if bool((size < 0).any()):
-            return self._strings_one_by_one()
+            # Frames without a content size, or in several blocks: no writer known makes them.
+            texts = [self._dictionary.inflate(frame) for frame in frames.to_list()]
+            return self._text(BlobColumn.from_values(texts))
         ends = np.zeros(len(size) + 1, np.int64)
         np.cumsum(size, out=ends[1:])
         room = np.empty(int(ends[-1]), np.uint8)
         reader = self._dictionary.decompressor().stream_reader(
-            memoryview(data)[int(offsets[0]) : int(offsets[-1])], read_across_frames=True
+            memoryview(data), read_across_frames=True
         )
         filled = 0
         try:
@@ -115,11 +128,6 @@ class CompressedLocations:
             )
         return self._text(BlobColumn(ends, room))
 
-    def _strings_one_by_one(self) -> BlobColumn:
-        # Frames without a content size, or in several blocks: no writer known makes them.
-        texts = [self._dictionary.inflate(frame) for frame in self._frames.to_list()]
-        return self._text(BlobColumn.from_values(texts))
-
     def _text(self, column: BlobColumn) -> BlobColumn:
         try:
             return column.as_text()
@@ -130,11 +138,10 @@ class CompressedLocations:
 class Locations:
     """The distinct locations that the refs of an array point at, by number."""
 
-    __slots__ = ("_strings", "_waiting")
+    __slots__ = ("_held",)
 
     def __init__(self, strings: BlobColumn, waiting: CompressedLocations | None = None) -> None:
-        self._strings = strings
-        self._waiting = waiting
+        self._held = strings, waiting  # replaced together: other threads may be reading
 
     @classmethod
     def concat(cls, parts: Sequence[Locations]) -> Locations:
@@ -142,34 +149,42 @@ class Locations:
         return cls(BlobColumn.concat([part.strings() for part in parts]))
 
     def __len__(self) -> int:
-        return len(self._strings) + (len(self._waiting) if self._waiting else 0)
+        strings, waiting = self._held
+        return len(strings) + (len(waiting) if waiting else 0)
 
     @property
     def nbytes(self) -> int:
         """Bytes of memory; those of locations that wait count as if they were inflated."""
-        waiting = 0 if self._waiting is None else self._waiting.nbytes
-        return int(self._strings.nbytes) + waiting
+        strings, waiting = self._held
+        return int(strings.nbytes) + (0 if waiting is None else waiting.nbytes)
 
     @property
     def is_waiting(self) -> bool:
         """Whether some locations have not been inflated yet."""
-        return self._waiting is not None
+        return self._held[1] is not None
 
     def get(self, code: int) -> str:
         """One location; inflates only that one."""
-        if code < len(self._strings) or self._waiting is None:
-            return str(self._strings[code])
-        return self._waiting.get(code - len(self._strings))
+        strings, waiting = self._held
+        if code < len(strings) or waiting is None:
+            return str(strings[code])
+        return waiting.get(code - len(strings))
 
     def strings(self) -> BlobColumn:
         """All locations as a column; inflated once, then kept."""
-        if self._waiting is not None:
-            inflated = self._waiting.strings()
-            self._strings = (
-                BlobColumn.concat([self._strings, inflated]) if len(self._strings) else inflated
-            )
-            self._waiting = None
-        return self._strings
+        strings, waiting = self._held
+        if waiting is not None:
+            inflated = waiting.strings()
+            strings = BlobColumn.concat([strings, inflated]) if len(strings) else inflated
+            self._held = strings, None
+        return strings
+
+    def parts(self) -> Iterator[BlobColumn]:
+        """All locations as columns, one behind the other. What was inflated for it is not kept."""
+        strings, waiting = self._held
+        yield strings
+        if waiting is not None:
+            yield from waiting.parts()
 
 
 def _content_sizes(data: Bytes, start: Ints, length: Ints) -> Ints:
@@ -187,30 +202,35 @@ def _content_sizes(data: Bytes, start: Ints, length: Ints) -> Ints:
 
 
 def _content_size(head: Bytes, length: Ints) -> Ints:
-    row = np.arange(len(head))
+    size = np.full(len(head), -1, np.int64)
+    descriptors = np.flatnonzero(np.bincount(head[:, 4], minlength=256)).tolist()
+    for descriptor in descriptors:  # one, as a rule
+        rows: Any = slice(None) if len(descriptors) == 1 else head[:, 4] == descriptor
+        size[rows] = _size_with(descriptor, head[rows], length[rows])
+    return size
 
-    def word(at: Ints | int, width: int) -> Ints:
-        columns = (head[row, at + byte].astype(np.int64) << 8 * byte for byte in range(width))
-        total: Ints = np.sum(list(columns), axis=0)
+
+def _size_with(descriptor: int, head: Bytes, length: Ints) -> Ints | int:
+    """The same for frames of which the byte behind the magic number is this."""
+    is_single_segment, size_flag = descriptor >> 5 & 1, descriptor >> 6
+    at_size = 5 + (1 - is_single_segment) + (0, 1, 2, 4)[descriptor & 3]
+    size_width = 1 << size_flag if size_flag else is_single_segment
+    if size_width not in (1, 2) or descriptor & 4:  # 4: a checksum follows
+        return -1
+
+    def word(at: int, width: int) -> Ints:
+        total = head[:, at].astype(np.int64)
+        for byte in range(1, width):
+            total |= head[:, at + byte].astype(np.int64) << 8 * byte
         return total
 
-    descriptor = word(4, 1)
-    is_single_segment = (descriptor & 32) >> 5
-    dictionary_id_size = np.array([0, 1, 2, 4])[descriptor & 3]
-    size_flag = descriptor >> 6
-    size_width = np.where(size_flag == 0, is_single_segment, 1 << size_flag)
-    at_size = 5 + (1 - is_single_segment) + dictionary_id_size
-    short, long = word(at_size, 1), word(at_size, 2) + 256
-    size = np.where(size_width == 1, short, np.where(size_width == 2, long, -1))
-    at_block = at_size + size_width
-    block = word(at_block, 3)
+    size = word(at_size, size_width) + (256 if size_width == 2 else 0)
+    block = word(at_size + size_width, 3)
     block_bytes = np.where((block >> 1) & 3 == 1, 1, block >> 3)
     is_usual = (
         (word(0, 4) == _FRAME_MAGIC)
-        & (descriptor & 4 == 0)  # no checksum
-        & (size >= 0)
         & (size <= MAX_COMPRESSED_LOCATION_BYTES)
         & (block & 1 == 1)  # the first block is the last one
-        & (at_block + 3 + block_bytes == length)
+        & (at_size + size_width + 3 + block_bytes == length)
     )
     return np.where(is_usual, size, -1)
