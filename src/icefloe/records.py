@@ -5,7 +5,9 @@ millisecond. A program that reads one chunk needs dozens of classes, and would w
 than for its data. The methods here exist once and look at the fields. An object takes a few
 microseconds to make, so a class of which many objects are made gets compiled methods then.
 
-Type checkers see the original, and `fields`, `replace` and `asdict` work. Annotations have to be
+`typing.NamedTuple` compiles every annotation. `NamedTuple` here leaves them as text.
+
+Type checkers see the originals, and `fields`, `replace` and `asdict` work. Annotations have to be
 text (`from __future__ import annotations`). A subclass of a record adds no fields.
 """
 
@@ -13,10 +15,11 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from collections import namedtuple
 from dataclasses import MISSING
 from typing import TYPE_CHECKING, Any, TypeVar
 
-__all__ = ["changed", "filled", "record"]
+__all__ = ["NamedTuple", "changed", "filled", "record"]
 
 Made = TypeVar("Made")
 _MANY = 100
@@ -24,7 +27,25 @@ _MANY = 100
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as record
+    from typing import NamedTuple
 else:
+
+    class _NamedTuple(type):
+        """Makes a `collections.namedtuple` of a class body."""
+
+        def __new__(cls, name, bases, body):
+            if not bases:
+                return super().__new__(cls, name, bases, body)
+            fields = body.get("__annotations__", {})
+            defaults = [body[field] for field in fields if field in body]
+            made = namedtuple(name, fields, defaults=defaults, module=body["__module__"])
+            for key, value in body.items():
+                if key not in fields and key not in ("__module__", "__classcell__"):
+                    setattr(made, key, value)
+            return made
+
+    class NamedTuple(metaclass=_NamedTuple):
+        """Base of classes that are tuples with names."""
 
     def record(*, frozen=False, eq=True, repr=True):  # noqa: A002 - dataclasses' word
         """Make a dataclass. The options mean what they mean for `dataclasses.dataclass`."""

@@ -6,12 +6,13 @@ import copy
 import dataclasses
 import inspect
 import pickle
+import typing
 from dataclasses import FrozenInstanceError, dataclass, field, replace
 from typing import Any, ClassVar
 
 import pytest
 
-from icefloe.records import _MANY, record
+from icefloe.records import _MANY, NamedTuple, record
 
 
 @record(frozen=True)
@@ -172,3 +173,32 @@ def test_a_cache_is_neither_passed_nor_handed_on() -> None:
     assert replace(first, value=2)._cache == []
     with pytest.raises(TypeError, match="Cached"):
         Cached(1, [])  # type: ignore[call-arg]
+
+
+class Pair(NamedTuple):
+    """Two numbers."""
+
+    first: int
+    second: int | None = None
+
+    @property
+    def total(self) -> int:
+        """Of both."""
+        return self.first + (self.second or 0)
+
+
+def test_a_named_tuple_is_like_that_of_typing() -> None:
+    pair = Pair(1, second=2)
+    assert (pair, pair.total, Pair(3)) == ((1, 2), 3, (3, None))
+    assert repr(pair) == "Pair(first=1, second=2)"
+    assert pair._replace(first=5) == Pair(5, 2)
+    assert pair._asdict() == {"first": 1, "second": 2}
+    assert Pair._fields == ("first", "second")
+    assert (Pair.__doc__, Pair.__module__, Pair.__qualname__) == ("Two numbers.", __name__, "Pair")
+    assert typing.get_type_hints(Pair) == {"first": int, "second": int | None}
+    copied = pickle.loads(pickle.dumps(pair))
+    assert (type(copied), copied) == (Pair, pair)
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'first'"):
+        Pair()  # type: ignore[call-arg]
+    with pytest.raises(AttributeError):
+        pair.first = 3  # type: ignore[misc]

@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from icefloe.errors import (
     ErrorKind,
@@ -21,6 +21,7 @@ from icefloe.errors import (
     RefNotFoundError,
 )
 from icefloe.on_demand import on_demand
+from icefloe.records import NamedTuple
 from icefloe.storage.constructors.urls import storage_from_url
 from icefloe.storage.spec import Storage
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from icefloe.format.snapshot.file import Snapshot, decode_snapshot
 from icefloe.ids import ChunkId, ManifestId, SnapshotId
 from icefloe.observe import CACHE
 from icefloe.on_demand import on_demand
-from icefloe.records import record
+from icefloe.records import NamedTuple, record
 from icefloe.storage.driver import Driver, Readable, Span, Version, without_cache
 
 if TYPE_CHECKING:

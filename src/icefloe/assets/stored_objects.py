@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.format.columns.blobs import Bytes
 from icefloe.ids import ObjectId, decode_base32_rows, encode_base32_rows
+from icefloe.records import NamedTuple
 from icefloe.storage.driver import Driver
 
 LISTINGS_AT_ONCE = 32

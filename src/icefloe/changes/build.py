@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from icefloe.format.manifest.file import ArrayManifest, Manifest
 from icefloe.format.snapshot.file import ManifestFileInfo, ManifestFiles, Snapshot
 from icefloe.format.snapshot.nodes import ArrayData, ManifestRef, Node, NodeTable
 from icefloe.ids import ManifestId, NodeId, SnapshotId
-from icefloe.records import changed
+from icefloe.records import NamedTuple, changed
 
 
 class CommitPlan(NamedTuple):

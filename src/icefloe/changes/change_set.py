@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, KeysView, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from icefloe.format.snapshot.file import ManifestFileInfo, ManifestFiles
 from icefloe.format.snapshot.nodes import ArrayData, Node, NodeTable
 from icefloe.ids import ManifestId, NodeId, SnapshotId
 from icefloe.on_demand import on_demand
+from icefloe.records import NamedTuple
 
 if TYPE_CHECKING:
     from icefloe.changes.prepared import PreparedArray

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from icefloe import paths
 from icefloe.errors import (
@@ -21,6 +21,7 @@ from icefloe.errors import (
 from icefloe.format.snapshot.nodes import Node, NodeTable
 from icefloe.ids import NodeId
 from icefloe.on_demand import on_demand
+from icefloe.records import NamedTuple
 
 if TYPE_CHECKING:
     from icefloe.format import transaction_log

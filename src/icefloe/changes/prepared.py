@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from icefloe.format.columns.packed_index import PackedIndex
 from icefloe.format.snapshot.file import ManifestFileInfo
 from icefloe.format.snapshot.nodes import ArrayData, ManifestRef
 from icefloe.ids import ManifestId
-from icefloe.records import record
+from icefloe.records import NamedTuple, record
 
 
 class NewManifest(NamedTuple):

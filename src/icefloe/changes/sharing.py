@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import prod
-from typing import NamedTuple
 
 import numpy as np
 
 from icefloe.changes.split_grid import Ints
 from icefloe.format.columns.chunk_index import Index
 from icefloe.format.manifest.chunk_refs import ChunkRefs
+from icefloe.records import NamedTuple
 
 Places = tuple[tuple[int, int], ...]
 """The first and the last split plus one, along each axis."""

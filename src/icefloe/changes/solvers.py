@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from icefloe import paths
 from icefloe.changes.change_set import ChangeSet, Deleted
 from icefloe.changes.conflicts import Conflict, ConflictType
 from icefloe.display.shown import NamedNumber
 from icefloe.format.snapshot.nodes import NodeTable
+from icefloe.records import NamedTuple
 
 
 class VersionSelection(NamedNumber):

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import product
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.format.columns.chunk_index import Index, bounding_box
 from icefloe.format.snapshot.nodes import ManifestRef
+from icefloe.records import NamedTuple
 
 Box = tuple[tuple[int, int], ...]
 Ints = NDArray[np.int64]

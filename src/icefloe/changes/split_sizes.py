@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import NamedTuple
 
 from icefloe.changes.split_grid import Box, Splits
 from icefloe.config.resolved import ResolvedManifest, ResolvedSplitting
 from icefloe.format.snapshot.nodes import ArrayData
+from icefloe.records import NamedTuple
 
 UNSPLIT = 2**32 - 1
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from dataclasses import field
-from typing import NamedTuple
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from icefloe.format.columns.chunk_index import Index
 from icefloe.format.manifest.chunk_refs import ChunkRefs, Layer
 from icefloe.format.snapshot.nodes import ArrayData, ManifestRef
 from icefloe.ids import ManifestId
-from icefloe.records import record
+from icefloe.records import NamedTuple, record
 
 _ALL = slice(None)
 

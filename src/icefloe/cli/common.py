@@ -10,7 +10,7 @@ from dataclasses import fields, is_dataclass
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
@@ -18,6 +18,7 @@ from icefloe.api.addresses import Address, parse_address, resolve_ref, snapshot_
 from icefloe.api.repository import Repository
 from icefloe.api.session import Session
 from icefloe.cli.hints import about_place
+from icefloe.records import NamedTuple
 
 Place = Address
 """Where a repository is or will be."""

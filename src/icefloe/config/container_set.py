@@ -7,10 +7,11 @@ they are written, and a path is compared percent-decoded, because decoded it is 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.on_demand import on_demand
+from icefloe.records import NamedTuple
 
 if TYPE_CHECKING:
     from icefloe.config import virtual_urls

@@ -6,10 +6,10 @@ Nothing here is compared with containers yet; see `container_set.py`.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.records import NamedTuple
 
 VCC = "vcc"
 """The scheme of locations relative to a named container: `vcc://name/rest`."""

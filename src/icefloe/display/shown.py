@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from icefloe.on_demand import on_demand
+from icefloe.records import NamedTuple
 
 if TYPE_CHECKING:
     from icefloe.display import rendering

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import field
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,7 @@ from icefloe.format.flatbuffer.segments import Produced
 from icefloe.format.flatbuffer.write import FlatWriter, padded, table_layout
 from icefloe.format.snapshot.node_paths import check_paths
 from icefloe.ids import NodeId, SnapshotId
-from icefloe.records import filled, record
+from icefloe.records import NamedTuple, filled, record
 
 _SLICE = 1 << 16
 _BLOCK = 64

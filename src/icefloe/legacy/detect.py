@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from icefloe.errors import ErrorKind, FormatError
 from icefloe.format.envelope import MAGIC
 from icefloe.legacy.generation import Generation
 from icefloe.legacy.numbered.names import ALL_NAMES, DOCUMENT, PROTOTYPE, Names
+from icefloe.records import NamedTuple
 
 MAIN = "main"
 STATE_FILE = "state.json"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from icefloe.errors import ErrorKind, StorageError
 from icefloe.maintenance.listing import StoredObjects
 from icefloe.maintenance.progress import Reporter
 from icefloe.maintenance.summary import GCSummary
+from icefloe.records import NamedTuple
 from icefloe.storage.driver import Driver
 
 KEYS_AT_ONCE = 1000

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from icefloe.errors import FormatError
 from icefloe.format.columns.id_set import IdSet
 from icefloe.maintenance.listing import StoredObjects
+from icefloe.records import NamedTuple
 
 REASONS = {
     "snapshots": "no branch or tag leads to them",

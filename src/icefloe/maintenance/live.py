@@ -8,7 +8,6 @@ walk with an error that names it.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +20,7 @@ from icefloe.format.manifest.file import Manifest, decode_manifest
 from icefloe.format.repo_info.snapshots import SnapshotInfo
 from icefloe.format.snapshot.file import ManifestFiles, Snapshot, decode_snapshot
 from icefloe.ids import ManifestId, ObjectId, SnapshotId
+from icefloe.records import NamedTuple
 from icefloe.repo.handle import RepoHandle
 from icefloe.storage.driver import Driver, Span
 

@@ -6,7 +6,9 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
-from typing import NamedTuple, TextIO
+from typing import TextIO
+
+from icefloe.records import NamedTuple
 
 _WIDTH = 30
 _SECONDS_BETWEEN = 0.1

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +17,7 @@ from icefloe.errors import ErrorKind, InvalidInputError, SnapshotNotFoundError
 from icefloe.format.columns.blobs import Ints
 from icefloe.format.repo_info.snapshots import SnapshotTable
 from icefloe.ids import SnapshotId
+from icefloe.records import NamedTuple
 from icefloe.storage.keys import microseconds
 
 MAIN = "main"

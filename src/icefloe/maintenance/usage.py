@@ -6,7 +6,6 @@ Everything is columns: references are read once per manifest, whatever the numbe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +20,7 @@ from icefloe.maintenance import live
 from icefloe.maintenance.live import DEFAULT_LIMITS, Limits
 from icefloe.maintenance.progress import Reporter
 from icefloe.maintenance.stats import native_rows
+from icefloe.records import NamedTuple
 from icefloe.repo.handle import RepoHandle
 
 _ROWS_AT_ONCE = 1 << 20

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from icefloe.assets.assets import Assets
 from icefloe.config import RepositoryConfig
@@ -24,7 +24,7 @@ from icefloe.format.snapshot.file import Snapshot
 from icefloe.format.snapshot.nodes import ArrayData
 from icefloe.ids import ObjectId, SnapshotId
 from icefloe.on_demand import on_demand
-from icefloe.records import record
+from icefloe.records import NamedTuple, record
 from icefloe.storage.driver import Driver, Version
 from icefloe.storage.spec import Storage
 

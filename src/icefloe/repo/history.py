@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from icefloe.format.repo_info.snapshots import SnapshotInfo
 from icefloe.format.repo_info.updates import UpdateTable
 from icefloe.ids import SnapshotId
 from icefloe.on_demand import on_demand
+from icefloe.records import NamedTuple
 from icefloe.repo.handle import LineCommit, RepoHandle
 
 if TYPE_CHECKING:

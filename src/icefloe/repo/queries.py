@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.repo_info.file import Update
 from icefloe.format.repo_info.snapshots import SnapshotInfo
 from icefloe.format.snapshot.file import ManifestFileInfo
 from icefloe.ids import SnapshotId
+from icefloe.records import NamedTuple
 from icefloe.repo import history
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.sessions import SessionState, open_readonly

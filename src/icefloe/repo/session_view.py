@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from threading import RLock
-from typing import Any, NamedTuple
+from typing import Any
 
 from icefloe import paths
 from icefloe.changes.change_set import ChangeSet
@@ -21,6 +21,7 @@ from icefloe.format.manifest.chunk_refs import ChunkRef, ChunkRefs
 from icefloe.format.snapshot.file import ManifestFiles, Snapshot
 from icefloe.format.snapshot.nodes import ArrayData, Node
 from icefloe.ids import NodeId
+from icefloe.records import NamedTuple
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.load_manifest import load_manifest
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
+from icefloe.records import NamedTuple
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.sessions import SessionState
 

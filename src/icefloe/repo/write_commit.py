@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import Enum, auto
-from typing import Any, NamedTuple
+from typing import Any
 
 from icefloe.changes.build import CommitPlan, build_snapshot, plan_commit
 from icefloe.changes.log_union import union_of_logs
@@ -17,6 +17,7 @@ from icefloe.changes.split_sizes import split_sizes
 from icefloe.format.snapshot.file import Snapshot
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import SnapshotId
+from icefloe.records import NamedTuple
 from icefloe.repo.clock_checks import later_than, require_clock_of_storage
 from icefloe.repo.handle import RepoHandle, SeenTip
 from icefloe.repo.packing import close_packs, store_closed

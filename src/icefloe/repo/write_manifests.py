@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import NamedTuple
 
 from icefloe.changes.build import ManifestFile, build_manifests
 from icefloe.changes.prepared import NewManifest
@@ -16,6 +15,7 @@ from icefloe.changes.splits import SplitRewrite, SplitsPlan
 from icefloe.format.manifest.file import Manifest
 from icefloe.format.snapshot.file import ManifestFiles, Snapshot
 from icefloe.ids import ManifestId, NodeId
+from icefloe.records import NamedTuple
 from icefloe.repo.handle import RepoHandle
 
 _REFS_AT_ONCE = 1 << 20

@@ -11,13 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.config.resolved import ResolvedStorage
 from icefloe.errors import ErrorKind, StorageError
+from icefloe.records import NamedTuple
 
 Describe = Callable[[Any], Mapping[str, str]]
 Readable = bytes | memoryview

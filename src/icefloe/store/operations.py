@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRef
 from icefloe.format.snapshot.nodes import ArrayData, Node
 from icefloe.ids import ChunkId
 from icefloe.on_demand import on_demand
+from icefloe.records import NamedTuple
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.session_view import SessionView, all_chunks, find_chunk, load_manifests
 from icefloe.repo.sessions import SessionMode, SessionState, new_node_id

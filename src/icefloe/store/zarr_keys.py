@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple
 
 from icefloe import paths
 from icefloe.changes.chunk_edits import Coordinates
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.records import NamedTuple
 
 METADATA = "zarr.json"
 _CHUNK = re.compile(r"(?:(.*)/)?c((?:/[0-9]+)*)\Z", re.DOTALL)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.format.columns.blobs import Bytes
 from icefloe.ids import ObjectId
+from icefloe.records import NamedTuple
 
 
 class IdSet(NamedTuple):

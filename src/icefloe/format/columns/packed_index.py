@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 import zstandard
 
 from icefloe.format.columns.chunk_index import Index, sort_rows
-from icefloe.records import record
+from icefloe.records import NamedTuple, record
 
 _PIECE_ROWS = 1 << 17
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from struct import pack_into
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from icefloe.format.columns.blob_column import BlobColumn
 from icefloe.format.columns.blobs import Ints, scatter, spread
 from icefloe.format.flatbuffer.schema import Field, TableSpec
 from icefloe.format.flatbuffer.segments import Segment, segment_size
+from icefloe.records import NamedTuple
 
 Mask = NDArray[np.bool_]
 Blobs: TypeAlias = BlobColumn | Sequence[str | bytes | None]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +36,7 @@ from icefloe.format.manifest.coded import Coded
 from icefloe.format.manifest.locations import Locations
 from icefloe.ids import ChunkId
 from icefloe.on_demand import on_demand
-from icefloe.records import changed, record
+from icefloe.records import NamedTuple, changed, record
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from icefloe.format.columns.blob_column import BlobColumn
 from icefloe.format.manifest.dictionary import distinct_values
 from icefloe.format.manifest.locations import Locations
 from icefloe.on_demand import on_demand
+from icefloe.records import NamedTuple
 
 if TYPE_CHECKING:
     import pyarrow as pa

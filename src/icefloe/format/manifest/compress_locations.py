@@ -6,7 +6,7 @@ Only written where the configuration asks for it: whole manifests are compressed
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import zstandard
@@ -18,6 +18,7 @@ from icefloe.format.columns.blobs import Ints
 from icefloe.format.manifest.chunk_refs import ChunkRefs
 from icefloe.format.manifest.coded import Coded
 from icefloe.format.manifest.locations import MAX_COMPRESSED_LOCATION_BYTES
+from icefloe.records import NamedTuple
 
 _SHORTEST_SAMPLE = 8
 """Bytes. zstd makes no dictionary out of shorter samples."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from operator import mul
-from typing import NamedTuple
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRef, ChunkRefs, c
 from icefloe.format.manifest.decode_refs import RefsDecoder
 from icefloe.format.manifest.locations import LocationDictionary
 from icefloe.ids import ChunkId, NodeId
+from icefloe.records import NamedTuple
 
 _REFS_DECODED_IN_A_PROBE = 16
 _PROBES_LIKE_A_REF = 8

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ from icefloe.format.metadata.items import encode_metadata, write_item_vector, wr
 from icefloe.format.metadata.values import decode_flexbuffer, decode_flexbuffers
 from icefloe.ids import SnapshotId
 from icefloe.on_demand import on_demand
-from icefloe.records import filled, record
+from icefloe.records import NamedTuple, filled, record
 
 if TYPE_CHECKING:
     from icefloe.format.flatbuffer import write as flat_write

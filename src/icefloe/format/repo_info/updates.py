@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from enum import IntEnum
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from icefloe.format.flatbuffer.schema import REPO_STATUS, UPDATE, UPDATE_TYPES, 
 from icefloe.format.flatbuffer.segments import contiguous
 from icefloe.ids import SnapshotId
 from icefloe.on_demand import on_demand
-from icefloe.records import filled, record
+from icefloe.records import NamedTuple, filled, record
 
 if TYPE_CHECKING:
     from icefloe.format.flatbuffer import write as flat_write

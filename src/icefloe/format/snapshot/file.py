@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, pairwise
 from operator import lt
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,7 @@ from icefloe.format.metadata.items import decode_metadata, read_items
 from icefloe.format.snapshot.node_paths import check_paths
 from icefloe.format.snapshot.nodes import ARRAY, GROUP, NodeTable
 from icefloe.ids import ManifestId, SnapshotId
-from icefloe.records import record
+from icefloe.records import NamedTuple, record
 
 
 class ManifestFileInfo(NamedTuple):

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from icefloe.errors import ErrorKind, FormatError
 from icefloe.format.columns.blob_column import BlobColumn
 from icefloe.format.columns.blobs import Bytes, Ints, spread
 from icefloe.ids import ManifestId, NodeId
-from icefloe.records import filled, record
+from icefloe.records import NamedTuple, filled, record
 
 _FEW = 64  # nodes: below this, values beat columns
 ARRAY = 1

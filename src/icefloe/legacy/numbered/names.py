@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.ids import encode_base32
 from icefloe.legacy.numbered.sequence import LONG, SHORT, sequence_name, sequence_number
+from icefloe.records import NamedTuple
 
 JSON = ".json"
 

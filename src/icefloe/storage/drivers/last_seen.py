@@ -12,8 +12,8 @@ from __future__ import annotations
 import os
 import time
 from hashlib import blake2b
-from typing import NamedTuple
 
+from icefloe.records import NamedTuple
 from icefloe.storage.driver import Version
 
 AT_REST_NS = 3_000_000_000

@@ -11,10 +11,11 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from icefloe.config.resolved import ResolvedStorage
 from icefloe.errors import StorageError
+from icefloe.records import NamedTuple
 from icefloe.storage.driver import (
     ConditionFailed,
     Describe,

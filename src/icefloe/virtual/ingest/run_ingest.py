@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from zarr.abc.store import Store
 
 from icefloe.api.repository import Repository
 from icefloe.api.session import Session
 from icefloe.changes.solvers import ConflictDetector
+from icefloe.records import NamedTuple
 from icefloe.virtual.ingest.comparing import Digests, digest_existing, with_digests
 from icefloe.virtual.ingest.existing import require_group
 from icefloe.virtual.ingest.keep_ledger import enter_in_ledger
