@@ -6,8 +6,10 @@ with their files, and the snapshot in the middle.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import zarr
@@ -30,10 +32,12 @@ def make_history(corpus: Corpus, dataset: str) -> None:
     """One branch of many snapshots, one tag for each of them, and an entry of the log for each."""
     root = corpus / dataset
     before = _real_commits(root, REAL_COMMITS)
-    line = lengthened(before, num_snapshots(dataset, corpus.rows))
+    is_read = dataset == "history"
+    describe = _commit_metadata if is_read else _no_metadata
+    line = lengthened(before, num_snapshots(dataset, corpus.rows), describe)
     _add_snapshot_file(root, before.branches["main"], line[len(line) // 2].id)
     tags = {}
-    if dataset == "history":
+    if is_read:
         tags = {f"version-{number}": info.id for number, info in enumerate(line)}
     _write(root, replace(before, tags=tags, snapshots=SnapshotTable.from_infos(line)), line)
 
@@ -52,15 +56,35 @@ def _real_commits(root: Path, count: int) -> RepoInfo:
     return decode_repo_info((root / "repo").read_bytes())
 
 
-def lengthened(info: RepoInfo, count: int) -> list[SnapshotInfo]:
-    """The line of `main`, oldest first, with made-up snapshots after its first: a second apart."""
+def _no_metadata(_number: int) -> dict[str, Any]:
+    return {}
+
+
+def _commit_metadata(number: int) -> dict[str, Any]:
+    """What a program that commits on a schedule may say about a commit."""
+    source = {"files": [f"part-{number:06}.nc", "grid.nc"], "hours": number / 8}
+    return {"author": f"user {number % 17}", "run": number, "source": source}
+
+
+def lengthened(
+    info: RepoInfo, count: int, describe: Callable[[int], dict[str, Any]] = _no_metadata
+) -> list[SnapshotInfo]:
+    """The line of `main`, oldest first, with made-up snapshots after its first: a second apart.
+
+    `describe` makes their metadata.
+    """
     real = [info.snapshots[info.branches["main"]]]
     while (parent := real[-1].parent_id) is not None:
         real.append(info.snapshots[parent])
     first, *rest = reversed(real)
     raw = np.random.default_rng(4).integers(0, 256, (max(count - len(real), 0), 12), np.uint8)
     made_up = [
-        replace(first, id=SnapshotId(row.tobytes()), message=f"commit {number}")
+        replace(
+            first,
+            id=SnapshotId(row.tobytes()),
+            message=f"commit {number}",
+            metadata=describe(number),
+        )
         for number, row in enumerate(raw)
     ]
     line = [first, *made_up, *rest]

@@ -38,6 +38,17 @@ def ancestry(*arguments: Any) -> Scenario:
     return _operation(operate, *arguments)
 
 
+def metadata(*arguments: Any) -> Scenario:
+    """The metadata of every commit."""
+
+    def operate(repository: Any, count: int) -> None:
+        runs = [info.metadata.get("run") for info in repository.ancestry(branch="main")]
+        made_up = [run for run in runs if run is not None]
+        assert made_up == list(range(count - REAL_COMMITS - 1))[::-1], len(made_up)
+
+    return _operation(operate, *arguments)
+
+
 def ancestry_graph(*arguments: Any) -> Scenario:
     """The history as text."""
 

@@ -79,6 +79,7 @@ def _past(title: str, function: str, dataset: str = "history", kind: str = LOCAL
 
 _HISTORY_CASES = [
     _past("ancestry of 10,000 snapshots", "ancestry"),
+    _past("metadata of 10,000 snapshots", "metadata"),
     _past("ancestry_graph of 10,000 snapshots", "ancestry_graph"),
     _past("ops log of 10,000 commits", "ops_log"),
     _past("list 10,000 tags", "tags"),

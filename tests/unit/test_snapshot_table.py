@@ -95,3 +95,18 @@ def test_metadata_that_cannot_be_read_is_named() -> None:
     for read in (lambda: damaged.info(2), lambda: damaged.metadata(np.arange(3))):
         with pytest.raises(FormatError, match=f"snapshot {name}: metadata 'a'"):
             read()
+
+
+@pytest.mark.parametrize("names", [["ab", "c"], ["a", "bc"], ["a", "b", ""], [""], []])
+def test_metadata_reads_the_same_whether_names_repeat_or_not(names: list[str]) -> None:
+    """Names may be as long together and yet others."""
+    plain = [dict.fromkeys(names, number) for number in range(20)]
+    for other in (plain[0], {"ab": 1, "c": [2]}, {}):
+        infos = [
+            SnapshotInfo(noise(number), None, 1, "same", metadata)
+            for number, metadata in enumerate([*plain, other])
+        ]
+        table = SnapshotTable.from_infos(infos)
+        rows = np.arange(len(table))
+        assert table.metadata(rows) == [table.info(row).metadata for row in rows.tolist()]
+        assert table.infos(rows) == sorted(infos, key=lambda info: info.id)

@@ -31,8 +31,10 @@ from icefloe.records import NamedTuple, filled, record
 if TYPE_CHECKING:
     from icefloe.format.flatbuffer import write as flat_write
     from icefloe.format.flatbuffer.write import FewTables, FlatWriter, TableWriter
+    from icefloe.format.metadata import flexbuffer_columns
 else:
     flat_write = on_demand("icefloe.format.flatbuffer.write")
+    flexbuffer_columns = on_demand("icefloe.format.metadata.flexbuffer_columns")
 
 _METADATA_VERSION = 2
 
@@ -180,16 +182,19 @@ class SnapshotTable(Mapping[SnapshotId, SnapshotInfo]):
         items = _rows_of(self.num_metadata, rows)
         if not len(items):
             return [{} for _ in rows]
-        names, raw = self.metadata_name.take(items).to_list(), self.metadata_value.take(items)
+        name, raw = self.metadata_name.take(items), self.metadata_value.take(items)
         try:
-            pairs = zip(names, decode_flexbuffers(raw), strict=True)
+            values = decode_flexbuffers(raw)
         except FormatError:
             for row in rows:
                 self._metadata_of(row)  # says which it is
             raise
         counts = self.num_metadata[rows].tolist()
-        if min(counts) == max(counts):
-            return list(map(dict, zip(*[pairs] * counts[0], strict=True)))
+        names = _shared_names(name, counts[0]) if min(counts) == max(counts) else None
+        if names is not None:
+            columns = [values[at :: len(names)] for at in range(len(names))]
+            return flexbuffer_columns.dicts(names, columns)
+        pairs = zip(name.to_list(), values, strict=True)
         return [dict(islice(pairs, count)) for count in counts]
 
     def _metadata_of(self, row: int) -> dict[str, Any]:
@@ -400,6 +405,15 @@ class _Waiting(NamedTuple):
             "num_pruned": all_pruned[order],
             "pruned_id": pruned_id[_rows_of(all_pruned, order)],
         }
+
+
+def _shared_names(name: BlobColumn, count: int) -> list[str] | None:
+    """The names that every `count` rows have, if they are the same."""
+    length = name.length.reshape(-1, count)
+    if not bool((length == length[0]).all()):
+        return None
+    data = name.data[name.offsets[0] : name.offsets[-1]].reshape(len(length), length[0].sum())
+    return name[:count].to_list() if bool((data == data[0]).all()) else None
 
 
 def decode_snapshot_table(rows: Rows) -> SnapshotTable:
