@@ -16,6 +16,7 @@ from icefloe.errors import FormatError, InvalidInputError
 from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRefs
 from icefloe.format.manifest.encode import encode_manifest
 from icefloe.format.manifest.file import ArrayManifest, Manifest, decode_manifest
+from icefloe.format.manifest.stored_refs import StoredRefs
 from icefloe.ids import ManifestId, NodeId
 
 NODE, OTHER = NodeId(b"the node"), NodeId(b"nodeless")
@@ -136,6 +137,22 @@ def test_the_row_of_a_chunk_is_found_in_boxes_with_and_without_holes(
         ref = array.get(at)
         assert (None if ref is None else ref.offset) == rows.get(at)
         assert array.kind_at(at) == (ChunkKind.NATIVE if at in rows else 0)
+
+
+def test_few_holes_cost_few_probes() -> None:
+    every = list(product(*map(range, GRID)))
+    missing = set(every[3::5003])
+    index = [at for at in every if at not in missing]
+    buffer = stored(native(index, ndim=3))._refs
+    assert isinstance(buffer, StoredRefs)
+    assert len(missing) == 8
+    for row in range(0, len(index), 97):
+        before = buffer.probes_left
+        ref = buffer.get(index[row])
+        assert ref is not None
+        assert ref.offset == row
+        assert before - buffer.probes_left <= 8 + 4  # the reference itself, and half of 9 rows
+    assert all(buffer.get(at) is None for at in missing)
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,8 @@ _PROBES_LIKE_A_REF = 8
 """To look at the index of one row takes as long as decoding so many references as columns, and to
 make a `ChunkRef` of one row as long as looking at so many indices."""
 _FEW_PROBES = 256
+_REFS_A_HOLE = 16
+"""With fewer of them, a box with holes is searched like any other references."""
 
 _dot: Callable[[Sequence[int], Sequence[int]], int] = getattr(
     math, "sumprod", lambda first, second: sum(map(mul, first, second))
@@ -57,7 +59,8 @@ class StoredRefs:
     """The references of one array, not yet decoded.
 
     Rows ascend by chunk index. Where the references fill a box, the row of a chunk follows from its
-    index; elsewhere a bisection finds it. Either way the index in the row found decides.
+    index, and with few holes it is near that row; elsewhere a bisection finds it. Either way the
+    index in the row found decides.
     """
 
     __slots__ = (
@@ -67,6 +70,7 @@ class StoredRefs:
         "_end",
         "_first_row",
         "_forms",
+        "_holes",
         "_inflater",
         "_node_id",
         "_number",
@@ -93,7 +97,7 @@ class StoredRefs:
         self._bytes = memoryview(buffer.u1)
         self._forms: dict[bytes, TableForm] = {}  # by the bytes of the vtable, its size first
         self._strides: list[int] | None = None
-        self._first_row = 0
+        self._first_row = self._holes = 0
         self._inflater: LocationDictionary | None = None
         self.probes_left = max(_FEW_PROBES, number // _REFS_DECODED_IN_A_PROBE)
         """At 0, the lookups so far have cost as much as decoding all references."""
@@ -135,14 +139,20 @@ class StoredRefs:
         wanted = list(coordinates)
         if len(strides) == len(wanted):
             row = _dot(wanted, strides) - self._first_row
-            if 0 <= row < self._number:
+            if self._holes:
+                # Every hole before a chunk moves it one row to the front.
+                low, high = max(row - self._holes, 0), min(row + 1, self._number)
+                position, form = self._bisect(wanted, low, high)
+                if form is not None:
+                    return position, form
+            elif 0 <= row < self._number:
                 position, form, index = self._probe(row)
                 if index == wanted:
                     return position, form
-        return self._bisect(wanted)
+        return self._bisect(wanted, 0, self._number)
 
-    def _bisect(self, wanted: list[int]) -> tuple[int, TableForm | None]:
-        low, high = 0, self._number
+    def _bisect(self, wanted: list[int], low: int, high: int) -> tuple[int, TableForm | None]:
+        """The same, in some of the rows."""
         while low < high:
             middle = (low + high) // 2
             self.probes_left -= 1
@@ -154,15 +164,16 @@ class StoredRefs:
         return 0, None
 
     def _find_strides(self) -> list[int]:
-        """By how many rows neighbours along each dimension are apart, if all references together
-        seem to fill a box; else nothing."""
+        """By how many rows neighbours along each dimension are apart, if the references seem to
+        fill a box but for a few holes; else nothing."""
         if not self._number:
             return []
         first, last = self._probe(0)[2], self._probe(self._number - 1)[2]
         if len(first) != len(last):
             return []
         sizes = [stop - start + 1 for start, stop in zip(first, last, strict=True)]
-        if min(sizes, default=0) < 1 or math.prod(sizes) != self._number:
+        self._holes = math.prod(sizes) - self._number
+        if min(sizes, default=0) < 1 or not 0 <= self._holes <= self._number // _REFS_A_HOLE:
             return []
         strides = [math.prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
         self._first_row = _dot(first, strides)
