@@ -179,6 +179,23 @@ def test_creating_a_repository_loads_nothing_of_older_ones(way: str, tmp_path: P
     assert [module for module in modules if is_below(module, unwanted)] == []
 
 
+OPENS = """
+import json, sys
+import icefloe
+icefloe.Repository.open(icefloe.local_filesystem_storage(sys.argv[1]))
+print(json.dumps([*sys.modules]))
+"""
+
+
+def test_opening_a_repository_with_settings_loads_no_yaml(tmp_path: Path) -> None:
+    place = str(tmp_path / "repository")
+    config = icefloe.RepositoryConfig(inline_chunk_threshold_bytes=0)
+    Repository.create(local_filesystem_storage(place), config)
+    modules = run(tmp_path / "cache", "-c", OPENS, place)
+    assert "icefloe.format.config.file" in modules
+    assert not {"yaml", "zarr"} & {*modules}
+
+
 IMPORTS = """
 import time, zarr
 start = time.process_time()

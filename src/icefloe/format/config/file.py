@@ -7,7 +7,7 @@ saved config. `icefloe.config.usable_containers` tells them apart.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from icefloe.config import (
     ManifestConfig,
@@ -16,10 +16,16 @@ from icefloe.config import (
     SplitRule,
 )
 from icefloe.errors import ErrorKind, FormatError
+from icefloe.format.config.document import Variant
 from icefloe.format.config.read import read_config
 from icefloe.format.config.write import config_document
-from icefloe.format.config.yaml_document import Variant, decode_yaml, encode_yaml
 from icefloe.format.metadata import flexbuffers
+from icefloe.on_demand import on_demand
+
+if TYPE_CHECKING:
+    from icefloe.format.config import yaml_document
+else:
+    yaml_document = on_demand("icefloe.format.config.yaml_document")
 
 
 def encode_config_yaml(config: RepositoryConfig) -> bytes:
@@ -28,7 +34,7 @@ def encode_config_yaml(config: RepositoryConfig) -> bytes:
     Raises:
         InvalidInputError: text that is not Unicode, or conditions nested too deep.
     """
-    return encode_yaml(config_document(config))
+    return yaml_document.encode_yaml(config_document(config))
 
 
 def encode_config_flexbuffer(config: RepositoryConfig) -> bytes:
@@ -46,7 +52,7 @@ def decode_config_yaml(data: bytes) -> RepositoryConfig:
     Raises:
         FormatError: of kind config-deserialization, naming the key.
     """
-    return read_config(decode_yaml(data))
+    return read_config(yaml_document.decode_yaml(data))
 
 
 def decode_config_flexbuffer(data: bytes) -> RepositoryConfig:

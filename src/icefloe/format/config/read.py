@@ -28,8 +28,8 @@ from icefloe.config.conditions import DimensionKind, PreloadKind, SplitKind
 from icefloe.config.section import U32, U64, Integer, Option, Section, options
 from icefloe.config.stores import S3, Http, InMemory, LocalFileSystem, S3Compatible, Tigris
 from icefloe.errors import ErrorKind, FormatError, InvalidInputError
+from icefloe.format.config.document import Plain, Variant
 from icefloe.format.config.write import ALGORITHM_NAMES, CHECKSUM_NAMES, STORE_NAMES
-from icefloe.format.config.yaml_document import Plain, Variant
 
 _ALGORITHMS = {name: each for each, name in ALGORITHM_NAMES.items()}
 _CHECKSUMS = {name: each for each, name in CHECKSUM_NAMES.items()}

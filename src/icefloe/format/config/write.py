@@ -37,7 +37,7 @@ from icefloe.config.stores import (
     Tigris,
 )
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.format.config.yaml_document import Document, Variant
+from icefloe.format.config.document import Document, Variant
 
 ALGORITHM_NAMES = {CompressionAlgorithm.Zstd: "zstd"}
 

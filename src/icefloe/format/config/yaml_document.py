@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import yaml
 
 from icefloe.errors import ErrorKind, FormatError
+from icefloe.format.config.document import Document, Plain, Variant
 
 MAX_YAML_BYTES = 2 * 1024 * 1024
 """A config of a thousand virtual chunk containers has a fifth of this."""
@@ -25,25 +25,6 @@ MAX_YAML_DEPTH = 128
 
 MAX_SIMPLE_KEY = 1000
 """Longer keys need YAML's `? key` form: the limit for `key:` is 1024 characters."""
-
-Document: TypeAlias = (
-    "bool | int | str | list[Document] | dict[str, Document] | Variant | None"  # Plain is a str
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """One form of an enum, with its data: `!name value` in YAML."""
-
-    name: str
-    value: Document
-
-
-class Plain(str):
-    """A scalar that was not quoted: text, unless the reader wants a number or a boolean."""
-
-    __slots__ = ()
-
 
 _PLAIN_NULLS = {"", "~", "null", "Null", "NULL"}
 _TEXT_TAG = "tag:yaml.org,2002:str"
