@@ -21,7 +21,7 @@ from benchmarks.results import Results, Row
 
 NEEDS = ("pyspark", "h5py", "netCDF4", "xarray", "virtualizarr", "psutil")
 NATIVE_FILES, VIRTUAL_FILES, MILLION_CELLS, MILLION_IN_CHUNKS = 48, 1_000, 16.0, 64.0
-ROUNDS, LONGEST_S = 2, 900.0
+ROUNDS, LONGEST_S = 2, 1800.0
 
 PARTS: dict[str, Callable[[Any, Path, int], Iterator[Any]]] = {
     "native ingest": lambda *arguments: _module("spark_ingest").native_rows(
@@ -40,6 +40,9 @@ PARTS: dict[str, Callable[[Any, Path, int], Iterator[Any]]] = {
     "executors": lambda *_: _module("spark_start").scaling_rows(1),
 }
 """What yields the rows of each part, given a session, a folder and a number of rounds."""
+
+IN_OWN_SESSIONS = ("first rows", "executors")
+"""Parts that start a session for each figure, and are given none."""
 
 
 def _module(name: str) -> Any:
@@ -70,12 +73,15 @@ def measure_part(part: str, results: Results, say: Callable[[str], None]) -> boo
 
 def main(part: str, rounds: str) -> None:
     """Measure a part in this process."""
-    session = importlib.import_module("icefloe.spark").session("local[2]", progress=False)
+    session = None
+    if part not in IN_OWN_SESSIONS:
+        session = importlib.import_module("icefloe.spark").session("local[2]", progress=False)
     try:
         with tempfile.TemporaryDirectory(prefix="icefloe-benchmarks-") as folder:
             rows = list(PARTS[part](session, Path(folder), int(rounds)))
     finally:
-        session.stop()
+        if session is not None:
+            session.stop()
     print(json.dumps([row.as_result().as_json() for row in rows]))
 
 
