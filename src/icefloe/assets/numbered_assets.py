@@ -207,8 +207,9 @@ class NumberedAssets(Assets):
     async def snapshots_and_logs(
         self, snapshot_ids: Sequence[SnapshotId], log_ids: Sequence[SnapshotId]
     ) -> tuple[list[Snapshot], list[TransactionLog]]:
-        snapshots = [await self.snapshot(key) for key in snapshot_ids]
-        return snapshots, [await self.transaction_log(key) for key in log_ids]
+        # Logs first: one that is computed names the parent that it lacks.
+        logs = [await self.transaction_log(key) for key in log_ids]
+        return [await self.snapshot(key) for key in snapshot_ids], logs
 
     async def _stored_log(self, snapshot_id: SnapshotId) -> TransactionLog | None:
         if self.caches.generation is Generation.NUMBERED and self.caches.form in (

@@ -204,8 +204,9 @@ class StateFileAssets(Assets):
     async def snapshots_and_logs(
         self, snapshot_ids: Sequence[SnapshotId], log_ids: Sequence[SnapshotId]
     ) -> tuple[list[Snapshot], list[TransactionLog]]:
-        snapshots = [await self.snapshot(key) for key in snapshot_ids]
-        return snapshots, [await self.transaction_log(key) for key in log_ids]
+        # Logs first: they are computed, and name the parent that they lack.
+        logs = [await self.transaction_log(key) for key in log_ids]
+        return [await self.snapshot(key) for key in snapshot_ids], logs
 
     # -- which files there are
 
