@@ -195,7 +195,8 @@ def _few_coordinates(array: Table) -> Index:
             refuse_lengths(buffer, len(rows[0]), "ChunkIndices.coords")
     length = len(rows[0]) if rows else 0
     buffer.check_apart(4 * length * len(rows), "ChunkIndices.coords")
-    return np.array(sorted(rows), np.uint32).reshape(len(rows), length)
+    ordered = sorted(set(rows))
+    return np.array(ordered, np.uint32).reshape(len(ordered), length)
 
 
 def _decode_coordinates(buffer: FlatBuffer, position: Ints) -> Index:
