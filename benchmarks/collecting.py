@@ -21,18 +21,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import zarr
-
-import icefloe
 from benchmarks.measure import peak_memory, run_in_process
-from icefloe.format.manifest.chunk_refs import ChunkRefs
-from icefloe.ids import encode_base32_rows
+from benchmarks.repositories import write_garbage
 
 DEFAULT_OBJECTS = 300_000
-_SNAPSHOTS = 20
-_DEAD = 1 / 6
-_CHUNK = bytes(8)
 SIDES = ("icefloe", "official")
 TIMES = ("wall_seconds", "cpu_seconds")
 
@@ -80,30 +72,6 @@ def _line(name: str, found: dict[str, Any]) -> str:
     )
 
 
-def make(folder: Path, objects: int) -> None:
-    """A repository with so many chunk objects; references are made without writing through zarr."""
-    repo = icefloe.Repository.create(icefloe.local_filesystem_storage(folder, durable=False))
-    dead = int(objects * _DEAD)
-    live = objects - dead
-    ids = np.frombuffer(np.random.default_rng(1).bytes(12 * objects), np.uint8).reshape(-1, 12)
-    (folder / "chunks").mkdir(exist_ok=True)
-    for name in encode_base32_rows(ids):
-        (folder / "chunks" / name).write_bytes(_CHUNK)
-    index = np.arange(live, dtype=np.uint32).reshape(-1, 1)
-    refs = ChunkRefs.native(
-        index, ids[:live], np.zeros(live, np.uint64), np.full(live, len(_CHUNK), np.uint64)
-    )
-    session = repo.writable_session("main")
-    zarr.create_array(session.store, name="a", shape=(live,), chunks=(1,), dtype="<i8")
-    session.commit("array")
-    for number in range(_SNAPSHOTS):
-        session = repo.writable_session("main")
-        state = session.workspace.state
-        with state.writing():
-            state.changes.edits(state.node("/a")).set_table(refs)
-        session.commit(f"snapshot {number}")
-
-
 def measure(what: str, folder: Path) -> dict[str, Any]:
     """Collect everything that is not in use with one of the sides, or verify."""
     library: Any = importlib.import_module("icechunk" if what == "official" else "icefloe")
@@ -130,7 +98,7 @@ def main(what: str = "", folder: str = "", *objects: str) -> None:
     if not what:
         print("\n".join(run(DEFAULT_OBJECTS, print)))
     elif what == "make":
-        make(Path(folder), *map(int, objects))
+        write_garbage(Path(folder), *map(int, objects))
     else:
         print(json.dumps(measure(what, Path(folder))))
 

@@ -172,8 +172,15 @@ def make_ranges(corpus: Corpus, dataset: str) -> None:
 
 
 def make_garbage(corpus: Corpus, dataset: str) -> None:
-    """Chunk objects of which some are in no snapshot; references without writing through Zarr."""
-    root, count = corpus / dataset, num_objects(corpus.rows)
+    """A repository of which a sixth of the chunk objects are in no snapshot."""
+    write_garbage(corpus / dataset, num_objects(corpus.rows))
+
+
+def write_garbage(root: Path, count: int) -> None:
+    """`count` chunk objects, some of them in no snapshot; references without writing through Zarr.
+
+    Every live object is in each of the snapshots.
+    """
     repo = icefloe.Repository.create(icefloe.local_filesystem_storage(root, durable=False))
     live, size = count - count // GARBAGE, 8
     ids = np.frombuffer(np.random.default_rng(1).bytes(12 * count), np.uint8).reshape(-1, 12)
