@@ -451,6 +451,32 @@ def test_all_ways_to_ask_round_times_alike(driver: Driver, root: Path) -> None:
     assert times == [time_ns // 1000] * 4
 
 
+def _has_exact_times(folder: Path) -> bool:
+    """Whether the kernel gives a file whose times were read the exact time of the next write."""
+    for number in range(20):
+        before = time.time_ns()
+        with (folder / f"probe-{number}").open("wb", buffering=0) as file:
+            os.fstat(file.fileno())
+            file.write(b"1")
+            if os.fstat(file.fileno()).st_mtime_ns < before:
+                return False
+    return True
+
+
+def test_files_are_not_older_than_what_is_in_them(
+    driver: Driver, root: Path, tmp_path: Path
+) -> None:
+    if not _has_exact_times(tmp_path):
+        pytest.skip("this kernel or file system stamps files with the time of the last clock tick")
+    for number in range(50):
+        before = time.time_ns()
+        run_blocking(driver.put_new([(f"snapshots/{number}", b"1")]))
+        run_blocking(driver.put(f"snapshots/{number}", b"2"))
+        run_blocking(driver.put_if(f"refs/{number}", b"1", previous=None))
+        for key in (f"snapshots/{number}", f"refs/{number}"):
+            assert (root / key).stat().st_mtime_ns >= before
+
+
 def test_where_deleting_is_slow_batches_are_deleted_at_once(
     driver: Driver, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -188,7 +188,26 @@ def test_a_cut_just_after_a_snapshot_file_deletes_its_log_too(spec: int) -> None
         [found] = [
             one
             for one in storage.list_objects_metadata(prefix="snapshots")
-            if one.key.endswith(snapshot_id)
+            if one.key == snapshot_id
         ]
         summary = repo.garbage_collect(found.created_at + timedelta(microseconds=1))
         assert (summary.snapshots_deleted, summary.transaction_logs_deleted) == (1, 1)
+
+
+def test_files_that_expiration_rewrites_keep_the_order_of_the_history(tmp_path: Path) -> None:
+    """Collection compares the times of files. Random ids must not decide about their order."""
+    storage = icefloe.local_filesystem_storage(tmp_path)
+    repo = icefloe.Repository.create(storage, spec_version=1)
+    root = repo.lookup_branch("main")
+    repo.writable_session("main").commit("old", allow_empty=True)
+    cut = datetime.now(UTC)
+    tips = []
+    for name in "ecafbd":
+        repo.create_branch(name, repo.lookup_branch("main"))
+        tips.append(repo.writable_session(name).commit("new", allow_empty=True))
+    repo.reset_branch("main", tips[0])
+    assert len(repo.expire_snapshots(cut)) == 1
+    for tip in tips:
+        assert repo.lookup_snapshot(tip).parent_id == root
+    written = {one.key: one.created_at for one in storage.list_objects_metadata(prefix="snapshots")}
+    assert sorted(tips, key=written.__getitem__) == tips

@@ -157,7 +157,7 @@ def _retired_tags(storage: Storage, handle: RepoHandle) -> set[str]:
     if handle.family.spec_version > 1:
         return set(run_blocking(handle.assets.repo_object()).info.deleted_tags)
     keys = [key for key, _ in storage.list_objects(prefix=layout.REFS) if key.endswith(".deleted")]
-    return {key.removeprefix(layout.REFS + "tag.").partition("/")[0] for key in keys}
+    return {key.removeprefix("tag.").partition("/")[0] for key in keys}
 
 
 def _operations(repo: icefloe.Repository) -> list[str]:

@@ -90,7 +90,8 @@ async def _expire_v1(handle: RepoHandle, rules: Rules, *, dry_run: bool) -> set[
     plan = (plan_plain_expiration_v1 if is_plain else plan_expiration)(history, rules)
     table = history.snapshots
     if not dry_run:
-        for row, parent in plan.parents.items():
+        # Oldest first: the times of the files, which collection compares, follow the history.
+        for row, parent in sorted(plan.parents.items(), key=lambda it: table.flushed_at[it[0]]):
             one = SnapshotId(table.id[row].tobytes())
             [snapshot] = await live.fetch_snapshots(handle.driver, [one])
             changed = replace(snapshot, parent_id=SnapshotId(table.id[parent].tobytes()))

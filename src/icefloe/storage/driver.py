@@ -33,7 +33,7 @@ class Version(NamedTuple):
 
 
 class ObjectInfo(NamedTuple):
-    """One object of a listing; `key` is relative to the repository's root."""
+    """One object of a listing; `key` is relative to the repository's root, or to a folder of it."""
 
     key: str
     size_bytes: int

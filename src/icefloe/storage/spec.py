@@ -134,19 +134,24 @@ class Storage(Shown):
     def list_objects_metadata(
         self, settings: StorageSettings | None = None, prefix: str | None = None
     ) -> list[ObjectInfo]:
-        """Every object whose key starts with `prefix`, sorted by key.
+        """Every object, or those in the folder `prefix` and below it, sorted by key.
+
+        Keys are relative to that folder.
 
         Args:
             settings: how to talk to the storage.
         """
         defaults = self.default_settings()
         in_force = defaults.merge(settings) if settings else defaults
-        return run_blocking(self.driver(in_force.resolved(), blocking=True).list(prefix or ""))
+        folder = (prefix or "").strip("/")
+        start = folder and f"{folder}/"
+        found = run_blocking(self.driver(in_force.resolved(), blocking=True).list(start))
+        return [info._replace(key=info.key.removeprefix(start)) for info in found]
 
     def list_objects(
         self, settings: StorageSettings | None = None, prefix: str | None = None
     ) -> list[tuple[str, int]]:
-        """Key and size of every object whose key starts with `prefix`, sorted by key.
+        """Key and size of the objects that `list_objects_metadata` has.
 
         Args:
             settings: how to talk to the storage.

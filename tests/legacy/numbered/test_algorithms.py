@@ -40,7 +40,7 @@ def repo(request: pytest.FixtureRequest) -> Repository:
 
 
 def keys(repo: Repository, prefix: str = "") -> list[str]:
-    return sorted(key for key, _ in repo.storage.list_objects(prefix=prefix))
+    return sorted(prefix + key for key, _ in repo.storage.list_objects(prefix=prefix))
 
 
 def read(storage: Storage, key: str) -> bytes:

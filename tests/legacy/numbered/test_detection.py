@@ -138,7 +138,8 @@ def test_damaged_refs_are_refused_by_file_and_generation(
 def test_damaged_files_are_refused_by_file_and_generation(found: Release, folder: str) -> None:
     storage = icefloe.in_memory_storage()
     world = Builder(found, storage, 3, "file:///nowhere").build()
-    keys = [key for key, _ in storage.list_objects(prefix=found.folder(folder))]
+    at = found.folder(folder)
+    keys = [at + key for key, _ in storage.list_objects(prefix=at)]
     if not keys:
         return  # the release has no such files
     repo = Repository.open(storage)

@@ -142,13 +142,14 @@ def _give_foreign_ids(storage: Storage) -> None:
     """Rename every chunk to an id whose tail does not follow from its beginning."""
     driver = driver_of(storage)
     names = {}
-    for key, _ in list(storage.list_objects(prefix="c/")):
-        raw = decode_base32(key.removeprefix("c/"), 16)
+    for name, _ in list(storage.list_objects(prefix="c/")):
+        key, raw = f"c/{name}", decode_base32(name, 16)
         other = bytes(byte ^ 0x55 for byte in raw)
         names[raw] = other
         run_blocking(driver.put("c/" + encode_base32(other), bytes(run_blocking(driver.get(key)))))
         delete(storage, key)
-    for key, _ in list(storage.list_objects(prefix="m/")):
+    for name, _ in list(storage.list_objects(prefix="m/")):
+        key = f"m/{name}"
         document = json.loads(bytes(run_blocking(driver.get(key))))
         for payload in document["chunks"].values():
             payload["Ref"]["id"] = list(names[bytes(payload["Ref"]["id"])])

@@ -43,7 +43,7 @@ def new_counter(storage: Storage, encoding: Any, num_turns: int) -> None:
 def check_numbers(storage: Storage) -> None:
     """Every number has one file, without gaps, and the files follow the history."""
     history = [entry.id for entry in Repository.open(storage).ancestry(branch="main")][::-1]
-    keys = sorted(key for key, _ in storage.list_objects(prefix="r/main/"))
+    keys = sorted(f"r/main/{key}" for key, _ in storage.list_objects(prefix="r/main/"))
     names = [f"r/main/{sequence_name(number)}.json" for number in range(len(history))]
     assert keys == sorted(names)
     objects = read_objects(storage)

@@ -146,8 +146,7 @@ class Directory:
         except FileNotFoundError:
             self.make_directory(os.path.dirname(aside))
             descriptor = os.open(aside, _NEW_FILE, 0o666)
-        _fill(descriptor, data, aside, is_synced=is_synced)
-        inode = os.fstat(descriptor).st_ino
+        inode = _fill(descriptor, data, aside, is_synced=is_synced)
         os.close(descriptor)
         return aside, inode
 
@@ -261,9 +260,13 @@ class Directory:
             pause = min(pause * 1.5, 0.005)
 
 
-def _fill(descriptor: int, data: Any, path: str, *, is_synced: bool = False) -> None:
-    """Write a file that was just created. Nothing is left of one that fails."""
+def _fill(descriptor: int, data: Any, path: str, *, is_synced: bool = False) -> int:
+    """Write a file that was just created; returns its inode. Nothing is left of one that fails."""
     try:
+        # Linux (6.13 and later) gives a file the exact time of a write once its times have been
+        # read. Otherwise it gives that of the last clock tick, which may be before the time of the
+        # commit that the file belongs to. Expiration and collection compare both with a cut.
+        inode = os.fstat(descriptor).st_ino
         rest = memoryview(data).cast("B")
         while rest:
             rest = rest[os.write(descriptor, rest) :]
@@ -273,6 +276,7 @@ def _fill(descriptor: int, data: Any, path: str, *, is_synced: bool = False) -> 
         os.close(descriptor)
         os.unlink(path)
         raise
+    return inode
 
 
 def _inode_with(path: str, data: bytes) -> int | None:
