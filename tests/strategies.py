@@ -22,7 +22,8 @@ from icefloe.format.manifest.file import ArrayManifest, Manifest
 from icefloe.format.repo_info.file import RepoAvailability, RepoInfo, RepoStatus, Update, UpdateKind
 from icefloe.format.repo_info.snapshots import SnapshotInfo, SnapshotTable
 from icefloe.format.snapshot.file import ManifestFileInfo, ManifestFiles, Snapshot
-from icefloe.format.snapshot.nodes import ArrayData, Dimension, ManifestRef, Node, NodeTable
+from icefloe.format.snapshot.manifest_refs import ManifestRef
+from icefloe.format.snapshot.nodes import ArrayData, Dimension, Node, NodeTable
 from icefloe.format.transaction_log import Move, NodeType, TransactionLog
 from icefloe.ids import ChunkId, ManifestId, NodeId, SnapshotId
 

@@ -29,7 +29,8 @@ from icefloe.format.repo_info.file import (
 from icefloe.format.repo_info.snapshots import SnapshotInfo, SnapshotTable
 from icefloe.format.snapshot.encode import encode_snapshot
 from icefloe.format.snapshot.file import ManifestFileInfo, ManifestFiles, Snapshot
-from icefloe.format.snapshot.nodes import ArrayData, Dimension, ManifestRef, Node, NodeTable
+from icefloe.format.snapshot.manifest_refs import ManifestRef
+from icefloe.format.snapshot.nodes import ArrayData, Dimension, Node, NodeTable
 from icefloe.format.transaction_log import Move, NodeType, TransactionLog, encode_transaction_log
 from icefloe.ids import ManifestId, NodeId, SnapshotId
 from tests import golden

@@ -25,7 +25,8 @@ from icefloe.format.repo_info.file import encode_repo_info
 from icefloe.format.repo_info.snapshots import SnapshotInfo, SnapshotTable
 from icefloe.format.snapshot.encode import encode_snapshot
 from icefloe.format.snapshot.file import decode_snapshot
-from icefloe.format.snapshot.nodes import ArrayData, Dimension, ManifestRef, Node, NodeTable
+from icefloe.format.snapshot.manifest_refs import ManifestRef
+from icefloe.format.snapshot.nodes import ArrayData, Dimension, Node, NodeTable
 from icefloe.format.transaction_log import TransactionLog, encode_transaction_log
 from icefloe.ids import SnapshotId
 from tests.fuzz import seeds

@@ -21,7 +21,8 @@ from icefloe.format.manifest.encode import encode_manifest
 from icefloe.format.manifest.file import ArrayManifest, Manifest
 from icefloe.format.snapshot.encode import encode_snapshot
 from icefloe.format.snapshot.file import ManifestFileInfo, ManifestFiles, decode_snapshot
-from icefloe.format.snapshot.nodes import ManifestRef, Node, NodeTable
+from icefloe.format.snapshot.manifest_refs import ManifestRef
+from icefloe.format.snapshot.nodes import Node, NodeTable
 from icefloe.ids import ChunkId, ManifestId, SnapshotId
 
 icechunk: Any = pytest.importorskip(

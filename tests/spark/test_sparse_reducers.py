@@ -16,7 +16,7 @@ import icefloe
 from icefloe import Repository, Session
 from icefloe.api.session import ForkSession
 from icefloe.changes.split_grid import ChunkSpan
-from icefloe.format.snapshot.nodes import ManifestRef
+from icefloe.format.snapshot.manifest_refs import ManifestRef
 from icefloe.spark import Region, write_regions
 from icefloe.spark.writes import reducers
 from icefloe.spark.writes.reducers import Reduction, _common

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icefloe.format.manifest.boxes import ManifestBoxes
-from icefloe.format.snapshot.nodes import ManifestRef
+from icefloe.format.snapshot.manifest_refs import ManifestRef, ManifestRefs, extents_of, ids_of
 from icefloe.ids import ManifestId
 
 Box = tuple[tuple[int, int], ...]
@@ -22,6 +22,7 @@ def test_every_box_around_a_chunk_is_found_and_no_other(case: tuple[int, list[Bo
     ndim, boxes = case
     refs = [ManifestRef(ManifestId(at.to_bytes(12, "big")), box) for at, box in enumerate(boxes)]
     finder = ManifestBoxes(refs)
+    columns = ManifestBoxes(ManifestRefs(ids_of(refs), extents_of(refs, ndim)) if ndim else refs)
     for place in product(range(8), repeat=ndim):
         expected = {
             ref
@@ -31,3 +32,5 @@ def test_every_box_around_a_chunk_is_found_and_no_other(case: tuple[int, list[Bo
         found = list(finder.around(place))
         assert len(found) == len(expected)
         assert set(found) == expected
+        assert columns.around(place) == found
+    assert list(columns.descending()) == list(finder.descending())

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from icefloe.changes.split_sizes import UNSPLIT
 from icefloe.changes.splits import merge_split, plan_array
 from icefloe.format.manifest.chunk_refs import ChunkRefs
-from icefloe.format.snapshot.nodes import ArrayData, Dimension, ManifestRef
+from icefloe.format.snapshot.manifest_refs import ManifestRef, ManifestRefs, extents_of, ids_of
+from icefloe.format.snapshot.nodes import ArrayData, Dimension
 from icefloe.ids import ManifestId
 
 NUMBERS = count(1)
@@ -39,22 +40,25 @@ def commit(
     sizes: list[int],
     *,
     limit: int = 0,
+    as_columns: bool = False,
 ) -> tuple[dict[ManifestRef, Cells], set[ManifestRef]]:
     """What a commit does with a plan; returns the manifests after it, and those it kept."""
     ndim = len(grid)
     shape = tuple(Dimension(count, count) for count in grid)
     gone = np.array(sorted(deleted), np.uint32).reshape(len(deleted), ndim)
-    array = ArrayData(shape, None, tuple(manifests))
+    refs = tuple(manifests)
+    old = ManifestRefs(ids_of(refs), extents_of(refs, ndim)) if as_columns and ndim else refs
+    array = ArrayData(shape, None, old)
     num_refs = [len(cells) for cells in manifests.values()]
     layers = [(table(edits, ndim), gone)]
     plan = plan_array(array, layers, sizes, limit=limit, num_refs=num_refs)
     after = {ref: manifests[ref] for ref in plan.kept}
     for rewrite in plan.rewrites:
         sources = [table(manifests[ref], ndim) for ref in rewrite.sources]
-        for refs in merge_split(rewrite, sources):
-            if len(refs):
+        for made in merge_split(rewrite, sources):
+            if len(made):
                 new_id = ManifestId(next(NUMBERS).to_bytes(12, "big"))
-                after[ManifestRef(new_id, tuple(refs.extents()))] = contents(refs)
+                after[ManifestRef(new_id, tuple(made.extents()))] = contents(made)
     return after, set(plan.kept)
 
 
@@ -79,15 +83,17 @@ def apart(first: ManifestRef, second: ManifestRef) -> bool:
     return any(stop <= start or end <= begin for (begin, stop), (start, end) in sides)
 
 
-@given(histories(), st.integers(0, 12))
+@given(histories(), st.integers(0, 12), st.booleans())
 def test_no_chunk_is_lost_or_kept_by_mistake_whatever_the_splits(
-    steps: list[Step], limit: int
+    steps: list[Step], limit: int, as_columns: bool
 ) -> None:
     manifests: dict[ManifestRef, Cells] = {}
     model: Cells = {}
     for grid, sizes, edits, deleted in steps:
         before = manifests
-        manifests, kept = commit(grid, manifests, edits, deleted, sizes, limit=limit)
+        manifests, kept = commit(
+            grid, manifests, edits, deleted, sizes, limit=limit, as_columns=as_columns
+        )
         model = {cell: data for cell, data in {**model, **edits}.items() if cell not in deleted}
         model = {
             cell: data

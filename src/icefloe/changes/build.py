@@ -21,7 +21,8 @@ from icefloe.format.columns.blobs import Bytes
 from icefloe.format.manifest.chunk_refs import ChunkRefs
 from icefloe.format.manifest.file import ArrayManifest, Manifest
 from icefloe.format.snapshot.file import ManifestFileInfo, ManifestFiles, Snapshot
-from icefloe.format.snapshot.nodes import ArrayData, ManifestRef, Node, NodeTable
+from icefloe.format.snapshot.manifest_refs import ManifestRef, ids_of, joined, ordered
+from icefloe.format.snapshot.nodes import ArrayData, Node, NodeTable
 from icefloe.ids import ManifestId, NodeId, SnapshotId
 from icefloe.records import NamedTuple, changed
 
@@ -78,8 +79,7 @@ def plan_commit(
 
 def num_refs_in(files: ManifestFiles, array: ArrayData) -> list[int]:
     """The number of references in each manifest of an array."""
-    ids = np.frombuffer(b"".join(ref.id for ref in array.manifests), np.uint8)
-    counts: list[int] = files.num_refs(ids.reshape(-1, ManifestId.size)).tolist()
+    counts: list[int] = files.num_refs(ids_of(array.manifests)).tolist()
     return counts
 
 
@@ -123,9 +123,8 @@ def build_snapshot(
             continue
         new = manifests.get(node.id, [])
         made.extend(new)
-        refs = [*plan.arrays[node.id].kept, *(manifest.ref for manifest in new)]
-        refs.sort(key=lambda ref: ref.extents)
-        nodes.append(changed(node, array=changed(node.array, manifests=tuple(refs))))
+        refs = ordered(joined(plan.arrays[node.id].kept, [manifest.ref for manifest in new]))
+        nodes.append(changed(node, array=changed(node.array, manifests=refs)))
     replaced = plan.base.rows_of([*plan.gone, *(node.path for node in nodes)])
     table = plan.base.replace(replaced, nodes)
     files = _listed_files(plan.files, table.used_manifests(), [new.info for new in made])

@@ -27,12 +27,12 @@ def plan_preload(
     for array, row in enumerate(rows):
         last = first + int(nodes.num_manifests[array])
         ids, first = nodes.manifest_id[first:last], last
-        if not len(ids):
+        path = nodes.path[row]
+        if not len(ids) or not settings.preload_if.matches(path, None):
             continue
         counts = files.num_refs(ids)
         # The manifests of an array have few distinct sizes; the condition is evaluated once for
         # each.
-        path = nodes.path[row]
         sizes = np.unique(counts).tolist()
         matching = [size for size in sizes if settings.preload_if.matches(path, size)]
         for at in np.flatnonzero(np.isin(counts, matching)).tolist():

@@ -15,7 +15,8 @@ import numpy as np
 from icefloe.changes.split_grid import Box
 from icefloe.format.columns.packed_index import PackedIndex
 from icefloe.format.snapshot.file import ManifestFileInfo
-from icefloe.format.snapshot.nodes import ArrayData, ManifestRef
+from icefloe.format.snapshot.manifest_refs import ManifestRef
+from icefloe.format.snapshot.nodes import ArrayData
 from icefloe.ids import ManifestId
 from icefloe.records import NamedTuple, record
 
@@ -48,7 +49,7 @@ class PreparedArray:
     """The array's manifests in the snapshot that the job started from."""
     boxes: frozenset[Box]
     """The splits that were written."""
-    manifests: tuple[ManifestRef, ...]
+    manifests: Sequence[ManifestRef]
     """The array's manifests now: the prepared ones, and those of the snapshot that are kept."""
     files: tuple[ManifestFileInfo, ...]
     """The files of the prepared manifests, which the snapshot does not list."""

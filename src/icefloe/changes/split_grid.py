@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.format.columns.chunk_index import Index, bounding_box
-from icefloe.format.snapshot.nodes import ManifestRef
+from icefloe.format.snapshot.manifest_refs import ManifestRef, extents_of
 from icefloe.records import NamedTuple
 
 Box = tuple[tuple[int, int], ...]
@@ -79,22 +79,18 @@ class Splits:
     ) -> tuple[Ints, Ints, NDArray[np.bool_]]:
         """For each manifest: the first and the last split plus one along each axis, and whether it
         reaches beyond the grid or a box of whole splits."""
-        extents = np.array([ref.extents for ref in manifests], np.int64)
-        shape = (len(manifests), -1 if manifests else len(self.grid), 2)
-        start, stop = extents.reshape(shape).transpose(2, 0, 1)
+        extents = extents_of(manifests, len(self.grid)).astype(np.int64)
+        start, stop = extents.transpose(2, 0, 1)
         window = [(0, count) for count in self.grid] if within is None else within
         low, high = np.array(window, np.int64).reshape(-1, 2).T
         sizes = np.array(self.sizes, np.int64)
         first, last = np.clip(start, low, high) // sizes, -(-np.clip(stop, low, high) // sizes)
         return first, last, ((start < low) | (stop > high)).any(axis=1)
 
-    def overlaps(self, manifests: Sequence[ManifestRef]) -> Iterator[tuple[bool, list[int]]]:
-        """For each manifest: whether it lies in one split, and all splits that it overlaps."""
-        first, last, is_outside = self.places_of(manifests)
-        is_whole = (first + 1 == last).all(axis=1) & ~is_outside
-        places = zip(is_whole.tolist(), first.tolist(), last.tolist(), strict=True)
-        for is_one, low, high in places:
-            yield is_one, self.between(low, high)
+    def numbers(self, places: Ints) -> NDArray[Any]:
+        """The splits at these positions along each axis, one row per split."""
+        found: NDArray[Any] = places.astype(self._dtype) @ np.array(self._strides, self._dtype)
+        return found
 
     def between(self, low: Sequence[int], high: Sequence[int]) -> list[int]:
         """The splits in a box of them."""

@@ -16,7 +16,8 @@ from icefloe.changes.sharing import Parts, cut_refs, group_parts
 from icefloe.changes.split_grid import Box, Ints, Rows, Splits, rows_by
 from icefloe.format.columns.chunk_index import Index
 from icefloe.format.manifest.chunk_refs import ChunkRefs, Layer
-from icefloe.format.snapshot.nodes import ArrayData, ManifestRef
+from icefloe.format.snapshot.manifest_refs import ManifestRef, picked
+from icefloe.format.snapshot.nodes import ArrayData
 from icefloe.ids import ManifestId
 from icefloe.records import NamedTuple, record
 
@@ -193,19 +194,18 @@ def _plan_each(
     """One manifest per split. An old manifest inside a split without edits is kept."""
     found = {number: SplitRewrite(splits.box(number)) for number in edits.numbers.tolist()}
     edits.lay_over(list(found.values()), np.arange(len(found)))
-    whole: list[tuple[ManifestRef, int]] = []
-    for ref, (is_one, numbers) in zip(manifests, splits.overlaps(manifests), strict=True):
-        if is_one and not rewrite_all:
-            whole.append((ref, numbers[0]))
-        else:
-            _take_in(found, splits, ref, numbers)
-    kept = []
-    for ref, number in whole:
-        # Its split may also have a part of a manifest that is cut. Then both are rewritten.
-        if number in found:
-            found[number].sources.append(ref)
-        else:
-            kept.append(ref)
+    first, last, is_outside = splits.places_of(manifests)
+    is_whole = (first + 1 == last).all(axis=1) & ~is_outside & (not rewrite_all)
+    for row in np.flatnonzero(~is_whole).tolist():
+        numbers = splits.between(first[row].tolist(), last[row].tolist())
+        _take_in(found, splits, manifests[row], numbers)
+    # The split of a whole manifest may also have a part of one that is cut. Then both are
+    # rewritten.
+    number = splits.numbers(first)
+    is_kept = is_whole & ~np.isin(number, np.array(list(found), number.dtype))
+    for row in np.flatnonzero(is_whole & ~is_kept).tolist():
+        found[int(number[row])].sources.append(manifests[row])
+    kept = picked(manifests, np.flatnonzero(is_kept))
     return SplitsPlan(kept, [found[number] for number in sorted(found)])
 
 

@@ -263,8 +263,13 @@ class ManifestPreloadCondition:
             return NotImplemented
         return ManifestPreloadCondition.and_conditions((self, other))
 
-    def matches(self, path: str, num_refs: int) -> bool:
-        """Whether to preload a manifest of `num_refs` references of the array at `path`."""
+    def matches(self, path: str, num_refs: int | None) -> bool:
+        """Whether to preload a manifest of `num_refs` references of the array at `path`.
+
+        Args:
+            path: of the array.
+            num_refs: with None, whether the path alone does not rule it out.
+        """
         match self.kind:
             case PreloadKind.OR:
                 return any(condition.matches(path, num_refs) for condition in self.conditions)
@@ -275,6 +280,8 @@ class ManifestPreloadCondition:
             case PreloadKind.NAME_MATCHES:
                 return _contains_match(self.regex, paths.name(path))
             case PreloadKind.NUM_REFS:
+                if num_refs is None:
+                    return True
                 is_enough = self.from_refs is None or self.from_refs <= num_refs
                 return is_enough and (self.to_refs is None or num_refs < self.to_refs)
             case PreloadKind.TRUE:

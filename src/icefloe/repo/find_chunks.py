@@ -17,7 +17,8 @@ from icefloe.errors import InternalError
 from icefloe.format.columns.chunk_index import Index
 from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
 from icefloe.format.manifest.file import Manifest
-from icefloe.format.snapshot.nodes import ManifestRef, Node
+from icefloe.format.snapshot.manifest_refs import ManifestRef
+from icefloe.format.snapshot.nodes import Node
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.load_manifest import load_manifest
 from icefloe.repo.session_view import SessionView

@@ -12,7 +12,8 @@ import pytest
 from icefloe.changes.zarr_metadata import parse_zarr_json
 from icefloe.errors import FormatError, InvalidInputError
 from icefloe.format.snapshot.file import ManifestFileInfo, ManifestFiles
-from icefloe.format.snapshot.nodes import ManifestRef, Node, NodeTable
+from icefloe.format.snapshot.manifest_refs import ManifestRef
+from icefloe.format.snapshot.nodes import Node, NodeTable
 from icefloe.ids import ManifestId, NodeId
 from icefloe.legacy.state_file.attributes import decode_attributes, encode_attributes
 from icefloe.legacy.state_file.fill_values import decode_fill_value, encode_fill_value

@@ -6,7 +6,9 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
-from icefloe.format.snapshot.nodes import ManifestRef
+import numpy as np
+
+from icefloe.format.snapshot.manifest_refs import ManifestRef, ManifestRefs, ordered
 
 
 class ManifestBoxes:
@@ -16,11 +18,16 @@ class ManifestBoxes:
 
     def __init__(self, manifests: Sequence[ManifestRef]) -> None:
         self.manifests = manifests
-        self._ordered = sorted(manifests, key=lambda ref: ref.extents)
-        first = [ref.extents[0] if ref.extents else (0, 1) for ref in self._ordered]
-        self._start = [start for start, _ in first]
-        # The farthest that this manifest or any one before it reaches.
-        self._reach = list(accumulate((stop for _, stop in first), max))
+        self._ordered = ordered(manifests)
+        # The reach is the farthest that this manifest or any one before it extends.
+        if isinstance(self._ordered, ManifestRefs):
+            start, stop = self._ordered.extents[:, 0].T
+            self._start: list[int] = start.tolist()
+            self._reach: list[int] = np.maximum.accumulate(stop).tolist()
+        else:
+            first = [ref.extents[0] if ref.extents else (0, 1) for ref in self._ordered]
+            self._start = [low for low, _ in first]
+            self._reach = list(accumulate((high for _, high in first), max))
 
     def around(self, coordinates: Sequence[int]) -> list[ManifestRef]:
         """Manifests whose box has the chunk in it: one, unless boxes overlap."""

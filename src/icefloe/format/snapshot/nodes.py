@@ -18,6 +18,13 @@ from numpy.typing import NDArray
 from icefloe.errors import ErrorKind, FormatError
 from icefloe.format.columns.blob_column import BlobColumn
 from icefloe.format.columns.blobs import Bytes, Ints, spread
+from icefloe.format.snapshot.manifest_refs import (
+    ManifestRef,
+    ManifestRefs,
+    extents_of,
+    ids_of,
+    manifest_refs,
+)
 from icefloe.ids import ManifestId, NodeId
 from icefloe.records import NamedTuple, filled, record
 
@@ -38,20 +45,13 @@ class Dimension(NamedTuple):
     chunk_length: int | None = None
 
 
-class ManifestRef(NamedTuple):
-    """A manifest that holds chunks of an array, and the box of chunk indices it covers."""
-
-    id: ManifestId
-    extents: tuple[tuple[int, int], ...]
-
-
 @record(frozen=True)
 class ArrayData:
     """What a snapshot knows of an array besides its zarr.json."""
 
     shape: tuple[Dimension, ...]
     dimension_names: tuple[str | None, ...] | None = None
-    manifests: tuple[ManifestRef, ...] = ()
+    manifests: Sequence[ManifestRef] = ()
 
 
 @record(frozen=True)
@@ -130,7 +130,8 @@ class NodeTable(Sequence[Node]):
     def used_manifests(self) -> Bytes:
         """The ids of all manifests, each once, ascending."""
         if self.few:
-            return _ids(sorted({ref.id for ref in _manifests(self.few)}), ManifestId.size)
+            found = {ref.id for array in _arrays(self.few) for ref in array.manifests}
+            return _ids(sorted(found), ManifestId.size)
         keys = np.ascontiguousarray(self.manifest_id).view(f"S{ManifestId.size}").reshape(-1)
         return np.unique(keys).view(np.uint8).reshape(-1, ManifestId.size)
 
@@ -160,11 +161,10 @@ class NodeTable(Sequence[Node]):
         count, at = int(self.num_manifests[row]), self._start("manifest", row)
         if not count:
             return ArrayData(shape, names)
-        ids = ManifestId.of_rows(self.manifest_id[at : at + count])
+        ids = self.manifest_id[at : at + count]
         at = self._start("extent", row)
-        boxes = self.extents[at : at + count * ndim].reshape(count, ndim, 2).tolist()
-        extents: list[Any] = [tuple(map(tuple, box)) for box in boxes]
-        return ArrayData(shape, names, tuple(map(ManifestRef, ids, extents)))
+        boxes = self.extents[at : at + count * ndim].reshape(count, ndim, 2)
+        return ArrayData(shape, names, manifest_refs(ids, boxes))
 
     def _start(self, what: str, row: int) -> int:
         """Where a row's part of a flat column begins; all starts are made on first use."""
@@ -277,13 +277,14 @@ class NodeTable(Sequence[Node]):
             if node.array is not None:
                 _check_ranks(node.array)
         paths = [node.path for node in ordered]
-        if 0 < len(ordered) <= _FEW and len(_manifests(ordered)) <= _FEW:
+        num_manifests = sum(len(array.manifests) for array in _arrays(ordered))
+        if 0 < len(ordered) <= _FEW and num_manifests <= _FEW:
             return filled(cls, {"path": paths, "few": ordered, "_starts": []})
         return cls(path=paths, **_columns_of(ordered))
 
 
-def _manifests(nodes: Iterable[Node]) -> list[ManifestRef]:
-    return [ref for node in nodes if node.array is not None for ref in node.array.manifests]
+def _arrays(nodes: Iterable[Node]) -> list[ArrayData]:
+    return [node.array for node in nodes if node.array is not None]
 
 
 _COLUMNS = frozenset(NodeTable.__match_args__) - {"path"}
@@ -291,9 +292,8 @@ _COLUMNS = frozenset(NodeTable.__match_args__) - {"path"}
 
 def _columns_of(ordered: Sequence[Node]) -> dict[str, Any]:
     """The columns of these nodes, apart from their paths."""
-    arrays = [node.array for node in ordered if node.array is not None]
+    arrays = _arrays(ordered)
     shape = [dimension for array in arrays for dimension in array.shape]
-    manifests = _manifests(ordered)
     names = [
         name for array in arrays for name in (array.dimension_names or [None] * len(array.shape))
     ]
@@ -304,7 +304,7 @@ def _columns_of(ordered: Sequence[Node]) -> dict[str, Any]:
         for dimension in shape
     ]
     has_chunk_length = any(dimension.chunk_length is not None for dimension in shape)
-    extents = [box for ref in manifests for box in ref.extents]
+    extents = [extents_of(array.manifests, len(array.shape)).reshape(-1, 2) for array in arrays]
     extra = [node.extra for node in ordered]
     return {
         "id": _ids([node.id for node in ordered], NodeId.size),
@@ -318,8 +318,10 @@ def _columns_of(ordered: Sequence[Node]) -> dict[str, Any]:
         "num_chunks": np.array([dimension.num_chunks for dimension in shape], np.uint64),
         "chunk_length": np.array(chunk_length, np.uint64) if has_chunk_length else None,
         "dimension_name": BlobColumn.from_values(names, is_text=True),
-        "manifest_id": _ids([ref.id for ref in manifests], ManifestId.size),
-        "extents": np.array(extents, np.uint32).reshape(-1, 2),
+        "manifest_id": _joined(
+            [ids_of(array.manifests) for array in arrays], np.uint8, ManifestId.size
+        ),
+        "extents": _joined(extents, np.uint32, 2),
     }
 
 
@@ -354,12 +356,19 @@ def _check_ranks(array: ArrayData) -> None:
             f"an array of {ndim} dimensions has {len(array.dimension_names)} dimension names",
             ErrorKind.SERIALIZATION,
         )
-    for ref in array.manifests:
+    refs = array.manifests
+    if isinstance(refs, ManifestRefs) and refs.ndim == ndim:
+        return
+    for ref in refs:
         if len(ref.extents) != ndim:
             raise FormatError(
                 f"manifest {ref.id} covers {len(ref.extents)} dimensions of an array of {ndim}",
                 ErrorKind.SERIALIZATION,
             )
+
+
+def _joined(parts: Sequence[NDArray[Any]], dtype: Any, width: int) -> NDArray[Any]:
+    return np.concatenate([np.empty((0, width), dtype), *parts])
 
 
 def _ids(ids: Sequence[bytes], size: int) -> Bytes:

@@ -8,7 +8,8 @@ from typing import Any
 
 from icefloe.errors import IcechunkError
 from icefloe.format.snapshot.file import ManifestFileInfo, ManifestFiles, Snapshot
-from icefloe.format.snapshot.nodes import ArrayData, Dimension, ManifestRef, Node, NodeTable
+from icefloe.format.snapshot.manifest_refs import ManifestRef
+from icefloe.format.snapshot.nodes import ArrayData, Dimension, Node, NodeTable
 from icefloe.ids import ManifestId
 from icefloe.legacy.checked import Checked
 from icefloe.legacy.numbered.model import (

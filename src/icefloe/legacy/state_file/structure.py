@@ -14,7 +14,8 @@ from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from icefloe.format.snapshot.file import ManifestFileInfo, ManifestFiles
-from icefloe.format.snapshot.nodes import ArrayData, Dimension, ManifestRef, Node, NodeTable
+from icefloe.format.snapshot.manifest_refs import ManifestRef
+from icefloe.format.snapshot.nodes import ArrayData, Dimension, Node, NodeTable
 from icefloe.ids import ManifestId, NodeId
 from icefloe.legacy.checked import Checked
 from icefloe.legacy.state_file import names

@@ -14,7 +14,8 @@ from icefloe.format.columns.id_set import IdSet
 from icefloe.format.manifest.chunk_refs import ChunkRefs
 from icefloe.format.manifest.file import ArrayManifest, Manifest
 from icefloe.format.snapshot.file import ManifestFileInfo, ManifestFiles, Snapshot
-from icefloe.format.snapshot.nodes import ManifestRef, Node, NodeTable
+from icefloe.format.snapshot.manifest_refs import ManifestRef
+from icefloe.format.snapshot.nodes import Node, NodeTable
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import ChunkId, ManifestId, NodeId, SnapshotId
 from icefloe.maintenance.live import GrowingIdSet
@@ -214,5 +215,5 @@ class Conversion:
         self._copied.add(objects.chunk_id[list(batch)])
 
 
-def _manifests(node: Node) -> tuple[ManifestRef, ...]:
+def _manifests(node: Node) -> Sequence[ManifestRef]:
     return () if node.array is None else node.array.manifests
