@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numcodecs
 import numpy as np
 import pytest
 import zarr
@@ -16,7 +18,7 @@ from zarr.core.codec_pipeline import BatchedCodecPipeline
 
 import icefloe
 from icefloe import Repository, RepositoryConfig, Storage, in_memory_storage
-from icefloe.store import bulk_pipeline
+from icefloe.store import bulk_pipeline, bulk_read
 from icefloe.store.bulk_pipeline import BulkCodecPipeline
 from icefloe.testing.latency import LatencyStorage
 from tests.proxy import misbehaving_proxy
@@ -43,12 +45,16 @@ COMPRESSORS: list[Any] = [
 
 @pytest.fixture(autouse=True)
 def bulk(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Every selection is a batch, those of one chunk too, unless a test chooses otherwise."""
+    """Every selection is a batch, those of one chunk too, unless a test chooses otherwise.
+
+    Chunks of any size are decoded in place, as large ones are, where that can be done.
+    """
     with (
         pytest.MonkeyPatch.context() as patch,
         zarr.config.set({"codec_pipeline.path": "zarr.core.codec_pipeline.BatchedCodecPipeline"}),
     ):
         patch.setattr(bulk_pipeline, "FEWEST_CHUNKS", getattr(request, "param", 1))
+        patch.setattr(bulk_read, "THREADS_FROM_BYTES", 0)
         icefloe.use_bulk_pipeline()
         yield
 
@@ -265,6 +271,35 @@ def test_parts_of_shards_are_read_with_few_requests(s3_server: S3Server) -> None
         proxy.seen.clear()
         np.testing.assert_array_equal(read[:], values)
         assert len(proxy.seen) == 8
+
+
+@pytest.mark.usefixtures("only_bulk")
+def test_large_chunks_are_decoded_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Repository.create(in_memory_storage()).writable_session("main").store
+    array: Any = zarr.create_array(store, name="a", shape=(90, 64), chunks=(20, 64), dtype="f8")
+    written = np.random.default_rng(0).random((90, 64))
+    array[:] = written
+    made = []
+    monkeypatch.setattr(bulk_read, "scatter", lambda chunk, item, *_: made.append(item[3]))
+    assert np.array_equal(array[:80], written[:80])
+    assert np.array_equal(array[20:60, :], written[20:60])
+    assert made == []
+    array[:]  # the last chunk is larger than what is wanted of it
+    assert made == [(slice(80, 90), slice(0, 64))]
+    array[:, 1:]
+    assert len(made) == 6
+
+
+@pytest.mark.parametrize("num_bytes", [8, 72, 88, 160])
+def test_a_chunk_of_another_size_is_refused(num_bytes: int) -> None:
+    store = Repository.create(in_memory_storage()).writable_session("main").store
+    array: Any = zarr.create_array(store, name="a", shape=(40,), chunks=(10,), dtype="f8")
+    array[:] = 1.0
+    frame = numcodecs.Zstd().encode(bytes(num_bytes))
+    data = zarr.core.buffer.cpu.Buffer.from_bytes(bytes(frame))
+    asyncio.run(store.set("a/c/1", data))
+    with pytest.raises(ValueError, match=r"reshape|multiple of element size"):
+        array[:]
 
 
 def test_a_damaged_shard_is_named(tmp_path: Path) -> None:

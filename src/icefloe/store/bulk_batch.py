@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -26,7 +27,8 @@ SLICE_BYTES = 4 << 20
 _FEW_CHUNKS = 4
 _GROUP_BYTES = 32 << 20
 _GROUP_CHUNKS = 2048
-GROUPS_IN_FLIGHT = 3
+_LEAST_IN_FLIGHT = 3
+_BYTES_IN_FLIGHT = _LEAST_IN_FLIGHT * _GROUP_BYTES
 THREADS_FROM_BYTES = 64 << 10
 """Per chunk. Smaller ones are decoded faster by one thread, because Python runs one at a time."""
 
@@ -132,12 +134,15 @@ class _Threads:
             for item in items:
                 function(item)
             return
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(os.cpu_count() or 1, "icefloe-codecs")
-        futures = [self._pool.submit(function, item) for item in items]
+        futures = [self.submit(partial(function, item)) for item in items]
         wait(futures)
         for future in futures:
             future.result()
+
+    def submit(self, work: Callable[[], Result]) -> Future[Result]:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(os.cpu_count() or 1, "icefloe-codecs")
+        return self._pool.submit(work)
 
 
 threads = _Threads()
@@ -145,31 +150,43 @@ threads = _Threads()
 
 async def in_thread(batch: Batch, work: Callable[[], Result]) -> Result:
     """Do blocking work without keeping the event loop from others, unless there is little."""
-    if len(batch.items) <= _FEW_CHUNKS and batch.chunk_bytes < THREADS_FROM_BYTES:
-        return work()
-    return await asyncio.to_thread(work)
+    return work() if _is_little(batch) else await asyncio.to_thread(work)
+
+
+async def in_codec_thread(batch: Batch, work: Callable[[], Result]) -> Result:
+    """The same for work that only decodes or encodes: as many at a time as there are processors.
+
+    What was asked for first is done first, so that its request can start early.
+    """
+    return work() if _is_little(batch) else await asyncio.wrap_future(threads.submit(work))
+
+
+def _is_little(batch: Batch) -> bool:
+    return len(batch.items) <= _FEW_CHUNKS and batch.chunk_bytes < THREADS_FROM_BYTES
 
 
 async def in_groups(
     work: Callable[[Sequence[Item]], Coroutine[Any, Any, None]],
     items: Sequence[Item],
     sizes: Sequence[int],
-    in_flight: int = GROUPS_IN_FLIGHT,
+    in_flight: int | None = None,
 ) -> None:
-    """Work on groups of bounded size, several at a time."""
-    limit = asyncio.Semaphore(in_flight)
-
-    async def one(group: Sequence[Item]) -> None:
-        async with limit:
-            await work(group)
-
-    edges, total = [0], 0
+    """Work on groups of bounded size, several at a time. A large chunk is a group of its own."""
+    edges, total, largest = [0], 0, 1
     for at, size in enumerate(sizes):
-        if total and (total + size > _GROUP_BYTES or at - edges[-1] >= _GROUP_CHUNKS):
+        limit = SLICE_BYTES if size >= SLICE_BYTES else _GROUP_BYTES
+        if total and (total + size > limit or at - edges[-1] >= _GROUP_CHUNKS):
             edges.append(at)
             total = 0
         total += size
+        largest = max(largest, total)
     edges.append(len(items))
+    turns = asyncio.Semaphore(in_flight or max(_LEAST_IN_FLIGHT, _BYTES_IN_FLIGHT // largest))
+
+    async def one(group: Sequence[Item]) -> None:
+        async with turns:
+            await work(group)
+
     await run_together([one(items[start:stop]) for start, stop in pairwise(edges)])
 
 

@@ -14,7 +14,15 @@ from icefloe.repo.find_chunks import FoundChunks, StoredChunk, VirtualChunk, fin
 from icefloe.repo.handle import RepoHandle
 from icefloe.storage.driver import Readable
 from icefloe.storage.run import run_blocking
-from icefloe.store.bulk_batch import Batch, in_groups, in_thread, run_together, threads
+from icefloe.store.bulk_batch import (
+    THREADS_FROM_BYTES,
+    Batch,
+    in_codec_thread,
+    in_groups,
+    in_thread,
+    run_together,
+    threads,
+)
 from icefloe.store.bulk_shards import Chunk, InnerChunk, WantedShard, length_of, split_shards
 from icefloe.store.chunk_codecs import scatter
 
@@ -101,12 +109,12 @@ async def _read_away(batch: Batch, away: Sequence[Chunk]) -> None:
     async def read_some(some: Sequence[Chunk]) -> None:
         data = await _fetch(handle, some)
         pairs = list(zip((chunk.position for chunk in some), data, strict=True))
-        await in_thread(batch, lambda: _scatter(batch, pairs))
+        await in_codec_thread(batch, lambda: _scatter(batch, pairs))
 
     async def read_shards(some: Sequence[tuple[WantedShard, Sequence[InnerChunk]]]) -> None:
         inner = [one for _, each in some for one in each]
         data = await _fetch(handle, [one.source for one in inner])
-        await in_thread(batch, lambda: _scatter_inner(inner, data))
+        await in_codec_thread(batch, lambda: _scatter_inner(inner, data))
         for shard, _ in some:
             shard.finish(batch)
 
@@ -131,12 +139,14 @@ async def _fetch(handle: RepoHandle, chunks: Sequence[Chunk]) -> list[Readable]:
 def _scatter(batch: Batch, pairs: Iterable[tuple[int, Readable]]) -> None:
     """Decode chunks into the values of the batch. Chunks never overlap, so threads may share it."""
     items, out, drop_axes = batch.items, batch.values, batch.drop_axes
+    is_large = batch.chunk_bytes >= THREADS_FROM_BYTES
     spec = decode = None
     for position, raw in pairs:
         item = items[position]
         if item[1] is not spec or decode is None:
             spec, decode = item[1], batch.codecs.decoder(item[1])
-        scatter(decode(raw), item, out, drop_axes)
+        if not is_large or not batch.codecs.decode_into(raw, item, out):
+            scatter(decode(raw), item, out, drop_axes)
 
 
 def _scatter_inner(inner: Sequence[InnerChunk], data: Sequence[Readable]) -> None:

@@ -16,7 +16,14 @@ from icefloe.repo.handle import RepoHandle
 from icefloe.repo.workspace import Workspace
 from icefloe.storage.driver import Readable
 from icefloe.storage.run import run_blocking
-from icefloe.store.bulk_batch import GROUPS_IN_FLIGHT, Batch, in_groups, in_thread, threads
+from icefloe.store.bulk_batch import (
+    Batch,
+    in_codec_thread,
+    in_groups,
+    in_thread,
+    run_together,
+    threads,
+)
 from icefloe.store.bulk_read import fetch_existing
 from icefloe.store.chunk_codecs import is_empty, merged
 from icefloe.store.operations import check_chunk, require_writable
@@ -51,11 +58,16 @@ async def write(batch: Batch) -> None:
         if is_local:
             await in_thread(batch, lambda: _write_here(batch, positions, existing, written))
             return
-        encoded = await in_thread(batch, lambda: _encode_all(batch, positions, existing))
-        await _store(store._eventloop, encoded, written)
+
+        async def encode_and_store(part: slice) -> None:
+            some = positions[part]
+            encoded = await in_codec_thread(batch, lambda: _encode(batch, some, existing))
+            await _store(store._eventloop, encoded, written)
+
+        await run_together([encode_and_store(part) for part in batch.slices(len(positions))])
 
     # Threads that create many files in one directory wait for each other.
-    in_flight = 1 if is_local else GROUPS_IN_FLIGHT
+    in_flight = 1 if is_local else None
     await in_groups(write_some, range(len(batch.items)), sizes, in_flight)
     for at, data in written.packed:
         coordinates = tuple(batch.index[at].tolist())
@@ -73,18 +85,6 @@ def _write_here(
         run_blocking(_store(handle, _encode(batch, some, existing), written))
 
     threads.each(write_some, batch.slices(len(positions)))
-
-
-def _encode_all(
-    batch: Batch, positions: Sequence[int], existing: dict[int, Readable]
-) -> list[tuple[int, Any]]:
-    encoded: list[tuple[int, Any]] = []
-
-    def encode_some(part: slice) -> None:
-        encoded.extend(_encode(batch, positions[part], existing))
-
-    threads.each(encode_some, batch.slices(len(positions)))
-    return encoded
 
 
 def _encode(

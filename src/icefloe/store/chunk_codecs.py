@@ -7,17 +7,21 @@ codec is called as Zarr's own pipelines call it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import numpy as np
+import zstandard
+from numcodecs.zstd import Zstd
 from zarr.abc.codec import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec
-from zarr.codecs import BytesCodec, ShardingCodec
+from zarr.codecs import BytesCodec, ShardingCodec, ZstdCodec
 from zarr.core.array_spec import ArraySpec
 from zarr.core.buffer import NDBuffer
 
 from icefloe.storage.driver import Readable
 
 _NUMBERS = "biufcmM"
+_zstd = Zstd()
 
 
 class ChunkCodecs:
@@ -33,6 +37,7 @@ class ChunkCodecs:
         self._array_bytes: Any = array_bytes
         self._bytes_bytes: Any = bytes_bytes
         self.is_plain = isinstance(array_bytes, BytesCodec) and not array_array
+        self._is_zstd = self.is_plain and [*map(type, bytes_bytes)] == [ZstdCodec]
 
     @classmethod
     def of(
@@ -86,6 +91,28 @@ class ChunkCodecs:
             return array.as_ndarray_like()
 
         return decode
+
+    def decode_into(self, raw: Readable, item: Any, out: np.ndarray[Any, Any]) -> bool:
+        """Decode a whole chunk where it belongs in `out`, if its bytes are not to be rearranged.
+
+        Returns whether it was. It saves a copy of a large chunk, and the memory of that copy.
+        """
+        _, spec, chunk_selection, out_selection, is_complete = item
+        if not (self._is_zstd and is_complete):
+            return False
+        if not (_are_slices(chunk_selection) and _are_slices(out_selection)):
+            return False
+        target = out[out_selection]
+        dtype = target.dtype
+        if not target.flags.c_contiguous or dtype != spec.dtype.to_native_dtype():
+            return False
+        if dtype.kind not in _NUMBERS or dtype != self._stored_dtype(dtype):
+            return False
+        num_bytes = prod(spec.shape) * dtype.itemsize
+        if target.nbytes != num_bytes or zstandard.frame_content_size(raw) != num_bytes:
+            return False
+        _zstd.decode(raw, out=target)
+        return True
 
     def encode(self, array: Any, spec: ArraySpec) -> Any:
         """The bytes to store of a chunk, or None for a chunk that is not stored."""
@@ -162,6 +189,10 @@ def is_empty(array: Any, spec: ArraySpec) -> bool:
             return False
     buffer: NDBuffer = spec.prototype.nd_buffer.from_ndarray_like(array)
     return bool(buffer.all_equal(fill))
+
+
+def _are_slices(selection: Any) -> bool:
+    return isinstance(selection, tuple) and all(type(one) is slice for one in selection)
 
 
 def _is_synchronous(codec: Codec) -> bool:

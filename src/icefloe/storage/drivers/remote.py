@@ -8,6 +8,8 @@ from datetime import datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from icefloe.config.resolved import ResolvedStorage
 from icefloe.errors import ErrorKind, ReadOnlyError, StorageError
 from icefloe.observe import STORAGE, StorageCall
@@ -575,4 +577,7 @@ def _put_mode(condition: Version | None) -> str | dict[str, str]:
 
 
 def _joined(parts: Sequence[memoryview]) -> memoryview:
-    return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
+    if len(parts) == 1:
+        return parts[0]
+    # Unlike `bytes.join`, numpy lets other threads work meanwhile and asks for huge pages.
+    return memoryview(np.concatenate([np.frombuffer(part, np.uint8) for part in parts]))
