@@ -5,8 +5,13 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icefloe.format.manifest.boxes import ManifestBoxes
-from icefloe.format.snapshot.manifest_refs import ManifestRef, ManifestRefs, extents_of, ids_of
+from icefloe.format.snapshot.manifest_refs import (
+    ManifestBoxes,
+    ManifestRef,
+    ManifestRefs,
+    extents_of,
+    ids_of,
+)
 from icefloe.ids import ManifestId
 
 Box = tuple[tuple[int, int], ...]

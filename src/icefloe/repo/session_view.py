@@ -16,9 +16,9 @@ from icefloe.changes.change_set import ChangeSet
 from icefloe.changes.chunk_edits import Coordinates
 from icefloe.changes.packs import Packs
 from icefloe.errors import ErrorKind, InvalidInputError, NodeNotFoundError
-from icefloe.format.manifest.boxes import ManifestBoxes
 from icefloe.format.manifest.chunk_refs import ChunkRef, ChunkRefs
 from icefloe.format.snapshot.file import ManifestFiles, Snapshot
+from icefloe.format.snapshot.manifest_refs import ManifestBoxes
 from icefloe.format.snapshot.nodes import ArrayData, Node
 from icefloe.ids import NodeId
 from icefloe.records import NamedTuple
