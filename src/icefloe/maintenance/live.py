@@ -28,7 +28,7 @@ SNAPSHOTS_AT_ONCE = 50
 MANIFEST_BYTES_AT_ONCE = 64 << 20
 MANIFESTS_AT_ONCE = 500
 _OLDER_MANIFESTS_AT_ONCE = 16
-_IDS_AT_ONCE = 1 << 18
+_IDS_AT_ONCE, _FEW_IDS = 1 << 18, 1 << 14
 
 
 class Limits(NamedTuple):
@@ -223,7 +223,8 @@ class GrowingIdSet:
         rows = rows[~self._is_sorted(rows)]
         self._waiting.append(rows)
         self._num_waiting += len(rows)
-        if self._num_waiting > _IDS_AT_ONCE:
+        num_sorted = sum(part.size for part in self._parts)
+        if self._num_waiting > min(max(num_sorted, _FEW_IDS), _IDS_AT_ONCE):
             self._sort()
 
     def contains(self, rows: Bytes) -> NDArray[np.bool_]:

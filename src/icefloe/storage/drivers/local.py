@@ -20,6 +20,7 @@ do not see each other. Tested on Linux with local file systems.
 from __future__ import annotations
 
 import os
+import re
 import stat
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -71,6 +72,9 @@ THREADS_FROM_BYTES = 256 * 1024
 
 _ROWS_OF_PAGE = 1 << 16
 
+_NAMED_BY_ID = re.compile("[a-z]+/[0-9A-Z]+").fullmatch
+"""Matches the keys of most objects, which are spelled as they are."""
+
 _SLOW_DELETION_SECONDS = 0.0005
 """Per file. A local file system takes some microseconds, and names of one directory leave it one
 after the other. From here on a server answers, and threads wait for it together."""
@@ -97,6 +101,8 @@ class LocalDriver:
         self._last_seen = NOTHING_SEEN
 
     def _path(self, key: str) -> str:
+        if _NAMED_BY_ID(key) is not None:
+            return f"{self._root}/{key}"
         check_key(key)
         if key.startswith(OWN_DIRECTORY + "/"):
             raise InvalidInputError(
