@@ -13,14 +13,13 @@ import pyarrow as pa
 import xarray as xr
 import zarr
 from pyspark.sql import DataFrame
-from zarr.codecs import BloscCodec
 
 import icefloe.spark
-from benchmarks.spark_rows import Row, measure
+from benchmarks.spark_rows import Row, measure, official
 from icefloe import Repository, local_filesystem_storage
+from icefloe.virtual.planning.targets import native_codecs
 
 CHUNK = (4, 256, 256)
-BLOSC = BloscCodec(cname="zstd", clevel=2, shuffle="shuffle")
 READY = "a function that has its batches ready"
 CLOSE = 0.7
 """How close to that limit of Spark reading is to come."""
@@ -45,7 +44,12 @@ def make(folder: Path, million_cells: float) -> tuple[Repository, int]:
         "v", shape=shape, chunks=CHUNK, dtype="f4", dimension_names=names, compressors=None
     )
     field = root.create_array(
-        "field", shape=shape, chunks=CHUNK, dtype="f4", dimension_names=names, compressors=BLOSC
+        "field",
+        shape=shape,
+        chunks=CHUNK,
+        dtype="f4",
+        dimension_names=names,
+        compressors=native_codecs("<f4", CHUNK)[1],
     )
     random = np.random.default_rng(0)
     for at in range(0, steps, CHUNK[0]):
@@ -56,9 +60,11 @@ def make(folder: Path, million_cells: float) -> tuple[Repository, int]:
     return repository, prod(shape)
 
 
-def dataset(repository: Repository) -> Any:
-    """What xarray opens, without Dask."""
-    store = repository.readonly_session("main").store
+def dataset(folder: Path) -> Any:
+    """What xarray opens by official icechunk, without Dask."""
+    icechunk = official()
+    storage = icechunk.local_filesystem_storage(str(folder / "cells"))
+    store = icechunk.Repository.open(storage).readonly_session("main").store
     return xr.open_zarr(store, zarr_format=3, consolidated=False, chunks=None)
 
 
@@ -112,30 +118,32 @@ def read_rows(spark: Any, folder: Path, million_cells: float, rounds: int) -> It
         (
             "cells, 4 columns",
             lambda: consume(cells()),
-            "xarray, to_dataframe",
-            lambda: dataset(repository).v.to_dataframe(),  # noqa: PLW0108 - opened anew each time
+            "xarray + official, to_dataframe",
+            lambda: dataset(folder).v.to_dataframe(),  # noqa: PLW0108 - opened anew each time
             count / 1e6,
             "Mcells",
         ),
     ]
     yield from _rows(lines, count, rounds)
-    yield from chunk_rows(spark, repository, count, rounds)
+    yield from chunk_rows(spark, folder, repository, count, rounds)
 
 
-def chunk_rows(spark: Any, repository: Repository, count: int, rounds: int) -> Iterator[Row]:
+def chunk_rows(
+    spark: Any, folder: Path, repository: Repository, count: int, rounds: int
+) -> Iterator[Row]:
     """Rows of whole chunks: of plain values, and of a field that is compressed."""
     chunks = count / prod(CHUNK)
 
     def read(name: str) -> DataFrame:
         return icefloe.spark.read(spark, repository, variables=[name], layout="chunks")
 
-    xarray = "xarray, load and sum"
+    xarray = "xarray + official, load and sum"
     lines: list[Line] = [
         (
             "chunks, plain",
             lambda: consume(read("v")),
             xarray,
-            lambda: float(dataset(repository).v.sum()),
+            lambda: float(dataset(folder).v.sum()),
             chunks,
             "chunks",
         ),
@@ -143,7 +151,7 @@ def chunk_rows(spark: Any, repository: Repository, count: int, rounds: int) -> I
             "chunks, Blosc",
             lambda: consume(read("field")),
             xarray,
-            lambda: float(dataset(repository).field.sum()),
+            lambda: float(dataset(folder).field.sum()),
             chunks,
             "chunks",
         ),
@@ -161,7 +169,7 @@ def chunk_rows(spark: Any, repository: Repository, count: int, rounds: int) -> I
 
 def many_chunk_rows(spark: Any, folder: Path, million_cells: float, rounds: int) -> Iterator[Row]:
     """The same of so much that what a job costs by itself hardly counts."""
-    yield from chunk_rows(spark, *make(folder, million_cells), rounds)
+    yield from chunk_rows(spark, folder, *make(folder, million_cells), rounds)
 
 
 def _rows(lines: list[Line], count: int, rounds: int) -> Iterator[Row]:

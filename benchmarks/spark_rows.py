@@ -95,3 +95,10 @@ def cpu_seconds() -> dict[int, float]:
             continue
         found[process.pid] = times.user + times.system
     return found
+
+
+def official() -> Any:
+    """Official icechunk, with the log of errors only."""
+    icechunk = importlib.import_module("icechunk")
+    icechunk.set_logs_filter("error")
+    return icechunk

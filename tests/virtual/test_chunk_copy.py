@@ -10,6 +10,7 @@ import netCDF4
 import numpy as np
 import pytest
 import zarr
+from numcodecs import Blosc
 from numpy.typing import NDArray
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
@@ -23,6 +24,7 @@ from icefloe.virtual.ingest.chunk_copy import copy_region
 from icefloe.virtual.ingest.request import make_options
 from icefloe.virtual.ingest.transfer import write_metadata
 from icefloe.virtual.planning.planning import plan_ingest
+from icefloe.virtual.planning.targets import native_codecs
 
 FILL = 99
 
@@ -84,6 +86,16 @@ def _raw(array: zarr.Array[Any], key: str) -> bytes:
     found = sync(array.store.get(key, default_buffer_prototype()))
     assert found is not None
     return found.to_bytes()
+
+
+@pytest.mark.parametrize("dtype", ["i2", "f4", "f8"])
+def test_blocks_of_blosc_compress_better_than_those_it_chooses(dtype: str) -> None:
+    noise = np.random.default_rng(0).standard_normal((2, 512, 512))
+    values = (np.cumsum(noise, axis=2) * 20).astype(dtype)
+    _, chosen = native_codecs(f"<{dtype}", values.shape)
+    settings = dict(chosen["configuration"], shuffle=Blosc.SHUFFLE)
+    by_itself = Blosc(**{**settings, "clevel": 2, "blocksize": 0})
+    assert len(Blosc(**settings).encode(values)) < len(by_itself.encode(values))
 
 
 def test_chunks_of_fill_values_are_not_stored(tmp_path: Path, repository: Repository) -> None:
