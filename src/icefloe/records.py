@@ -5,7 +5,8 @@ millisecond. A program that reads one chunk needs dozens of classes, and would w
 than for its data. The methods here exist once and look at the fields. An object takes a few
 microseconds to make, so a class of which many objects are made gets compiled methods then.
 
-`typing.NamedTuple` compiles every annotation. `NamedTuple` here leaves them as text.
+`typing.NamedTuple` compiles every annotation and a constructor. `NamedTuple` here leaves the
+annotations as text. It compiles a constructor when an object is made with names or defaults.
 
 Type checkers see the originals, and `fields`, `replace` and `asdict` work. Annotations have to be
 text (`from __future__ import annotations`). A subclass of a record adds no fields.
@@ -17,6 +18,8 @@ import dataclasses
 import inspect
 from collections import namedtuple
 from dataclasses import MISSING
+from operator import itemgetter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 __all__ = ["NamedTuple", "changed", "filled", "record"]
@@ -30,19 +33,48 @@ if TYPE_CHECKING:
     from typing import NamedTuple
 else:
 
+    class _Named(tuple):
+        """What all named tuples have. The constructor of a class is compiled when it is needed."""
+
+        __slots__ = ()
+        _fields = ()
+        _field_defaults = MappingProxyType({})
+
+        def __new__(cls, *values, **named):
+            if not named and len(values) == len(cls._fields):
+                return tuple.__new__(cls, values)
+            original = namedtuple(cls.__name__, cls._fields, defaults=cls._field_defaults.values())
+            cls.__new__ = staticmethod(original.__new__)
+            return cls(*values, **named)
+
+        @classmethod
+        def _make(cls, values):
+            return cls(*values)
+
+        def _replace(self, **values):
+            return type(self)(**self._asdict() | values)
+
+        def _asdict(self):
+            return dict(zip(self._fields, self, strict=True))
+
+        def __repr__(self):
+            values = ", ".join(f"{name}={value!r}" for name, value in self._asdict().items())
+            return f"{type(self).__name__}({values})"
+
+        def __getnewargs__(self):
+            return tuple(self)
+
     class _NamedTuple(type):
-        """Makes a `collections.namedtuple` of a class body."""
+        """Makes a class body a subclass of `_Named`."""
 
         def __new__(cls, name, bases, body):
             if not bases:
                 return super().__new__(cls, name, bases, body)
-            fields = body.get("__annotations__", {})
-            defaults = [body[field] for field in fields if field in body]
-            made = namedtuple(name, fields, defaults=defaults, module=body["__module__"])
-            for key, value in body.items():
-                if key not in fields and key not in ("__module__", "__classcell__"):
-                    setattr(made, key, value)
-            return made
+            fields = tuple(body.get("__annotations__", ()))
+            defaults = {field: body[field] for field in fields if field in body}
+            getters = {field: property(itemgetter(at)) for at, field in enumerate(fields)}
+            own = {"_fields": fields, "_field_defaults": defaults, "__match_args__": fields}
+            return type(name, (_Named,), {"__slots__": (), **body, **getters, **own})
 
     class NamedTuple(metaclass=_NamedTuple):
         """Base of classes that are tuples with names."""
@@ -212,7 +244,7 @@ class _DataclassFields:
 
     def __get__(self, _instance: object, _owner: object) -> Any:
         cls = self._cls
-        cls.__dataclass_fields__ = found = _twin(cls, init=False, frozen=False).__dataclass_fields__
+        cls.__dataclass_fields__ = found = _twin(cls, init=False, eq=False).__dataclass_fields__
         return found
 
 

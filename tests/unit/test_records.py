@@ -190,6 +190,7 @@ class Pair(NamedTuple):
 def test_a_named_tuple_is_like_that_of_typing() -> None:
     pair = Pair(1, second=2)
     assert (pair, pair.total, Pair(3)) == ((1, 2), 3, (3, None))
+    assert (Pair(1, 2), Pair._make([1, 2]), hash(pair)) == (pair, pair, hash((1, 2)))
     assert repr(pair) == "Pair(first=1, second=2)"
     assert pair._replace(first=5) == Pair(5, 2)
     assert pair._asdict() == {"first": 1, "second": 2}
@@ -198,7 +199,12 @@ def test_a_named_tuple_is_like_that_of_typing() -> None:
     assert typing.get_type_hints(Pair) == {"first": int, "second": int | None}
     copied = pickle.loads(pickle.dumps(pair))
     assert (type(copied), copied) == (Pair, pair)
+    match pair:
+        case Pair(first, second):
+            assert (first, second) == (1, 2)
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'first'"):
         Pair()  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="takes from 2 to 3 positional arguments but 4 were given"):
+        Pair(1, 2, 3)  # type: ignore[call-arg]
     with pytest.raises(AttributeError):
         pair.first = 3  # type: ignore[misc]

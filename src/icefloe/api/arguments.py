@@ -10,7 +10,7 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any, TypeVar, Union
 
@@ -71,34 +71,51 @@ def shortcut(answer: Callable[..., Any]) -> Callable[[Function], Function]:
 
 def _checked(function: Function) -> Function:
     rules = _Rules(function)
-    check, are_usual = rules.check, rules.are_usual
+    flags = function.__code__.co_flags
+    checked: Any
+    if flags & inspect.CO_ASYNC_GENERATOR:
+        checked = _generated(function, rules)
+    elif flags & inspect.CO_COROUTINE:
+        checked = _awaited(function, rules)
+    else:
+        checked = _blocking(function, rules)
+        answer = function.__dict__.get(_SHORTCUT)
+        checked = checked if answer is None else _shortened(checked, answer)
+    return typing.cast(Function, functools.update_wrapper(checked, function))
 
+
+def _blocking(function: Callable[..., Any], rules: _Rules) -> Callable[..., Any]:
     def blocking(*args: Any, **kwargs: Any) -> Any:
-        if kwargs or not are_usual(args):
-            check(args, kwargs)
+        if kwargs or not rules.are_usual(args):
+            rules.check(args, kwargs)
         return function(*args, **kwargs)
 
+    return blocking
+
+
+def _awaited(function: Callable[..., Any], rules: _Rules) -> Callable[..., Any]:
     async def awaited(*args: Any, **kwargs: Any) -> Any:
-        check(args, kwargs)
+        rules.check(args, kwargs)
         return await function(*args, **kwargs)
 
+    return awaited
+
+
+def _generated(function: Callable[..., Any], rules: _Rules) -> Callable[..., Any]:
     async def generated(*args: Any, **kwargs: Any) -> Any:
-        check(args, kwargs)
+        rules.check(args, kwargs)
         async for item in function(*args, **kwargs):
             yield item
 
-    answer: Any = function.__dict__.get(_SHORTCUT)
+    return generated
 
+
+def _shortened(blocking: Callable[..., Any], answer: Callable[..., Any]) -> Callable[..., Any]:
     def shortened(*args: Any, **kwargs: Any) -> Any:
         found = None if kwargs else answer(*args)
         return blocking(*args, **kwargs) if found is None else found
 
-    checked: Any = blocking if answer is None else shortened
-    if inspect.isasyncgenfunction(function):
-        checked = generated
-    elif inspect.iscoroutinefunction(function):
-        checked = awaited
-    return typing.cast(Function, functools.update_wrapper(checked, function))
+    return shortened
 
 
 class _Rules:
@@ -108,16 +125,15 @@ class _Rules:
     imported later.
     """
 
-    __slots__ = ("_function", "_least", "_ordered", "_required", "_rules", "_signature", "_usual")
+    _signature: inspect.Signature | None = None
+    _ordered: list[str]
+    _required: set[str]
+    _rules: dict[str, tuple[type, ...]]
+    _least = 1
+    _usual: Sequence[set[type]] = ()
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
-        self._signature: inspect.Signature | None = None
-        self._ordered: list[str] = []
-        self._required: set[str] = set()
-        self._rules: dict[str, tuple[type, ...]] = {}
-        self._least = 0
-        self._usual: list[set[type]] = []
 
     def are_usual(self, args: tuple[Any, ...]) -> bool:
         """Whether `check` would accept these, as far as that is known from earlier calls."""
@@ -161,6 +177,7 @@ class _Rules:
         self._required = {name for name, one in parameters if one.default is kinds.empty}
         # A function with `*args` or required keywords has no usual calls.
         are_positional = self._required <= set(self._ordered)
+        self._rules = {}
         self._least = len(self._required)
         self._usual = [set() for _ in self._ordered] if are_positional else []
         self._signature = signature

@@ -6,16 +6,17 @@ import logging
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable
 from threading import Lock
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 from icefloe.observe import CACHE
+from icefloe.records import NamedTuple
 from icefloe.storage.process_forks import repair_after_fork
 
 Value = TypeVar("Value")
 
 
-class _Entry(NamedTuple, Generic[Value]):
-    value: Value
+class _Entry(NamedTuple):
+    value: Any
     weight: int
     nbytes: int
 
@@ -32,7 +33,7 @@ class BoundedCache(Generic[Value]):
         self._name = name
         self._capacity = capacity
         self._max_bytes = max_bytes
-        self._entries: OrderedDict[Hashable, _Entry[Value]] = OrderedDict()
+        self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
         self._newest: tuple[Hashable, Value] | None = None
         self._weight = self._nbytes = 0
         self._lock = Lock()  # held for dictionary work only, never across an await

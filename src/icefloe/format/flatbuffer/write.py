@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise
-from struct import pack_into
+from struct import pack, pack_into
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -252,7 +252,7 @@ class SingleTable:
     __slots__ = ("_at", "_bytes", "_place", "position")
 
     def __init__(self, writer: FlatWriter, spec: TableSpec, names: tuple[str, ...]) -> None:
-        blank, vtable, self._place = _row_layout(spec, names)
+        blank, vtable, self._place, _ = _row_layout(spec, names)
         at_vtable = writer.vtable(vtable)
         self.position = position = writer.add(blank, align=8)
         self._bytes = tail = writer.tail
@@ -373,51 +373,58 @@ class TableWriter:
 _ALL = slice(None)
 
 
-@lru_cache(maxsize=1024)
-def table_layout(
-    spec: TableSpec, names: tuple[str, ...], tail: np.dtype[Any] | None = None
-) -> tuple[np.dtype[Any], NDArray[np.uint16]]:
-    """How a table with these fields is laid out: a record type and its vtable.
-
-    Fields follow each other in slot order wherever alignment allows. `tail` is a fixed-size
-    vector stored right behind the table.
-    """
-    left = [(name, spec.fields[name]) for name in spec.fields if name in set(names)]
-    columns: list[tuple[str, Any, int]] = [("soffset", "<i4", 0)]
-    slots = [spec.slot(name) for name, _ in left]
-    vtable = np.zeros(2 + max(slots, default=-1) + 1, "<u2")
-    at, align = 4, 4
-    while left:
-        name, field = next(((n, f) for n, f in left if at % f.align == 0), left[0])
-        at = padded(at, field.align)
-        columns.append((name, _record_format(field), at))
-        vtable[2 + spec.slot(name)] = at
-        at, align = at + field.size, max(align, field.align)
-        left.remove((name, field))
-    vtable[:2] = (vtable.nbytes, at)
-    at = padded(at, 4)
-    if tail is not None:
-        columns.append(("tail", tail, at))
-        at += tail.itemsize
-    names_, formats, positions = zip(*columns, strict=True)
-    layout = {"names": names_, "formats": formats, "offsets": positions}
-    return np.dtype({**layout, "itemsize": padded(at, align)}), vtable  # type: ignore[call-overload]
-
-
 class _RowLayout(NamedTuple):
     """A table as bytes: empty, its vtable, and where each field is and how long."""
 
     blank: bytes
     vtable: bytes
     place: dict[str, tuple[int, int]]
+    end: int
+    """Of the fields, before the padding of the table."""
 
 
 @lru_cache(maxsize=1024)
 def _row_layout(spec: TableSpec, names: tuple[str, ...]) -> _RowLayout:
-    layout, vtable = table_layout(spec, names)
-    assert layout.fields is not None
-    place = {name: (layout.fields[name][1], spec.fields[name].size) for name in names}
-    return _RowLayout(bytes(layout.itemsize), vtable.tobytes(), place)
+    """Fields follow each other in slot order wherever alignment allows."""
+    left = [(name, spec.fields[name]) for name in spec.fields if name in set(names)]
+    slots = [spec.slot(name) for name, _ in left]
+    vtable = [0] * (2 + max(slots, default=-1) + 1)
+    place = {}
+    at, align = 4, 4
+    while left:
+        name, field = next(((n, f) for n, f in left if at % f.align == 0), left[0])
+        at = padded(at, field.align)
+        place[name] = (at, field.size)
+        vtable[2 + spec.slot(name)] = at
+        at, align = at + field.size, max(align, field.align)
+        left.remove((name, field))
+    vtable[:2] = (2 * len(vtable), at)
+    blank = bytes(padded(padded(at, 4), align))
+    return _RowLayout(blank, pack(f"<{len(vtable)}H", *vtable), place, at)
+
+
+@lru_cache(maxsize=1024)
+def table_layout(
+    spec: TableSpec, names: tuple[str, ...], tail: np.dtype[Any] | None = None
+) -> tuple[np.dtype[Any], NDArray[np.uint16]]:
+    """How a table with these fields is laid out: a record type and its vtable.
+
+    `tail` is a fixed-size vector stored right behind the table.
+    """
+    row = _row_layout(spec, names)
+    columns: list[tuple[str, Any, int]] = [("soffset", "<i4", 0)]
+    columns += [
+        (name, _record_format(spec.fields[name]), at) for name, (at, _) in row.place.items()
+    ]
+    size = len(row.blank)
+    if tail is not None:
+        at = padded(row.end, 4)
+        columns.append(("tail", tail, at))
+        align = max([4, *(spec.fields[name].align for name in row.place)])
+        size = padded(at + tail.itemsize, align)
+    names_, formats, positions = zip(*columns, strict=True)
+    layout = {"names": names_, "formats": formats, "offsets": positions, "itemsize": size}
+    return np.dtype(layout), np.frombuffer(row.vtable, "<u2")  # type: ignore[call-overload]
 
 
 def _record_format(field: Field) -> str:
