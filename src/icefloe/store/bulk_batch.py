@@ -11,13 +11,11 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
-from zarr.core.array_spec import ArraySpec
 
 from icefloe.format.columns.chunk_index import Index
 from icefloe.storage.process_forks import repair_after_fork
-from icefloe.store.chunk_codecs import ChunkCodecs
+from icefloe.store.chunk_codecs import Selection
 from icefloe.store.zarr_keys import ChunkKey, parse_key
-from icefloe.store.zarr_store import IcechunkStore
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -33,66 +31,33 @@ THREADS_FROM_BYTES = 64 << 10
 """Per chunk. Smaller ones are decoded faster by one thread, because Python runs one at a time."""
 
 
-class Batch:
-    """A selection as Zarr hands it over: one item per chunk, all of one array."""
+class Batch(Selection):
+    """Chunks of a selection, with the path of the array and the index of each chunk."""
 
-    __slots__ = ("codecs", "drop_axes", "index", "items", "path", "store", "values")
+    __slots__ = ("index", "path")
 
-    def __init__(
-        self,
-        store: IcechunkStore,
-        items: Sequence[Any],
-        values: np.ndarray[Any, Any],
-        drop_axes: tuple[int, ...],
-        codecs: ChunkCodecs,
-        path: str,
-        index: Index,
-    ) -> None:
-        self.store = store
-        self.items = items
-        self.values = values
-        """Where chunks are read into, or what is written."""
-        self.drop_axes = drop_axes
-        self.codecs = codecs
+    def __init__(self, of: Selection, items: Sequence[Any], path: str, index: Index) -> None:
+        super().__init__(of.store, items, of.values, of.drop_axes, of.codecs)
         self.path = path
         self.index = index
 
     @classmethod
-    def of(
-        cls,
-        store: IcechunkStore,
-        items: Sequence[Any],
-        values: np.ndarray[Any, Any],
-        drop_axes: tuple[int, ...],
-        codecs: ChunkCodecs,
-    ) -> Batch | None:
-        """None if the keys are not those of one array's chunks."""
-        keys = [item[0].path for item in items]
-        first = parse_key(keys[0], store._state.find_node)
+    def of(cls, selection: Selection) -> Batch | None:
+        """All chunks; None if the keys are not those of one array's chunks."""
+        keys = [item[0].path for item in selection.items]
+        first = parse_key(keys[0], selection.store._state.find_node)
         if not isinstance(first, ChunkKey):
             return None
         ndim = len(first.coordinates)
         index = _numbers(keys, keys[0].rsplit("/", ndim)[0], ndim)
         if index is None:
             return None
-        return cls(store, items, values, drop_axes, codecs, first.path, index)
-
-    @property
-    def spec(self) -> ArraySpec:
-        spec: ArraySpec = self.items[0][1]
-        return spec
-
-    @property
-    def chunk_bytes(self) -> int:
-        """Decoded bytes of the first chunk."""
-        spec = self.spec
-        return int(np.prod(spec.shape)) * int(spec.dtype.to_native_dtype().itemsize)
+        return cls(selection, selection.items, first.path, index)
 
     def part(self, positions: Sequence[int]) -> Batch:
         """Some of the chunks, in the order given."""
         items = [self.items[at] for at in positions]
-        index = self.index[list(positions)]
-        return Batch(self.store, items, self.values, self.drop_axes, self.codecs, self.path, index)
+        return Batch(self, items, self.path, self.index[list(positions)])
 
     def slices(self, count: int) -> list[slice]:
         """Parts of `count` chunks for threads to work on."""

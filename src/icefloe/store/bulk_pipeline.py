@@ -94,10 +94,10 @@ class BulkCodecPipeline(BatchedCodecPipeline):
     ) -> Any:
         """Read a selection into `out`. Returns whether each chunk was present, as Zarr wants it."""
         items = list(batch_info)
-        few = self._few(items, out, drop_axes)
-        if few is not None:
-            return await few.read()
-        batch = self._batch(items, out, drop_axes)
+        selection = self._selection(items, out, drop_axes)
+        if selection is not None and self._is_few(selection):
+            return await few_chunks.read(selection)
+        batch = self._batch(selection)
         # Of a shard that is read in part, only the wanted inner chunks are fetched.
         is_partial = self.supports_partial_decode and not all(item[4] for item in items)
         if batch is None or (is_partial and batch.codecs.sharding is None):
@@ -112,44 +112,31 @@ class BulkCodecPipeline(BatchedCodecPipeline):
     ) -> None:
         """Write `value` into a selection."""
         items = list(batch_info)
-        few = self._few(items, value, drop_axes)
-        if few is not None:
-            await few.write()
+        selection = self._selection(items, value, drop_axes)
+        if selection is not None and self._is_few(selection):
+            await few_chunks.write(selection)
             return
-        batch = self._batch(items, value, drop_axes)
+        batch = self._batch(selection)
         if batch is None or (self.supports_partial_encode and not all(item[4] for item in items)):
             await super().write(items, value, drop_axes)
             return
         await bulk_write.write(batch)
 
-    def _few(
-        self, items: list[Item], values: NDBuffer, drop_axes: tuple[int, ...]
-    ) -> few_chunks.FewChunks | None:
-        """Few small chunks; None if there are more, or if parts of a shard are enough."""
-        if len(items) >= FEWEST_CHUNKS or self.supports_partial_decode:
-            return None
-        given = self._given(items, values)
-        if given is None:
-            return None
-        store, array, codecs = given
-        few = few_chunks.FewChunks(store, items, array, drop_axes, codecs)
-        return few if few.is_small else None
+    def _is_few(self, selection: chunk_codecs.Selection) -> bool:
+        """Whether chunks are few and small, and parts of a shard are not enough."""
+        is_few = len(selection.items) < FEWEST_CHUNKS and not self.supports_partial_decode
+        return is_few and few_chunks.are_small(selection)
 
-    def _batch(
-        self, items: list[Item], values: NDBuffer, drop_axes: tuple[int, ...]
-    ) -> bulk_batch.Batch | None:
+    def _batch(self, selection: chunk_codecs.Selection | None) -> bulk_batch.Batch | None:
         """The batch, or None if Zarr's default does it as well."""
-        given = self._given(items, values) if len(items) >= FEWEST_CHUNKS else None
-        if given is None:
+        if selection is None or len(selection.items) < FEWEST_CHUNKS:
             return None
-        store, array, codecs = given
-        return bulk_batch.Batch.of(store, items, array, drop_axes, codecs)
+        return bulk_batch.Batch.of(selection)
 
-    def _given(
-        self, items: list[Item], values: NDBuffer
-    ) -> tuple[IcechunkStore, np.ndarray[Any, Any], chunk_codecs.ChunkCodecs] | None:
-        """The store, what is read into or written, and the codecs; None if one is of a kind that
-        only Zarr's default knows."""
+    def _selection(
+        self, items: list[Item], values: NDBuffer, drop_axes: tuple[int, ...]
+    ) -> chunk_codecs.Selection | None:
+        """The selection, or None if something is of a kind that only Zarr's default knows."""
         if not items or not isinstance(items[0][0], StorePath):
             return None
         store = items[0][0].store
@@ -161,7 +148,9 @@ class BulkCodecPipeline(BatchedCodecPipeline):
         codecs = chunk_codecs.ChunkCodecs.of(
             self.array_array_codecs, self.array_bytes_codec, self.bytes_bytes_codecs
         )
-        return None if codecs is None else (store, array, codecs)
+        if codecs is None:
+            return None
+        return chunk_codecs.Selection(store, items, array, drop_axes, codecs)
 
 
 register_pipeline(BulkCodecPipeline)

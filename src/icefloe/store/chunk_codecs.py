@@ -1,4 +1,4 @@
-"""Zarr's codecs applied to one chunk after the other, without an event loop.
+"""Selections of chunks, and Zarr's codecs applied to one after the other without an event loop.
 
 Numbers that are stored as they are (the `bytes` codec) are only looked at differently; every other
 codec is called as Zarr's own pipelines call it.
@@ -6,9 +6,9 @@ codec is called as Zarr's own pipelines call it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import zstandard
@@ -20,8 +20,41 @@ from zarr.core.buffer import NDBuffer
 
 from icefloe.storage.driver import Readable
 
+if TYPE_CHECKING:
+    from icefloe.store.zarr_store import IcechunkStore
+
 _NUMBERS = "biufcmM"
 _zstd = Zstd()
+
+
+class Selection:
+    """What Zarr hands to a pipeline: one item per chunk, all of one array."""
+
+    __slots__ = ("codecs", "drop_axes", "items", "store", "values")
+
+    def __init__(
+        self,
+        store: IcechunkStore,
+        items: Sequence[Any],
+        values: np.ndarray[Any, Any],
+        drop_axes: tuple[int, ...],
+        codecs: ChunkCodecs,
+    ) -> None:
+        self.store = store
+        self.items = items
+        """Of each chunk: its key, its spec, what of it goes where in the values, and whether that
+        is all of it."""
+        self.values = values
+        """Where chunks are read into, or what is written."""
+        self.drop_axes = drop_axes
+        self.codecs = codecs
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Decoded bytes of the first chunk."""
+        spec = self.items[0][1]
+        num_bytes: int = prod(spec.shape) * spec.dtype.to_native_dtype().itemsize
+        return num_bytes
 
 
 class ChunkCodecs:
