@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icefloe.format.columns.blob_column import BlobColumn
+from icefloe.format.manifest import chunk_refs
 from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
 from icefloe.format.manifest.coded import Coded
 from icefloe.format.manifest.encode import encode_manifest
@@ -152,9 +153,14 @@ def test_merging_is_deleting_and_then_overwriting(ndim: int, data: st.DataObject
     base, edits = (data.draw(models(ndim, NATIVE | VIRTUAL | INLINE)) for _ in range(2))
     gone = data.draw(st.lists(st.tuples(*[COORDINATE] * ndim), max_size=6))
     deleted = np.array(gone, np.uint32).reshape(len(gone), ndim)
-    merged = table(base, ndim).merge(table(edits, ndim), deleted)
+    layers = [(table(base, ndim), None), (table(edits, ndim), deleted)]
     expected = {cell: ref for cell, ref in base.items() if cell not in gone} | edits
+    with pytest.MonkeyPatch.context() as patch:
+        if data.draw(st.booleans(), "as if the edits were few"):
+            patch.setattr(chunk_refs, "_ROWS_AN_EDIT", 0)
+        merged, left = ChunkRefs.overlay(layers, ndim)
     assert as_model(merged) == expected
+    assert [tuple(cell) for cell in left.tolist()] == sorted({*gone} - edits.keys())
 
 
 @given(any_model, st.data())

@@ -51,8 +51,11 @@ class KeySpace:
         if not self.fits_int64:
             return np.ascontiguousarray(index, ">u4").view(f"S{4 * self.ndim}").reshape(-1)
         keys = np.zeros(len(index), np.int64)
-        for column, low, stride in zip(index.T, self.low, self.strides, strict=True):
-            keys += (column.astype(np.int64) - low) * stride
+        for first in range(0, len(index), _SLICE):
+            part = keys[first : first + _SLICE]
+            columns = index[first : first + _SLICE].T
+            for column, low, stride in zip(columns, self.low, self.strides, strict=True):
+                part += (column.astype(np.int64) - low) * stride
         return keys
 
     def holds(self, index: Index) -> NDArray[np.bool_]:

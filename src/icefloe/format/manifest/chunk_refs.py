@@ -6,6 +6,7 @@ Rows ascend by chunk index. Columns that no row needs are None.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import field
 from enum import IntEnum
@@ -263,6 +264,10 @@ location='s3://b/f', etag=None, last_modified=None, inline=None)
             return ChunkRefs.empty(ndim), deleted[sort_rows(deleted)]
         if not gone and follow_each_other([table.index for table in tables]):
             return ChunkRefs.concat(tables), none
+        (base, earlier), rest = layers[0], layers[1:]
+        if (earlier is None or not len(earlier)) and _count(rest) * _ROWS_AN_EDIT <= len(base):
+            edits, deleted = ChunkRefs.overlay(rest, ndim)
+            return ChunkRefs.concat([base, edits], _pieces(base, edits, deleted)), deleted
         matrices, is_deletion = [], []
         for refs, earlier in layers:
             for part, flag in ((none if earlier is None else earlier, True), (refs.index, False)):
@@ -280,21 +285,26 @@ location='s3://b/f', etag=None, last_modified=None, inline=None)
         return merged, index[last[is_gone[last]]]
 
     @staticmethod
-    def concat(tables: Sequence[ChunkRefs]) -> ChunkRefs:
-        """All rows, one table's after another's; the caller restores the order."""
-        if len(tables) == 1:
-            return tables[0]
+    def concat(tables: Sequence[ChunkRefs], pieces: Pieces | None = None) -> ChunkRefs:
+        """All rows, one table's after another's, or pieces of the tables, in the order given.
+
+        The caller restores the order.
+        """
+        if pieces is None:
+            if len(tables) == 1:
+                return tables[0]
+            pieces = [(number, slice(None)) for number in range(len(tables))]
         return ChunkRefs(
-            np.concatenate([table.index for table in tables]),
-            np.concatenate([table.kind for table in tables]),
-            np.concatenate([table.offset for table in tables]),
-            np.concatenate([table.length for table in tables]),
-            _concat_arrays(tables, "chunk_id", np.uint8, (ChunkId.size,)),
-            _concat_coded(tables, "location"),
-            _concat_coded(tables, "etag"),
-            _concat_arrays(tables, "last_modified", np.uint32, ()),
-            _concat_binary(tables, "inline"),
-            _concat_binary(tables, "extra"),
+            _join([table.index for table in tables], pieces),
+            _join([table.kind for table in tables], pieces),
+            _join([table.offset for table in tables], pieces),
+            _join([table.length for table in tables], pieces),
+            _concat_arrays(tables, "chunk_id", pieces, np.uint8, (ChunkId.size,)),
+            _concat_coded(tables, "location", pieces),
+            _concat_coded(tables, "etag", pieces),
+            _concat_arrays(tables, "last_modified", pieces, np.uint32, ()),
+            _concat_binary(tables, "inline", pieces),
+            _concat_binary(tables, "extra", pieces),
         )
 
     def _checked(self) -> ChunkRefs:
@@ -438,6 +448,35 @@ def _are_all(rows: NDArray[Any]) -> bool:
 Layer = tuple[ChunkRefs, Index | None]
 """References set, and indices deleted before that."""
 
+Pieces = Sequence[tuple[int, slice]]
+"""The number of a table, and rows of it."""
+
+_ROWS_AN_EDIT = 4096
+"""Where each edit has this many old rows, it is put in its place and nothing is sorted."""
+
+
+def _count(layers: Sequence[Layer]) -> int:
+    return sum(len(refs) + (0 if deleted is None else len(deleted)) for refs, deleted in layers)
+
+
+def _pieces(base: ChunkRefs, edits: ChunkRefs, deleted: Index) -> Pieces:
+    """The rows of `base` that neither few edits nor few deletions touch, and the edits between."""
+    touched = [(place, row) for row, place in enumerate(edits.index.tolist())]
+    touched += [(place, -1) for place in deleted.tolist()]
+    pieces: list[tuple[int, slice]] = []
+    done = 0
+    for place, row in sorted(touched):
+        at = bisect_left(range(len(base)), place, done, key=lambda at: base.index[at].tolist())
+        pieces.append((0, slice(done, at)))
+        if row >= 0:
+            pieces.append((1, slice(row, row + 1)))
+        done = at + (at < len(base) and base.index[at].tolist() == place)
+    return [*pieces, (0, slice(done, len(base)))]
+
+
+def _join(columns: Sequence[NDArray[Any]], pieces: Pieces) -> NDArray[Any]:
+    return np.concatenate([columns[number][rows] for number, rows in pieces])
+
 
 def _plain(
     cls: type[ChunkRefs], index: Any, kind: ChunkKind, offset: Any, length: Any
@@ -461,7 +500,7 @@ def _plain(
     return cls(matrix, kinds, column("offsets", offset), column("lengths", length))
 
 
-def _concat_coded(tables: Sequence[ChunkRefs], name: str) -> Coded | None:
+def _concat_coded(tables: Sequence[ChunkRefs], name: str, pieces: Pieces) -> Coded | None:
     columns: list[Coded | None] = [getattr(table, name) for table in tables]
     there = [column for column in columns if column is not None]
     if not there:
@@ -471,35 +510,36 @@ def _concat_coded(tables: Sequence[ChunkRefs], name: str) -> Coded | None:
         if column is None:
             codes.append(np.full(len(table), -1, np.int32))
             continue
-        codes.append(np.where(column.codes < 0, -1, column.codes + first).astype(np.int32))
+        shifted = column.codes
+        if first:
+            shifted = np.where(shifted < 0, -1, shifted + first).astype(np.int32)
+        codes.append(shifted)
         first += len(column.values)
-    return Coded(np.concatenate(codes), Locations.concat([column.values for column in there]))
+    return Coded(_join(codes, pieces), Locations.concat([column.values for column in there]))
 
 
 def _concat_arrays(
-    tables: Sequence[ChunkRefs], name: str, dtype: Any, shape: tuple[int, ...]
+    tables: Sequence[ChunkRefs], name: str, pieces: Pieces, dtype: Any, shape: tuple[int, ...]
 ) -> NDArray[Any] | None:
     columns = [getattr(table, name) for table in tables]
     if all(column is None for column in columns):
         return None
-    return np.concatenate(
-        [
-            np.zeros((len(table), *shape), dtype) if column is None else column
-            for table, column in zip(tables, columns, strict=True)
-        ]
-    )
+    filled = [
+        np.zeros((len(table), *shape), dtype) if column is None else column
+        for table, column in zip(tables, columns, strict=True)
+    ]
+    return _join(filled, pieces)
 
 
-def _concat_binary(tables: Sequence[ChunkRefs], name: str) -> BlobColumn | None:
+def _concat_binary(tables: Sequence[ChunkRefs], name: str, pieces: Pieces) -> BlobColumn | None:
     columns = [getattr(table, name) for table in tables]
     if all(column is None for column in columns):
         return None
-    return BlobColumn.concat(
-        [
-            BlobColumn.nulls(len(table)) if column is None else column
-            for table, column in zip(tables, columns, strict=True)
-        ]
-    )
+    filled = [
+        BlobColumn.nulls(len(table)) if column is None else column
+        for table, column in zip(tables, columns, strict=True)
+    ]
+    return BlobColumn.concat([filled[number][rows] for number, rows in pieces])
 
 
 def _take_binary(column: BlobColumn | None, rows: Any) -> BlobColumn | None:

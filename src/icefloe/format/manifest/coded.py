@@ -20,6 +20,7 @@ else:
     pa = on_demand("pyarrow")
 
 _FEW_VALUES = 64
+_SLICE = 1 << 16
 
 
 class Coded(NamedTuple):
@@ -41,7 +42,9 @@ class Coded(NamedTuple):
             return self
         first, last = max(int(self.codes.min()), 0), int(self.codes.max())
         is_used = np.zeros(last - first + 1, np.bool_)
-        is_used[self.codes[self.codes >= 0] - first] = True
+        for at in range(0, len(self.codes), _SLICE):
+            codes = self.codes[at : at + _SLICE]
+            is_used[codes[codes >= 0] - first] = True
         used = np.flatnonzero(is_used)
         if 2 * len(used) >= len(self.values):
             return self

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.format.columns.blob_column import BlobColumn, gather
-from icefloe.format.columns.blobs import Bytes, Ints
-from icefloe.format.columns.chunk_index import SortedIndex
+from icefloe.format.columns.blobs import Bytes
+from icefloe.format.columns.chunk_index import SortedIndex, is_strictly_ascending
 from icefloe.format.flatbuffer.equal_vectors import EqualVectors
 from icefloe.format.flatbuffer.read import FlatBuffer, Rows
 from icefloe.format.flatbuffer.schema import CHUNK_REF
@@ -27,11 +27,14 @@ _SLICE = 1 << 15
 class RefsDecoder:
     """Fills the columns of one array, slice by slice."""
 
-    def __init__(self, buffer: FlatBuffer, position: Ints, dictionary: bytes | None) -> None:
+    def __init__(
+        self, buffer: FlatBuffer, first: int, number: int, dictionary: bytes | None
+    ) -> None:
+        """The vector has `number` offsets of tables, from position `first` on."""
         self.buffer = buffer
-        self.position = position
+        self.first = first
+        self.number = n = number
         self.dictionary = dictionary
-        n = len(position)
         self.kind = np.empty(n, np.uint8)
         self.offset = np.empty(n, np.uint64)
         self.length = np.empty(n, np.uint64)
@@ -42,13 +45,19 @@ class RefsDecoder:
         self.blob_at: dict[str, NDArray[np.uint32]] = {}
 
     def decode(self, node_id: NodeId) -> ChunkRefs:
-        if not len(self.position):
+        if not self.number:
             return ChunkRefs.empty(0)
-        for first in range(0, len(self.position), _SLICE):
-            rows = slice(first, min(first + _SLICE, len(self.position)))
-            self._decode_slice(rows, Rows(self.buffer, self.position[rows], CHUNK_REF))
-        lookup = SortedIndex(self.index.matrix)
-        if not lookup.is_strictly_ascending():
+        for first in range(0, self.number, _SLICE):
+            rows = slice(first, min(first + _SLICE, self.number))
+            slots = np.arange(self.first + 4 * rows.start, self.first + 4 * rows.stop, 4)
+            position = self.buffer.targets(slots)
+            self._decode_slice(rows, Rows(self.buffer, position, CHUNK_REF))
+        lookup = [SortedIndex(self.index.matrix)] if self.number <= _SLICE else []
+        if lookup:
+            is_ascending = lookup[0].is_strictly_ascending()
+        else:  # the keys of many rows are made when one is looked up
+            is_ascending = is_strictly_ascending(self.index.matrix)
+        if not is_ascending:
             self.buffer.fail(f"refs of node {node_id} do not ascend by chunk index")
         inline = self._blobs("inline")
         if inline is not None:
@@ -65,7 +74,7 @@ class RefsDecoder:
             self.last_modified,
             inline,
             self._blobs("extra"),
-            [lookup],
+            lookup,
         )
 
     def _decode_slice(self, rows: slice, tables: Rows) -> None:
@@ -86,11 +95,11 @@ class RefsDecoder:
         self.length[rows] = tables.scalar("length")
         if bool(has["chunk_id"].any()):
             if self.chunk_id is None:
-                self.chunk_id = np.zeros((len(self.position), ChunkId.size), np.uint8)
+                self.chunk_id = np.zeros((self.number, ChunkId.size), np.uint8)
             self.chunk_id[rows] = tables.struct("chunk_id")
         if not tables.is_absent_everywhere("checksum_last_modified"):
             if self.last_modified is None:
-                self.last_modified = np.zeros(len(self.position), np.uint32)
+                self.last_modified = np.zeros(self.number, np.uint32)
             modified = tables.scalar("checksum_last_modified")
             self.last_modified[rows] = np.where(kind == ChunkKind.VIRTUAL, modified, 0)
         wanted = {
@@ -110,7 +119,7 @@ class RefsDecoder:
         if absent is not None:
             mask = mask & ~absent
         if name not in self.blob_at:
-            self.blob_at[name] = np.zeros(len(self.position), np.uint32)
+            self.blob_at[name] = np.zeros(self.number, np.uint32)
         self.buffer.check(at if np.all(mask) else at[mask], 4, 4, f"ChunkRef.{name}")
         self.blob_at[name][rows] = np.where(mask, at, 0)
 
@@ -131,12 +140,13 @@ class RefsDecoder:
     def _codes(self, name: str) -> tuple[NDArray[np.int32], BlobColumn] | None:
         if name not in self.blob_at:
             return None
-        at = self.blob_at.pop(name).astype(np.int64)
-        there = np.flatnonzero(at)
-        if not len(there):
+        at = self.blob_at.pop(name)
+        num_there = np.count_nonzero(at)
+        if not num_there:
             return None
-        if len(there) == len(at):
+        if num_there == len(at):
             return encode_dictionary(self.buffer, at, f"ChunkRef.{name}")
+        there = np.flatnonzero(at)
         codes = np.full(len(at), -1, np.int32)
         codes[there], values = encode_dictionary(self.buffer, at[there], f"ChunkRef.{name}")
         return codes, values

@@ -24,13 +24,13 @@ _FEW = 2 * _SAMPLE  # rows: below this, a Python dictionary is quick enough
 
 
 def encode_dictionary(
-    buffer: FlatBuffer, at: Ints, what: str
+    buffer: FlatBuffer, at: NDArray[np.uint32], what: str
 ) -> tuple[NDArray[np.int32], BlobColumn]:
     """Codes and distinct values of the blobs whose length words are at `at`."""
     is_head = np.ones(len(at), np.bool_)
     np.not_equal(at[1:], at[:-1], out=is_head[1:])
     head = np.flatnonzero(is_head)
-    codes, address = _distinct_addresses(at[head])
+    codes, address = _distinct_addresses(at[head].astype(np.int64))
     start, length = buffer.vectors_at(address, 1, what)
     buffer.check_total(int(length.sum()), what)
     values = gather(buffer.u1, start, length)

@@ -9,7 +9,7 @@ Compressed locations are always written once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from icefloe.format.columns.blobs import Ints, scatter, windows
 from icefloe.format.envelope import FileType, encode_envelope
 from icefloe.format.flatbuffer.equal_vectors import index_tail
 from icefloe.format.flatbuffer.schema import ARRAY_MANIFEST, CHUNK_REF, MANIFEST
+from icefloe.format.flatbuffer.segments import Produced
 from icefloe.format.flatbuffer.write import FlatWriter, padded, table_layout
 from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRefs
 from icefloe.format.manifest.coded import Coded
@@ -102,8 +103,9 @@ def _check_size(manifest: Manifest) -> None:
         refs = array.refs
         apparent += len(refs) * (100 + 4 * refs.ndim)
         if refs.location is not None:
-            length = refs.location.values.strings().length
-            apparent += int(length.take(refs.location.codes[refs.location.codes >= 0]).sum())
+            length, codes = refs.location.values.strings().length, refs.location.codes
+            for rows in _slices(len(refs)):
+                apparent += int(length.take(codes[rows][codes[rows] >= 0]).sum())
     if apparent >= MAX_APPARENT_BYTES:
         raise FormatError(
             f"manifest {manifest.id}: {manifest.num_chunk_refs:,} refs amount to {apparent:,} "
@@ -124,29 +126,36 @@ def _add_refs(
     words = np.empty(len(refs) + 1, "<u4")
     words[0] = len(refs)
     start = writer.add(words)
-    slot = np.arange(start + 4, start + words.nbytes, 4, dtype=np.int64)
     for rows, fields in _groups(refs, compressed):
-        selected = slice(None) if rows is None else rows
-        position = _add_group(
+        group = _add_group(
             writer,
             refs if rows is None else refs.take(rows),
             fields,
-            None if compressed is None else compressed.take(selected),
+            None if compressed is None else compressed.take(slice(None) if rows is None else rows),
         )
-        words[1:][selected] = position - slot[selected]
+        for part in _slices(len(refs) if rows is None else len(rows)):
+            row = np.arange(part.start, part.stop) if rows is None else rows[part]
+            words[1 + row] = group.position(part) - (start + 4 + 4 * row)
     return start
+
+
+def _slices(count: int) -> Iterator[slice]:
+    """All rows, some whole blocks at a time: what is computed of them stays in the processor
+    cache."""
+    for first in range(0, count, _ROWS_PER_SLICE):
+        yield slice(first, min(first + _ROWS_PER_SLICE, count))
 
 
 def _groups(refs: ChunkRefs, compressed: Frames | None) -> list[tuple[Ints | None, list[str]]]:
     """Rows that need the same fields: [(rows or None for all, field names)]."""
     if not len(refs):
         return []
-    pattern = refs.kind.astype(np.int64)
+    pattern = refs.kind.copy()
     for bit, column in ((4, refs.etag), (8, refs.extra), (16, compressed)):
         if isinstance(column, Coded | Frames):
-            pattern |= np.where(column.codes >= 0, bit, 0)
+            pattern |= np.where(column.codes >= 0, np.uint8(bit), np.uint8(0))
         elif column is not None:
-            pattern |= np.where(column.is_valid(), bit, 0)
+            pattern |= np.where(column.is_valid(), np.uint8(bit), np.uint8(0))
     found: list[tuple[Ints | None, list[str]]] = []
     is_uniform = bool((pattern == pattern[0]).all())
     for code in pattern[:1].tolist() if is_uniform else np.unique(pattern).tolist():
@@ -170,75 +179,48 @@ def _groups(refs: ChunkRefs, compressed: Frames | None) -> list[tuple[Ints | Non
 
 def _add_group(
     writer: FlatWriter, refs: ChunkRefs, fields: Sequence[str], compressed: Frames | None
-) -> Ints:
-    """Place the tables of rows with the same fields; returns their positions."""
+) -> _Blocks:
+    """Place the tables of rows with the same fields; they are made while they are compressed."""
     layout, vtable = table_layout(CHUNK_REF, tuple(fields), index_tail(refs.ndim))
-    blocks = _Blocks(len(refs), layout, vtable)
     near: dict[str, _Copies] = {}
     for name in fields:
         if name in _TEXT_FIELDS:
-            column = getattr(refs, _TEXT_FIELDS[name])
-            copies = _Copies(column)
+            copies = _Copies(getattr(refs, _TEXT_FIELDS[name]))
             if copies.is_cheap(len(refs)):
                 near[name] = copies
-    blocks.place(list(near.values()))
-    base = writer.add(blocks.segment, align=8)
-    for copies in near.values():
-        copies.write(blocks.segment)
-    target: dict[str, Ints] = {}
+    blocks = _Blocks(refs, layout, vtable, near)
+    blocks.base = writer.add(Produced(blocks.size, blocks.pieces), align=8)
     for name in fields:
         if name in near:
-            target[name] = base + near[name].position.take(near[name].run_of_row)
-        elif name in _TEXT_FIELDS:
-            target[name] = _add_shared(writer, getattr(refs, _TEXT_FIELDS[name]))
+            continue
+        if name in _TEXT_FIELDS:
+            blocks.target[name] = _add_shared(writer, getattr(refs, _TEXT_FIELDS[name]))
         elif name == "compressed_location":
             assert compressed is not None
             used, number = np.unique(compressed.codes.astype(np.int64), return_inverse=True)
-            target[name] = _add_blobs(writer, compressed.frames.take(used), 0).take(number)
+            blocks.target[name] = _add_blobs(writer, compressed.frames.take(used), 0), number
         elif name in ("inline", "extra"):
-            target[name] = _add_blobs(writer, getattr(refs, name), 0)
-    for first in range(0, len(refs), _ROWS_PER_SLICE):
-        rows = slice(first, min(first + _ROWS_PER_SLICE, len(refs)))
-        blocks.write(rows, _records(refs, rows, layout, blocks.position[rows] + base, target))
-    return base + blocks.position
+            blocks.target[name] = _add_blobs(writer, getattr(refs, name), 0), None
+    return blocks
 
 
-def _add_shared(writer: FlatWriter, column: Coded) -> Ints:
-    """Place each distinct text once; returns where each row's is."""
+_Target = tuple[Ints, NDArray[Any] | None]
+"""Where values are, and which of them each row has; None if each row has its own."""
+
+
+def _add_shared(writer: FlatWriter, column: Coded) -> _Target:
+    """Place each distinct text once."""
     used = np.zeros(len(column.values), np.bool_)
     used[column.codes] = True
     values = column.values.strings()
     if used.all():
-        return _add_blobs(writer, values).take(column.codes)
+        return _add_blobs(writer, values), column.codes
     number = np.cumsum(used) - 1
-    return _add_blobs(writer, values.take(np.flatnonzero(used))).take(number.take(column.codes))
+    return _add_blobs(writer, values.take(np.flatnonzero(used))).take(number), column.codes
 
 
 def _add_blobs(writer: FlatWriter, column: BlobColumn, terminator: int = 1) -> Ints:
     return np.asarray(writer.blobs(column, terminator), np.int64)
-
-
-def _records(
-    refs: ChunkRefs, rows: slice, layout: np.dtype[Any], position: Ints, target: dict[str, Ints]
-) -> NDArray[Any]:
-    records = np.zeros(len(position), layout)
-    at: dict[str, int] = {name: spot[1] for name, spot in layout.fields.items()}  # type: ignore[union-attr]
-    records["index"] = at["tail"] - at["index"]
-    records["tail"]["count"] = refs.ndim
-    if refs.ndim:
-        records["tail"]["at"] = refs.index[rows]
-    for name in ("offset", "length"):
-        if name in at:
-            records[name] = getattr(refs, name)[rows]
-    if "chunk_id" in at:
-        assert refs.chunk_id is not None
-        records["chunk_id"] = np.ascontiguousarray(refs.chunk_id[rows]).view("V12").reshape(-1)
-    if "checksum_last_modified" in at:
-        assert refs.last_modified is not None
-        records["checksum_last_modified"] = refs.last_modified[rows]
-    for name, where in target.items():
-        records[name] = where[rows] - (position + at[name])
-    return records
 
 
 class _Copies:
@@ -250,7 +232,6 @@ class _Copies:
         np.not_equal(column.codes[1:], column.codes[:-1], out=is_head[1:])
         is_head[::_BLOCK] = True
         self.head: Ints = np.flatnonzero(is_head)
-        self.run_of_row: Ints = np.cumsum(is_head, dtype=np.int64) - 1
         texts: BlobColumn = column.values.strings()
         offsets, self._data = texts.offsets, texts.data
         codes = column.codes[self.head]
@@ -264,31 +245,51 @@ class _Copies:
         """Whether copying adds little to writing each distinct text once."""
         return int(self.size.sum()) <= 1.25 * self._shared_bytes + 8 * rows
 
-    def write(self, segment: NDArray[np.uint8]) -> None:
-        segment.view("<u4")[self.position >> 2] = self._length
-        scatter(segment, self.position + 4, self._data, self._start, self._length)
+    def _runs(self, rows: slice) -> slice:
+        """The copies that some blocks have."""
+        return slice(*np.searchsorted(self.head, [rows.start, rows.stop]).tolist())
+
+    def of_rows(self, rows: slice) -> Ints:
+        """Where the text of each row is."""
+        runs = self._runs(rows)
+        return np.repeat(self.position[runs], np.diff(self.head[runs], append=rows.stop))
+
+    def write(self, rows: slice, piece: NDArray[np.uint8], first: int) -> None:
+        """Write the texts of some blocks into their part of the segment, `first` bytes from its
+        start."""
+        runs = self._runs(rows)
+        position, length = self.position[runs] - first, self._length[runs]
+        piece.view("<u4")[position >> 2] = length
+        scatter(piece, position + 4, self._data, self._start[runs], length)
 
 
 class _Blocks:
     """Records in blocks: vtable, up to `_BLOCK` records, then the texts they use."""
 
-    def __init__(self, count: int, layout: np.dtype[Any], vtable: NDArray[np.uint16]) -> None:
+    def __init__(
+        self,
+        refs: ChunkRefs,
+        layout: np.dtype[Any],
+        vtable: NDArray[np.uint16],
+        near: dict[str, _Copies],
+    ) -> None:
+        self._refs = refs
         self._layout = layout
         self._vtable = np.zeros(padded(vtable.nbytes, 8) // 2, "<u2")
         self._vtable[: len(vtable)] = vtable
-        self._count = count
-        self._block_of_row = np.arange(count, dtype=np.int64) // _BLOCK
+        self._near = near
+        self.target: dict[str, _Target] = {}
+        """What fields lead to that is outside of the blocks."""
+        self.base = 0
+        """Where the first block is in the file."""
+        self._place(list(near.values()))
 
-    def place(self, copies: Sequence[_Copies]) -> None:
-        """Decide where everything goes, once the texts to place are known."""
-        blocks = -(-self._count // _BLOCK)
-        if not copies:
-            self._place_records(blocks)
-            return
-        filled = np.full(blocks, _BLOCK, np.int64)
-        filled[-1] = self._count - _BLOCK * (blocks - 1)
-        records = self._vtable.nbytes + filled * self._layout.itemsize
-        end = records.copy()
+    def _place(self, copies: Sequence[_Copies]) -> None:
+        """Decide where everything goes."""
+        count = len(self._refs)
+        blocks = -(-count // _BLOCK)
+        end = np.full(blocks, self._vtable.nbytes + _BLOCK * self._layout.itemsize, np.int64)
+        end[-1] -= (_BLOCK * blocks - count) * self._layout.itemsize
         for texts in copies:
             block = texts.head // _BLOCK
             before = np.cumsum(texts.size) - texts.size
@@ -296,29 +297,58 @@ class _Blocks:
             texts.position = end[block] + before - before[first][block]
             np.add.at(end, block, texts.size)
         size = (end + 7) & ~7
-        self._start = np.cumsum(size) - size
+        stop = np.cumsum(size)
+        self._start: Ints = stop - size
+        self.size = int(stop[-1])
         for texts in copies:
             texts.position += self._start[texts.head // _BLOCK]
-        step = np.arange(self._count, dtype=np.int64) % _BLOCK * self._layout.itemsize
-        self.position: Ints = self._start[self._block_of_row] + self._vtable.nbytes + step
-        self._make_segment(int(size.sum()))
 
-    def _place_records(self, blocks: int) -> None:
-        """The same if no texts are placed: all blocks but the last have the same size."""
-        head, row = self._vtable.nbytes, self._layout.itemsize
-        size = padded(head + _BLOCK * row, 8)
-        self._start = np.arange(0, blocks * size, size)
-        last = padded(head + (self._count - _BLOCK * (blocks - 1)) * row, 8)
-        between = self._block_of_row * (size - _BLOCK * row)
-        self.position = between + np.arange(head, head + self._count * row, row)
-        self._make_segment((blocks - 1) * size + last)
+    def position(self, rows: slice) -> Ints:
+        """Where the records of some blocks are in the file."""
+        row = np.arange(rows.start, rows.stop)
+        first: Ints = self._start[row // _BLOCK] + (self.base + self._vtable.nbytes)
+        first += row % _BLOCK * self._layout.itemsize
+        return first
 
-    def _make_segment(self, size: int) -> None:
-        self.segment = np.zeros(size, np.uint8)
-        vtables = windows(self.segment, self._vtable.nbytes)
-        vtables[self._start] = self._vtable.view(f"V{self._vtable.nbytes}")[0]
+    def pieces(self) -> Iterator[NDArray[np.uint8]]:
+        """The blocks, some at a time."""
+        layout, ends = self._layout, [*self._start.tolist(), self.size]
+        for rows in _slices(len(self._refs)):
+            blocks = slice(rows.start // _BLOCK, -(-rows.stop // _BLOCK))
+            first, start = ends[blocks.start], self._start[blocks]
+            piece = np.zeros(ends[blocks.stop] - first, np.uint8)
+            vtables = windows(piece, self._vtable.nbytes)
+            vtables[start - first] = self._vtable.view(f"V{self._vtable.nbytes}")[0]
+            for copies in self._near.values():
+                copies.write(rows, piece, first)
+            position = self.position(rows)
+            records = self._records(rows, position)
+            block = np.arange(len(position)) // _BLOCK
+            records["soffset"] = position - self.base - start[block]
+            at = position - (self.base + first)
+            windows(piece, layout.itemsize)[at] = records.view(f"V{layout.itemsize}")
+            yield piece
 
-    def write(self, rows: slice, records: NDArray[Any]) -> None:
-        at = self.position[rows]
-        records["soffset"] = at - self._start[self._block_of_row[rows]]
-        windows(self.segment, self._layout.itemsize)[at] = records.view(f"V{self._layout.itemsize}")
+    def _records(self, rows: slice, position: Ints) -> NDArray[Any]:
+        refs, layout = self._refs, self._layout
+        records = np.zeros(len(position), layout)
+        at: dict[str, int] = {name: spot[1] for name, spot in layout.fields.items()}  # type: ignore[union-attr]
+        records["index"] = at["tail"] - at["index"]
+        records["tail"]["count"] = refs.ndim
+        if refs.ndim:
+            records["tail"]["at"] = refs.index[rows]
+        for name in ("offset", "length"):
+            if name in at:
+                records[name] = getattr(refs, name)[rows]
+        if "chunk_id" in at:
+            assert refs.chunk_id is not None
+            records["chunk_id"] = np.ascontiguousarray(refs.chunk_id[rows]).view("V12").reshape(-1)
+        if "checksum_last_modified" in at:
+            assert refs.last_modified is not None
+            records["checksum_last_modified"] = refs.last_modified[rows]
+        for name, copies in self._near.items():
+            records[name] = copies.of_rows(rows) + self.base - (position + at[name])
+        for name, (where, number) in self.target.items():
+            found = where[rows] if number is None else where.take(number[rows])
+            records[name] = found - (position + at[name])
+        return records

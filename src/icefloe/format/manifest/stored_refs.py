@@ -116,9 +116,9 @@ class StoredRefs:
         Raises:
             FormatError: they are not whole and consistent.
         """
-        slots = np.arange(4 * self._slot, 4 * (self._slot + self._number), 4, dtype=np.int64)
-        position = self._buffer.targets(slots)
-        return RefsDecoder(self._buffer, position, self._dictionary).decode(self._node_id)
+        first = 4 * self._slot
+        decoder = RefsDecoder(self._buffer, first, self._number, self._dictionary)
+        return decoder.decode(self._node_id)
 
     def get(self, coordinates: Sequence[int]) -> ChunkRef | None:
         """The reference of one chunk; None if the array has none."""
