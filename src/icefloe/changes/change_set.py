@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from icefloe import paths
-from icefloe.changes.chunk_edits import ChunkEdits, EditLayer
 from icefloe.changes.moves import Moves
 from icefloe.errors import AlreadyExistsError, ErrorKind, InvalidInputError
 from icefloe.format.columns.chunk_index import Index, sort_rows
@@ -20,10 +19,13 @@ from icefloe.on_demand import on_demand
 from icefloe.records import NamedTuple
 
 if TYPE_CHECKING:
+    from icefloe.changes import chunk_edits
+    from icefloe.changes.chunk_edits import ChunkEdits, EditLayer
     from icefloe.changes.prepared import PreparedArray
     from icefloe.format import transaction_log
     from icefloe.format.transaction_log import TransactionLog
 else:
+    chunk_edits = on_demand("icefloe.changes.chunk_edits")
     transaction_log = on_demand("icefloe.format.transaction_log")
 
 
@@ -181,7 +183,7 @@ class ChangeSet:
         """The chunk edits of an array, created on first use."""
         assert node.array is not None
         if node.id not in self.chunks:
-            self.chunks[node.id] = ChunkEdits(len(node.array.shape))
+            self.chunks[node.id] = chunk_edits.ChunkEdits(len(node.array.shape))
             self._path_of[node.id] = node.path
         return self.chunks[node.id]
 
@@ -195,7 +197,7 @@ class ChangeSet:
     def lay_below(self, node_id: NodeId, layer: EditLayer) -> None:
         """Replace the prepared manifests of an array with the ordinary edits in `layer`."""
         ahead = self.prepared.pop(node_id)
-        edits = ChunkEdits(ahead.touched.ndim)
+        edits = chunk_edits.ChunkEdits(ahead.touched.ndim)
         edits.set_table(*layer)
         for refs, deleted in self.chunks[node_id].layers() if node_id in self.chunks else ():
             edits.set_table(refs, deleted)

@@ -10,14 +10,17 @@ harmless.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from icefloe.changes.change_set import ChangeSet
-from icefloe.changes.chunk_edits import ChunkEdits, Coordinates
 from icefloe.errors import InternalError
 from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
 from icefloe.ids import ChunkId, NodeId
+
+if TYPE_CHECKING:
+    from icefloe.changes.chunk_edits import ChunkEdits, Coordinates
 
 PENDING = 2**64 - 1
 """The offset of a chunk in an open pack."""

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from threading import RLock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from icefloe import paths
 from icefloe.changes.change_set import ChangeSet
-from icefloe.changes.chunk_edits import Coordinates
 from icefloe.changes.packs import Packs
 from icefloe.errors import ErrorKind, InvalidInputError, NodeNotFoundError
 from icefloe.format.manifest.chunk_refs import ChunkRef, ChunkRefs
@@ -24,6 +23,9 @@ from icefloe.ids import NodeId
 from icefloe.records import NamedTuple
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.load_manifest import load_manifest
+
+if TYPE_CHECKING:
+    from icefloe.changes.chunk_edits import Coordinates
 
 _MANIFESTS_AT_ONCE = 128
 

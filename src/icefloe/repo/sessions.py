@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import RLock
+from typing import TYPE_CHECKING
 
 from icefloe import paths
 from icefloe.changes.change_set import ChangeSet
-from icefloe.changes.chunk_edits import ChunkEdits
 from icefloe.changes.packs import Packs
 from icefloe.display.shown import NamedNumber
 from icefloe.errors import ErrorKind, ReadOnlyError, SessionStateError
@@ -19,6 +19,9 @@ from icefloe.observe import observed
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.session_view import SessionView
 from icefloe.storage.process_forks import repair_after_fork
+
+if TYPE_CHECKING:
+    from icefloe.changes.chunk_edits import ChunkEdits
 
 
 class SessionMode(NamedNumber):

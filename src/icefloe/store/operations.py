@@ -9,7 +9,6 @@ import numpy as np
 
 from icefloe import paths
 from icefloe.assets.chunks import fetch_chunk
-from icefloe.changes.chunk_edits import Coordinates
 from icefloe.errors import (
     ErrorKind,
     InvalidInputError,
@@ -37,6 +36,7 @@ from icefloe.store.zarr_keys import (
 )
 
 if TYPE_CHECKING:
+    from icefloe.changes.chunk_edits import Coordinates
     from icefloe.repo import packing
 else:
     packing = on_demand("icefloe.repo.packing")

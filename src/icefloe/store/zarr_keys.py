@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from icefloe import paths
-from icefloe.changes.chunk_edits import Coordinates
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.records import NamedTuple
+
+if TYPE_CHECKING:
+    from icefloe.changes.chunk_edits import Coordinates
 
 METADATA = "zarr.json"
 _CHUNK = re.compile(r"(?:(.*)/)?c((?:/[0-9]+)*)\Z", re.DOTALL)

@@ -33,8 +33,6 @@ from icefloe.format.columns.chunk_index import (
     is_strictly_ascending,
     sort_rows,
 )
-from icefloe.format.manifest.coded import Coded
-from icefloe.format.manifest.locations import Locations
 from icefloe.ids import ChunkId
 from icefloe.on_demand import on_demand
 from icefloe.records import NamedTuple, changed, record
@@ -42,10 +40,13 @@ from icefloe.records import NamedTuple, changed, record
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from icefloe.format.manifest import chunk_input
+    from icefloe.format.manifest import chunk_input, coded, locations
+    from icefloe.format.manifest.coded import Coded
 else:
     pa = on_demand("pyarrow")
     chunk_input = on_demand("icefloe.format.manifest.chunk_input")
+    coded = on_demand("icefloe.format.manifest.coded")
+    locations = on_demand("icefloe.format.manifest.locations")
 
 
 class ChunkKind(IntEnum):
@@ -430,8 +431,8 @@ location='s3://b/f', etag=None, last_modified=None, inline=None)
                 numbers_from_arrow(column["offset"]).astype(np.uint64, copy=False),
                 numbers_from_arrow(column["length"]).astype(np.uint64, copy=False),
                 ids,
-                Coded.from_arrow(column["location"]) if "location" in column else None,
-                Coded.from_arrow(column["etag"]) if "etag" in column else None,
+                coded.Coded.from_arrow(column["location"]) if "location" in column else None,
+                coded.Coded.from_arrow(column["etag"]) if "etag" in column else None,
                 modified,
                 _binary_or_none(column.get("inline")),
                 _binary_or_none(column.get("extra")),
@@ -515,7 +516,8 @@ def _concat_coded(tables: Sequence[ChunkRefs], name: str, pieces: Pieces) -> Cod
             shifted = np.where(shifted < 0, -1, shifted + first).astype(np.int32)
         codes.append(shifted)
         first += len(column.values)
-    return Coded(_join(codes, pieces), Locations.concat([column.values for column in there]))
+    values = locations.Locations.concat([column.values for column in there])
+    return coded.Coded(_join(codes, pieces), values)
 
 
 def _concat_arrays(

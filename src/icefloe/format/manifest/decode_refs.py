@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +14,16 @@ from icefloe.format.flatbuffer.equal_vectors import EqualVectors
 from icefloe.format.flatbuffer.read import FlatBuffer, Rows
 from icefloe.format.flatbuffer.schema import CHUNK_REF
 from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRefs
-from icefloe.format.manifest.coded import Coded
-from icefloe.format.manifest.dictionary import encode_dictionary
-from icefloe.format.manifest.locations import CompressedLocations, Locations
 from icefloe.ids import ChunkId, NodeId
+from icefloe.on_demand import on_demand
+
+if TYPE_CHECKING:
+    from icefloe.format.manifest import coded, dictionary, locations
+    from icefloe.format.manifest.coded import Coded
+else:
+    coded = on_demand("icefloe.format.manifest.coded")
+    dictionary = on_demand("icefloe.format.manifest.dictionary")
+    locations = on_demand("icefloe.format.manifest.locations")
 
 # Tables are decoded in slices of this size: temporary columns stay in the processor cache and add
 # little to the peak of memory.
@@ -145,10 +151,11 @@ class RefsDecoder:
         if not num_there:
             return None
         if num_there == len(at):
-            return encode_dictionary(self.buffer, at, f"ChunkRef.{name}")
+            return dictionary.encode_dictionary(self.buffer, at, f"ChunkRef.{name}")
         there = np.flatnonzero(at)
         codes = np.full(len(at), -1, np.int32)
-        codes[there], values = encode_dictionary(self.buffer, at[there], f"ChunkRef.{name}")
+        found = dictionary.encode_dictionary(self.buffer, at[there], f"ChunkRef.{name}")
+        codes[there], values = found
         return codes, values
 
     def _text(self, name: str, values: BlobColumn) -> BlobColumn:
@@ -159,7 +166,9 @@ class RefsDecoder:
 
     def _coded(self, name: str) -> Coded | None:
         found = self._codes(name)
-        return None if found is None else Coded(found[0], Locations(self._text(name, found[1])))
+        if found is None:
+            return None
+        return coded.Coded(found[0], locations.Locations(self._text(name, found[1])))
 
     def _locations(self) -> Coded | None:
         plain, compressed = self._coded("location"), self._codes("compressed_location")
@@ -167,9 +176,10 @@ class RefsDecoder:
             return plain
         if self.dictionary is None:
             self.buffer.fail("a location is compressed, but the file has no location dictionary")
-        waiting = CompressedLocations(compressed[1], self.dictionary, self.buffer.name)
+        waiting = locations.CompressedLocations(compressed[1], self.dictionary, self.buffer.name)
         if plain is None:
-            return Coded(compressed[0], Locations(BlobColumn.nulls(0, is_text=True), waiting))
+            none = BlobColumn.nulls(0, is_text=True)
+            return coded.Coded(compressed[0], locations.Locations(none, waiting))
         first = len(plain.values)
         codes = np.where(compressed[0] < 0, plain.codes, compressed[0] + first).astype(np.int32)
-        return Coded(codes, Locations(plain.values.strings(), waiting))
+        return coded.Coded(codes, locations.Locations(plain.values.strings(), waiting))

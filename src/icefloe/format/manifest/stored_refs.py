@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from operator import mul
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,9 +17,15 @@ from icefloe.format.flatbuffer.read import FlatBuffer, Table, read_vtable
 from icefloe.format.flatbuffer.schema import CHUNK_REF
 from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRef, ChunkRefs, check_ndim
 from icefloe.format.manifest.decode_refs import RefsDecoder
-from icefloe.format.manifest.locations import LocationDictionary
 from icefloe.ids import ChunkId, NodeId
+from icefloe.on_demand import on_demand
 from icefloe.records import NamedTuple
+
+if TYPE_CHECKING:
+    from icefloe.format.manifest import locations
+    from icefloe.format.manifest.locations import LocationDictionary
+else:
+    locations = on_demand("icefloe.format.manifest.locations")
 
 _REFS_DECODED_IN_A_PROBE = 16
 _PROBES_LIKE_A_REF = 8
@@ -237,5 +244,5 @@ class StoredRefs:
         if self._dictionary is None:
             self._buffer.fail("a location is compressed, but the file has no location dictionary")
         if self._inflater is None:
-            self._inflater = LocationDictionary(self._dictionary, self._buffer.name)
+            self._inflater = locations.LocationDictionary(self._dictionary, self._buffer.name)
         return self._inflater.text(frame)
