@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
-from icefloe.storage.driver import ConditionFailed, Span, Version
+from icefloe.storage.driver import ConditionFailed, Readable, Span, Version
 from icefloe.storage.keys import microseconds
 from tests.contract.conftest import Place
 
@@ -104,6 +104,39 @@ def test_many_objects_come_back_in_the_order_they_were_asked_for(place: Place) -
         assert await place.driver.get_many([]) == []
 
     place.run(scenario())
+
+
+def test_what_is_taken_of_many_objects_comes_back_in_their_order(place: Place) -> None:
+    objects = [(f"chunks/{number}", bytes([number]) * 1000) for number in range(50)]
+    whole = [(key, None) for key, _ in objects]
+    # Neighbouring spans of one object may share a request.
+    parts = [("chunks/7", Span(10 * number, number + 1)) for number in range(9)]
+
+    async def scenario() -> None:
+        await place.driver.put_many(objects)
+        for wanted, sizes in ((whole, [1000] * 50), (parts, [*range(1, 10)])):
+            found = await place.driver.get_many([*wanted, ("chunks/3", None)], take)
+            firsts = [int(key.partition("/")[2]) for key, _ in wanted]
+            assert found == [
+                *zip(range(len(wanted)), firsts, sizes, strict=True),
+                (len(wanted), 3, 1000),
+            ]
+        assert await place.driver.get_many([], take) == []
+
+    def take(number: int, data: Readable) -> tuple[int, int, int]:
+        return number, data[0], len(data)
+
+    place.run(scenario())
+
+
+def test_an_error_of_taking_is_the_error(place: Place) -> None:
+    place.run(place.driver.put_many([("chunks/A", DATA), ("chunks/B", DATA)]))
+
+    def take(number: int, _: Readable) -> None:
+        raise ValueError(f"read {number}")
+
+    with pytest.raises(ValueError, match=r"read [01]"):
+        place.run(place.driver.get_many([("chunks/A", None), ("chunks/B", None)], take))
 
 
 def test_large_objects_can_be_put_and_read_together(place: Place) -> None:

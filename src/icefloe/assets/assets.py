@@ -179,13 +179,13 @@ class Assets:
         """Fetch and decode manifests that are not in the cache."""
         keys = [self.manifest_key(manifest_id) for manifest_id, _ in wanted]
         spans = [Span(0, size) if size else None for _, size in wanted]
-        blobs = await self.driver.get_many(list(zip(keys, spans, strict=True)))
-        manifests = []
-        for (manifest_id, _), key, data in zip(wanted, keys, blobs, strict=True):
-            manifest = decode_manifest(data, key)
-            _check_id(manifest.id, manifest_id, key)
-            manifests.append(manifest)
-        return manifests
+
+        def decode(number: int, data: Readable) -> Manifest:
+            manifest = decode_manifest(data, keys[number])
+            _check_id(manifest.id, wanted[number][0], keys[number])
+            return manifest
+
+        return await self.driver.get_many(list(zip(keys, spans, strict=True)), decode)
 
     async def transaction_log(self, snapshot_id: SnapshotId) -> TransactionLog:
         """Decode the log of a commit; `object-not-found` when it has none."""

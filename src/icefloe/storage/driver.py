@@ -22,6 +22,8 @@ from icefloe.records import NamedTuple
 
 Describe = Callable[[Any], Mapping[str, str]]
 Readable = bytes | memoryview
+Take = Callable[[int, Readable], Any]
+"""Makes something of the bytes of a read, which is known by its number among those wanted."""
 """What a read returns: anything that offers its bytes without a copy."""
 
 
@@ -79,6 +81,11 @@ def join_pages(pages: Sequence[ObjectPage]) -> ObjectPage:
     )
 
 
+def taken(data: Sequence[Readable], take: Take | None) -> list[Any]:
+    """What `take` makes of all reads, when they have ended."""
+    return list(data) if take is None else [take(number, one) for number, one in enumerate(data)]
+
+
 class Driver(Protocol):
     """One storage location. Keys never start with a slash.
 
@@ -97,8 +104,14 @@ class Driver(Protocol):
         """The object's bytes; a span that is not wholly inside raises `invalid-object-size`."""
         ...
 
-    async def get_many(self, wanted: Sequence[tuple[str, Span | None]]) -> list[Readable]:
-        """Several reads at once, as many in flight as the settings allow; the first error wins."""
+    async def get_many(
+        self, wanted: Sequence[tuple[str, Span | None]], take: Take | None = None
+    ) -> list[Any]:
+        """Several reads at once, as many in flight as the settings allow; the first error wins.
+
+        With `take`, what it makes of each read is returned instead of bytes. It may be called on
+        any thread, while other reads are in flight.
+        """
         ...
 
     async def get_versioned(self, key: str) -> tuple[bytes, Version]:

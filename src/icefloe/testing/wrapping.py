@@ -15,8 +15,10 @@ from icefloe.storage.driver import (
     ObjectPage,
     Readable,
     Span,
+    Take,
     Version,
     join_pages,
+    taken,
 )
 
 
@@ -45,8 +47,10 @@ class WrappingDriver:
         await self.after("get", key)
         return found
 
-    async def get_many(self, wanted: Sequence[tuple[str, Span | None]]) -> list[Readable]:
-        return [await self.get(key, span) for key, span in wanted]
+    async def get_many(
+        self, wanted: Sequence[tuple[str, Span | None]], take: Take | None = None
+    ) -> list[Any]:
+        return taken([await self.get(key, span) for key, span in wanted], take)
 
     async def get_versioned(self, key: str) -> tuple[bytes, Version]:
         await self.before("get_versioned", key)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from icefloe.ids import FIRST_SNAPSHOT_ID
 from icefloe.observe import CACHE
-from icefloe.storage.driver import Driver, Readable, Span
+from icefloe.storage.driver import Driver, Readable, Span, Take, taken
 from icefloe.storage.drivers.disk_cache import DiskCache
 
 _FOLDERS = ("chunks/", "manifests/", "transactions/", "snapshots/")
@@ -35,10 +35,12 @@ class CachedDriver:
 
     async def get(self, key: str, span: Span | None = None) -> Readable:
         """The object's bytes, from the folder if they are there."""
-        (found,) = await self.get_many([(key, span)])
-        return found
+        found: list[Readable] = await self.get_many([(key, span)])
+        return found[0]
 
-    async def get_many(self, wanted: Sequence[tuple[str, Span | None]]) -> list[Readable]:
+    async def get_many(
+        self, wanted: Sequence[tuple[str, Span | None]], take: Take | None = None
+    ) -> list[Any]:
         """Several reads; those that are not in the folder are made at once."""
         found: list[Readable | None] = [self._kept(key, span) for key, span in wanted]
         missing = [at for at, data in enumerate(found) if data is None]
@@ -52,7 +54,7 @@ class CachedDriver:
         for at, data in zip(missing, fetched, strict=True):
             found[at] = data
             self._keep(*wanted[at], data)
-        return [data for data in found if data is not None]
+        return taken([data for data in found if data is not None], take)
 
     def _kept(self, key: str, span: Span | None) -> bytes | None:
         return self.cache.get(self._identity(key, span)) if _never_changes(key) else None

@@ -41,8 +41,10 @@ from icefloe.storage.driver import (
     ObjectPage,
     Readable,
     Span,
+    Take,
     Version,
     object_page,
+    taken,
 )
 from icefloe.storage.drivers.directory import directory_at
 from icefloe.storage.drivers.last_seen import (
@@ -143,9 +145,11 @@ class LocalDriver:
         STORAGE.debug("read %s in %s: %d bytes", key, self._root, len(data))
         return data
 
-    async def get_many(self, wanted: Sequence[tuple[str, Span | None]]) -> list[Readable]:
+    async def get_many(
+        self, wanted: Sequence[tuple[str, Span | None]], take: Take | None = None
+    ) -> list[Any]:
         num_bytes = sum(span.length for _, span in wanted if span)
-        return self._each(lambda one: self._read(*one), wanted, num_bytes)
+        return taken(self._each(lambda one: self._read(*one), wanted, num_bytes), take)
 
     def _each(
         self, function: Callable[[Item], Result], items: Sequence[Item], num_bytes: int

@@ -23,8 +23,10 @@ from icefloe.storage.driver import (
     ObjectPage,
     Readable,
     Span,
+    Take,
     Version,
     object_page,
+    taken,
 )
 from icefloe.storage.keys import check_key, check_span, microseconds, object_not_found
 from icefloe.storage.process_forks import Registry, repair_after_fork
@@ -105,8 +107,10 @@ class MemoryDriver:
         check_span(key, span, len(data), self._location)
         return memoryview(data)[span.start : span.start + span.length]
 
-    async def get_many(self, wanted: Sequence[tuple[str, Span | None]]) -> list[Readable]:
-        return [self._read(key, span) for key, span in wanted]
+    async def get_many(
+        self, wanted: Sequence[tuple[str, Span | None]], take: Take | None = None
+    ) -> list[Any]:
+        return taken([self._read(key, span) for key, span in wanted], take)
 
     async def get_versioned(self, key: str) -> tuple[bytes, Version]:
         found = self._lookup(key)

@@ -30,8 +30,10 @@ from icefloe.storage.driver import (
     ObjectPage,
     Readable,
     Span,
+    Take,
     Version,
     object_page,
+    taken,
 )
 from icefloe.storage.drivers import conditional
 from icefloe.storage.drivers.key_ranges import PagesOf, ranges_after
@@ -114,10 +116,12 @@ class ObstoreDriver:
     async def get(self, key: str, span: Span | None = None) -> Readable:
         if span is not None and can_share(span):
             return await self._calls.together(self._fetch_spans, key, span)
-        [data] = await self.get_many([(key, span)])
-        return data
+        found: list[Readable] = await self.get_many([(key, span)])
+        return found[0]
 
-    async def get_many(self, wanted: Sequence[tuple[str, Span | None]]) -> list[Readable]:
+    async def get_many(
+        self, wanted: Sequence[tuple[str, Span | None]], take: Take | None = None
+    ) -> list[Any]:
         """A span above the ideal request size is fetched in several parts; all share one limit.
 
         An object without a span is one request, because its size is not known beforehand. Small
@@ -125,9 +129,10 @@ class ObstoreDriver:
         """
         requests = _shared(wanted)
         split = [self._parts(key, span) for key, span, _ in requests]
-        fetched = iter(
-            await self._calls.each(self._fetch, [part for parts in split for part in parts])
-        )
+        parts_of_all = [part for parts in split for part in parts]
+        if take is not None and len(requests) == len(wanted) == len(parts_of_all):
+            return await self._take_each(parts_of_all, [reads[0] for *_, reads in requests], take)
+        fetched = iter(await self._calls.each(self._fetch, parts_of_all))
         found: dict[int, Readable] = {}
         for (_, whole, members), parts in zip(requests, split, strict=True):
             data = _joined([next(fetched) for _ in parts])
@@ -138,7 +143,19 @@ class ObstoreDriver:
                 else:
                     start = span.start - whole.start
                     found[number] = memoryview(data)[start : start + span.length]
-        return [found[number] for number in range(len(wanted))]
+        return taken([found[number] for number in range(len(wanted))], take)
+
+    async def _take_each(
+        self, parts: Sequence[UploadPart], numbers: Sequence[int], take: Take
+    ) -> list[Any]:
+        """Reads of one request each: what is here is taken while the others are on their way."""
+
+        async def fetch(one: tuple[UploadPart, int]) -> tuple[int, Any]:
+            part, number = one
+            return number, take(number, await self._fetch(part))
+
+        done = dict(await self._calls.each(fetch, list(zip(parts, numbers, strict=True))))
+        return [done[number] for number in range(len(parts))]
 
     def _parts(self, key: str, span: Span | None) -> list[UploadPart]:
         limits = self.settings.concurrency
