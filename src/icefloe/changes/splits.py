@@ -202,7 +202,7 @@ def _plan_each(
     # The split of a whole manifest may also have a part of one that is cut. Then both are
     # rewritten.
     number = splits.numbers(first)
-    is_kept = is_whole & ~np.isin(number, np.array(list(found), number.dtype))
+    is_kept = is_whole & np.array([at not in found for at in number.tolist()], np.bool_)
     for row in np.flatnonzero(is_whole & ~is_kept).tolist():
         found[int(number[row])].sources.append(manifests[row])
     kept = picked(manifests, np.flatnonzero(is_kept))
