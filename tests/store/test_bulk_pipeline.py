@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import pickle
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from zarr.abc.codec import BytesBytesCodec
 from zarr.core.codec_pipeline import BatchedCodecPipeline
 
 import icefloe
@@ -485,3 +488,42 @@ def test_a_store_says_where_it_is_now() -> None:
     snapshot_id = session.commit("group")
     assert snapshot_id in str(session.store)
     assert str(session.store) == repr(session.store)
+
+
+class _Meeting(BytesBytesCodec):
+    """Two chunks are encoded at the same time, or it fails."""
+
+    is_fixed_size = True
+    both = threading.Barrier(2, timeout=20)
+
+    def to_dict(self) -> Any:
+        return {"name": "icefloe.tests.meeting"}
+
+    def compute_encoded_size(self, input_byte_length: int, chunk_spec: Any) -> int:
+        return input_byte_length
+
+    def _encode_sync(self, chunk_bytes: Any, chunk_spec: Any) -> Any:
+        self.both.wait()
+        return chunk_bytes
+
+    def _decode_sync(self, chunk_bytes: Any, chunk_spec: Any) -> Any:
+        return chunk_bytes
+
+
+@pytest.mark.parametrize("rows", [1 << 17, 1 << 19])  # 1 MB and 4 MB
+def test_chunks_of_a_directory_are_encoded_side_by_side(tmp_path: Path, rows: int) -> None:
+    if (os.cpu_count() or 1) < 2:
+        pytest.skip("one processor encodes one chunk at a time")
+    if not hasattr(zarr.codecs.BytesCodec, "_encode_sync"):
+        pytest.skip("codecs of this Zarr need an event loop")
+    session = Repository.create(icefloe.local_filesystem_storage(tmp_path)).writable_session("main")
+    array = zarr.create_array(
+        session.store,
+        name="a",
+        shape=(8 * rows,),
+        chunks=(rows,),
+        dtype="i8",
+        compressors=[_Meeting()],
+    )
+    array[:] = values = np.arange(8 * rows)
+    assert np.array_equal(array[:], values)

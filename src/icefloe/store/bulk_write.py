@@ -17,6 +17,7 @@ from icefloe.repo.workspace import Workspace
 from icefloe.storage.driver import Readable
 from icefloe.storage.run import run_blocking
 from icefloe.store.bulk_batch import (
+    SLICE_BYTES,
     Batch,
     in_codec_thread,
     in_groups,
@@ -50,13 +51,16 @@ async def write(batch: Batch) -> None:
     check_chunk(f"{batch.path.lstrip('/')}/c/{'/'.join(map(str, highest))}", array, highest, 1)
     written = _Written()
     is_local = store._eventloop.driver.is_local
+    is_large = batch.chunk_bytes >= SLICE_BYTES
     sizes = [batch.chunk_bytes] * len(batch.items)
 
     async def write_some(positions: Sequence[int]) -> None:
         incomplete = [at for at in positions if not batch.items[at][4]]
         existing = await fetch_existing(batch, incomplete) if incomplete else {}
         if is_local:
-            await in_thread(batch, lambda: _write_here(batch, positions, existing, written))
+            # A large chunk is a group of its own, which one thread encodes and writes.
+            in_some = in_codec_thread if is_large else in_thread
+            await in_some(batch, lambda: _write_here(batch, positions, existing, written))
             return
 
         async def encode_and_store(part: slice) -> None:
@@ -67,7 +71,7 @@ async def write(batch: Batch) -> None:
         await run_together([encode_and_store(part) for part in batch.slices(len(positions))])
 
     # Threads that create many files in one directory wait for each other.
-    in_flight = 1 if is_local else None
+    in_flight = 1 if is_local and not is_large else None
     await in_groups(write_some, range(len(batch.items)), sizes, in_flight)
     for at, data in written.packed:
         coordinates = tuple(batch.index[at].tolist())
