@@ -34,8 +34,8 @@ class Row:
     other: Times
     amount: float
     unit: str
-    target: float | None = None
-    """How many times faster icefloe is to be; as fast, if None."""
+    target: float | None = 1.0
+    """How many times faster icefloe is to be; any, if None."""
     cpu_target: float | None = None
     """How many times less CPU it is to need; any, if None: Spark has a Java and workers."""
     note: str = ""
@@ -47,7 +47,7 @@ class Row:
         runs = {WARM: (other, ours)}
         if self.other.cold is not None and self.ours.cold is not None:
             runs[COLD] = (self.other.cold, self.ours.cold)
-        targets = {"wall": self.target or 1.0}
+        targets = {} if self.target is None else {"wall": self.target}
         if self.cpu_target is not None:
             targets["CPU"] = self.cpu_target
         return results.Row(

@@ -10,6 +10,7 @@ of it.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 import time
@@ -111,6 +112,8 @@ def scaling_rows(rounds: int) -> Iterator[Row]:
             one,
             nbytes / 1e6,
             "MB",
+            target=None,
+            note=f"icefloe against itself, on {os.cpu_count()} cores",
         )
 
 
