@@ -6,7 +6,8 @@ than for its data. The methods here exist once and look at the fields. An object
 microseconds to make, so a class of which many objects are made gets compiled methods then.
 
 `typing.NamedTuple` compiles every annotation and a constructor. `NamedTuple` here leaves the
-annotations as text. It compiles a constructor when an object is made with names or defaults.
+annotations as text. It compiles a constructor when an object is made with names or defaults, or
+after many objects.
 
 Type checkers see the originals, and `fields`, `replace` and `asdict` work. Annotations have to be
 text (`from __future__ import annotations`). A subclass of a record adds no fields.
@@ -14,6 +15,7 @@ text (`from __future__ import annotations`). A subclass of a record adds no fiel
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import inspect
 from collections import namedtuple
@@ -28,20 +30,31 @@ Made = TypeVar("Made")
 _MANY = 100
 """After so many objects of a class its methods are compiled."""
 
+
+def _property(at: int, doc: str | None) -> property:
+    return property(itemgetter(at), doc=doc)
+
+
+_getter: Any = getattr(collections, "_tuplegetter", _property)
+"""The getter of `namedtuple`, which not every Python has."""
+
 if TYPE_CHECKING:
     from dataclasses import dataclass as record
     from typing import NamedTuple
 else:
 
     class _Named(tuple):
-        """What all named tuples have. The constructor of a class is compiled when it is needed."""
+        """What all named tuples have. The constructor of a class is compiled when it is needed, or
+        when many objects have been made."""
 
         __slots__ = ()
         _fields = ()
         _field_defaults = MappingProxyType({})
+        _made = 0
 
         def __new__(cls, *values, **named):
-            if not named and len(values) == len(cls._fields):
+            if not named and len(values) == len(cls._fields) and cls._made < _MANY:
+                cls._made += 1
                 return tuple.__new__(cls, values)
             original = namedtuple(cls.__name__, cls._fields, defaults=cls._field_defaults.values())
             cls.__new__ = staticmethod(original.__new__)
@@ -72,7 +85,7 @@ else:
                 return super().__new__(cls, name, bases, body)
             fields = tuple(body.get("__annotations__", ()))
             defaults = {field: body[field] for field in fields if field in body}
-            getters = {field: property(itemgetter(at)) for at, field in enumerate(fields)}
+            getters = {field: _getter(at, None) for at, field in enumerate(fields)}
             own = {"_fields": fields, "_field_defaults": defaults, "__match_args__": fields}
             return type(name, (_Named,), {"__slots__": (), **body, **getters, **own})
 
