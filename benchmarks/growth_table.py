@@ -11,13 +11,14 @@ SIDES = ("official", "icefloe")
 NOISE = 1.1
 """Two runs of one program differ by as much."""
 RESOLUTION_S = 0.0002
-"""So do its times, however short: official's look-ups at three sizes differ by twice this."""
+"""Times of any length differ by this much: official's look-ups at three sizes by twice as much."""
 
 
 _HOW = """\
 CPU time of one operation, *official / icefloe*, in milliseconds, at sizes that grow tenfold. The
 slope is the time at the largest size over that at a tenth of it. A curve of icefloe is steeper if
-its slope is, and the milliseconds that it adds are more, by a tenth and 0.2.""".splitlines()
+its slope is, and if it also adds more milliseconds than official's does, by over a tenth and 0.2
+ms.""".splitlines()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
-from pathlib import Path
-
 import pytest
 
 icechunk = pytest.importorskip("icechunk", minversion="2")
@@ -13,13 +10,6 @@ import icefloe  # noqa: E402
 from tests.interop.sides import Place  # noqa: E402
 
 PREFIXES = (None, "", "/", "snapshots", "snapshots/", "refs", "refs/branch.main", "none")
-
-
-@pytest.fixture(params=["local", "s3"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    if request.param == "local":
-        return Place(tmp_path / "repository")
-    return Place(server=request.getfixturevalue("s3_server"), prefix=uuid.uuid4().hex)
 
 
 @pytest.mark.parametrize("spec", [1, 2])

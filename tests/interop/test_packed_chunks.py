@@ -7,7 +7,6 @@ import urllib.request
 import uuid
 from collections import Counter
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -58,13 +57,6 @@ def read(repo: Any, **ref: str) -> Any:
 
 def chunk_objects(repo: icefloe.Repository) -> set[str]:
     return {key for key, _ in repo.storage.list_objects(prefix="chunks/")}
-
-
-@pytest.fixture(params=["local", "s3"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    if request.param == "local":
-        return Place(tmp_path / "repository")
-    return Place(server=request.getfixturevalue("s3_server"), prefix=uuid.uuid4().hex)
 
 
 @pytest.mark.parametrize("spec", [1, 2])

@@ -157,7 +157,7 @@ def test_merging_is_deleting_and_then_overwriting(ndim: int, data: st.DataObject
     expected = {cell: ref for cell, ref in base.items() if cell not in gone} | edits
     with pytest.MonkeyPatch.context() as patch:
         if data.draw(st.booleans(), "as if the edits were few"):
-            patch.setattr(chunk_refs, "_ROWS_AN_EDIT", 0)
+            patch.setattr(chunk_refs, "_ROWS_PER_EDIT", 0)
         merged, left = ChunkRefs.overlay(layers, ndim)
     assert as_model(merged) == expected
     assert [tuple(cell) for cell in left.tolist()] == sorted({*gone} - edits.keys())

@@ -268,7 +268,7 @@ class ManifestPreloadCondition:
 
         Args:
             path: of the array.
-            num_refs: with None, whether the path alone does not rule it out.
+            num_refs: None asks whether there is a number for which the answer is yes.
         """
         match self.kind:
             case PreloadKind.OR:

@@ -22,9 +22,9 @@ from icefloe.records import NamedTuple
 
 Describe = Callable[[Any], Mapping[str, str]]
 Readable = bytes | memoryview
-Take = Callable[[int, Readable], Any]
-"""Makes something of the bytes of a read, which is known by its number among those wanted."""
 """What a read returns: anything that offers its bytes without a copy."""
+Take = Callable[[int, Readable], Any]
+"""Turns the bytes of a read into a result; the number is that of the read among those wanted."""
 
 
 class Version(NamedTuple):
@@ -82,7 +82,7 @@ def join_pages(pages: Sequence[ObjectPage]) -> ObjectPage:
 
 
 def taken(data: Sequence[Readable], take: Take | None) -> list[Any]:
-    """What `take` makes of all reads, when they have ended."""
+    """The results of `take` for reads that have all ended; their bytes if there is no `take`."""
     return list(data) if take is None else [take(number, one) for number, one in enumerate(data)]
 
 
@@ -109,8 +109,8 @@ class Driver(Protocol):
     ) -> list[Any]:
         """Several reads at once, as many in flight as the settings allow; the first error wins.
 
-        With `take`, what it makes of each read is returned instead of bytes. It may be called on
-        any thread, while other reads are in flight.
+        With `take`, its results are returned instead of the bytes. It may be called on any thread,
+        while other reads are in flight.
         """
         ...
 

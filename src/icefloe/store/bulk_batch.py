@@ -119,9 +119,10 @@ async def in_thread(batch: Batch, work: Callable[[], Result]) -> Result:
 
 
 async def in_codec_thread(batch: Batch, work: Callable[[], Result]) -> Result:
-    """The same for work that only decodes or encodes: as many at a time as there are processors.
+    """The same in one of the threads of `threads`: no more at a time than there are processors.
 
-    What was asked for first is done first, so that its request can start early.
+    What was asked for first is done first, so that its request can start early. The work must not
+    wait for `threads` itself, because it occupies one of them.
     """
     return work() if _is_little(batch) else await asyncio.wrap_future(threads.submit(work))
 

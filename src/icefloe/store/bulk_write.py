@@ -57,10 +57,11 @@ async def write(batch: Batch) -> None:
     async def write_some(positions: Sequence[int]) -> None:
         incomplete = [at for at in positions if not batch.items[at][4]]
         existing = await fetch_existing(batch, incomplete) if incomplete else {}
+        if is_local and is_large:  # one chunk: a large one is a group of its own
+            await in_codec_thread(batch, lambda: _write_here(batch, positions, existing, written))
+            return
         if is_local:
-            # A large chunk is a group of its own, which one thread encodes and writes.
-            in_some = in_codec_thread if is_large else in_thread
-            await in_some(batch, lambda: _write_here(batch, positions, existing, written))
+            await in_thread(batch, lambda: _write_parts(batch, positions, existing, written))
             return
 
         async def encode_and_store(part: slice) -> None:
@@ -79,16 +80,23 @@ async def write(batch: Batch) -> None:
     _set_refs(batch, node, written)
 
 
+def _write_parts(
+    batch: Batch, positions: Sequence[int], existing: dict[int, Readable], written: _Written
+) -> None:
+    """Write chunks to a directory, on several threads."""
+
+    def write_part(part: slice) -> None:
+        _write_here(batch, positions[part], existing, written)
+
+    threads.each(write_part, batch.slices(len(positions)))
+
+
 def _write_here(
     batch: Batch, positions: Sequence[int], existing: dict[int, Readable], written: _Written
 ) -> None:
-    handle = batch.store._blocking
-
-    def write_some(part: slice) -> None:
-        some = positions[part]
-        run_blocking(_store(handle, _encode(batch, some, existing), written))
-
-    threads.each(write_some, batch.slices(len(positions)))
+    """Write chunks to a directory, on this thread."""
+    encoded = _encode(batch, positions, existing)
+    run_blocking(_store(batch.store._blocking, encoded, written))
 
 
 def _encode(

@@ -75,7 +75,7 @@ THREADS_FROM_BYTES = 256 * 1024
 _ROWS_OF_PAGE = 1 << 16
 
 _NAMED_BY_ID = re.compile("[a-z]+/[0-9A-Z]+").fullmatch
-"""Matches the keys of most objects, which are spelled as they are."""
+"""Matches the keys of most objects. Their files have the same names: nothing is encoded."""
 
 _SLOW_DELETION_SECONDS = 0.0005
 """Per file. A local file system takes some microseconds, and names of one directory leave it one
