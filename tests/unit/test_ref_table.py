@@ -81,3 +81,10 @@ def test_ids_that_end_in_zeros_are_told_apart() -> None:
     sought = np.zeros((4, 12), np.uint8)
     sought[0, :2], sought[1, 0], sought[3, 11] = 1, 1, 1
     assert find_rows(ids, sought).tolist() == [2, 1, 0, -1]
+
+
+def test_ids_that_begin_with_the_same_eight_bytes_are_told_apart() -> None:
+    ids = np.zeros((3, 12), np.uint8)
+    ids[:, 11] = 1, 2, 3
+    assert find_rows(ids, ids[[2, 0, 1, 1]]).tolist() == [2, 0, 1, 1]
+    assert find_rows(ids, ids[[2]] + np.uint8(1)).tolist() == [-1]

@@ -16,6 +16,7 @@ Ints = NDArray[np.int64]
 
 _COPY_BYTES = 1 << 20
 _FEW_LENGTHS = 16
+_WORD = 8
 _FEW = 64  # rows: below this, slicing one by one beats setting up numpy
 
 
@@ -93,10 +94,26 @@ def find_ids(ids: Bytes, wanted: Sequence[bytes]) -> Ints:
 def find_rows(ids: Bytes, sought: Bytes) -> Ints:
     """The same for the ids that are the rows of a matrix; there has to be one to be found."""
     size = ids.shape[1]
-    keys, wanted = (np.ascontiguousarray(one).view(f"S{size}").reshape(-1) for one in (ids, sought))
-    found: Ints = np.minimum(keys.searchsorted(wanted), len(ids) - 1)
+    ids, sought = np.ascontiguousarray(ids), np.ascontiguousarray(sought)
+    if size > _WORD:  # random ids differ in it, and numbers are found several times as fast
+        found = _search(_first_words(ids), _first_words(sought))
+        if (ids.take(found, axis=0) == sought).all():
+            return found
+    keys, wanted = (one.view(f"S{size}").reshape(-1) for one in (ids, sought))
+    found = _search(keys, wanted)
     found[keys[found] != wanted] = -1
     return found
+
+
+def _search(keys: NDArray[Any], wanted: NDArray[Any]) -> Ints:
+    found: Ints = np.minimum(keys.searchsorted(wanted), len(keys) - 1)
+    return found
+
+
+def _first_words(ids: Bytes) -> NDArray[Any]:
+    """The first bytes of each id as a number; these have the order of the ids."""
+    words = np.dtype([("first", ">u8"), ("rest", f"V{ids.shape[1] - _WORD}")])
+    return ids.view(words).reshape(-1)["first"].astype(np.uint64)
 
 
 def byte_rows(ids: Bytes) -> list[bytes]:

@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.format.columns.blob_column import BlobColumn
-from icefloe.format.columns.blobs import Ints, scatter, spread
+from icefloe.format.columns.blobs import Ints, scatter, spread, windows
+from icefloe.format.flatbuffer.blob_rows import blob_rows
 from icefloe.format.flatbuffer.schema import Field, TableSpec
 from icefloe.format.flatbuffer.segments import Segment, segment_size
 from icefloe.records import NamedTuple
@@ -34,7 +35,6 @@ _SMALL_SEGMENT = 1 << 12  # bytes: copied behind others, so that there are few s
 _ZEROS = bytes(16)
 _FEW_BLOBS = 16
 _FEW_ROWS = 8
-_SHORT_COLUMN = 1 << 16  # bytes: copied one by one, with eight bytes of address for each
 
 
 def padded(size: int, align: int) -> int:
@@ -120,32 +120,27 @@ class FlatWriter:
         if not isinstance(column, BlobColumn):
             is_text = any(isinstance(value, str) for value in column)
             column = BlobColumn.from_values(column, is_text=is_text)
-        offsets, data = column.offsets, column.data
-        length = offsets[1:] - offsets[:-1]
-        if (length == length[0]).all():
-            return self._equal_blobs(column, int(length[0]), terminator)
-        size = (length + 4 + terminator + 3) & ~3
-        end = np.cumsum(size)
-        start: Ints = end - size
-        segment = np.zeros(int(end[-1]), np.uint8)
-        segment.view("<u4")[start >> 2] = length
-        text = data[int(offsets[0]) : int(offsets[-1])]
-        if len(text) <= _SHORT_COLUMN:
-            shift = np.repeat(start + 4 - (offsets[:-1] - offsets[0]), length)
-            segment[np.arange(len(text)) + shift] = text
-        else:
-            scatter(segment, start + 4, data, offsets[:-1], length)
+        segment, start = blob_rows(column, terminator)
         return self.add(segment) + start
 
-    def _equal_blobs(self, column: BlobColumn, length: int, terminator: int) -> Ints:
-        """Place byte strings that all have the same length."""
-        first, count = int(column.offsets[0]), len(column)
-        size = padded(length + 4 + terminator, 4)
-        segment = np.zeros((count, size), np.uint8)
-        segment[:, :4] = np.frombuffer(length.to_bytes(4, "little"), np.uint8)
-        text = column.data[first : first + count * length]
-        segment[:, 4 : 4 + length] = text.reshape(count, length)
-        return self.add(segment) + np.arange(0, count * size, size)
+    def tables_with_text(
+        self, spec: TableSpec, field: str, texts: BlobColumn, others: Mapping[str, Any]
+    ) -> Ints:
+        """Place tables of words, each with its text right behind it; returns positions.
+
+        Offsets to the texts are all the same then, and compress well.
+        """
+        layout, vtable = table_layout(spec, (field, *others))
+        at_vtable = self.add(vtable, align=2)
+        segment, start = blob_rows(texts, 1, lead=layout.itemsize)
+        position = self.add(segment) + start
+        records = np.zeros(len(texts), layout)
+        records["soffset"] = position - at_vtable
+        records[field] = layout.itemsize - layout.fields[field][1]  # type: ignore[index]
+        for name, values in others.items():
+            records[name] = values
+        windows(segment, layout.itemsize)[start] = records.view(f"V{layout.itemsize}")
+        return position
 
     def blob(self, data: bytes, terminator: int = 0) -> int:
         """Place one byte string or, with a terminator, one text."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icefloe.errors import ErrorKind, FormatError
+from icefloe.format.columns.blob_column import BlobColumn
 from icefloe.format.columns.blobs import find_ids, find_rows
 from icefloe.format.envelope import FileType, decode_envelope, encode_envelope
 from icefloe.format.flatbuffer.read import FlatBuffer, Rows, Table
@@ -26,7 +27,7 @@ from icefloe.format.metadata.items import (
     read_items,
     write_item_vector,
 )
-from icefloe.format.repo_info.refs import RefTable, read_refs
+from icefloe.format.repo_info.refs import MANY, RefTable, read_refs
 from icefloe.format.repo_info.snapshots import (
     SnapshotTable,
     add_snapshot_table,
@@ -221,19 +222,23 @@ def encode_repo_info(info: RepoInfo, *, level: int = 3) -> bytes:
 
 def _add_refs(writer: FlatWriter, refs: Mapping[str, SnapshotId], snapshots: SnapshotTable) -> int:
     names: Any
-    rows: Any
     if isinstance(refs, RefTable) and len(snapshots):
         names, rows = refs.name, find_rows(snapshots.id, refs.id)
     else:
         names = sorted(refs)
-        rows = find_ids(snapshots.id, [refs[name] for name in names]).tolist()
+        rows = find_ids(snapshots.id, [refs[name] for name in names])
     if -1 in rows:
-        name = names[list(rows).index(-1)]
+        name = names[rows.tolist().index(-1)]
         raise FormatError(
             f"ref {name!r} points at snapshot {refs[name]}, which is not listed",
             ErrorKind.SERIALIZATION,
         )
     vector = writer.offsets(len(names))
+    if len(names) >= MANY:
+        if not isinstance(names, BlobColumn):
+            names = BlobColumn.from_values(names, is_text=True)
+        vector.point(writer.tables_with_text(REF, "name", names, {"snapshot_index": rows}))
+        return vector.position
     tables = writer.tables(REF, len(names), {"name": None, "snapshot_index": None})
     vector.point(tables.position)
     tables.set("snapshot_index", rows)

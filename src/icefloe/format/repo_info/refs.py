@@ -15,7 +15,8 @@ from icefloe.format.columns.blob_column import BlobColumn
 from icefloe.format.columns.blobs import Bytes
 from icefloe.ids import SnapshotId
 
-_MANY = 64  # refs: below this, values for each take no longer than columns
+MANY = 64
+"""Refs: below this, values for each take no longer than columns."""
 _LONGEST_NAME = 256
 
 
@@ -24,7 +25,7 @@ def read_refs(name: BlobColumn, ids: Bytes) -> Mapping[str, SnapshotId]:
 
     Whoever reads them sees fewer refs than names if a name is there twice.
     """
-    if len(name) >= _MANY and _ascends(name):
+    if len(name) >= MANY and _ascends(name):
         return RefTable(name, ids)
     return dict(zip(name.to_list(), SnapshotId.of_rows(ids), strict=True))
 
