@@ -213,29 +213,45 @@ def test_a_body_that_breaks_off_is_read_again(proxy: Proxy, is_blocking: bool) -
         await driver.put("chunks/A", data)
         proxy.fault = fault
         assert bytes(await driver.get("chunks/A")) == data
-        num_cuts = 0
-        assert bytes(await driver.get("chunks/A", Span(10, 900_000))) == data[10 : 10 + 900_000]
+        for before in (0, -QUICK.max_tries):  # so few that the client itself tries again, and more
+            num_cuts = before
+            assert bytes(await driver.get("chunks/A", Span(10, 900_000))) == data[10 : 10 + 900_000]
 
     run(scenario())
 
 
-def test_reading_ends_with_an_error_when_the_body_always_breaks_off(proxy: Proxy) -> None:
+WHOLE_OR_PART = pytest.mark.parametrize("span", [None, Span(10, 50_000)])
+
+
+@WHOLE_OR_PART
+def test_reading_ends_with_an_error_when_the_body_always_breaks_off(
+    proxy: Proxy, span: Span | None
+) -> None:
     driver = driver_through(proxy)
     run_blocking(driver.put("chunks/A", b"x" * 100_000))
     proxy.fault = lambda seen: "cut answer"
     proxy.seen.clear()
     with pytest.raises(StorageError, match="chunks/A"):
-        run_blocking(driver.get("chunks/A"))
-    assert len(proxy.seen) <= QUICK.max_tries**2
+        run_blocking(driver.get("chunks/A", span))
+    assert len(proxy.seen) <= QUICK.max_tries * (QUICK.max_tries + (span is not None))
 
 
-def test_a_busy_server_is_named_so_when_it_stays_busy(proxy: Proxy) -> None:
+@WHOLE_OR_PART
+def test_a_busy_server_is_named_so_when_it_stays_busy(proxy: Proxy, span: Span | None) -> None:
     driver = driver_through(proxy)
     proxy.fault = lambda seen: "busy"
     with pytest.raises(StorageError, match="SlowDown") as caught:
-        run_blocking(driver.get("chunks/A"))
+        run_blocking(driver.get("chunks/A", span))
     assert caught.value.kind == ErrorKind.THROTTLED
     assert len(proxy.seen) == QUICK.max_tries
+
+
+@WHOLE_OR_PART
+def test_an_object_that_is_missing_is_asked_for_once(proxy: Proxy, span: Span | None) -> None:
+    with pytest.raises(StorageError) as caught:
+        run_blocking(driver_through(proxy).get("chunks/A", span))
+    assert caught.value.kind == ErrorKind.OBJECT_NOT_FOUND
+    assert len(proxy.seen) == 1
 
 
 # --- servers that ignore conditions ------------------------------------------------------------

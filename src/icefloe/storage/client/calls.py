@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from obstore import Bytes, GetOptions, GetResult, ObjectMeta, PutResult
     from obstore.store import ObjectStore
 
+    from icefloe.storage.driver import Span
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -49,6 +51,10 @@ class Calls(Protocol):
         ...
 
     async def finish_get(self, result: GetResult) -> Bytes: ...
+
+    async def get_range(self, store: ObjectStore, key: str, span: Span) -> Bytes:
+        """Part of an object, in one call. Nothing is learned about the object."""
+        ...
 
     async def put(
         self, store: ObjectStore, key: str, data: Any, options: Mapping[str, Any]
@@ -121,6 +127,10 @@ class BlockingCalls:
 
     async def finish_get(self, result: GetResult) -> Bytes:
         return interruptibly(result.bytes)
+
+    async def get_range(self, store: ObjectStore, key: str, span: Span) -> Bytes:
+        start, length = span
+        return interruptibly(lambda: store.get_range(key, start=start, length=length))
 
     async def put(
         self, store: ObjectStore, key: str, data: Any, options: Mapping[str, Any]

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from obstore import Bytes, GetOptions, GetResult, ObjectMeta, PutResult
     from obstore.store import ObjectStore
 
+    from icefloe.storage.driver import Span
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -57,6 +59,9 @@ class EventLoopCalls:
 
     async def finish_get(self, result: GetResult) -> Bytes:
         return await result.bytes_async()
+
+    async def get_range(self, store: ObjectStore, key: str, span: Span) -> Bytes:
+        return await store.get_range_async(key, start=span.start, length=span.length)
 
     async def put(
         self, store: ObjectStore, key: str, data: Any, options: Mapping[str, Any]

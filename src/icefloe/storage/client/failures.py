@@ -17,6 +17,7 @@ _SIGNED = re.compile(r"\?[^\s\"'<>]*")
 _ANSWER = re.compile(r"<Code>([^<]*)</Code>(?:.*?<Message>([^<]*)</Message>)?", re.DOTALL)
 _THROTTLED = re.compile(r"status code: (429|503)|SlowDown|TooManyRequests|ServerBusy")
 _UNSATISFIABLE = re.compile(r"status code: 416|InvalidRange")
+_NO_ANSWER = "Error performing"  # how the client begins once it has given up on a request
 _NOT_SENT = re.compile(r"kind: Connect\b")
 _NO_KEYS = re.compile(r"/latest/(api/token|meta-data/iam)")  # the last resort: the machine's role
 _NO_BUCKET = re.compile("NoSuchBucket|ContainerNotFound|bucket does not exist")
@@ -67,6 +68,11 @@ def condition_failed(error: Exception) -> bool:
 def lacks_ranges(error: Exception) -> bool:
     """Whether a server has answered a request for part of an object with all of it."""
     return isinstance(error, obstore.NotSupportedError)
+
+
+def broke_off(error: Exception) -> bool:
+    """Whether the request may have been answered: it was the answer that could not be used."""
+    return isinstance(error, obstore.GenericError) and _NO_ANSWER not in str(error)
 
 
 def translated(
