@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import pickle
+import weakref
 from typing import Any
 
 import numpy as np
@@ -61,6 +63,25 @@ def test_a_writable_session(storage: Storage, spec_version: int) -> None:
     assert session.config == repository.config
     assert session.store is session.store
     assert "read_only: False" in repr(session)
+
+
+@both_versions
+def test_a_committed_session_is_freed_without_a_collection(
+    storage: Storage, spec_version: int
+) -> None:
+    repository, _ = make(storage, spec_version)
+    gc.disable()
+    try:
+        session = repository.writable_session("main")
+        session.store.set_virtual_ref(
+            "one/c/0", "s3://bucket/key", offset=0, length=8, validate_container=False
+        )
+        session.commit("changed")
+        is_alive = weakref.ref(session)
+        del session
+        assert is_alive() is None
+    finally:
+        gc.enable()
 
 
 @both_versions

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from icefloe import paths
 from icefloe.api.arguments import check_arguments, shortcut
@@ -67,7 +68,7 @@ class Session(SessionAsync, Shown):
     def __init__(self, handles: Handles, state: SessionState) -> None:
         self._handles = handles
         self._state = state
-        self._store: IcechunkStore | None = None
+        self._store: ref[IcechunkStore] | None = None
 
     shown_in = "session"
 
@@ -138,9 +139,12 @@ class Session(SessionAsync, Shown):
     @property
     def store(self) -> IcechunkStore:
         """The session as a Zarr store."""
-        if self._store is None or self._store.read_only != self.read_only:
-            self._store = self.make_store(read_only=self.read_only)
-        return self._store
+        store = None if self._store is None else self._store()
+        if store is None or store.read_only != self.read_only:
+            store = self.make_store(read_only=self.read_only)
+            # A cycle would keep the columns of a session in memory until Python looks for cycles.
+            self._store = ref(store)
+        return store
 
     def make_store(self, *, read_only: bool) -> IcechunkStore:
         """Another Zarr store on the same session.

@@ -92,7 +92,10 @@ def interruptibly(function: Callable[[], Result]) -> Result:
     if threading.current_thread() is not threading.main_thread():
         return function()
     work = _helpers.submit(function)
-    while not work.done():
-        with contextlib.suppress(TimeoutError):  # one of the function is raised below
-            return work.result(_LOOK_AGAIN_S)
-    return work.result()
+    try:
+        while not work.done():
+            with contextlib.suppress(TimeoutError):  # one of the function is raised below
+                return work.result(_LOOK_AGAIN_S)
+        return work.result()
+    finally:
+        del work  # an exception refers to this frame: that would be a cycle
