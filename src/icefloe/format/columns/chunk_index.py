@@ -19,6 +19,7 @@ Index = NDArray[np.uint32]
 Rows = NDArray[np.int64]
 
 _SLICE = 1 << 16
+_FEW = 64  # rows: below this, comparing lists beats making keys
 
 
 def bounding_box(index: Index) -> list[tuple[int, int]]:
@@ -133,6 +134,8 @@ def box_rows(index: Index, start: Sequence[int], stop: Sequence[int]) -> slice |
 
 def is_strictly_ascending(index: Index) -> bool:
     """Whether every row comes after the one before it. Needs no memory a row."""
+    if len(index) <= _FEW:
+        return all(first < second for first, second in pairwise(index.tolist()))
     space = KeySpace(index)
     for first in range(0, len(index), _SLICE):
         # One row of overlap: the last of a slice is compared with the first of the next.

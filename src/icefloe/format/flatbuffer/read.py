@@ -6,6 +6,7 @@ hostile file could make a column grow. What fails is a `FormatError` that names 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from struct import unpack_from
 from typing import Any, NoReturn
 
@@ -165,8 +166,8 @@ class Table:
     def has(self, field: str) -> bool:
         return self._offsets[field] != 0
 
-    def _vector(self, field: str, width: int) -> tuple[int, int] | None:
-        """First byte and length of a vector field."""
+    def vector(self, field: str, width: int) -> tuple[int, int] | None:
+        """First byte and length of a vector field; None when it is absent."""
         if not self.has(field):
             return None
         buffer, what = self.buffer, f"{self.spec.name}.{field}"
@@ -197,7 +198,7 @@ class Table:
         return value
 
     def bytes(self, field: str) -> bytes | None:
-        found = self._vector(field, 1)
+        found = self.vector(field, 1)
         if found is None:
             return None
         return self.buffer.u1[found[0] : found[0] + found[1]].tobytes()
@@ -218,7 +219,7 @@ class Table:
     def array(self, field: str, dtype: Any) -> NDArray[Any] | None:
         """A vector of scalars or structs, viewed in place."""
         kind = np.dtype(dtype)
-        found = self._vector(field, kind.itemsize)
+        found = self.vector(field, kind.itemsize)
         if found is None:
             return None
         start, count = found
@@ -227,29 +228,27 @@ class Table:
 
     def numbers(self, field: str) -> tuple[int, ...]:
         """A vector of 32-bit numbers as values; none when it is absent."""
-        start, count = self._vector(field, 4) or (4, 0)
+        start, count = self.vector(field, 4) or (4, 0)
         return self.buffer.unpack(f"<{count}I", start)
 
     def positions(self, field: str) -> Ints:
         """Where the tables (or strings) in a vector of offsets are; none when it is absent."""
-        start, count = self._vector(field, 4) or (4, 0)
+        start, count = self.vector(field, 4) or (4, 0)
         return self.buffer.targets(np.arange(start, start + 4 * count, 4, dtype=np.int64))
 
     def count(self, field: str) -> int:
         """The length of a vector of offsets; 0 when the field is absent."""
-        return (self._vector(field, 4) or (4, 0))[1]
+        return (self.vector(field, 4) or (4, 0))[1]
 
     def rows(self, field: str, spec: TableSpec) -> Rows:
         """The tables of a vector; none when the field is absent."""
         return Rows(self.buffer, self.positions(field), spec)
 
-    def tables(self, field: str, spec: TableSpec) -> list[Table]:
+    def tables(self, field: str, spec: TableSpec) -> Iterator[Table]:
         """The same one by one, for a few."""
-        start, count = self._vector(field, 4) or (4, 0)
-        slots = range(start, start + 4 * count, 4)
-        offsets = self.buffer.unpack(f"<{count}I", start)
-        places = zip(slots, offsets, strict=True)
-        return [Table(self.buffer, slot + offset, spec) for slot, offset in places]
+        start, count = self.vector(field, 4) or (4, 0)
+        for slot in range(start, start + 4 * count, 4):
+            yield Table(self.buffer, slot + self.buffer.unpack("<I", slot)[0], spec)
 
     def table(self, field: str, spec: TableSpec) -> Table:
         """A required table."""

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from icefloe.format.columns.blob_column import BlobColumn, gather
 from icefloe.format.columns.blobs import Bytes
-from icefloe.format.columns.chunk_index import SortedIndex, is_strictly_ascending
+from icefloe.format.columns.chunk_index import is_strictly_ascending
 from icefloe.format.flatbuffer.equal_vectors import EqualVectors
 from icefloe.format.flatbuffer.read import FlatBuffer, Rows
 from icefloe.format.flatbuffer.schema import CHUNK_REF
@@ -28,6 +28,19 @@ else:
 # Tables are decoded in slices of this size: temporary columns stay in the processor cache and add
 # little to the peak of memory.
 _SLICE = 1 << 15
+
+KIND_FIELDS = ("chunk_id", "location", "compressed_location", "inline")
+
+
+def kind_of_table(
+    chunk_id: int, location: int, compressed_location: int, inline: int
+) -> ChunkKind | None:
+    """The kind of references whose tables have these fields; an offset of 0 means absent."""
+    if chunk_id:
+        return ChunkKind.NATIVE
+    if location or compressed_location:
+        return ChunkKind.VIRTUAL
+    return ChunkKind.INLINE if inline else None
 
 
 class RefsDecoder:
@@ -58,12 +71,7 @@ class RefsDecoder:
             slots = np.arange(self.first + 4 * rows.start, self.first + 4 * rows.stop, 4)
             position = self.buffer.targets(slots)
             self._decode_slice(rows, Rows(self.buffer, position, CHUNK_REF))
-        lookup = [SortedIndex(self.index.matrix)] if self.number <= _SLICE else []
-        if lookup:
-            is_ascending = lookup[0].is_strictly_ascending()
-        else:  # the keys of many rows are made when one is looked up
-            is_ascending = is_strictly_ascending(self.index.matrix)
-        if not is_ascending:
+        if not is_strictly_ascending(self.index.matrix):
             self.buffer.fail(f"refs of node {node_id} do not ascend by chunk index")
         inline = self._blobs("inline")
         if inline is not None:
@@ -80,42 +88,47 @@ class RefsDecoder:
             self.last_modified,
             inline,
             self._blobs("extra"),
-            lookup,
         )
 
     def _decode_slice(self, rows: slice, tables: Rows) -> None:
         self.index.read(rows, tables.field("index")[0])
-        has = {
-            name: tables.field_offsets[:, tables.spec.slot(name)] != 0
-            for name in ("chunk_id", "compressed_location", "location", "inline")
-        }
-        is_virtual = has["compressed_location"] | has["location"]
-        inline = np.where(has["inline"], np.uint8(ChunkKind.INLINE), np.uint8(0))
-        foreign = np.where(is_virtual, np.uint8(ChunkKind.VIRTUAL), inline)
-        kind_of_vtable = np.where(has["chunk_id"], np.uint8(ChunkKind.NATIVE), foreign)
-        if bool((kind_of_vtable == 0).any()):
+        # The kind of a reference follows from the vtable of its table, and there are few vtables.
+        slots = [tables.spec.slot(name) for name in KIND_FIELDS]
+        kinds = [
+            kind_of_table(*[row[slot] for slot in slots]) for row in tables.field_offsets.tolist()
+        ]
+        if None in kinds:
             self.buffer.fail("a ChunkRef has neither chunk id nor location nor inline bytes")
-        kind = tables.per_row(kind_of_vtable)
+        kind = tables.per_row(np.array(kinds, np.uint8))
         self.kind[rows] = kind
-        self.offset[rows] = np.where(kind == ChunkKind.INLINE, 0, tables.scalar("offset"))
+        self.offset[rows] = tables.scalar("offset")
         self.length[rows] = tables.scalar("length")
-        if bool(has["chunk_id"].any()):
+        if not tables.is_absent_everywhere("chunk_id"):
             if self.chunk_id is None:
                 self.chunk_id = np.zeros((self.number, ChunkId.size), np.uint8)
             self.chunk_id[rows] = tables.struct("chunk_id")
+        if not tables.is_absent_everywhere("inline"):
+            is_inline = kind == ChunkKind.INLINE
+            self.offset[rows][is_inline] = 0
+            self._note_blobs("inline", rows, tables, is_inline)
+        if ChunkKind.VIRTUAL in kinds:
+            self._decode_virtual(rows, tables, kind == ChunkKind.VIRTUAL)
+        if not tables.is_absent_everywhere("extra"):
+            self._note_blobs("extra", rows, tables, np.True_)
+
+    def _decode_virtual(self, rows: slice, tables: Rows, is_virtual: NDArray[np.bool_]) -> None:
         if not tables.is_absent_everywhere("checksum_last_modified"):
             if self.last_modified is None:
                 self.last_modified = np.zeros(self.number, np.uint32)
             modified = tables.scalar("checksum_last_modified")
-            self.last_modified[rows] = np.where(kind == ChunkKind.VIRTUAL, modified, 0)
-        wanted = {
-            "inline": kind == ChunkKind.INLINE,
-            "location": (kind == ChunkKind.VIRTUAL) & ~tables.per_row(has["compressed_location"]),
-            "compressed_location": kind == ChunkKind.VIRTUAL,
-            "checksum_etag": kind == ChunkKind.VIRTUAL,
-            "extra": np.True_,
-        }
-        for name, mask in wanted.items():
+            self.last_modified[rows] = np.where(is_virtual, modified, 0)
+        slot = tables.spec.slot("compressed_location")
+        is_compressed = tables.per_row(tables.field_offsets[:, slot] != 0)
+        for name, mask in (
+            ("location", is_virtual & ~is_compressed),
+            ("compressed_location", is_virtual),
+            ("checksum_etag", is_virtual),
+        ):
             if not tables.is_absent_everywhere(name):
                 self._note_blobs(name, rows, tables, mask)
 

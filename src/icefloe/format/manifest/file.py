@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from icefloe.format.envelope import FileType, decode_envelope
 from icefloe.format.flatbuffer.read import FlatBuffer
 from icefloe.format.flatbuffer.schema import ARRAY_MANIFEST, MANIFEST
 from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
+from icefloe.format.manifest.decode_refs import RefsDecoder
 from icefloe.format.manifest.stored_refs import StoredRefs
 from icefloe.ids import ChunkId, ManifestId, NodeId
 from icefloe.records import record
@@ -154,19 +154,15 @@ def decode_manifest(
     dictionary = root.bytes("location_dictionary")
     if root.scalar("compression_algorithm") != _COMPRESSION_ZSTD_DICTIONARY:
         dictionary = None
-    arrays = root.rows("arrays", ARRAY_MANIFEST)
-    node_ids = [NodeId(row.tobytes()) for row in arrays.struct("node_id")]
-    if any(first >= second for first, second in pairwise(node_ids)):
-        buffer.fail("arrays do not ascend by node id")
-    extras = [None] * len(arrays)
-    if not arrays.is_absent_everywhere("extra"):
-        extras = arrays.blobs("extra").to_list()
-    start, count, _ = arrays.vectors("refs", 4)
-    decoded = []
-    for node_id, extra, first, number in zip(
-        node_ids, extras, start.tolist(), count.tolist(), strict=True
-    ):
-        stored = StoredRefs(buffer, first, number, dictionary, node_id)
-        refs = stored if number >= lazy_from else stored.decode()
-        decoded.append(ArrayManifest(node_id, refs, extra))
+    decoded: list[ArrayManifest] = []
+    for array in root.tables("arrays", ARRAY_MANIFEST):
+        node_id = NodeId(array.id("node_id"))
+        if decoded and decoded[-1].node_id >= node_id:
+            buffer.fail("arrays do not ascend by node id")
+        first, number = array.vector("refs", 4) or (4, 0)
+        if number >= lazy_from:
+            refs: ChunkRefs | StoredRefs = StoredRefs(buffer, first, number, dictionary, node_id)
+        else:
+            refs = RefsDecoder(buffer, first, number, dictionary).decode(node_id)
+        decoded.append(ArrayManifest(node_id, refs, array.bytes("extra")))
     return Manifest(ManifestId(root.id("id")), tuple(decoded), root.bytes("extra"))

@@ -16,7 +16,7 @@ import numpy as np
 from icefloe.format.flatbuffer.read import FlatBuffer, Table, read_vtable
 from icefloe.format.flatbuffer.schema import CHUNK_REF
 from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRef, ChunkRefs, check_ndim
-from icefloe.format.manifest.decode_refs import RefsDecoder
+from icefloe.format.manifest.decode_refs import KIND_FIELDS, RefsDecoder, kind_of_table
 from icefloe.ids import ChunkId, NodeId
 from icefloe.on_demand import on_demand
 from icefloe.records import NamedTuple
@@ -51,15 +51,8 @@ class TableForm(NamedTuple):
     @classmethod
     def of(cls, size: int, offsets: Mapping[str, int]) -> TableForm | None:
         """The form of tables that have these fields; an offset of 0 means absent."""
-        if offsets["chunk_id"]:
-            kind = ChunkKind.NATIVE
-        elif offsets["location"] or offsets["compressed_location"]:
-            kind = ChunkKind.VIRTUAL
-        elif offsets["inline"]:
-            kind = ChunkKind.INLINE
-        else:
-            return None
-        return cls(size, offsets["index"], kind)
+        kind = kind_of_table(*[offsets[name] for name in KIND_FIELDS])
+        return None if kind is None else cls(size, offsets["index"], kind)
 
 
 class StoredRefs:
