@@ -8,6 +8,7 @@ program end with 1.
 from __future__ import annotations
 
 import argparse
+import compileall
 import importlib.util
 import sys
 import tempfile
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import icefloe
 from benchmarks import growth, plots, spark
 from benchmarks.about import about
 from benchmarks.cases import COLD, WARM, Case, ScenarioName, measured_together
@@ -52,6 +54,9 @@ def main() -> None:
     if not jobs:
         names = "\n  ".join([*(case.name for case in STORE_CASES), *spark.PARTS, *growth.SIZES])
         sys.exit(f"nothing has {arguments.only!r} in its name; there are:\n  {names}")
+    # Installed packages are compiled; one that is worked on may not be, and each worker of Spark
+    # would compile it anew.
+    compileall.compile_dir(Path(icefloe.__file__).parent, quiet=1)
     results, failures = Results.load(arguments.results), 0
     with tempfile.TemporaryDirectory(prefix="icefloe-benchmarks-") as name, ExitStack() as stack:
         folder = Path(name)

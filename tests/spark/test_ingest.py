@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -293,3 +296,30 @@ def test_the_public_call_is_the_same_on_spark(spark: SparkSession, tmp_path: Pat
     for kind in ("local", "spark"):
         storage = icefloe.local_filesystem_storage(str(tmp_path / kind))
         check(contents(Repository.open(storage, None, access)), expected(paths))
+
+
+_TRACEBACKS = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled"
+"""A setting that workers are started with: where it has another value, Spark starts new ones."""
+
+
+@pytest.mark.parametrize("num_tasks", [None, 2])  # files are scanned by the driver, or by tasks
+def test_tasks_copy_values_without_pandas(
+    spark: SparkSession, tmp_path: Path, repository: Repository, num_tasks: int | None
+) -> None:
+    def if_loaded(name: str, batches: Iterator[Any]) -> Iterator[Any]:  # no import, as it is nested
+        yield from (batch for batch in batches if name in sys.modules)
+
+    def count_workers(name: str) -> int:
+        one_each = spark.range(0, 2, 1, 2)
+        return one_each.mapInArrow(partial(if_loaded, name), "id long").count()
+
+    files(tmp_path)
+    before = spark.conf.get(_TRACEBACKS)
+    spark.conf.set(_TRACEBACKS, str(before != "true").lower())
+    try:
+        pattern = str(tmp_path / "*.nc")
+        ingest(spark, pattern, repository, concat_dim="time", num_tasks=num_tasks)
+        assert count_workers("h5py") > 0  # these have done it
+        assert count_workers("pandas") == 0
+    finally:
+        spark.conf.set(_TRACEBACKS, str(before))

@@ -1,4 +1,4 @@
-"""Numbers to Arrow and back by their buffers; tables as bytes.
+"""Numbers and small rows to Arrow, numbers back, by their buffers; tables as bytes.
 
 Arrow's own conversions (`pa.array`, `to_numpy`) load pandas first wherever it is installed, which
 takes longer than most of what is done here.
@@ -6,11 +6,13 @@ takes longer than most of what is done here.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from icefloe.format.columns.blob_column import BlobColumn
 from icefloe.on_demand import on_demand
 
 if TYPE_CHECKING:
@@ -27,6 +29,20 @@ def numbers_to_arrow(numbers: NDArray[Any], absent: NDArray[np.bool_] | None = N
     kind = pa.from_numpy_dtype(numbers.dtype)
     data = pa.py_buffer(np.ascontiguousarray(numbers))
     return pa.Array.from_buffers(kind, len(numbers), [validity, data])
+
+
+def batch_of(schema: pa.Schema, rows: Sequence[Sequence[Any]]) -> pa.RecordBatch:
+    """A batch of a few rows of numbers, byte strings and texts; the latter two may be None."""
+    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
+    arrays = [_column_of(c, field.type) for c, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _column_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    is_text = pa.types.is_string(kind)
+    if is_text or pa.types.is_binary(kind):
+        return BlobColumn.from_values(values, is_text=is_text).to_arrow()
+    return numbers_to_arrow(np.array(values, kind.to_pandas_dtype()))
 
 
 def numbers_from_arrow(array: pa.Array) -> NDArray[Any]:

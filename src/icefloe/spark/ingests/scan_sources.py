@@ -14,7 +14,7 @@ from functools import partial
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from icefloe.format.columns.arrow_columns import pack_table
+from icefloe.format.columns.arrow_columns import batch_of, pack_table
 from icefloe.spark.writes.map_items import map_items, tasks_for
 from icefloe.virtual.ingest.comparing import Digests, digest_file, files_to_read
 from icefloe.virtual.ingest.scanning import scan_each
@@ -157,6 +157,4 @@ def _part_rows(parts: Iterable[tuple[bytes, bytes]]) -> list[_Row]:
 
 
 def _rows(rows: Sequence[_Row]) -> pa.RecordBatch:
-    columns = zip(*rows, strict=True) if rows else [()] * len(SCHEMA)
-    arrays = [pa.array(c, field.type) for c, field in zip(columns, SCHEMA, strict=True)]
-    return pa.record_batch(arrays, schema=SCHEMA)
+    return batch_of(SCHEMA, rows)

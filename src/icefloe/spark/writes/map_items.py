@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from icefloe.format.columns.blob_column import BlobColumn
 from icefloe.spark.runtime.spark_session import parallelism
 from icefloe.spark.runtime.tasks import map_batches
 
@@ -57,7 +58,7 @@ def map_items(
 
 def _carried(parts: list[list[bytes]], work: Work, batches: Batches) -> Iterator[pa.RecordBatch]:
     yield from work(
-        pa.record_batch([pa.array(parts[task], pa.binary())], ["item"])
+        pa.record_batch([BlobColumn.from_values(parts[task]).to_arrow()], ["item"])
         for batch in batches
         for task in batch.column("id").to_pylist()
     )

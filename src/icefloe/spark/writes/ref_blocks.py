@@ -8,7 +8,7 @@ job other tasks write the manifests. Then a row holds the manifests of one piece
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from icefloe.changes.prepared import PreparedPiece
+from icefloe.format.columns.arrow_columns import batch_of
 from icefloe.format.columns.chunk_index import Index, sort_rows
 from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRefs
 from icefloe.ids import NodeId
@@ -86,20 +87,16 @@ class MadePiece(NamedTuple):
 
 def to_batch(blocks: Iterable[RefBlock]) -> pa.RecordBatch:
     """Blocks as rows."""
-    return pa.RecordBatch.from_pylist(
-        [
-            {
-                "node_id": bytes(block.node_id),
-                "piece": block.piece,
-                "ndim": block.refs.ndim,
-                **Counts.of(block.refs)._asdict(),
-                "refs": block.refs.pack(),
-                "deleted": _pack_index(block.deleted),
-                "made": None,
-            }
-            for block in blocks
-        ],
-        schema=SCHEMA,
+    return _rows(
+        {
+            "node_id": bytes(block.node_id),
+            "piece": block.piece,
+            "ndim": block.refs.ndim,
+            **Counts.of(block.refs)._asdict(),
+            "refs": block.refs.pack(),
+            "deleted": _pack_index(block.deleted),
+        }
+        for block in blocks
     )
 
 
@@ -112,17 +109,19 @@ def made_batch(
         "piece": number,
         "ndim": piece.touched.ndim,
         **counts._asdict(),
-        "refs": None,
-        "deleted": None,
         "made": pickle.dumps(piece),
     }
-    return pa.RecordBatch.from_pylist([row], schema=SCHEMA)
+    return _rows([row])
 
 
 def told_batch(told: Any) -> pa.RecordBatch:
     """A row with another result of a task, besides references and manifests."""
     row = {"node_id": b"", "piece": UNCUT, "ndim": 0, "chunks": 0, "virtual": 0, "bytes": 0}
-    return pa.RecordBatch.from_pylist([{**row, "told": pickle.dumps(told)}], schema=SCHEMA)
+    return _rows([{**row, "told": pickle.dumps(told)}])
+
+
+def _rows(rows: Iterable[Mapping[str, Any]]) -> pa.RecordBatch:
+    return batch_of(SCHEMA, [[row.get(name) for name in SCHEMA.names] for row in rows])
 
 
 def told_in(table: pa.Table) -> list[Any]:
