@@ -9,6 +9,7 @@ standard input ends. What it adds to moto:
   one, so that two conditional writers can both win;
 - requests without a signature, or signed with a key that does not start with `test`, get 403, and
   the key `test-readonly` may only read. Signatures themselves are not checked;
+- connections stay open: moto's server closes each after one answer, which real ones do not;
 - requests for keys below `latency-20ms/` are answered 20 ms later, and so for other numbers;
 - `GET /-/requests` returns how many requests there were by method, which keys signed them, and
   how many bytes they brought.
@@ -17,6 +18,7 @@ standard input ends. What it adds to moto:
 from __future__ import annotations
 
 import collections
+import io
 import json
 import logging
 import os
@@ -97,10 +99,34 @@ def _answer(start_response: StartResponse, status: str, text: str) -> list[bytes
 
 
 class Handler(WSGIRequestHandler):
-    """Keeps connections open, and keeps quiet."""
+    """Keeps connections open, as S3 does, and keeps quiet. Its parent would close each of them."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
+    wbufsize = -1  # headers and body are sent together
+
+    def run_wsgi(self) -> None:
+        self.environ = environ = self.make_environ()
+        # All of the body: what an application left unread would be taken for the next request.
+        is_chunked = "wsgi.input_terminated" in environ
+        size = -1 if is_chunked else int(self.headers["Content-Length"] or 0)
+        environ["wsgi.input"] = io.BytesIO(environ["wsgi.input"].read(size))
+        status, headers = "", list[tuple[str, str]]()
+
+        def start_response(*given: Any) -> Any:
+            nonlocal status, headers
+            status, headers = given[:2]
+
+        body = b"".join(self.server.app(environ, start_response))
+        code, _, reason = status.partition(" ")
+        self.send_response(int(code), reason)
+        for name, value in headers:
+            self.send_header(name, value)
+        has_size = any(name.lower() == "content-length" for name, _ in headers)
+        if not has_size and int(code) not in (204, 304):
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(b"" if self.command == "HEAD" else body)
 
     def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002 - werkzeug's name
         pass

@@ -1,14 +1,18 @@
-"""How many requests one event loop has in flight, counted by the server."""
+"""How many requests one event loop has in flight, and connections that serve several."""
 
 from __future__ import annotations
 
 import asyncio
+import http.client
+from contextlib import closing
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from icefloe.storage.client.eventloop import MAX_IN_FLIGHT
 from icefloe.storage.constructors.common import http_storage
+from tests.servers import S3Server
 
 ANSWER = (
     b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n"
@@ -49,3 +53,15 @@ def test_readers_of_one_loop_share_a_limit(asked_for: int) -> None:
     assert asyncio.run(read()) == [[b"ok"] * 100] * 3
     expected = min(asked_for, MAX_IN_FLIGHT)
     assert expected // 2 <= slow.most <= expected
+
+
+def test_the_server_of_the_tests_keeps_connections_open(s3_server: S3Server) -> None:
+    parts = urlsplit(s3_server.endpoint_url)
+    with closing(http.client.HTTPConnection(parts.hostname or "", parts.port)) as connection:
+        connection.auto_open = 0
+        connection.connect()
+        for method, body in [("PUT", b"unsigned"), ("HEAD", None), ("GET", None)]:
+            connection.request(method, "/testbucket/key", body)
+            response = connection.getresponse()
+            response.read()
+            assert (response.status, response.will_close) == (403, False)
