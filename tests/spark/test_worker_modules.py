@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -66,10 +67,17 @@ for name in ("pandas", "xarray", "dask", "icefloe.spark.rows", "icefloe.spark.mi
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
-def test_numbers_are_read_without_pandas(repository: Repository) -> None:
+def test_numbers_and_times_are_read_without_pandas(repository: Repository) -> None:
     session = repository.writable_session("main")
     root = zarr.open_group(session.store, mode="w")
-    root.create_array("v", data=np.arange(6, dtype="f4"), dimension_names=("x",))
+    attributes: dict[str, dict[str, Any]] = {
+        "x": {},
+        "day": {"units": "days since 2000-01-01", "_FillValue": 3},
+        "packed": {"scale_factor": 0.5, "_FillValue": 2},
+    }
+    for name, given in attributes.items():
+        values = np.arange(6, dtype="i4")
+        root.create_array(name, data=values, chunks=(2,), dimension_names=("x",), attributes=given)
     session.commit("numbers")
     program = f"""
 import sys
@@ -78,8 +86,10 @@ from icefloe.scans.options import read_options
 from icefloe.scans.pinned import as_repository, pin
 source = pin(as_repository({repository.storage.url!r}))
 for layout in ("cells", "chunks"):
-    scan = plan_read(source, read_options(variables=["v"], layout=layout))
-    assert sum(batch.num_rows for batch in scan.read(0)) > 0
+    for missing in ("fill", "skip"):
+        options = read_options(layout=layout, missing=missing, where="x > 0")
+        scan = plan_read(source, options)
+        assert sum(batch.num_rows for batch in scan.read(0)) > 0
 assert "pandas" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

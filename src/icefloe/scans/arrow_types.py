@@ -22,11 +22,23 @@ TEXT_MAP = pa.map_(
 # longer than to read a chunk. The functions below do without.
 
 
-def number_column(values: NDArray[Any], kind: pa.DataType) -> pa.Array:
-    """Flat numbers, none of them missing, in the memory that they are in."""
+def number_column(
+    values: NDArray[Any], kind: pa.DataType, missing: NDArray[np.bool_] | None = None
+) -> pa.Array:
+    """Flat numbers or times in the memory that they are in; those marked `missing` are null."""
     raw = np.ascontiguousarray(values)
     buffer = pa.py_buffer(raw.view(np.uint8) if raw.nbytes else b"")
-    return pa.Array.from_buffers(kind, len(raw), [None, buffer])
+    validity = None if missing is None else _bits(~missing)
+    return pa.Array.from_buffers(kind, len(raw), [validity, buffer])
+
+
+def mask_column(mask: NDArray[np.bool_]) -> pa.Array:
+    """Flat values that are true or false."""
+    return pa.Array.from_buffers(pa.bool_(), len(mask), [None, _bits(mask)])
+
+
+def _bits(mask: NDArray[np.bool_]) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(mask, bitorder="little"))
 
 
 def repeated_text(text: str, count: int) -> pa.Array:

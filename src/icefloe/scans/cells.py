@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from icefloe.api.session import Session
 from icefloe.errors import InvalidInputError
 from icefloe.geometry import Slices, shape_of
+from icefloe.scans.arrow_types import mask_column
 from icefloe.scans.blocks import BlockGrid, plan_blocks, slabs
 from icefloe.scans.coding import Coding, Values
 from icefloe.scans.dimension_sets import choose_variables
@@ -179,7 +180,7 @@ class _Box:
             else:  # no columns at all, as for count(): the number of rows is what matters
                 batch = _rows_only(_slab_shape(self.shape, slab), self.schema)
             if rows is not None:
-                batch = batch.filter(pa.array(rows[slab].reshape(-1)))
+                batch = batch.filter(mask_column(rows[slab].reshape(-1)))
             if batch.num_rows:
                 yield batch
 

@@ -30,8 +30,10 @@ _PLAIN = {
     "i8": pa.int64(),
     "f4": pa.float32(),
     "f8": pa.float64(),
+    "M8[us]": pa.timestamp("us"),
+    "m8[us]": pa.duration("us"),
 }
-"""Numbers that Arrow keeps as numpy does."""
+"""Numbers and times that Arrow keeps as numpy does."""
 _COMPLEX_PARTS = {
     kind: pa.struct([pa.field("re", part), pa.field("im", part)])
     for kind, part in (("c8", pa.float32()), ("c16", pa.float64()))
@@ -104,8 +106,8 @@ class Coding:
         if self.arrow_type == _UINT64:
             return pa.array(data, mask=mask).cast(_UINT64)
         plain = _PLAIN.get(data.dtype.str[1:])
-        if mask is None and data.dtype.isnative and plain == self.arrow_type:
-            return number_column(data, self.arrow_type)
+        if data.dtype.isnative and plain == self.arrow_type:
+            return number_column(data, self.arrow_type, mask)
         if data.dtype.kind == "V":
             data = np.array([item.tobytes() for item in data], object)
         elif data.dtype.kind in "SUT":
