@@ -22,7 +22,9 @@ and of Zarr where a store is needed (a cold start: the whole program, the interp
 *warm* is the second time. CPU is user and system time of all threads. Requests are those that an S3
 server on the same machine received; *S3 with 20 ms* waits so long before it answers. *Peak* is the
 growth of resident memory in MB. Behind is whatever is below 1, but for wall time where icefloe
-waits for a disk and official does not, and CPU on Spark, where a Java and workers run too."""
+waits for a disk and official does not, and CPU on Spark, where a Java and workers run too. A
+function on Spark that has its batches ready reads nothing: it shows the limit of Spark, and
+icefloe is to come close."""
 
 
 def rendered(page: str, results: Results) -> str:
@@ -37,7 +39,7 @@ def measured_lines(results: Results) -> list[str]:
     rows = list(results.rows.values())
     failed = [row for row in rows if row.failed]
     sound = [row for row in rows if not row.failed]
-    behind = sorted((row for row in sound if row.least_ratio < 1), key=lambda row: row.least_ratio)
+    behind = sorted((row for row in sound if row.is_behind), key=lambda row: row.least_ratio)
     missed = [row for row in sound if row.missed and row not in behind]
     lines = [*_about(results.about), "", _HOW, ""]
     if failed:

@@ -123,9 +123,18 @@ class Row:
 
     @property
     def least_ratio(self) -> float:
-        """The worst of those that are to be 1 at least."""
-        ratios = [self.ratio(run, what) for run in self.runs for what in self.targets]
-        return min((ratio for ratio in ratios if ratio is not None), default=1.0)
+        """The worst of those that have a target."""
+        return min((ratio for _, ratio in self._ratios), default=1.0)
+
+    @property
+    def _ratios(self) -> list[tuple[str, float]]:
+        known = [(what, self.ratio(run, what)) for run in self.runs for what in self.targets]
+        return [(what, ratio) for what, ratio in known if ratio is not None]
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether one of them is below 1; a target below 1 says that the other side is a limit."""
+        return any(ratio < min(1.0, self.targets[what]) for what, ratio in self._ratios)
 
 
 def targets_of(case: Case) -> dict[str, float]:

@@ -175,7 +175,7 @@ def many_chunk_rows(spark: Any, folder: Path, million_cells: float, rounds: int)
 def _rows(lines: list[Line], count: int, rounds: int) -> Iterator[Row]:
     for name, ours, other_name, other, amount, unit in lines:
         times = measure(lambda _, f=ours: f(), lambda _, f=other: f(), rounds=rounds, warm_up=True)  # type: ignore[misc]
-        target = CLOSE if other_name == READY else None
+        target = CLOSE if other_name == READY else 1.0
         label = f"{name}, {count / 1e6:.1f} M"
         yield Row(label, times[0], other_name, times[1], amount, unit, target)
 

@@ -215,6 +215,12 @@ def test_where_official_does_not_wait_for_the_disk_wall_time_has_no_target() -> 
     assert row.least_ratio == 1.0
 
 
+@pytest.mark.parametrize(("wall", "is_behind"), [(1.9, False), (2.1, False), (3.0, True)])
+def test_a_limit_is_to_be_come_close_to(wall: float, is_behind: bool) -> None:
+    case = replace(CASE, wall_target=0.7)
+    assert Row.of(case, measured(wall=wall, requests=3)).is_behind is is_behind
+
+
 def test_results_are_the_same_after_a_file() -> None:
     row = Row.of(CASE, measured(wall=1.0, requests=3))
     assert Row.from_json(json.loads(json.dumps(row.as_json()))) == row
