@@ -9,6 +9,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from icefloe.format.columns.arrow_columns import numbers_to_arrow
+
 INSTANT = pa.timestamp("us", tz="UTC")
 TEXTS = pa.list_(pa.field("element", pa.string(), nullable=True))
 INDEX = pa.list_(pa.field("element", pa.int64(), nullable=False))
@@ -20,25 +22,6 @@ TEXT_MAP = pa.map_(
 
 # `pa.array` and `pa.repeat` import pandas when they are first called, which takes a worker of Spark
 # longer than to read a chunk. The functions below do without.
-
-
-def number_column(
-    values: NDArray[Any], kind: pa.DataType, missing: NDArray[np.bool_] | None = None
-) -> pa.Array:
-    """Flat numbers or times in the memory that they are in; those marked `missing` are null."""
-    raw = np.ascontiguousarray(values)
-    buffer = pa.py_buffer(raw.view(np.uint8) if raw.nbytes else b"")
-    validity = None if missing is None else _bits(~missing)
-    return pa.Array.from_buffers(kind, len(raw), [validity, buffer])
-
-
-def mask_column(mask: NDArray[np.bool_]) -> pa.Array:
-    """Flat values that are true or false."""
-    return pa.Array.from_buffers(pa.bool_(), len(mask), [None, _bits(mask)])
-
-
-def _bits(mask: NDArray[np.bool_]) -> pa.Buffer:
-    return pa.py_buffer(np.packbits(mask, bitorder="little"))
 
 
 def repeated_text(text: str, count: int) -> pa.Array:
@@ -53,7 +36,7 @@ def index_column(matrix: NDArray[Any]) -> pa.Array:
     """Rows of a matrix as lists."""
     rows, width = matrix.shape
     offsets = np.arange(rows + 1, dtype=np.int32) * np.int32(width)
-    values = number_column(np.asarray(matrix, np.int64).reshape(-1), pa.int64())
+    values = numbers_to_arrow(np.asarray(matrix, np.int64).reshape(-1))
     return pa.Array.from_buffers(INDEX, rows, [None, pa.py_buffer(offsets)], children=[values])
 
 

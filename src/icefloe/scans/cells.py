@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from icefloe.api.session import Session
 from icefloe.errors import InvalidInputError
+from icefloe.format.columns.arrow_columns import mask_to_arrow
 from icefloe.geometry import Slices, shape_of
-from icefloe.scans.arrow_types import mask_column
 from icefloe.scans.blocks import BlockGrid, plan_blocks, slabs
 from icefloe.scans.coding import Coding, Values
 from icefloe.scans.dimension_sets import choose_variables
@@ -180,7 +180,7 @@ class _Box:
             else:  # no columns at all, as for count(): the number of rows is what matters
                 batch = _rows_only(_slab_shape(self.shape, slab), self.schema)
             if rows is not None:
-                batch = batch.filter(mask_column(rows[slab].reshape(-1)))
+                batch = batch.filter(mask_to_arrow(rows[slab].reshape(-1)))
             if batch.num_rows:
                 yield batch
 

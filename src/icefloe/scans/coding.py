@@ -18,7 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.scans.arrow_types import number_column
+from icefloe.format.columns.arrow_columns import numbers_to_arrow
 from icefloe.scans.cf_time import TimestampUnits, find_time_units
 
 _WIDENED = {"u1": "i2", "u2": "i4", "u4": "i8", "f2": "f4"}
@@ -107,7 +107,7 @@ class Coding:
             return pa.array(data, mask=mask).cast(_UINT64)
         plain = _PLAIN.get(data.dtype.str[1:])
         if data.dtype.isnative and plain == self.arrow_type:
-            return number_column(data, self.arrow_type, mask)
+            return numbers_to_arrow(data, mask)
         if data.dtype.kind == "V":
             data = np.array([item.tobytes() for item in data], object)
         elif data.dtype.kind in "SUT":

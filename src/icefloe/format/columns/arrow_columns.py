@@ -22,13 +22,20 @@ else:
 
 
 def numbers_to_arrow(numbers: NDArray[Any], absent: NDArray[np.bool_] | None = None) -> pa.Array:
-    """An Arrow array over the memory of `numbers`; rows marked `absent` are null."""
-    validity = None
-    if absent is not None and absent.any():
-        validity = pa.py_buffer(np.packbits(~absent, bitorder="little"))
-    kind = pa.from_numpy_dtype(numbers.dtype)
-    data = pa.py_buffer(np.ascontiguousarray(numbers))
-    return pa.Array.from_buffers(kind, len(numbers), [validity, data])
+    """An Arrow array over the memory of numbers or times; rows marked `absent` are null."""
+    validity = _bits(~absent) if absent is not None and absent.any() else None
+    raw = np.ascontiguousarray(numbers)
+    data = pa.py_buffer(raw.view(np.uint8) if raw.nbytes else b"")  # times offer no buffer
+    return pa.Array.from_buffers(pa.from_numpy_dtype(raw.dtype), len(raw), [validity, data])
+
+
+def mask_to_arrow(mask: NDArray[np.bool_]) -> pa.Array:
+    """Flat values that are true or false."""
+    return pa.Array.from_buffers(pa.bool_(), len(mask), [None, _bits(mask)])
+
+
+def _bits(mask: NDArray[np.bool_]) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(mask, bitorder="little"))
 
 
 def batch_of(schema: pa.Schema, rows: Sequence[Sequence[Any]]) -> pa.RecordBatch:

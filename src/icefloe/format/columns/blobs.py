@@ -16,7 +16,7 @@ Ints = NDArray[np.int64]
 
 _COPY_BYTES = 1 << 20
 _FEW_LENGTHS = 16
-_WORD = 8
+_WORD = 8  # bytes
 _FEW = 64  # rows: below this, slicing one by one beats setting up numpy
 
 
@@ -92,10 +92,11 @@ def find_ids(ids: Bytes, wanted: Sequence[bytes]) -> Ints:
 
 
 def find_rows(ids: Bytes, sought: Bytes) -> Ints:
-    """The same for the ids that are the rows of a matrix; there has to be one to be found."""
+    """The same for ids that are the rows of matrices; `ids` must not be empty."""
     size = ids.shape[1]
     ids, sought = np.ascontiguousarray(ids), np.ascontiguousarray(sought)
-    if size > _WORD:  # random ids differ in it, and numbers are found several times as fast
+    # Random ids differ in their first word, and numbers are found several times as fast.
+    if size > _WORD:
         found = _search(_first_words(ids), _first_words(sought))
         if (ids.take(found, axis=0) == sought).all():
             return found
@@ -111,7 +112,7 @@ def _search(keys: NDArray[Any], wanted: NDArray[Any]) -> Ints:
 
 
 def _first_words(ids: Bytes) -> NDArray[Any]:
-    """The first bytes of each id as a number; these have the order of the ids."""
+    """The first word of each id as a number; the numbers are in the order of the ids."""
     words = np.dtype([("first", ">u8"), ("rest", f"V{ids.shape[1] - _WORD}")])
     return ids.view(words).reshape(-1)["first"].astype(np.uint64)
 

@@ -19,7 +19,7 @@ Index = NDArray[np.uint32]
 Rows = NDArray[np.int64]
 
 _SLICE = 1 << 16
-_FEW = 64  # rows: below this, comparing lists beats making keys
+_FEW = 64  # rows: up to this many, comparing lists beats making keys
 
 
 def bounding_box(index: Index) -> list[tuple[int, int]]:

@@ -13,7 +13,7 @@ _SHORT_COLUMN = 1 << 16  # bytes: copied one by one, with eight bytes of address
 def blob_rows(column: BlobColumn, terminator: int, lead: int = 0) -> tuple[Bytes, Ints]:
     """The rows one behind the other, and where each starts.
 
-    `lead` bytes before each string are left zero, a multiple of four.
+    Each row begins with `lead` zero bytes for the caller to fill, a multiple of four.
     """
     offsets = column.offsets
     length = offsets[1:] - offsets[:-1]

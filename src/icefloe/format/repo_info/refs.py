@@ -16,7 +16,7 @@ from icefloe.format.columns.blobs import Bytes
 from icefloe.ids import SnapshotId
 
 MANY = 64
-"""Refs: below this, values for each take no longer than columns."""
+"""Number of refs. With fewer, a value for each takes no longer than columns."""
 _LONGEST_NAME = 256
 
 

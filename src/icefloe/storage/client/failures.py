@@ -71,7 +71,7 @@ def lacks_ranges(error: Exception) -> bool:
 
 
 def broke_off(error: Exception) -> bool:
-    """Whether the request may have been answered: it was the answer that could not be used."""
+    """Whether an answer arrived that could not be used, for example because it was cut short."""
     return isinstance(error, obstore.GenericError) and _NO_ANSWER not in str(error)
 
 
