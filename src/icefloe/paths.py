@@ -15,6 +15,9 @@ from collections.abc import Callable
 from icefloe.errors import ErrorKind, InvalidInputError, check_text
 
 ROOT = "/"
+INTERNAL_GROUP = ".icefloe"
+"""A group inside the one it is about, in which icefloe keeps tables of its own: what was ingested,
+which files had problems. Views for people leave it out."""
 
 
 def validate(path: str, find: Callable[[str], object] = lambda path: None) -> str:
@@ -75,6 +78,15 @@ def ancestors(path: str) -> list[str]:
 def is_within(path: str, group: str) -> bool:
     """Whether `path` is `group` itself or lies below it."""
     return path == group or group == ROOT or path.startswith(group + "/")
+
+
+def is_internal(path: str) -> bool:
+    """Whether a node is one of icefloe's own tables, or a part of one.
+
+    >>> is_internal("/era5/.icefloe/sources"), is_internal("/era5/t2m")
+    (True, False)
+    """
+    return INTERNAL_GROUP in path and INTERNAL_GROUP in path.split("/")
 
 
 def rebase(path: str, source: str, destination: str) -> str:

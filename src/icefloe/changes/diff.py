@@ -12,6 +12,7 @@ from icefloe.format.columns.chunk_index import Index, sort_rows
 from icefloe.format.snapshot.nodes import NodeTable
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import NodeId
+from icefloe.paths import is_internal
 from icefloe.records import record
 
 
@@ -110,6 +111,19 @@ def make_diff(logs: Iterable[TransactionLog], path_of: Mapping[NodeId, str]) -> 
             row for index in merged for row in index[sort_rows(index)].tolist()
         ]
     return diff
+
+
+def without_internal(diff: Diff) -> Diff:
+    """What changed apart from icefloe's own tables, for people to look at."""
+    shown = Diff()
+    for name in _NODE_SETS:
+        getattr(shown, name).update(one for one in getattr(diff, name) if not is_internal(one))
+    chunks = diff.updated_chunks.items()
+    shown.updated_chunks = {path: found for path, found in chunks if not is_internal(path)}
+    shown.moved_nodes = [
+        move for move in diff.moved_nodes if not (is_internal(move[0]) and is_internal(move[1]))
+    ]
+    return shown
 
 
 def paths_by_id(*tables: NodeTable) -> dict[NodeId, str]:

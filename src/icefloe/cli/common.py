@@ -10,7 +10,7 @@ from dataclasses import fields, is_dataclass
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,7 +18,14 @@ from icefloe.api.addresses import Address, parse_address, resolve_ref, snapshot_
 from icefloe.api.repository import Repository
 from icefloe.api.session import Session
 from icefloe.cli.hints import about_place
+from icefloe.on_demand import on_demand
 from icefloe.records import NamedTuple
+
+if TYPE_CHECKING:
+    from icefloe.changes import diff as diffs
+    from icefloe.changes.diff import Diff
+else:
+    diffs = on_demand("icefloe.changes.diff")
 
 Place = Address
 """Where a repository is or will be."""
@@ -147,6 +154,21 @@ def output_option(command: Callable[..., Any]) -> Callable[..., Any]:
         callback=lambda ctx, param, value: Output(value),
         help="Print the result as JSON.",
     )(command)
+
+
+def all_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds `--all`, as `show_all`, to what leaves out icefloe's own tables."""
+    return click.option(
+        "--all", "show_all", is_flag=True, help="Show icefloe's own tables (.icefloe), too."
+    )(command)
+
+
+def changes_text(changed: Diff, shown: Diff | None = None) -> str:
+    """A diff for people: `shown` of it, all but icefloe's own tables unless given."""
+    shown = diffs.without_internal(changed) if shown is None else shown
+    if shown.is_empty() and not changed.is_empty():
+        return "no changes but to icefloe's own tables (icefloe diff --all shows them)"
+    return repr(shown).rstrip()
 
 
 def message_option(default: str | None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from icefloe.cli.hints import did_you_mean
 from icefloe.errors import FormatError, InvalidInputError
+from icefloe.paths import INTERNAL_GROUP, is_internal
 from icefloe.scans.cells import Cells
 from icefloe.scans.metadata.tables import TABLES, plan_table
 from icefloe.scans.metadata.views import PlannedViews, add_groups
@@ -28,6 +29,8 @@ from icefloe.scans.scan import Scan
 
 NAME = "data"
 """Of the view of the root group, and what all others begin with."""
+ABOUT_NODES = {f"{NAME}__{table}" for table in ("nodes", "chunks", "changes")}
+"""Tables whose rows have the `path` of a node."""
 MAX_ROWS = 1_000_000
 _SMALLEST, _LARGEST = -(1 << 63), (1 << 63) - 1
 
@@ -44,19 +47,28 @@ class TooLargeError(InvalidInputError):
     """A table has more rows than this process should take."""
 
 
-def views_of(source: PinnedSnapshot) -> PlannedViews:
-    """The views of all groups; those of tables are planned when a query names them."""
+def views_of(source: PinnedSnapshot, *, show_all: bool = False) -> PlannedViews:
+    """The views of groups; those of tables are planned when a query names them.
+
+    Args:
+        show_all: whether the groups of icefloe's own tables have views.
+    """
     planned = PlannedViews(f"{NAME}__files")
-    add_groups(planned, source, NAME, 1)
+    add_groups(planned, source, NAME, 1, with_internal=show_all)
     for table in TABLES:
         planned.add(f"{NAME}__{table}", f"table {table}")
     return planned
 
 
 def run_query(
-    query: str, source: PinnedSnapshot, branch: str | None, planned: PlannedViews
+    query: str,
+    source: PinnedSnapshot,
+    branch: str | None,
+    planned: PlannedViews,
+    *,
+    show_all: bool = False,
 ) -> QueryResult:
-    """Run a query here.
+    """Run a query here. Rows about icefloe's own tables are left out unless `show_all` is set.
 
     Raises:
         TooLargeError: a table that it names has too many rows.
@@ -66,7 +78,9 @@ def run_query(
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
         for view in planned.titles:
             if view.lower() in named:
-                _load(database, view, _scan(view, source, branch, planned))
+                is_about_nodes = not show_all and view in ABOUT_NODES
+                scan = _scan(view, source, branch, planned)
+                _load(database, view, scan, drop_internal=is_about_nodes)
         database.set_authorizer(_only_reads)
         try:
             cursor = database.execute(query)
@@ -89,7 +103,9 @@ def _scan(view: str, source: PinnedSnapshot, branch: str | None, planned: Planne
     return scan
 
 
-def _load(database: sqlite3.Connection, view: str, scan: Scan) -> None:
+def _load(
+    database: sqlite3.Connection, view: str, scan: Scan, *, drop_internal: bool = False
+) -> None:
     names = ", ".join(f'"{name}"' for name in scan.schema.names)
     database.execute(f'CREATE TABLE "{view}" ({names})')
     marks = ", ".join("?" * len(scan.schema.names))
@@ -99,7 +115,13 @@ def _load(database: sqlite3.Connection, view: str, scan: Scan) -> None:
             number += batch.num_rows
             if number > MAX_ROWS:
                 raise _too_large(view)
-            database.executemany(f'INSERT INTO "{view}" VALUES ({marks})', _rows(batch))
+            rows = _rows(_visible(batch) if drop_internal else batch)
+            database.executemany(f'INSERT INTO "{view}" VALUES ({marks})', rows)
+
+
+def _visible(batch: pa.RecordBatch) -> pa.RecordBatch:
+    shown = [not is_internal(path) for path in batch.column("path").to_pylist()]
+    return batch.filter(pa.array(shown, pa.bool_()))
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
@@ -157,6 +179,8 @@ def _explained(error: sqlite3.Error, views: Mapping[str, str]) -> InvalidInputEr
     if missing is not None:
         hint = did_you_mean(missing[1], views) or did_you_mean(f"{NAME}__{missing[1]}", views)
         text += f".{hint} `icefloe sql REPOSITORY` without a query lists them all"
+        if INTERNAL_GROUP.removeprefix(".") in missing[1]:
+            text += ", and --all icefloe's own, too"
     elif text == "not authorized":
         text = "a query may only read; expected SELECT"
     return InvalidInputError(f"{text} (SQLite)")

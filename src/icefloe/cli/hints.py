@@ -12,6 +12,7 @@ from icefloe.api.addresses import parse_address
 from icefloe.api.repository import Repository
 from icefloe.api.session import Session
 from icefloe.errors import ErrorKind, IcechunkError, NodeNotFoundError, RepositoryNotFoundError
+from icefloe.paths import is_internal
 
 _FILES = (".nc", ".nc4", ".h5", ".hdf5", ".grib", ".grib2", ".grb", ".grb2")
 
@@ -69,8 +70,9 @@ def about_nodes(session: Session) -> Iterator[None]:
     try:
         yield
     except NodeNotFoundError as error:
-        paths = [node.path for node in session.workspace.state.view.all_nodes()]
         (wanted,) = re.findall(r"no node at '([^']*)'", str(error)) or [""]
+        every = (node.path for node in session.workspace.state.view.all_nodes())
+        paths = [path for path in every if is_internal(wanted) or not is_internal(path)]
         name = wanted.rpartition("/")[2]
         same_name = [path for path in paths if path.endswith(f"/{name}")]
         near = f"Did you mean {' or '.join(same_name[:3])}?" if name and same_name else ""

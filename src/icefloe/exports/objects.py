@@ -11,7 +11,8 @@ from icefloe.assets.assets import object_metadata
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
 from icefloe.format import layout
 from icefloe.storage.constructors.urls import storage_from_url
-from icefloe.storage.driver import Driver
+from icefloe.storage.driver import Driver, without_cache
+from icefloe.storage.drivers.local import LocalDriver
 from icefloe.storage.spec import Storage
 
 _OBJECTS_AT_ONCE = 64
@@ -53,6 +54,17 @@ def as_storage(target: Storage | str) -> Storage:
 def target_driver(target: Storage | str) -> Driver:
     """What writes to the target of an export."""
     return driver_for(as_storage(target), None, blocking=True)
+
+
+def remove_working_folders(driver: Driver, *folders: str) -> None:
+    """Leave only what was exported: a directory also has folders that its writers need.
+
+    Args:
+        folders: further ones to remove, which are empty by now.
+    """
+    behind = without_cache(driver)
+    if isinstance(behind, LocalDriver):
+        behind.remove_working_folders(*folders)
 
 
 async def copy_objects(source: Driver, target: Driver, wanted: Iterable[Sized]) -> ExportReport:

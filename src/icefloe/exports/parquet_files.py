@@ -11,7 +11,12 @@ import pyarrow.parquet as pq
 
 from icefloe.api.maintenance_values import reporter
 from icefloe.errors import InvalidInputError
-from icefloe.exports.objects import ExportReport, as_repository, target_driver
+from icefloe.exports.objects import (
+    ExportReport,
+    as_repository,
+    remove_working_folders,
+    target_driver,
+)
 from icefloe.scans.choose_scan import plan_read
 from icefloe.scans.options import ReadOptions, read_options
 from icefloe.scans.pinned import PinnedSnapshot, pin
@@ -116,3 +121,4 @@ def finish_parquet(driver: Driver) -> None:
     """Say that all files are there."""
     run_blocking(driver.sync())
     run_blocking(driver.put(_DONE, b""))
+    remove_working_folders(driver)

@@ -16,10 +16,17 @@ from zarr.core.metadata.v3 import ArrayV3Metadata
 
 from icefloe.api.maintenance_values import reporter
 from icefloe.errors import IcechunkError, InvalidInputError
-from icefloe.exports.objects import ExportReport, as_repository, exists, target_driver
+from icefloe.exports.objects import (
+    ExportReport,
+    as_repository,
+    exists,
+    remove_working_folders,
+    target_driver,
+)
 from icefloe.format.snapshot.file import Snapshot
 from icefloe.ids import ManifestId, NodeId
 from icefloe.maintenance.read_chunks import fetch_all
+from icefloe.paths import is_internal
 from icefloe.scans.pinned import pin
 from icefloe.storage.driver import ConditionFailed, Driver
 from icefloe.storage.keys import encode_key
@@ -32,7 +39,6 @@ if TYPE_CHECKING:
     from icefloe.storage.spec import Storage
 
 _MARKERS = ".icefloe-export/"
-_BOOKS = ".icefloe"
 _CHUNKS_A_PART = 1024
 _BYTES_AT_ONCE = 64 << 20
 
@@ -59,12 +65,12 @@ class ZarrExport(NamedTuple):
 def plan_zarr(snapshot: Snapshot) -> ZarrExport:
     """What the export of a snapshot has to copy.
 
-    The groups in which ingests keep their books are left out.
+    The groups in which icefloe keeps its own tables are left out.
 
     Raises:
         InvalidInputError: a path cannot be a key of every storage.
     """
-    nodes = [node for node in snapshot.nodes if _BOOKS not in node.path.split("/")]
+    nodes = [node for node in snapshot.nodes if not is_internal(node.path)]
     for node in nodes:
         if encode_key(node.path) != node.path:
             raise InvalidInputError(
@@ -204,6 +210,7 @@ async def finish_zarr(driver: Driver, plan: ZarrExport) -> ExportReport:
     markers = [found.key for found in await driver.list(_MARKERS) if found.key != started]
     await driver.delete_many(markers)
     await driver.delete_many([started])  # a repeated call needs it until everything else is done
+    remove_working_folders(driver, plan.markers, _MARKERS)
     return ExportReport(len(plan.documents), sum(len(data) for _, data in plan.documents))
 
 

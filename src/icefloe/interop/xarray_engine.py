@@ -7,13 +7,14 @@ from typing import Any, ClassVar
 
 import xarray
 from xarray import Dataset, DataTree
-from xarray.backends.common import BackendEntrypoint
+from xarray.backends.common import BackendEntrypoint, datatree_from_dict_with_io_cleanup
 from xarray.backends.zarr import ZarrBackendEntrypoint
 
 from icefloe.api.addresses import is_address
 from icefloe.api.open_store import Credentials, Source, open_store
 from icefloe.api.repository import Repository
 from icefloe.api.session import Session
+from icefloe.paths import is_internal
 from icefloe.store.zarr_store import IcechunkStore
 
 _DECODERS = (
@@ -77,10 +78,9 @@ class IcefloeBackendEntrypoint(BackendEntrypoint):
         authorize_virtual_chunk_access: Credentials | None = None,
         **options: Any,
     ) -> DataTree:
-        """Open a group and all groups below it."""
+        """Open a group and all groups below it, without icefloe's own tables (`.icefloe`)."""
         store = open_store(filename_or_obj, ref, storage_options, authorize_virtual_chunk_access)
-        found: DataTree = _ZARR.open_datatree(store, **options, consolidated=False, zarr_format=3)
-        return found
+        return datatree_from_dict_with_io_cleanup(_open_groups(store, options))
 
     def open_groups_as_dict(  # type: ignore[override]
         self,
@@ -93,10 +93,17 @@ class IcefloeBackendEntrypoint(BackendEntrypoint):
     ) -> dict[str, Dataset]:
         """Open a group and all groups below it, by path; they need not fit together."""
         store = open_store(filename_or_obj, ref, storage_options, authorize_virtual_chunk_access)
-        found: dict[str, Dataset] = _ZARR.open_groups_as_dict(
-            store, **options, consolidated=False, zarr_format=3
-        )
-        return found
+        return _open_groups(store, options)
+
+
+def _open_groups(store: IcechunkStore, options: Mapping[str, Any]) -> dict[str, Dataset]:
+    """All groups but icefloe's own tables, unless `group` names one of those."""
+    found: dict[str, Dataset] = _ZARR.open_groups_as_dict(
+        store, **options, consolidated=False, zarr_format=3
+    )
+    for path in filter(is_internal, list(found)):
+        found.pop(path).close()
+    return found
 
 
 def open_version(repo: Repository, ref: str | None, **options: Any) -> Dataset:

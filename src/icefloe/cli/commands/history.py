@@ -8,7 +8,17 @@ from itertools import islice
 import click
 
 from icefloe.api.addresses import snapshot_of
-from icefloe.cli.common import Output, Target, output_option, plain, repository_argument, time_text
+from icefloe.changes.diff import without_internal
+from icefloe.cli.common import (
+    Output,
+    Target,
+    all_option,
+    changes_text,
+    output_option,
+    plain,
+    repository_argument,
+    time_text,
+)
 
 
 @click.command()
@@ -34,15 +44,17 @@ def log(target: Target, graph: bool, limit: int | None, output: Output) -> None:
 
 @click.command()
 @repository_argument
+@all_option
 @output_option
-def show(target: Target, output: Output) -> None:
+def show(target: Target, show_all: bool, output: Output) -> None:
     """Show one snapshot: message, time, metadata, and what it changed."""
     entry = target.repo.lookup_snapshot(target.snapshot_id)
-    changed = None
+    changed = shown = None
     if entry.parent_id is not None:
         changed = target.repo.diff(from_snapshot_id=entry.parent_id, to_snapshot_id=entry.id)
+        shown = changed if show_all else without_internal(changed)
     manifests = target.repo.list_manifest_files(entry.id)
-    value = {"snapshot": entry, "changes": changed, "manifests": manifests}
+    value = {"snapshot": entry, "changes": shown, "manifests": manifests}
 
     def text() -> str:
         metadata = "".join(f"    {key}: {shown}\n" for key, shown in entry.metadata.items())
@@ -54,7 +66,7 @@ def show(target: Target, output: Output) -> None:
             f"stored   {len(manifests)} manifests with {refs} chunk references\n"
             f"\n    {entry.message}\n"
             + (f"\nMetadata:\n{metadata}" if metadata else "")
-            + ("" if changed is None else f"\n{changed!r}")
+            + ("" if changed is None else f"\n{changes_text(changed, shown)}")
         ).rstrip()
 
     output.show(value, text)
@@ -62,19 +74,24 @@ def show(target: Target, output: Output) -> None:
 
 @click.command()
 @repository_argument
-@click.argument("start", metavar="FROM")
-@click.argument("end", metavar="TO", required=False)
+@click.argument("start", metavar="[FROM]", required=False)
+@click.argument("end", metavar="[TO]", required=False)
+@all_option
 @output_option
-def diff(target: Target, start: str, end: str | None, output: Output) -> None:
+def diff(
+    target: Target, start: str | None, end: str | None, show_all: bool, output: Output
+) -> None:
     """Show what changed from one version to a later one of the same line of history.
 
     FROM and TO are branches, tags or snapshots. Without TO, it is the REPOSITORY's @REF, or main.
+    Without both, it is what the last commit changed.
     """
-    found = target.repo.diff(
-        from_snapshot_id=snapshot_of(target.repo, start),
-        to_snapshot_id=target.snapshot_id if end is None else snapshot_of(target.repo, end),
-    )
-    output.show(found, lambda: repr(found).rstrip())
+    last = target.snapshot_id if end is None else snapshot_of(target.repo, end)
+    parent = target.repo.lookup_snapshot(last).parent_id if start is None else None
+    first = snapshot_of(target.repo, start) if start is not None else parent or last
+    found = target.repo.diff(from_snapshot_id=first, to_snapshot_id=last)
+    shown = found if show_all else without_internal(found)
+    output.show(shown, lambda: changes_text(found, shown))
 
 
 @click.command()

@@ -14,6 +14,7 @@ from icefloe.cli.common import (
     time_text,
 )
 from icefloe.errors import ErrorKind, IcechunkError
+from icefloe.paths import is_internal
 
 
 @click.command()
@@ -52,7 +53,7 @@ def info(target: Target, output: Output) -> None:
     newest = repo.lookup_snapshot(target.snapshot_id)
     with_log = repo.handle.family.has_repo_object
     state = target.session().workspace.state
-    nodes = state.view.all_nodes()
+    nodes = [node for node in state.view.all_nodes() if not is_internal(node.path)]
     arrays = sum(node.array is not None for node in nodes)
     branches, tags = sorted(repo.list_branches()), sorted(repo.list_tags())
     value = {

@@ -9,9 +9,10 @@ import click
 
 from icefloe.api.named_numbers import ChunkType
 from icefloe.api.session import Session
-from icefloe.cli.common import Output, Target, output_option, repository_argument
+from icefloe.cli.common import Output, Target, all_option, output_option, repository_argument
 from icefloe.cli.hints import about_nodes
 from icefloe.format.snapshot.nodes import Node
+from icefloe.paths import is_internal
 from icefloe.storage.run import run_blocking
 from icefloe.store.session_queries import chunk_batches
 
@@ -21,15 +22,17 @@ _BATCH = 10_000
 @click.command()
 @repository_argument
 @click.argument("path", default="/")
+@all_option
 @output_option
-def tree(target: Target, path: str, output: Output) -> None:
+def tree(target: Target, path: str, show_all: bool, output: Output) -> None:
     """List groups and arrays, with shape, type and chunks."""
     session = target.session()
     view = session.workspace.state.view
     with about_nodes(session):
         top = view.node("/" + path.strip("/"))
+    show_all = show_all or is_internal(top.path)
     nodes = view.all_nodes(top.path)
-    rows = [_described(node) for node in nodes]
+    rows = [_described(node) for node in nodes if show_all or not is_internal(node.path)]
 
     def text() -> str:
         depth = top.path.rstrip("/").count("/")

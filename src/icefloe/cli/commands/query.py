@@ -10,6 +10,7 @@ from icefloe.api.repository import Repository
 from icefloe.cli.common import (
     Output,
     Target,
+    all_option,
     allow_virtual_option,
     output_option,
     plain,
@@ -17,6 +18,7 @@ from icefloe.cli.common import (
     table_text,
 )
 from icefloe.cli.embedded_sql import (
+    ABOUT_NODES,
     NAME,
     QueryResult,
     TooLargeError,
@@ -25,6 +27,7 @@ from icefloe.cli.embedded_sql import (
     views_of,
 )
 from icefloe.errors import InvalidInputError
+from icefloe.paths import INTERNAL_GROUP
 from icefloe.scans.metadata.tables import TABLES
 from icefloe.scans.metadata.views import PlannedViews
 from icefloe.scans.pinned import PinnedSnapshot, pin
@@ -42,6 +45,7 @@ from icefloe.scans.pinned import PinnedSnapshot, pin
 )
 @click.option("--master", metavar="URL", help="The Spark master, such as local[4].")
 @allow_virtual_option
+@all_option
 @output_option
 def sql(
     target: Target,
@@ -49,6 +53,7 @@ def sql(
     engine: str,
     master: str | None,
     allowed: dict[str, Any],
+    show_all: bool,
     output: Output,
 ) -> None:
     """Ask a question in SQL about one version: its arrays, and what the repository knows.
@@ -64,19 +69,19 @@ def sql(
     repo = target.repo.reopen(None, allowed) if allowed else target.repo
     ref: dict[str, Any] = target.ref
     source = pin(repo, **ref)
-    planned = views_of(source)
+    planned = views_of(source, show_all=show_all)
     if query is None:
         _list(planned, output)
         return
     answer = None
     if engine != "spark":
         try:
-            answer = run_query(query, source, ref.get("branch"), planned)
+            answer = run_query(query, source, ref.get("branch"), planned, show_all=show_all)
         except TooLargeError:
             if engine == "sqlite":
                 raise
     if answer is None:
-        answer = _on_spark(query, repo, source, master)
+        answer = _on_spark(query, repo, source, master, show_all=show_all)
     value = {"engine": answer.engine, "columns": answer.columns, "rows": answer.rows}
     click.echo(f"{len(answer.rows):,} rows, by {answer.engine}", err=True)
     output.show(value, lambda: _table(answer))
@@ -92,13 +97,16 @@ def _table(answer: QueryResult) -> str:
 
 
 def _on_spark(
-    query: str, repo: Repository, source: PinnedSnapshot, master: str | None
+    query: str, repo: Repository, source: PinnedSnapshot, master: str | None, *, show_all: bool
 ) -> QueryResult:
     from icefloe.spark import attach, session  # noqa: PLC0415 - needs pyspark
     from icefloe.spark.runtime.spark_session import SparkFailure  # noqa: PLC0415
 
     spark = session(master)
-    attach(spark, repo, NAME, snapshot_id=source.snapshot_id)
+    attached = attach(spark, repo, NAME, snapshot_id=source.snapshot_id)
+    for view in () if show_all else ABOUT_NODES & attached.views.keys():
+        shown = f"NOT array_contains(split(path, '/'), '{INTERNAL_GROUP}')"
+        spark.table(view).where(shown).createOrReplaceTempView(view)
     try:
         found = spark.sql(query).toArrow()
     except SparkFailure as error:

@@ -15,6 +15,7 @@ from icefloe.api.values import SnapshotInfo
 from icefloe.cli.common import (
     Output,
     Target,
+    all_option,
     output_option,
     repository_argument,
     table_text,
@@ -23,6 +24,7 @@ from icefloe.cli.common import (
 from icefloe.errors import InvalidInputError
 from icefloe.format.repo_info.snapshots import SnapshotInfo as StoredInfo
 from icefloe.maintenance.blame import blame_chunks, blame_nodes
+from icefloe.paths import is_internal
 from icefloe.storage.run import run_blocking
 
 _SKIP = 125
@@ -35,15 +37,19 @@ _NO_ANSWER = 126
 @repository_argument
 @click.argument("path", required=False)
 @click.option("--limit", "-n", type=click.IntRange(min=1), help="Show only the first chunks.")
+@all_option
 @output_option
-def blame(target: Target, path: str | None, limit: int | None, output: Output) -> None:
+def blame(
+    target: Target, path: str | None, limit: int | None, show_all: bool, output: Output
+) -> None:
     """Show which commit last wrote each node, or each chunk of the array at PATH."""
     if limit is not None and path is None:
         raise click.UsageError("--limit goes with the PATH of an array.")
     workspace = target.session().workspace
     with reporter(None) as report:
         if path is None:
-            _show_nodes(run_blocking(blame_nodes(target.repo.handle, workspace, report)), output)
+            every = run_blocking(blame_nodes(target.repo.handle, workspace, report))
+            _show_nodes([one for one in every if show_all or not is_internal(one.path)], output)
             return
         found = run_blocking(
             blame_chunks(target.repo.handle, workspace, "/" + path.strip("/"), report)

@@ -10,7 +10,13 @@ import click
 from icefloe.api.addresses import snapshot_of
 from icefloe.api.version_values import VersionChange
 from icefloe.changes.solvers import BasicConflictSolver, ConflictSolver, VersionSelection
-from icefloe.cli.common import Output, Target, output_option, repository_argument
+from icefloe.cli.common import (
+    Output,
+    Target,
+    changes_text,
+    output_option,
+    repository_argument,
+)
 
 _SOLVERS: dict[str, ConflictSolver | None] = {
     "none": None,
@@ -46,7 +52,7 @@ def _branch_of(target: Target) -> str:
 
 
 def _tell(output: Output, branch: str, done: VersionChange, tip: str | None = None) -> None:
-    changes = repr(done.changes).rstrip()
+    changes = changes_text(done.changes)
     if done.snapshot_id is None:
         first = f"Nothing was written. A commit to {branch} would change:"
     elif tip not in (None, done.snapshot_id):

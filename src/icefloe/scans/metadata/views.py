@@ -59,10 +59,19 @@ def plan_views(
     return planned
 
 
-def add_groups(planned: PlannedViews, source: PinnedSnapshot, name: str, num_tasks: int) -> None:
-    """Plan the views of all groups."""
+def add_groups(
+    planned: PlannedViews,
+    source: PinnedSnapshot,
+    name: str,
+    num_tasks: int,
+    *,
+    with_internal: bool = True,
+) -> None:
+    """Plan the views of all groups, icefloe's own tables among them unless they are hidden."""
     session = source.open()
     for group in _groups(session):
+        if not with_internal and paths.is_internal(group):
+            continue
         title = f"group {group}"
         try:
             sets = _sets(session, group)

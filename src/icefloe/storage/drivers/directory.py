@@ -16,6 +16,7 @@ import errno
 import itertools
 import os
 import random
+import shutil
 import sys
 import threading
 import time
@@ -184,6 +185,14 @@ class Directory:
             with contextlib.suppress(FileNotFoundError):
                 if entry.stat().st_mtime < oldest:
                     os.unlink(entry.path)
+
+    def remove_working_folders(self, folders: Iterable[str]) -> None:
+        """Remove locks and unfinished files, and these folders below the root if they are empty."""
+        for own in (self._temporary, self._locks):
+            shutil.rmtree(own, ignore_errors=True)
+        for folder in (*folders, OWN_DIRECTORY):
+            with contextlib.suppress(OSError):  # not empty, or never made
+                Path(self.root, folder).rmdir()
 
     # --- durability ---------------------------------------------------------------------------
 

@@ -413,6 +413,13 @@ class LocalDriver:
         if self._is_durable:
             self._directory.unsynced.sync()
 
+    def remove_working_folders(self, *folders: str) -> None:
+        """Remove the locks, unfinished files and these empty folders, where writing has ended.
+
+        Not for repositories: a lock on a removed file excludes nobody.
+        """
+        self._directory.remove_working_folders(folders)
+
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
 

@@ -9,11 +9,12 @@ from typing import Literal
 
 import numpy as np
 
+from icefloe.paths import INTERNAL_GROUP
 from icefloe.records import record
 from icefloe.virtual.model.description import SourceDescription, SourceVersion, digest_of
 from icefloe.virtual.planning.axes import time_units
 
-LEDGER_GROUP = ".icefloe"
+LEDGER_GROUP = INTERNAL_GROUP
 """The group, inside of the one it is about, in which an ingest keeps its own tables."""
 
 
