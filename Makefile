@@ -1,16 +1,17 @@
 # Every command of this repository. Each one that needs the environment builds it first.
 #
 #   PYTHON=...              the Python to build it with (default: the newest that can be found)
-#   ICEFLOE_VENV=...        where it is kept (default: .venv; `make oldest` and `make demo` add
-#                           -oldest and -demo)
+#   ICEFLOE_VENV=...        where it is kept (default: .venv; `make oldest`, `make demo` and
+#                           `make docs` add -oldest, -demo and -docs)
 #   ICEFLOE_INSTALLER=pip   install with pip even where uv is there
 #   ARGS=...                further arguments for pytest or the benchmarks
 
 VENV := $(or $(ICEFLOE_VENV),.venv)
 PY := $(VENV)/bin/python
 OLDEST_VENV := $(VENV)-oldest
-# The demo needs little, and has an environment of its own unless the large one is there.
+# The demo and the site need little. Each has its own environment unless the large one is there.
 DEMO_VENV := $(if $(wildcard $(VENV)/.installed.json),$(VENV),$(VENV)-demo)
+DOCS_VENV := $(if $(wildcard $(VENV)/.installed.json),$(VENV),$(VENV)-docs)
 # The folders that meet the dependencies, without Spark: a few minutes. Zarr's own suite for stores
 # is left out, because it comes with Zarr and ours is written for that of later releases.
 OLDEST_TESTS := tests/unit tests/api tests/store tests/virtual tests/interop tests/golden tests/cli \
@@ -30,7 +31,7 @@ NO_PYTHON = fi; done; \
 	     "(from your system's packages, pyenv or python.org), or name it with PYTHON=..." >&2; exit 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test browser long oldest released check docs format fuzz bench clean
+.PHONY: help setup demo test browser long oldest released check pages docs format fuzz bench clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,8 +71,13 @@ check: setup ## lint, format, types, generated code, layers and rooms, private n
 	$(VENV)/bin/lint-imports --no-logo
 	$(PY) tools/check_house.py
 
-docs: setup ## the site of the documentation, in build/docs
-	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet
+pages: setup ## the examples of all pages in order, in one folder, with the extras each page names
+	@rm -rf build/pages
+	$(PY) -m tests.docs.run_site build/pages
+
+docs: ## the site of the documentation, in build/docs
+	@$(SETUP_ENV) --for docs "$(DOCS_VENV)"; $(NO_PYTHON)
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/python -m mkdocs build --quiet
 	@echo "open build/docs/index.html"
 
 format: setup ## put the code in the form that check wants
@@ -91,4 +97,5 @@ clean: ## remove what these commands made, the environment included
 	@rm -rf $(VENV)-icechunk-*
 	@$(SETUP_ENV) --remove "$(OLDEST_VENV)"; $(NO_PYTHON)
 	@$(SETUP_ENV) --remove "$(VENV)-demo"; $(NO_PYTHON)
+	@$(SETUP_ENV) --remove "$(VENV)-docs"; $(NO_PYTHON)
 	@$(SETUP_ENV) --remove "$(VENV)"; $(NO_PYTHON)

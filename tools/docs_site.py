@@ -48,6 +48,6 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, **_: Any) -> str:
             return link[0]
         if not (DOCS.parent / target).exists():
             raise ValueError(f"{page.file.src_uri} links to {link[2]}, which does not exist")
-        return f"{link[1]}{config['repo_url']}/blob/main/{target}{link[3] or ''})"
+        return f"{link[1]}{config['extra']['social'][0]['link']}/blob/main/{target}{link[3] or ''})"
 
     return _LINK.sub(absolute, markdown)

@@ -6,8 +6,9 @@ version, and the newest wins. Packages are installed by uv where it is there or 
 several times faster, and else by pip.
 
 An environment is built for a purpose: `test` (everything), `demo` and `first` (what the demo needs,
-or its first step), `oldest` (the oldest Python that is supported, and dependencies in the lowest
-versions that pyproject.toml allows).
+or its first step), `docs` (what the site needs), `oldest` (the oldest Python that is supported, and
+dependencies in the lowest versions that pyproject.toml allows). `--extras` installs icefloe with
+these extras and nothing else, as a user has it.
 """
 
 from __future__ import annotations
@@ -36,12 +37,19 @@ OLDEST_EXTRAS = "dev,xarray,dask,hdf5,grib,virtual,aws,cli"
 REQUIREMENTS = {
     "test": [f"-e.[{EXTRAS}]"],
     "oldest": [f"-e.[{OLDEST_EXTRAS}]"],
-    "demo": ["-e.[spark,xarray,hdf5]", "h5netcdf"],
+    "demo": ["-e.[spark,xarray,hdf5]"],
     "first": ["-e."],
+    "docs": ["-e.[docs]"],
 }
 """What is installed for each purpose."""
-ALSO_FOR = {"test": {"demo", "first"}, "demo": {"first"}}
+ALSO_FOR = {"test": {"demo", "first", "docs"}, "demo": {"first"}}
 """Purposes that an environment made for another one serves as well."""
+
+
+def requirements(purpose: str) -> list[str]:
+    """What is installed for a purpose, or for the extras it names in brackets."""
+    return [f"-e.{purpose}"] if purpose.startswith("[") else REQUIREMENTS[purpose]
+
 
 # Lies in every environment made here from its first moment; a folder without it is not ours.
 MARK = ".made-by-icefloe"
@@ -195,7 +203,7 @@ def name_in(pin: str) -> str:
 def key_of(venv: Path, version: str, purpose: str) -> str:
     """Changes whenever an environment has to be installed again."""
     digest = hashlib.sha256()
-    for part in (version, *REQUIREMENTS[purpose], place_of(venv), pins_of(purpose)):
+    for part in (version, *requirements(purpose), place_of(venv), pins_of(purpose)):
         digest.update(part.encode() + b"\0")
     digest.update((ROOT / "pyproject.toml").read_bytes() + b"\0")
     return digest.hexdigest()
@@ -287,11 +295,16 @@ def prepare(venv: Path, purpose: str = "test") -> None:
 
 def install(venv: Path, python: Interpreter, purpose: str) -> None:
     """Make the environment, if it is not there, and install what the purpose needs."""
-    what = {"first": "icefloe", "demo": "Spark, Java and xarray (first time: a minute or two)"}
-    say(f"installing {what.get(purpose, 'what icefloe and its tests need (a minute or two)')}")
+    what = {
+        "first": "icefloe",
+        "demo": "Spark, Java and xarray (first time: a minute or two)",
+        "docs": "what the documentation site needs",
+    }
+    usual = "what icefloe and its tests need (a minute or two)"
+    say(f"installing {what.get(purpose, f'icefloe{purpose}' if purpose[:1] == '[' else usual)}")
     pins = venv / "constraints.txt"
     pins.write_text(pins_of(purpose))
-    wanted = ["-c", str(pins), *REQUIREMENTS[purpose]]
+    wanted = ["-c", str(pins), *requirements(purpose)]
     inside = str(venv / "bin" / "python")
     with heartbeat(venv):
         uv = find_uv(venv, python)
@@ -299,7 +312,7 @@ def install(venv: Path, python: Interpreter, purpose: str) -> None:
             try:
                 if not Path(inside).exists():
                     # Tests install other packages with the environment's pip.
-                    seed = [] if purpose in ("first", "demo") else ["--seed"]
+                    seed = ["--seed"] if purpose in ("test", "oldest") else []
                     make = [uv, "venv", "--quiet", "--allow-existing", *seed]
                     run_quietly([*make, "--python", python.path, str(venv)], uv_settings(python))
                 place = [uv, "pip", "install", "--quiet", "--python", inside]
@@ -391,7 +404,9 @@ def main() -> int:
     parser.add_argument(
         "--for", dest="purpose", choices=REQUIREMENTS, default="test", help="what it is for"
     )
+    parser.add_argument("--extras", help="icefloe with these extras and nothing else")
     arguments = parser.parse_args()
+    purpose = arguments.purpose if arguments.extras is None else f"[{arguments.extras}]"
     venv = ROOT / arguments.venv
     with (ROOT / "pyproject.toml").open() as lock:
         try:
@@ -403,7 +418,7 @@ def main() -> int:
             if arguments.remove:
                 remove(venv)
             else:
-                prepare(venv, arguments.purpose)
+                prepare(venv, purpose)
         except SetupError as error:
             print(f"set-up: {error}", file=sys.stderr)
             return 1

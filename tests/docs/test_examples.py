@@ -28,13 +28,6 @@ def test_examples_in_docstrings_are_true(name: str) -> None:
     assert doctest.testmod(importlib.import_module(name)).failed == 0
 
 
-def test_the_programs_in_the_page_on_maintenance_run() -> None:
-    page = (ROOT / "docs" / "maintenance.md").read_text()
-    programs = [part.partition("```")[0] for part in page.split("```python\n")[1:]]
-    assert len(programs) > 3
-    exec("\n".join(programs), {})
-
-
 @pytest.mark.parametrize(
     ("program", "says"),
     [("tour.py", "1CECHNKREP0F1RSTCMT0"), ("first_repository.py", "now: [290. 290. 290. 290.]")],

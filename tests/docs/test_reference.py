@@ -94,7 +94,7 @@ def test_links_of_the_readme_work_anywhere() -> None:
         if link.startswith(source[1]):
             path = link.removeprefix(f"{source[1]}/blob/main/").partition("#")[0]
             assert (ROOT / path).exists(), link
-    assert f"repo_url: {source[1]}\n" in (ROOT / "mkdocs.yml").read_text()
+    assert f'link: "{source[1]}"' in (ROOT / "mkdocs.yml").read_text()
 
 
 # --- blocks that are not run -------------------------------------------------------------------

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.ui.browser import running_browser
+from tests.ui.conftest import require_browser
 from tools import docs_site
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,6 +59,17 @@ def test_nothing_is_loaded_from_other_servers(site: Path) -> None:
         if 'rel="canonical"' not in url
     }
     assert found == set()
+
+
+def test_a_browser_asks_no_other_server(site: Path, tmp_path: Path) -> None:
+    """Scripts can load more than the tags of a page say, such as the stars of a repository."""
+    with running_browser(require_browser(), tmp_path) as browser:
+        page = browser.open((site / "index.html").as_uri())
+        page.see(".md-content", "Documentation")
+        page.evaluate("new Promise((done) => setTimeout(done, 1000))")
+        asked = page.requests()
+    assert asked
+    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
 
 
 def test_links_out_of_the_documents_lead_to_the_repository(site: Path) -> None:
