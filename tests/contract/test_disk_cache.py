@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -68,7 +69,7 @@ def gets(server: S3Server, work: Callable[[], Any]) -> int:
 
 
 def entries(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob("*") if path.is_file()]
+    return [path for path in folder.rglob("*") if path.is_file() and path.name != "CACHEDIR.TAG"]
 
 
 def test_the_second_reader_asks_for_what_may_change_only(
@@ -193,11 +194,117 @@ def test_files_of_killed_processes_are_removed(tmp_path: Path) -> None:
     cache = DiskCache(CacheFolder(str(tmp_path), 4000))
     cache.put("0", bytes(1000))
     (entry,) = entries(tmp_path)
-    left = entry.parent / "new-1-abc"
-    left.write_bytes(b"half")
-    os.utime(left, (0, 0))
+    for number, head in enumerate((b"", b"icef", b"icefloe1 and more")):
+        left = entry.parent / f"new-1-{number:016x}"
+        left.write_bytes(head)
+        os.utime(left, (0, 0))
     cache.shrink()
     assert entries(tmp_path) == [entry]
+
+
+def plant_foreign_files(folder: Path) -> list[Path]:
+    """Files that look more and more like those of a cache: old, large, named as theirs are."""
+    names = [
+        "observations.nc",
+        "runs/new-results.csv",
+        "runs/observations.nc",
+        "runs/2024/deep.nc",
+        f"ab/{'0' * 38}",
+        "ab/new-12-0123456789abcdef",
+    ]
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x" * 5000)
+        os.utime(path, (0, 0))
+    return [folder / name for name in names]
+
+
+@pytest.mark.parametrize("where", ["the folder", "the cache itself", "behind a link"])
+def test_a_cache_deletes_no_foreign_file(tmp_path: Path, where: str) -> None:
+    folder = tmp_path / "data"
+    cache = DiskCache(CacheFolder(str(folder), 4000))
+    cache.put("first", bytes(100))
+    own = folder / "icefloe-cache"
+    if where == "behind a link":
+        elsewhere = tmp_path / "elsewhere"
+        foreign = plant_foreign_files(elsewhere)
+        for number in range(256):  # whatever subfolder an entry belongs into
+            if not (own / f"{number:02x}").exists():
+                (own / f"{number:02x}").symlink_to(elsewhere / "ab")
+        one = next(path.parent for path in entries(own) if not path.parent.is_symlink())
+        for path in foreign[-2:]:
+            (one / path.name).symlink_to(path)
+    else:
+        foreign = plant_foreign_files(folder if where == "the folder" else own)
+    for number in range(40):
+        cache.put(str(number), bytes(1000))
+        cache.get(str(number))
+    cache.shrink()
+    assert [path for path in foreign if path.read_bytes() != b"x" * 5000] == []
+    total = sum(path.stat().st_size for path in entries(own) if path not in foreign)
+    assert total <= 4000 or where == "behind a link"
+
+
+def test_a_foreign_folder_with_the_name_of_a_cache_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = tmp_path / "icefloe-cache"
+    foreign = plant_foreign_files(own)
+    before = sorted(own.rglob("*"))
+    cache = DiskCache(CacheFolder(str(tmp_path), 4000))
+    with caplog.at_level(logging.WARNING, "icefloe.cache"):
+        for number in range(10):
+            cache.put(str(number), bytes(1000))
+    assert sum("name another folder" in record.message for record in caplog.records) == 1
+    assert cache.get("1") is None
+    cache.shrink()
+    assert sorted(own.rglob("*")) == before
+    assert list(tmp_path.iterdir()) == [own]
+    assert all(path.exists() for path in foreign)
+
+
+def test_a_cache_and_the_folders_made_for_it_are_private(tmp_path: Path) -> None:
+    cache = DiskCache(CacheFolder(str(tmp_path / "new" / "folder"), 4000))
+    cache.put("0", bytes(1000))
+    made = [path for path in (tmp_path / "new").rglob("*") if path.is_dir()]
+    assert len(made) == 3
+    assert {path.stat().st_mode & 0o777 for path in [tmp_path / "new", *made]} == {0o700}
+
+
+def test_a_cache_that_is_deleted_while_in_use_starts_again(tmp_path: Path) -> None:
+    cache = DiskCache(CacheFolder(str(tmp_path), 4000))
+    cache.put("0", bytes(1000))
+    shutil.rmtree(tmp_path / "icefloe-cache")
+    assert cache.get("0") is None
+    cache.put("0", bytes(1000))
+    assert cache.get("0") == bytes(1000)
+    again = DiskCache(CacheFolder(str(tmp_path), 500))
+    again.shrink()
+    assert entries(tmp_path) == [], "the new folder is marked"
+
+
+def test_a_cache_of_an_earlier_layout_is_left_alone(tmp_path: Path) -> None:
+    old = tmp_path / "ab" / ("0" * 38)
+    old.parent.mkdir()
+    old.write_bytes(b"icefloe1" + bytes(9000))
+    cache = DiskCache(CacheFolder(str(tmp_path), 4000))
+    for number in range(10):
+        cache.put(str(number), bytes(1000))
+    assert old.exists()
+
+
+def test_a_folder_is_the_same_one_after_a_change_of_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    storage = icefloe.in_memory_storage().cached("kept")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    cache = pickle.loads(pickle.dumps(storage)).disk_cache()
+    assert cache is not None
+    cache.put("0", bytes(1000))
+    assert len(entries(tmp_path / "kept")) == 1
 
 
 def test_a_folder_that_cannot_be_written_costs_nothing_but_speed(

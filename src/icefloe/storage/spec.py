@@ -6,7 +6,8 @@ settings; the functions that make a `Storage` are in `constructors/common.py`.
 
 from __future__ import annotations
 
-from os import PathLike, fspath
+import os
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from icefloe.config.resolved import ResolvedStorage
@@ -94,16 +95,17 @@ class Storage(Shown):
         may share the folder. It survives restarts and belongs to this user only.
 
         Args:
-            folder: where to keep them; made when it is needed.
-            max_bytes: the size of the folder, 10 GB if not given. What was not used for longest is
+            folder: where to keep them, in a folder `icefloe-cache` that is made when it is needed.
+                Other files there are left alone.
+            max_bytes: the size of the cache, 10 GB if not given. What was not used for longest is
                 deleted. Processes that write at the same time may exceed it by a sixteenth each.
         """
         limit = disk_cache.DEFAULT_MAX_BYTES if max_bytes is None else int(max_bytes)
         if limit <= 0:
             raise InvalidInputError(f"max_bytes is {max_bytes!r}, expected more than 0")
-        return Storage(
-            self._location, self._attribution, disk_cache.CacheFolder(fspath(folder), limit)
-        )
+        # The same folder for other processes that get this storage, wherever they run.
+        path = os.path.abspath(os.path.expanduser(folder))  # noqa: PTH100, PTH111 - keeps symlinks
+        return Storage(self._location, self._attribution, disk_cache.CacheFolder(path, limit))
 
     def disk_cache(self) -> DiskCache | None:
         """The cache on disk, or None. The same one for all storages with the same folder."""

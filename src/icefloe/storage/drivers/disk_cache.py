@@ -1,9 +1,13 @@
 """Objects of remote storages kept in a folder of this machine.
 
+The cache has a folder of its own, `icefloe-cache`, in the folder that the user names. A mark in it
+says so. Only files there are deleted, and only those with the name and the first bytes of an entry,
+so other files are safe in both folders. Links are not followed.
+
 Every entry is a file, named by a hash of what it is. Files are written under another name and
 renamed, so that readers of any process see all of an entry or nothing. An entry never changes: what
-may change is not kept. A file begins with a checksum. If it does not match, the file is deleted and
-the object is fetched again.
+may change is not kept. A file begins with a checksum. If it does not match, the object is fetched
+again and replaces the file.
 
 The time of change of a file is the time of its last use. When the folder has grown too large, the
 files that were not used for longest are deleted.
@@ -12,6 +16,10 @@ files that were not used for longest are deleted.
 from __future__ import annotations
 
 import os
+import re
+import shutil
+import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from hashlib import blake2b
@@ -25,9 +33,18 @@ from icefloe.storage.process_forks import RenewedLock
 
 DEFAULT_MAX_BYTES = 10_000_000_000
 
+OWN_FOLDER = "icefloe-cache"
+MARK = "CACHEDIR.TAG"
+"""The name by which backup programs know a cache."""
+_MARK_TEXT = b"""Signature: 8a477f597d28d172789f06886806bc55
+# A cache of icefloe. It can be deleted at any time.
+"""
+
 _DIGEST = 16
 _HEAD = b"icefloe1"
-_TEMPORARY = "new-"
+_SUBFOLDER_NAME = re.compile("[0-9a-f]{2}").fullmatch
+_ENTRY_NAME = re.compile("[0-9a-f]{38}").fullmatch
+_TEMPORARY_NAME = re.compile("new-[0-9]+-[0-9a-f]{16}").fullmatch
 _STALE_S = 3600.0
 """After this time a temporary file belongs to a process that was killed."""
 _SAME_USE_S = 10.0
@@ -51,15 +68,19 @@ class DiskCache:
     def __init__(self, folder: CacheFolder) -> None:
         if folder.max_bytes <= 0:
             raise InvalidInputError(f"max_bytes is {folder.max_bytes}, expected more than 0")
-        self._path = Path(folder.path).expanduser().absolute()
+        self._path = Path(folder.path, OWN_FOLDER)
         self._max_bytes = folder.max_bytes
         self._lock = RenewedLock()
         self._unseen = self._max_bytes
         """Bytes added since the folder was last scanned. The first entry makes a scan due."""
+        self._is_ours = False
         self._is_broken = False
 
     def get(self, identity: str) -> bytes | None:
         """The bytes of an entry, or None."""
+        self._is_ours = self._is_ours or self._is_marked()
+        if not self._is_ours:
+            return None
         path = self._file(identity)
         try:
             data = path.read_bytes()
@@ -68,8 +89,6 @@ class DiskCache:
         start = len(_HEAD) + _DIGEST
         if data[:start] != _head(identity, memoryview(data)[start:]):
             CACHE.warning("%s is damaged and will be fetched again", path)
-            with suppress(OSError):
-                path.unlink()
             return None
         self._touch(path)
         return data[start:]
@@ -81,7 +100,7 @@ class DiskCache:
             return
         path = self._file(identity)
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._make_subfolder(path.parent)
             self._write(path, identity, data)
         except OSError as error:
             if not self._is_broken:  # once is enough: every read would say it
@@ -106,34 +125,80 @@ class DiskCache:
         for _, size, path in found:
             if total <= self._max_bytes * _KEPT:
                 break
-            with suppress(OSError):  # another process was first
-                path.unlink()
+            _delete(path)
             total -= size
         CACHE.info("%s: %d bytes are left after old entries were deleted", self._path, total)
         return total
 
     def _entries(self) -> Iterator[tuple[float, int, Path]]:
+        """Time, size and path of every file that has the name of an entry. Files that killed
+        processes left are deleted."""
+        if not self._is_marked():
+            return
         now = time()
         for folder in _scan(self._path):
+            if not _SUBFOLDER_NAME(folder.name) or not folder.is_dir(follow_symlinks=False):
+                continue
             for entry in _scan(Path(folder.path)):
                 try:
                     info = entry.stat(follow_symlinks=False)
                 except OSError:
                     continue
                 path = Path(entry.path)
-                if entry.name.startswith(_TEMPORARY):
-                    if now - info.st_mtime > _STALE_S:
-                        with suppress(OSError):
-                            path.unlink()
+                if not stat.S_ISREG(info.st_mode):
                     continue
-                yield info.st_mtime, info.st_size, path
+                if _ENTRY_NAME(entry.name):
+                    yield info.st_mtime, info.st_size, path
+                elif _TEMPORARY_NAME(entry.name) and now - info.st_mtime > _STALE_S:
+                    _delete(path)
+
+    def _is_marked(self) -> bool:
+        """Whether the folder is a cache that this user made. Another user could have put anything
+        into theirs."""
+        try:
+            is_marked = (self._path / MARK).read_bytes() == _MARK_TEXT
+            return is_marked and self._path.stat().st_uid == getattr(os, "getuid", lambda: 0)()
+        except OSError:
+            return False
+
+    def _make_subfolder(self, path: Path) -> None:
+        if not self._is_ours:
+            self._make_folder()
+        try:
+            path.mkdir(mode=0o700)
+        except FileExistsError:
+            if path.is_symlink():
+                raise
+        except FileNotFoundError:  # the cache was deleted
+            self._make_folder()
+            path.mkdir(mode=0o700, exist_ok=True)
+
+    def _make_folder(self) -> None:
+        """Make the folder with its mark, in one step. It stays as it is if it has one."""
+        if not self._is_marked():
+            if _scan(self._path):
+                raise FileExistsError(
+                    f"no file {MARK} in it says that icefloe made it for this user; name another "
+                    "folder"
+                )
+            for missing in reversed([path for path in self._path.parents if not path.exists()]):
+                missing.mkdir(mode=0o700, exist_ok=True)
+            made = Path(tempfile.mkdtemp(prefix=f".{OWN_FOLDER}-", dir=self._path.parent))
+            try:
+                (made / MARK).write_bytes(_MARK_TEXT)
+                made.rename(self._path)
+            except OSError:
+                shutil.rmtree(made, ignore_errors=True)
+                if not self._is_marked():  # otherwise another process was first
+                    raise
+        self._is_ours = True
 
     def _file(self, identity: str) -> Path:
         name = blake2b(identity.encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
         return self._path / name[:2] / name[2:]
 
     def _write(self, path: Path, identity: str, data: bytes | memoryview) -> None:
-        temporary = path.parent / f"{_TEMPORARY}{os.getpid()}-{os.urandom(8).hex()}"
+        temporary = path.parent / f"new-{os.getpid()}-{os.urandom(8).hex()}"
         # Only for this user: the objects may be secret.
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
         handle = os.open(temporary, flags, 0o600)
@@ -159,6 +224,15 @@ def _scan(path: Path) -> list[os.DirEntry[str]]:
             return list(entries)
     except OSError:
         return []
+
+
+def _delete(path: Path) -> None:
+    """Delete a file with the first bytes of an entry. It may have been cut short there."""
+    with suppress(OSError):  # another process was first
+        with path.open("rb") as file:
+            head = file.read(len(_HEAD))
+        if _HEAD.startswith(head):
+            path.unlink()
 
 
 def _head(identity: str, data: memoryview) -> bytes:
