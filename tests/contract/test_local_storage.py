@@ -80,11 +80,16 @@ def test_a_file_that_official_icechunk_is_still_writing_is_not_listed(
 def test_unfinished_files_of_the_dead_are_removed_after_a_day(driver: Driver, root: Path) -> None:
     temporary = root / ".icefloe" / "tmp"
     temporary.mkdir(parents=True)
-    for name, age_hours in (("old", 25), ("young", 23)):
+    old, young, foreign = f"{'0a' * 8}-1", f"{'0a' * 8}-2", "notes.txt"
+    for name, age_hours in ((old, 25), (young, 23), (foreign, 25)):
         (temporary / name).write_bytes(b"half")
         os.utime(temporary / name, (time.time() - age_hours * 3600,) * 2)
+    folder = temporary / f"{'0a' * 8}-3"
+    folder.mkdir()
+    os.utime(folder, (0, 0))
     run_blocking(driver.put("chunks/A", b"1"))
-    assert files(temporary) == ["young"]
+    assert files(temporary) == sorted([young, foreign])
+    assert folder.is_dir()
 
 
 def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -83,6 +85,24 @@ def test_an_array_is_filled_region_by_region(
     session.commit("filled")
     read = zarr.open_array(arrays.readonly_session("main").store, path=name, mode="r")
     np.testing.assert_array_equal(read[:], EXPECTED)
+
+
+def test_tasks_write_where_the_repository_was_opened(
+    spark: SparkSession, arrays: Repository, tmp_path: Path
+) -> None:
+    link, other = tmp_path / "current", tmp_path / "other"
+    link.symlink_to(tmp_path / "repository")
+    shutil.copytree(tmp_path / "repository", other)
+    before = number_of_objects(Repository.open(icefloe.local_filesystem_storage(other)))
+    repository = Repository.open(icefloe.local_filesystem_storage(link))
+    session = repository.writable_session("main")
+    link.unlink()
+    link.symlink_to(other)
+    write_regions(spark, session, "a", cell_numbers)
+    session.commit("after the link was switched")
+    read = zarr.open_array(arrays.readonly_session("main").store, path="a", mode="r")
+    np.testing.assert_array_equal(read[:], EXPECTED)
+    assert number_of_objects(Repository.open(icefloe.local_filesystem_storage(other))) == before
 
 
 def test_arrays_of_a_group_are_written_together(spark: SparkSession, arrays: Repository) -> None:

@@ -75,6 +75,7 @@ class Handles:
     def __setstate__(self, state: dict[str, Any]) -> None:
         storage: Storage = state["storage"]
         config: RepositoryConfig = state["config"]
+        storage.require_directory()
         driver = driver_for(storage, config, blocking=True)
         access = VirtualAccess.make(
             config.virtual_chunk_containers,

@@ -87,6 +87,7 @@ def target_handle(
         container = own_container(repo.handle)
         known = dict(saved.virtual_chunk_containers or {})
         saved = replace(saved, virtual_chunk_containers={container.url_prefix: container, **known})
+    storage = storage.bound()
     driver = driver_for(storage, saved, blocking=True)
     return make_handle(storage, driver, new_family(spec_version), saved, Clock())
 

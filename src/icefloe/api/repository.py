@@ -123,7 +123,7 @@ class Repository(
             InvalidInputError: the location is not empty.
             StorageError: the storage ignores conditional writes, on which commits rely.
         """
-        storage = storage.attributed(attribution)
+        storage = storage.attributed(attribution).bound()
         return cls._from_handle(
             run_blocking(
                 lifecycle.create_repository(
@@ -156,7 +156,7 @@ class Repository(
         Raises:
             RepositoryNotFoundError: there is none.
         """
-        storage = storage.attributed(attribution)
+        storage = storage.attributed(attribution).bound()
         return cls._from_handle(
             run_blocking(
                 lifecycle.open_repository(
@@ -184,7 +184,7 @@ class Repository(
 
         `create_version` and `check_clean_root` are about one that is created, as in `create`.
         """
-        storage = storage.attributed(attribution)
+        storage = storage.attributed(attribution).bound()
         return cls._from_handle(
             run_blocking(
                 lifecycle.open_or_create(

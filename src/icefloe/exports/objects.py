@@ -47,8 +47,8 @@ def as_repository(repository: Repository | str) -> Repository:
 
 
 def as_storage(target: Storage | str) -> Storage:
-    """A storage that is given as it is, or by its URL."""
-    return storage_from_url(target) if isinstance(target, str) else target
+    """A storage that is given as it is, or by its URL; bound, because tasks write to it too."""
+    return (storage_from_url(target) if isinstance(target, str) else target).bound()
 
 
 def target_driver(target: Storage | str) -> Driver:

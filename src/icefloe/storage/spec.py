@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from icefloe.config.resolved import ResolvedStorage
 from icefloe.config.storage import StorageSettings
 from icefloe.display.shown import Picture, Shown, qualified
-from icefloe.errors import InvalidInputError
+from icefloe.errors import ErrorKind, InvalidInputError, StorageError
 from icefloe.on_demand import on_demand
+from icefloe.records import changed
 from icefloe.storage.driver import Driver, ObjectInfo
 from icefloe.storage.drivers.local import LocalDriver
 from icefloe.storage.places.locations import (
@@ -22,6 +23,7 @@ from icefloe.storage.places.locations import (
     Location,
     MemoryLocation,
     RedirectLocation,
+    TargetLocation,
 )
 from icefloe.storage.process_forks import Registry
 from icefloe.storage.run import run_blocking
@@ -44,7 +46,7 @@ else:
 
 MAX_CONCURRENT_REQUESTS = 256
 
-_Key = tuple[Location, "Attribution | None", "CacheFolder | None", ResolvedStorage, bool, int]
+_Key = tuple[TargetLocation, "Attribution | None", "CacheFolder | None", ResolvedStorage, bool, int]
 _drivers: Registry[_Key, Driver] = Registry()
 _caches: Registry[CacheFolder, DiskCache] = Registry()
 
@@ -56,17 +58,20 @@ class Storage(Shown):
     credentials, unless they come from the environment or from a function.
     """
 
-    __slots__ = ("_attribution", "_cache", "_drivers", "_location")
+    __slots__ = ("_attribution", "_cache", "_drivers", "_location", "_target")
 
     def __init__(
         self,
         location: Location,
         attribution: Attribution | None = None,
         cache: CacheFolder | None = None,
+        target: TargetLocation | None = None,
     ) -> None:
         self._location = location
         self._attribution = attribution
         self._cache = cache
+        self._target = target
+        """Where `location` led when this storage was bound."""
         self._drivers: dict[_Key, Driver] = {}
 
     @property
@@ -85,7 +90,46 @@ class Storage(Shown):
         Args:
             attribution: the labels that requests will carry.
         """
-        return self if attribution is None else Storage(self._location, attribution, self._cache)
+        if attribution is None:
+            return self
+        return Storage(self._location, attribution, self._cache, self._target)
+
+    def bound(self) -> Storage:
+        """The same place for good: where a symbolic link or a redirect leads now.
+
+        An open repository and its sessions, in this process and in others, use a storage that is
+        bound. A link that is switched later changes nothing for them.
+        """
+        target = self.target
+        if target is self._target or target is self._location:
+            return self
+        return Storage(self._location, self._attribution, self._cache, target)
+
+    @property
+    def target(self) -> TargetLocation:
+        """Where the objects are: the end of a symbolic link or a redirect."""
+        return self._target or self._find_target()
+
+    def require_directory(self) -> None:
+        """Refuse a directory that is missing, where another process had a repository open.
+
+        A writer would make a directory of its own there, and its chunks would be in no commit.
+        """
+        target = self._target
+        if isinstance(target, LocalLocation) and not os.path.isdir(target.path):  # noqa: PTH112
+            raise StorageError(
+                f"the repository in {self.url} was opened in the directory {target.path!r}, which "
+                "is missing here; its processes need the same directory, by the same path",
+                ErrorKind.STORAGE_CONFIG,
+            )
+
+    def _find_target(self) -> TargetLocation:
+        location = self._location
+        if isinstance(location, LocalLocation):
+            return changed(location, path=os.path.realpath(location.path))
+        if isinstance(location, RedirectLocation):
+            return redirect.resolve_redirect(location.base_url)
+        return location
 
     def cached(self, folder: str | PathLike[str], max_bytes: int | None = None) -> Storage:
         """The same place, with what is read kept in a folder of this machine.
@@ -105,7 +149,8 @@ class Storage(Shown):
             raise InvalidInputError(f"max_bytes is {max_bytes!r}, expected more than 0")
         # The same folder for other processes that get this storage, wherever they run.
         path = os.path.abspath(os.path.expanduser(folder))  # noqa: PTH100, PTH111 - keeps symlinks
-        return Storage(self._location, self._attribution, disk_cache.CacheFolder(path, limit))
+        cache = disk_cache.CacheFolder(path, limit)
+        return Storage(self._location, self._attribution, cache, self._target)
 
     def disk_cache(self) -> DiskCache | None:
         """The cache on disk, or None. The same one for all storages with the same folder."""
@@ -170,7 +215,8 @@ class Storage(Shown):
     ) -> Driver:
         """Something to read and write with; the same one for the same arguments.
 
-        A redirect is followed here, which makes requests; nothing else does.
+        A redirect is followed here, unless the storage is bound. That makes requests; nothing else
+        here does.
 
         Args:
             settings: how to talk to the storage.
@@ -178,34 +224,41 @@ class Storage(Shown):
             max_concurrent_requests: requests in flight.
         """
         in_force = settings or self.default_settings().resolved()
-        place = (self._location, self._attribution, self._cache)
+        target = self.target
+        place = (target, self._attribution, self._cache)
         key = (*place, in_force, blocking, max_concurrent_requests)
         found = self._drivers.get(key)
         if found is None:
             found = self._drivers[key] = _drivers.find_or_make(
-                key, lambda: self._cached_driver(in_force, blocking, max_concurrent_requests)
+                key,
+                lambda: self._cached_driver(target, in_force, blocking, max_concurrent_requests),
             )
         return found
 
     def _cached_driver(
-        self, settings: ResolvedStorage, blocking: bool, max_concurrent_requests: int
+        self,
+        location: TargetLocation,
+        settings: ResolvedStorage,
+        blocking: bool,
+        max_concurrent_requests: int,
     ) -> Driver:
-        driver = self._make_driver(settings, blocking, max_concurrent_requests)
+        driver = self._make_driver(location, settings, blocking, max_concurrent_requests)
         cache = self.disk_cache()
         if cache is None:
             return driver
-        return cached.cached_driver(driver, cache, repr(self._location.place))
+        return cached.cached_driver(driver, cache, repr(location.place))
 
     def _make_driver(
-        self, settings: ResolvedStorage, blocking: bool, max_concurrent_requests: int
+        self,
+        location: TargetLocation,
+        settings: ResolvedStorage,
+        blocking: bool,
+        max_concurrent_requests: int,
     ) -> Driver:
-        location = self._location
         if isinstance(location, MemoryLocation):
             return memory.MemoryDriver(location.objects, settings)
         if isinstance(location, LocalLocation):
             return LocalDriver(location.path, settings, is_durable=location.is_durable)
-        if isinstance(location, RedirectLocation):
-            location = redirect.resolve_redirect(location.base_url)
         flavour = calls.BlockingCalls if blocking else eventloop.EventLoopCalls
         connection = connect.connect(location, settings, self._attribution)
         return remote.ObstoreDriver(connection, settings, flavour(max_concurrent_requests))
@@ -216,7 +269,8 @@ class Storage(Shown):
         Args:
             other: another storage.
         """
-        return self._location.place == other._location.place
+        mine, theirs = self._target or self._location, other._target or other._location
+        return mine.place == theirs.place
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Storage) and self._location == other._location
@@ -233,4 +287,4 @@ class Storage(Shown):
         return Picture(qualified("Storage"), [("type", self.kind), *fields])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Storage, (self._location, self._attribution, self._cache)
+        return Storage, (self._location, self._attribution, self._cache, self._target)

@@ -31,6 +31,11 @@ class LatencyStorage(Storage):
         self.write_latency_ms = write_latency_ms
         self.read_latency_ms = read_latency_ms
 
+    def bound(self) -> LatencyStorage:
+        """Itself: its pauses can be changed while repositories use it."""
+        self.inner = self.inner.bound()
+        return self
+
     def driver(
         self,
         settings: ResolvedStorage | None = None,

@@ -77,7 +77,7 @@ class RepositoryAsync:
         generation: NewGeneration | None = None,
     ) -> Self:
         """Like `create`, inside an event loop: Create a repository in an empty location."""
-        storage = storage.attributed(attribution)
+        storage = storage.attributed(attribution).bound()
         return cls._from_handle(
             await lifecycle.create_repository(
                 storage,
@@ -104,7 +104,7 @@ class RepositoryAsync:
 
         Open an existing repository. `config` overrides the saved configuration.
         """
-        storage = storage.attributed(attribution)
+        storage = storage.attributed(attribution).bound()
         return cls._from_handle(
             await lifecycle.open_repository(
                 storage,
@@ -130,7 +130,7 @@ class RepositoryAsync:
 
         Open the repository, or create it if there is none. Safe for concurrent callers.
         """
-        storage = storage.attributed(attribution)
+        storage = storage.attributed(attribution).bound()
         return cls._from_handle(
             await lifecycle.open_or_create(
                 storage,

@@ -57,7 +57,7 @@ def migrate_repository(
     Args:
         spark: the session; `icefloe.spark.session()` makes one.
     """
-    where = storage or repo.storage
+    where = (storage or repo.storage).bound()
     target = target_handle(repo, where, int(spec_version), config, chunks)
     job = _Job(pickle.dumps((repo, where, int(spec_version), config, chunks)))
     return run_blocking(

@@ -130,7 +130,7 @@ def storage_beside(storage: Storage, url: str) -> Storage:
     Raises:
         InvalidInputError: it is of another kind.
     """
-    mine = storage.location
+    mine = storage.target
     if "://" not in url and isinstance(mine, LocalLocation):
         return Storage(replace(mine, path=str(Path(mine.path, url))))
     other = storage_from_url(url).location if "://" in url else None

@@ -16,6 +16,7 @@ import errno
 import itertools
 import os
 import random
+import re
 import shutil
 import sys
 import threading
@@ -42,6 +43,7 @@ LOCK_TIMEOUT_SECONDS = 120.0
 _TURN_SECONDS = 30.0
 SWEEP_AFTER_SECONDS = 24 * 3600
 MAX_THREADS = 8
+_NAME_ASIDE = re.compile("[0-9a-f]{16}-[0-9]+").fullmatch
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
 
 Item = TypeVar("Item")
@@ -182,6 +184,8 @@ class Directory:
         except FileNotFoundError:
             return
         for entry in entries:
+            if not _NAME_ASIDE(entry.name) or not entry.is_file(follow_symlinks=False):
+                continue  # not written here
             with contextlib.suppress(FileNotFoundError):
                 if entry.stat().st_mtime < oldest:
                     os.unlink(entry.path)

@@ -292,4 +292,6 @@ class RedirectLocation:
 
 
 RemoteLocation = S3Location | GcsLocation | AzureLocation | HttpLocation
-Location = MemoryLocation | LocalLocation | RemoteLocation | RedirectLocation
+TargetLocation = MemoryLocation | LocalLocation | RemoteLocation
+"""Where objects are."""
+Location = TargetLocation | RedirectLocation

@@ -72,6 +72,8 @@ class StateFile(Family):
         """Of datasets to be created."""
         self.store_root = store_root
         """Where everything but the state file is, if it is not in the same place."""
+        self._root: Storage | None = None
+        """The same, bound when the first driver is made."""
 
     # -- recognising and creating
 
@@ -88,7 +90,9 @@ class StateFile(Family):
     def data_driver(self, storage: Storage, driver: Driver) -> Driver:
         if self.store_root is None:
             return driver
-        return apart(driver, storage_beside(storage, self.store_root))
+        if self._root is None:
+            self._root = storage_beside(storage, self.store_root).bound()
+        return apart(driver, self._root)
 
     async def is_unfinished(self, driver: Driver) -> bool:
         """Whether there are only structure files, which are written before the state file."""
