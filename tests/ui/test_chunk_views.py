@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import pytest
 import zarr
 
 import icefloe
-from icefloe.api.chunk_map import coarser
+from icefloe.api.chunk_map import ChunkMap, LegendEntry
 from icefloe.ui import PageServer
 from tests.ui.asking import ask, value
 from tests.ui.conftest import serving
@@ -134,10 +136,80 @@ def test_a_map_that_cannot_be_made_is_refused(
 
 def test_coarser_cells_keep_what_is_most_frequent() -> None:
     cells = np.array([[1, 1, 0, 0, 2], [1, 2, 0, 0, 0], [0, 0, 3, 2, 2]], np.int64)
-    found, factors = coarser(cells, 2)
+    index = np.argwhere(cells)
+    legend = tuple(LegendEntry(number, "", "", 0) for number in (1, 2, 3))
+    chunk_map = ChunkMap("/a", (), (3, 5), index, cells[cells != 0], legend, "")
+    found, factors = chunk_map.coarser(2)
     assert factors == (2, 3)
     assert found.tolist() == [[1, 2], [3, 2]]
-    assert coarser(cells, 5)[0] is cells
+    assert chunk_map.coarser(5)[0].tolist() == chunk_map.cells.tolist() == cells.tolist()
+
+
+SPARSE = """
+import resource, sys
+import icefloe
+from icefloe.ui.chunk_pages import chunk_map_page
+from icefloe.ui.opened import OpenedRepository
+from icefloe.ui.query import Query
+
+repo = icefloe.Repository.open(icefloe.local_filesystem_storage(sys.argv[1]))
+session = repo.readonly_session("main")
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for by in ("kind", "commit"):
+    found = session.chunk_map("/a", by=by)
+    assert found.grid == (10**6, 10**6), found.grid
+    assert found.counts["missing"] == 10**12 - 2, found.counts
+    assert "1" in found.to_svg()
+    query = Query({"snapshot": [session.snapshot_id], "path": ["/a"], "by": [by]})
+    page = chunk_map_page(OpenedRepository(repo, "sparse"), query)
+    assert sum(cell != 0 for row in page["cells"] for cell in row) == 2
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def test_memory_of_a_chunk_map_is_by_chunks_not_by_grid(tmp_path: Path) -> None:
+    repo = icefloe.Repository.create(icefloe.local_filesystem_storage(tmp_path))
+    with repo.transaction("main", message="two chunks") as store:
+        array = zarr.create_array(
+            store, name="a", shape=(10**6, 10**6), chunks=(1, 1), dtype="i1", fill_value=0
+        )
+        array[0, 0] = 1
+        array[999_999, 999_999] = 1
+    done = subprocess.run(
+        [sys.executable, "-c", SPARSE, tmp_path],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 60_000, f"{done.stdout} kB more"
+
+
+@pytest.mark.parametrize(
+    ("chunks", "expected"),
+    [
+        ((1, 4, 4), ("t", "x")),
+        ((1, 2, 4), ("t", "y")),
+        ((4, 2, 4), ("y", "x")),
+        ((1, 1, 1), ("y", "x")),
+        ((4, 4, 2), ("y", "x")),
+        ((4, 2, 2), ("y", "x")),
+    ],
+)
+def test_a_map_shows_the_dimensions_with_several_chunks(
+    chunks: tuple[int, ...], expected: tuple[str, str]
+) -> None:
+    repo = icefloe.Repository.create(icefloe.in_memory_storage())
+    with repo.transaction("main", message="a") as store:
+        zarr.create_array(
+            store, name="a", shape=(4, 4, 4), chunks=chunks, dtype="i1", dimension_names="tyx"
+        )[:] = 1
+    found = repo.readonly_session("main").chunk_map("/a")
+    assert found.dimensions == expected
+    with serving(repo) as server:
+        told = value(server, "chunk-map", snapshot=repo.lookup_branch("main"), path="/a")
+    assert told["dimensions"] == list(expected)
 
 
 # --- the server

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import NamedTuple
+from math import prod
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,27 +50,58 @@ class LegendEntry(NamedTuple):
 class ChunkMap:
     """The chunks of an array along two of its dimensions. Notebooks draw it.
 
-    `cells` has one row per chunk along the first dimension and one column per chunk along the
-    second. A cell is 0 where no chunk was written, else the number of an entry of `legend`.
+    It has the chunks that were written, and takes memory for those only.
     """
 
     path: str
     dimensions: tuple[str, ...]
     """A name for each dimension of the map: two, one, or none."""
-    cells: NDArray[np.int64]
+    grid: tuple[int, int]
+    """The number of chunks along both dimensions, written or not; 1 for a dimension less."""
+    index: NDArray[np.int64]
+    """Row and column of every chunk that was written."""
+    entry: NDArray[np.int64]
+    """The number of its entry in `legend`."""
     legend: tuple[LegendEntry, ...]
     place: str
     """The position along the other dimensions, as text."""
 
     @property
+    def cells(self) -> NDArray[np.unsignedinteger[Any]]:
+        """The map as an array of the size of `grid`.
+
+        A cell is 0 where no chunk was written, else the number of an entry of `legend`.
+        """
+        highest = max((entry.cell for entry in self.legend), default=MISSING)
+        cells = np.zeros(self.grid, np.min_scalar_type(highest))
+        cells[self.index[:, 0], self.index[:, 1]] = self.entry
+        return cells
+
+    @property
     def counts(self) -> dict[str, int]:
         """How many chunks of the map are missing, and of each entry of the legend."""
         found = {entry.label: entry.num_chunks for entry in self.legend}
-        return {**found, "missing": int((self.cells == MISSING).sum())}
+        return {**found, "missing": prod(self.grid) - len(self.index)}
+
+    def coarser(self, most: int) -> tuple[NDArray[np.int64], tuple[int, int]]:
+        """At most so many cells along each dimension, and how many chunks a cell stands for.
+
+        A cell has the most frequent kind of chunk in its block. It is missing only if the whole
+        block is.
+        """
+        down, across = (max(1, -(-size // most)) for size in self.grid)
+        rows, columns = -(-self.grid[0] // down), -(-self.grid[1] // across)
+        block = self.index[:, 0] // down * columns + self.index[:, 1] // across
+        pairs, count = np.unique(np.stack([block, self.entry], axis=1), axis=0, return_counts=True)
+        cells = np.full(rows * columns, MISSING, np.int64)
+        order = np.argsort(-count, kind="stable")
+        block, first = np.unique(pairs[order, 0], return_index=True)
+        cells[block] = pairs[order, 1][first]
+        return cells.reshape(rows, columns), (down, across)
 
     def to_svg(self) -> str:
         """The map as an SVG document."""
-        cells, factor = coarser(self.cells, _MOST_CELLS)
+        cells, factor = self.coarser(_MOST_CELLS)
         rows, columns = cells.shape
         wide, high = (max(2, min(_LARGEST, _PIXELS // max(size, 1))) for size in (columns, rows))
         labels = [len(entry.label) for entry in self.legend]
@@ -115,25 +147,6 @@ class ChunkMap:
         )
 
 
-def coarser(cells: NDArray[np.int64], most: int) -> tuple[NDArray[np.int64], tuple[int, int]]:
-    """At most so many cells along each dimension. One cell stands for the most frequent kind of
-    chunk in its block; it is missing only if the whole block is.
-    """
-    factors = tuple(max(1, -(-size // most)) for size in cells.shape)
-    if factors == (1, 1):
-        return cells, (1, 1)
-    rows, columns = (-(-size // by) for size, by in zip(cells.shape, factors, strict=True))
-    block = np.add.outer(
-        np.arange(cells.shape[0]) // factors[0] * columns, np.arange(cells.shape[1]) // factors[1]
-    )
-    found, best = np.zeros(rows * columns, np.int64), np.zeros(rows * columns, np.int64)
-    for kind in np.unique(cells[cells != MISSING]).tolist():
-        count = np.bincount(block[cells == kind], minlength=rows * columns)
-        found = np.where(count > best, kind, found)
-        best = np.maximum(count, best)
-    return found.reshape(rows, columns), (factors[0], factors[1])
-
-
 async def read_chunk_map(
     workspace: Workspace,
     array_path: str,
@@ -156,15 +169,13 @@ async def read_chunk_map(
     else:
         found = await blame_chunks(workspace.handle, workspace, node.path, max_commits=max_commits)
         numbers, legend = _by_commit(found.number[rows], found.commits)
-    grid = [array.shape[axis].num_chunks for axis in shown]
-    sizes = ([1] * (2 - len(grid))) + grid
-    cells = np.zeros(sizes, np.int64)
-    index = refs.index[rows][:, shown].astype(np.int64)
-    down = index[:, 0] if len(grid) == 2 else np.zeros(len(rows), np.int64)
-    across = index[:, -1] if grid else np.zeros(len(rows), np.int64)
-    cells[down, across] = numbers
+    sides = [array.shape[axis].num_chunks for axis in shown]
+    columns = refs.index[rows][:, shown].astype(np.int64)
+    missing = 2 - len(shown)  # dimensions that the array lacks, in front
+    index = np.hstack([np.zeros((len(rows), missing), np.int64), columns])
     names = tuple(_name(array, axis) for axis in shown)
-    return ChunkMap(array_path, names, cells, legend, place)
+    down, across = [1] * missing + sides
+    return ChunkMap(array_path, names, (down, across), index, numbers, legend, place)
 
 
 def _by_kind(kinds: NDArray[np.uint8]) -> tuple[NDArray[np.int64], tuple[LegendEntry, ...]]:
@@ -219,13 +230,23 @@ def _name(array: ArrayData, axis: int) -> str:
 def _axes(array: ArrayData, path: str, given: Sequence[Dim] | None) -> list[int]:
     ndim = len(array.shape)
     if given is None:
-        return list(range(ndim))[-2:]
+        return default_axes([dimension.num_chunks for dimension in array.shape])
     found = [_axis(array, path, each) for each in given]
     if len(found) != min(ndim, 2) or len(set(found)) != len(found):
         raise InvalidInputError(
             f"axes are {list(given)}, expected {min(ndim, 2)} different dimensions of {path!r}"
         )
     return found
+
+
+def default_axes(grid: Sequence[int]) -> list[int]:
+    """The last two dimensions that have several chunks. Others fill up, the last ones first.
+
+    >>> default_axes([5, 7, 1, 1]), default_axes([5, 1, 1]), default_axes([3])
+    ([0, 1], [0, 2], [0])
+    """
+    best = sorted(range(len(grid)), key=lambda axis: (grid[axis] > 1, axis))
+    return sorted(best[-2:])
 
 
 def _axis(array: ArrayData, path: str, given: Dim) -> int:

@@ -362,7 +362,8 @@ class Session(SessionAsync, Shown):
 
         Args:
             array_path: the array.
-            axes: the two dimensions of the map by name or number; the last two by default.
+            axes: the two dimensions of the map by name or number; by default the last two that
+                have several chunks.
             at: the number of the chunk along other dimensions; 0 by default.
             by: "kind" tells native, inline, virtual and missing chunks apart; "commit" tells
                 which commit wrote each chunk last.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from icefloe.api.chunk_map import ChunkMap, coarser
+from icefloe.api.chunk_map import ChunkMap, default_axes
 from icefloe.api.named_numbers import ChunkType
 from icefloe.errors import InvalidInputError
 from icefloe.format.manifest.chunk_refs import ChunkKind
@@ -28,7 +28,7 @@ def chunk_map(opened: OpenedRepository, query: Query) -> ChunkMap:
             f"the position has {len(at)} numbers, the array {len(array.shape)} dimensions"
         )
     if axes is None:
-        axes = tuple(range(len(array.shape)))[-2:]
+        axes = tuple(default_axes([dimension.num_chunks for dimension in array.shape]))
     others: dict[int | str, int] = {
         axis: number for axis, number in enumerate(at or ()) if axis not in axes
     }
@@ -44,9 +44,9 @@ def chunk_map(opened: OpenedRepository, query: Query) -> ChunkMap:
 def chunk_map_page(opened: OpenedRepository, query: Query) -> dict[str, Any]:
     """The cells of a map by row, with a legend."""
     found = chunk_map(opened, query)
-    cells, factors = coarser(found.cells, _MOST_CELLS)
+    cells, factors = found.coarser(_MOST_CELLS)
     return {
-        "grid": list(found.cells.shape),
+        "grid": list(found.grid),
         "factors": list(factors),
         "dimensions": list(found.dimensions),
         "cells": cells.tolist(),

@@ -7,8 +7,12 @@ export class ChunkMapView {
     Object.assign(this, { node, axes, app });
     const ndim = node.shape.length;
     this.shown = ndim > 1 ? [ndim - 2, ndim - 1] : ndim ? [0] : [];
-    // Along time, what appends added is seen best.
-    if (ndim > 2) this.shown = [0, ndim - 1];
+    if (ndim > 2) {
+      // Along time, what appends added is seen best. A dimension with one chunk shows nothing.
+      const several = [...node.num_chunks.keys()].filter((axis) => node.num_chunks[axis] > 1);
+      const [first, last] = [several[0] ?? 0, several.at(-1) ?? ndim - 1];
+      this.shown = first < last ? [first, last] : [0, first || ndim - 1];
+    }
     this.at = node.num_chunks.map(() => 0);
     this.by = "kind";
     this.canvas = h("canvas", { class: "cells", role: "img", "aria-label": `Chunks of ${node.path}` });
