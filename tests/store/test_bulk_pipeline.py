@@ -527,3 +527,37 @@ def test_chunks_of_a_directory_are_encoded_side_by_side(tmp_path: Path, rows: in
     )
     array[:] = values = np.arange(8 * rows)
     assert np.array_equal(array[:], values)
+
+
+@pytest.mark.parametrize("write_empty_chunks", [True, False])
+@pytest.mark.parametrize("value", ["numbers", 0, 7])
+@pytest.mark.parametrize(
+    ("shape", "inner", "shard"),
+    [((85,), (5,), (20,)), ((45, 43), (5, 5), (20, 10)), ((40,), (5,), (20,)), ((3,), (1,), (4,))],
+)
+def test_no_inner_chunk_outside_of_the_array_is_stored(
+    shape: tuple[int, ...], inner: Any, shard: Any, value: Any, write_empty_chunks: bool
+) -> None:
+    session = Repository.create(in_memory_storage()).writable_session("main")
+    stored = []
+    for store in (session.store, zarr.storage.MemoryStore()):
+        array = zarr.create_array(
+            store,
+            name="a",
+            shape=shape,
+            chunks=inner,
+            shards=shard,
+            dtype="i4",
+            compressors=None,
+            fill_value=0,
+            config={"write_empty_chunks": write_empty_chunks},
+        )
+        array[...] = np.arange(np.prod(shape)).reshape(shape) if value == "numbers" else value
+        stored.append(asyncio.run(shards_of(store)))
+    assert stored[0] == stored[1]
+
+
+async def shards_of(store: Any) -> dict[str, bytes]:
+    keys = [key async for key in store.list_prefix("a") if "/c/" in key]
+    prototype = zarr.core.buffer.default_buffer_prototype()
+    return {key: (await store.get(key, prototype)).to_bytes() for key in keys}

@@ -120,7 +120,15 @@ class BulkCodecPipeline(BatchedCodecPipeline):
         if batch is None or (self.supports_partial_encode and not all(item[4] for item in items)):
             await super().write(items, value, drop_axes)
             return
-        await bulk_write.write(batch)
+        if self.supports_partial_encode and items[0][1].config.write_empty_chunks:
+            # Inner chunks outside of the array are not written, as Zarr's default leaves them out.
+            inside = [at for at, item in enumerate(items) if chunk_codecs.is_whole(item)]
+            if len(inside) < len(items):
+                edge = [item for item in items if not chunk_codecs.is_whole(item)]
+                await super().write(edge, value, drop_axes)
+                batch = batch.part(inside)
+        if batch.items:
+            await bulk_write.write(batch)
 
     def _is_few(self, selection: chunk_codecs.Selection) -> bool:
         """Whether chunks are few and small, and parts of a shard are not enough."""

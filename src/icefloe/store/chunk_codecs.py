@@ -224,6 +224,15 @@ def is_empty(array: Any, spec: ArraySpec) -> bool:
     return bool(buffer.all_equal(fill))
 
 
+def is_whole(item: Any) -> bool:
+    """Whether the selection has every value of a chunk, also those outside of the array."""
+    _, spec, selection, _, _ = item
+    return _are_slices(selection) and all(
+        len(range(*one.indices(size))) == size
+        for one, size in zip(selection, spec.shape, strict=True)
+    )
+
+
 def _are_slices(selection: Any) -> bool:
     return isinstance(selection, tuple) and all(type(one) is slice for one in selection)
 
