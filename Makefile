@@ -15,7 +15,7 @@ DOCS_VENV := $(if $(wildcard $(VENV)/.installed.json),$(VENV),$(VENV)-docs)
 # The folders that meet the dependencies, without Spark: a few minutes. Zarr's own suite for stores
 # is left out, because it comes with Zarr and ours is written for that of later releases.
 OLDEST_TESTS := tests/unit tests/api tests/store tests/virtual tests/interop tests/golden tests/cli \
-	tests/contract/test_aws_profiles.py \
+	tests/contract/test_aws_profiles.py tests/house/test_other_systems.py \
 	--ignore=tests/store/test_zarr_suite.py
 FUZZ := $(PY) -m pytest -n 2 tests/fuzz tests/differential \
         --fuzz-cases=500000 --differential-programs=10000

@@ -31,8 +31,7 @@ from typing import Iterator, NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 OLDEST = (3, 11)
 EXTRAS = "dev,docs,xarray,dask,hdf5,grib,virtual,spark,aws,cli"
-# Spark alone would take longer to install than the part of the tests that runs there.
-OLDEST_EXTRAS = "dev,xarray,dask,hdf5,grib,virtual,aws,cli"
+OLDEST_EXTRAS = "dev,xarray,dask,hdf5,grib,virtual,spark,aws,cli"
 
 REQUIREMENTS = {
     "test": [f"-e.[{EXTRAS}]"],

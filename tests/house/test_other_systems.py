@@ -75,6 +75,18 @@ def test_every_module_of_the_core_can_be_imported() -> None:
     assert run(IMPORTS) == ""
 
 
+def test_every_module_can_be_imported_with_the_versions_installed() -> None:
+    """Also those for Spark, which says DATA_SOURCE_NOT_FOUND of a source it cannot import."""
+    program = """
+import importlib, pkgutil, icefloe, pyspark_icefloe
+for module in pkgutil.walk_packages(icefloe.__path__, "icefloe."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+print(pyspark_icefloe.DefaultSource.name())
+"""
+    assert run(program) == "icefloe\n"
+
+
 def test_no_module_imports_what_only_posix_has() -> None:
     """Also those that need pyspark, dask or xarray, which hide what they import themselves."""
     package = Path(icefloe.__file__).parent

@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is an optional dependency")
 
+import pyspark
 from pyspark.sql import SparkSession
 
 import icefloe.spark
@@ -18,7 +19,10 @@ SPARK_SECONDS = 400
 """For tests that may be the one that starts Java, on a machine with other work to do."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 2):
+        # It leaves the socket of `collect` to the garbage collector, which may come much later.
+        config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.timeout(SPARK_SECONDS))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,7 @@ from icefloe.spark.writes.write_regions import common_grid, dimension_names
 MODES = ("error", "append", "overwrite")
 _COORDINATE_CHUNK = (1024, 65536)  # room for appends, and no more than half a megabyte of them
 
-Arrays = dict[str, zarr.Array[Any]]
+Arrays: TypeAlias = "dict[str, zarr.Array[Any]]"  # as text: Zarr 3.1.3 has no Array[Any]
 
 
 @dataclass(frozen=True, slots=True)
