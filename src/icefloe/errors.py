@@ -171,7 +171,12 @@ FIRST_WORDS: dict[str, str] = {
         "the checksum of the object owning the virtual chunk has changed"
     ),
 }
-"""How messages of a kind begin: programs written for official Icechunk look for its words."""
+"""How messages of a kind begin: programs written for official Icechunk look for its words.
+
+What follows says something else: what was found, and what to do.
+"""
+COMMITTED = "this session was committed as"
+"""How messages about a session that has been committed begin."""
 
 
 class IcechunkError(Exception):
@@ -182,6 +187,8 @@ class IcechunkError(Exception):
     def __init__(self, message: str, kind: str | None = None) -> None:
         self.kind: str = kind if kind is not None else self.default_kind
         words = FIRST_WORDS.get(self.kind)
+        if isinstance(self, ReadOnlyError) and message.startswith(COMMITTED):
+            words = None  # its session was not read-only
         if words is not None and not message.startswith(words):
             message = f"{words}: {message}"
         super().__init__(message, self.kind)
@@ -218,11 +225,6 @@ class ConflictError(IcechunkError):
             f"expected parent: {_some(expected_parent)}, actual parent: {_some(actual_parent)}"
         )
         super().__init__(message or f"Failed to commit, {parents}", kind)
-        if message is None:
-            self.add_note(
-                "The branch moved while the session was open. Rebase the session and commit again, "
-                "or commit with rebase_with=ConflictDetector()."
-            )
         self.expected_parent = expected_parent
         self.actual_parent = actual_parent
         if self.kind == ErrorKind.COMMIT_CONFLICT:
@@ -238,21 +240,24 @@ class ConflictError(IcechunkError):
         return type(self), (self.expected_parent, self.actual_parent, self.message, self.kind)
 
 
+_SETTLE = (
+    "Give a solver that chooses (rebase_with=BasicConflictSolver(...)), or make the changes again "
+    "in a new session; all conflicts are in the attribute conflicts"
+)
+
+
 class RebaseFailedError(ConflictError):
     """The solver could not settle every conflict; the session stopped at `snapshot`."""
 
     default_kind = ErrorKind.REBASE_FAILED
 
     def __init__(self, snapshot: str, conflicts: Sequence[Any]) -> None:
-        shown = ", ".join(f"{' '.join(repr(each).split()):.200}" for each in conflicts[:3])
-        more = f" and {len(conflicts) - 3} more" if len(conflicts) > 3 else ""
-        found = f": {shown}{more}" if conflicts else ""
+        shown = "; ".join(f"{each!s:.200}" for each in conflicts[:3])
+        more = f"; and {len(conflicts) - 3} more" if len(conflicts) > 3 else ""
+        found = f": {shown}{more}. {_SETTLE}" if conflicts else ""
+        noun = "conflict" if len(conflicts) == 1 else "conflicts"
         super().__init__(
-            message=f"Rebase failed on snapshot {snapshot}: {len(conflicts)} conflicts found{found}"
-        )
-        self.add_note(
-            "Rebase with another solver, or make the changes again in a new session. All conflicts "
-            "are in the attribute conflicts."
+            message=f"Rebase failed on snapshot {snapshot}: {len(conflicts)} {noun} found{found}"
         )
         self.snapshot = snapshot
         self.conflicts = list(conflicts)
@@ -264,6 +269,26 @@ class RebaseFailedError(ConflictError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.snapshot, self.conflicts)
+
+
+def branch_moved(
+    branch: str,
+    expected: str | None,
+    found: str | None,
+    kind: ErrorKind = ErrorKind.COMMIT_CONFLICT,
+) -> ConflictError:
+    """A branch is not where a commit, or who wants to move it, expects it."""
+    where = f"{'' if expected is None else f'expected {expected}, '}found {found or 'no snapshot'}"
+    message = (
+        f"Failed to commit to branch {branch!r}, which moved meanwhile: {where}. Rebase the "
+        "session and commit again, or commit with rebase_with=ConflictDetector()"
+    )
+    if kind != ErrorKind.COMMIT_CONFLICT:
+        message = (
+            f"{branch!r} is not where it was expected: {where}. Look at its new commits, and reset "
+            "it from there"
+        )
+    return ConflictError(expected, found, message, kind)
 
 
 def _some(snapshot_id: str | None) -> str:

@@ -92,7 +92,7 @@ BOTH: dict[str, tuple[Call, str]] = {
     "look up a deleted tag": (lambda _, p: p.repository.lookup_tag("deleted"), r"tag 'deleted'"),
     "create a branch that exists": (
         lambda _, p: p.repository.create_branch("other", p.first),
-        r"branch 'other' exists",
+        r"branch already exists: 'other'|branch 'other' exists",
     ),
     "create a branch at an unknown snapshot": (
         lambda _, p: p.repository.create_branch("new", MISSING_ID),
@@ -108,17 +108,20 @@ BOTH: dict[str, tuple[Call, str]] = {
     ),
     "create a tag that exists": (
         lambda _, p: p.repository.create_tag("tag", p.second),
-        r"tag 'tag' exists",
+        r"tag already exists.*'tag'",
     ),
     "create a tag that was deleted": (
         lambda _, p: p.repository.create_tag("deleted", p.second),
-        r"tag 'deleted'.*never used again",
+        r"tag .*'deleted'.*never used again",
     ),
     "create a tag at an unknown snapshot": (
         lambda _, p: p.repository.create_tag("new", MISSING_ID),
         MISSING_ID,
     ),
-    "delete main": (lambda _, p: p.repository.delete_branch("main"), r"'main' cannot be deleted"),
+    "delete main": (
+        lambda _, p: p.repository.delete_branch("main"),
+        r"^main branch cannot be deleted: every repository has it",
+    ),
     "delete a branch that is not there": (
         lambda _, p: p.repository.delete_branch("nothing"),
         r"branch 'nothing'",
@@ -138,7 +141,7 @@ BOTH: dict[str, tuple[Call, str]] = {
     ),
     "reset a branch that has moved": (
         lambda _, p: p.repository.reset_branch("main", p.first, from_snapshot_id=p.first),
-        r'expected parent: Some\("\w{20}"\), actual parent: Some\("\w{20}"\)',
+        r"'main'.* expected \w{20}, found \w{20}\. ",
     ),
     # history
     "look up an unknown snapshot": (
@@ -244,7 +247,7 @@ BOTH: dict[str, tuple[Call, str]] = {
 LEAVE_GARBAGE: dict[str, tuple[Call, str]] = {
     "commit to a branch that moved": (
         _conflicting_commit,
-        r'expected parent: Some\("\w{20}"\), actual parent: Some\("\w{20}"\)',
+        r"'main'.* expected \w{20}, found \w{20}\. ",
     ),
 }
 
@@ -289,7 +292,7 @@ ONLY_V2: dict[str, tuple[Call, str]] = {
 # Calls that need a repository of their own, given an empty place.
 Start = Callable[[Any, Any], Any]
 EMPTY: dict[str, tuple[Start, str]] = {
-    "open where nothing is": (lambda lib, s: lib.Repository.open(s), r"no repository in .*create"),
+    "open where nothing is": (lambda lib, s: lib.Repository.open(s), r"found none in .*create"),
     "create a version that is not there": (
         lambda lib, s: lib.Repository.create(s, spec_version=3),
         r"spec_version is 3, expected 1 or 2",
@@ -330,7 +333,7 @@ WRONG_VALUES: dict[str, tuple[Call, str]] = {
     ),
     "discard the changes of a read-only session": (
         lambda _, p: p.reader().discard_changes(),
-        r"read-only|only reads",
+        r"read-only|Read only",
     ),
     "metadata that is no JSON": (
         lambda _, p: p.changed().commit("commit", {"key": object()}),

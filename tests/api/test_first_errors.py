@@ -21,9 +21,9 @@ FIRST = icefloe.FIRST_SNAPSHOT_ID.text
 CALLS: dict[str, tuple[Callable[[Any], object], str]] = {
     "branch misspelt": (
         lambda repo: repo.writable_session("mian"),
-        "no branch 'mian'; branches are 'main'",
+        "ref not found: branch 'mian'; branches are 'main'",
     ),
-    "tag misspelt": (lambda repo: repo.readonly_session(tag="v9"), "no tag 'v9'"),
+    "tag misspelt": (lambda repo: repo.readonly_session(tag="v9"), "ref not found: tag 'v9'"),
     "name and id of a branch swapped": (
         lambda repo: repo.create_branch(FIRST, "dev"),
         rf"the name comes first, then the id: \('dev', '{FIRST}'\)",
@@ -34,7 +34,7 @@ CALLS: dict[str, tuple[Callable[[Any], object], str]] = {
     ),
     "a name where an id is wanted": (
         lambda repo: repo.readonly_session(snapshot_id="main"),
-        "expected 20; a branch or tag has one too: lookup_branch, lookup_tag",
+        r"'main' is a branch, not a snapshot id; use repo.lookup_branch\('main'\)",
     ),
     "argument misspelt": (
         lambda repo: repo.writable_session(brnach="main"),
@@ -54,7 +54,7 @@ CALLS: dict[str, tuple[Callable[[Any], object], str]] = {
     ),
     "nothing written": (
         lambda repo: repo.writable_session("main").commit("empty"),
-        "there is nothing to commit: .* pass allow_empty=True",
+        "no changes made to the session: write something first, or pass allow_empty=True",
     ),
     "created twice": (
         lambda repo: Repository.create(repo.storage),
@@ -94,7 +94,7 @@ def test_a_first_mistake_says_what_to_do(name: str, tmp_path: Path) -> None:
 def test_a_repository_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(
         icefloe.RepositoryNotFoundError,
-        match=f"no repository in .* at {re.escape(str(tmp_path))}/wheather; create one, or check",
+        match=f"found none in .* at {re.escape(str(tmp_path))}/wheather; create one, or check",
     ):
         Repository.open(local_filesystem_storage(tmp_path / "wheather"))
 

@@ -119,7 +119,9 @@ def test_nothing_is_saved_unless_asked_for(spec_version: int) -> None:
 
 
 def test_there_is_no_configuration_where_nothing_is(storage: Storage) -> None:
-    with pytest.raises(RepositoryNotFoundError, match="no repository in"):
+    with pytest.raises(
+        RepositoryNotFoundError, match="the repository doesn't exist: found none in"
+    ):
         Repository.fetch_config(storage)
 
 

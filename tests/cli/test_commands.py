@@ -110,7 +110,7 @@ def test_settings(place: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["log", "no-such-place"], 3, "no repository in"),
+        (["log", "no-such-place"], 3, "found none in"),
         (["log", "weather@nope"], 3, "there are main, v1"),
         (["log", "weather@mian"], 3, "did you mean 'main'?"),
         (["log", "ftp://host/path"], 2, "ftp"),

@@ -90,10 +90,66 @@ def test_conflicts_end_with_their_own_code(repo: icefloe.Repository, tmp_path: P
         zarr.open_array(store, path="a")[0] = 9
     refused = call("merge", place, "dev")
     assert refused.returncode == 4
-    assert "ChunkDoubleUpdate" in refused.stderr
+    assert refused.stderr.splitlines() == [
+        f"icefloe: 1 conflict with snapshot {repo.lookup_branch('main')}; nothing was changed",
+        "  /a: both sides wrote chunks 0",
+        (
+            "  choose: --on-conflict ours takes what this command brings; --on-conflict theirs "
+            "keeps what the branch has"
+        ),
+    ]
     assert call("merge", place, "dev", "--on-conflict", "theirs").returncode == 0
     assert values(repo) == [9, 2, 0, 0]
     repo.create_tag("v1", repo.lookup_branch("main"))
     unfit = call("undo", f"{place}@v1")
     assert unfit.returncode == 2
     assert "is no branch" in unfit.stderr
+
+
+def test_conflicts_that_nobody_can_choose_say_what_to_do(
+    repo: icefloe.Repository, tmp_path: Path
+) -> None:
+    for branch in ("main", "dev"):
+        with repo.transaction(branch, message=f"attributes of {branch}") as store:
+            zarr.open_array(store, path="a").attrs["unit"] = branch
+    refused = call("merge", tmp_path / "r", "dev")
+    assert refused.returncode == 4
+    assert "/a: both sides changed its metadata" in refused.stderr
+    assert "make both sides agree on the rest" in refused.stderr
+
+
+def test_what_the_branch_changed_is_not_deleted_by_theirs(
+    repo: icefloe.Repository, tmp_path: Path
+) -> None:
+    with repo.transaction("dev", message="gone") as store:
+        del zarr.open_group(store)["a"]
+    with repo.transaction("main", message="still in use") as store:
+        zarr.open_array(store, path="a")[3] = 7
+    refused = call("merge", tmp_path / "r", "dev", "--on-conflict", "theirs")
+    assert refused.returncode == 4
+    assert "/a: it was deleted, and the branch changed the array" in refused.stderr
+    assert "--on-conflict theirs" not in refused.stderr
+    assert call("merge", tmp_path / "r", "dev", "--on-conflict", "ours").returncode == 0
+
+
+def test_short_ids_and_names_of_git(repo: icefloe.Repository, tmp_path: Path) -> None:
+    place = tmp_path / "r"
+    ids = [info.id for info in repo.ancestry(branch="main")]
+    short = ids[0][:8].lower()
+    for words in (
+        ["log", f"{place}@{short}"],
+        ["show", f"{place}@snapshot.{short}"],
+        ["diff", place, ids[1][:8], short],
+        ["tag", "create", place, "here", short],
+        ["inspect", place, "snapshot", short],
+        ["undo", place, short, "--dry-run"],
+        ["cherry-pick", f"{place}@dev", short, "--dry-run"],
+        ["merge", f"{place}@dev", short, "--dry-run"],
+        ["squash", place, ids[-1][:8], "--dry-run"],
+        ["expire", place, "--snapshot", ids[1][:8], "--dry-run"],
+    ):
+        done = call(*words)
+        assert done.returncode == 0, (words, done.stderr)
+    assert repo.lookup_tag("here") == ids[0]
+    head = call("undo", place, "HEAD")
+    assert (head.returncode, "the name of a branch stands for its last" in head.stderr) == (3, True)

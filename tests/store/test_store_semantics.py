@@ -150,7 +150,7 @@ def test_a_store_of_a_read_only_session_cannot_be_made_writable() -> None:
     session = prepare(icefloe, 2, is_committed=False)
     session.commit("prepared")
     assert session.store.read_only
-    with pytest.raises(icefloe.ReadOnlyError, match="read-only"):
+    with pytest.raises(icefloe.ReadOnlyError, match="this session was committed as"):
         session.store.with_read_only(read_only=False)
 
 

@@ -280,7 +280,7 @@ def test_an_array_that_an_older_snapshot_lacks(browser: Browser, server: PageSer
     page = browser.open(f"{server.url}#/data?snapshot={dev}&path=/extra")
     page.see(".node .path", "/extra")
     page.press("[")
-    page.see(".failure", "no node at '/extra'")
+    page.see(".failure", "node not found: '/extra'")
     page.click("a", "Go to the root group")
     page.see(".node .path", "/")
     page.see(".json", "made up")

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 from icefloe.errors import (
     ErrorKind,
     InvalidInputError,
-    NotFoundError,
     RefNotFoundError,
 )
 from icefloe.on_demand import on_demand
 from icefloe.records import NamedTuple
+from icefloe.repo.named_snapshots import find_by_id
 from icefloe.storage.constructors.urls import storage_from_url
+from icefloe.storage.run import run_blocking
 from icefloe.storage.spec import Storage
 
 if TYPE_CHECKING:
@@ -104,7 +105,8 @@ def _split_ref(path: str) -> tuple[str, str | None]:
 def resolve_ref(repo: Repository, ref: str | None) -> dict[str, str]:
     """The keyword argument by which `readonly_session` and `ancestry` find a ref.
 
-    A name is looked up as a branch, then as a tag, then as a snapshot id. The default is `main`.
+    A name is looked up as a branch, then as a tag, then as a snapshot id, of which the first
+    characters suffice. The default is `main`.
 
     Raises:
         RefNotFoundError: it is none of them.
@@ -116,15 +118,15 @@ def resolve_ref(repo: Repository, ref: str | None) -> dict[str, str]:
     if ref in repo.list_tags():
         return {"tag": ref}
     for prefix, kind in _KINDS.items():
-        if ref.startswith(prefix):
+        if ref.startswith(prefix) and kind != "snapshot_id":
             return {kind: ref.removeprefix(prefix)}
-    try:
-        return {"snapshot_id": repo.lookup_snapshot(ref).id}
-    except (NotFoundError, InvalidInputError):
+    found = run_blocking(find_by_id(repo.handle, ref.removeprefix("snapshot.")))
+    if found is None:
         raise RefNotFoundError(
             f"{ref!r} is neither a branch, a tag nor the id of a snapshot; "
             f"{_known(ref, sorted(repo.list_branches() | repo.list_tags()))}"
-        ) from None
+        )
+    return {"snapshot_id": found.text}
 
 
 def _known(ref: str, names: list[str]) -> str:
@@ -132,6 +134,8 @@ def _known(ref: str, names: list[str]) -> str:
     more = f" and {len(names) - _SHOWN:,} others" if len(names) > _SHOWN else ""
     close = difflib.get_close_matches(ref, names, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
+    if ref.upper().startswith("HEAD"):
+        hint = "; the name of a branch stands for its last commit"
     return f"there are {', '.join(names[:_SHOWN])}{more}{hint}"
 
 

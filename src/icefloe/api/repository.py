@@ -362,11 +362,8 @@ class Repository(
 
     def create_branch(self, branch: str, snapshot_id: str) -> None:
         """Create a branch that points at a snapshot."""
-        return run_blocking(
-            refs.create_branch(
-                self.handle, branch, self.handle.snapshot_id(snapshot_id, name=branch)
-            )
-        )
+        key = run_blocking(self.handle.given_id(snapshot_id, name=branch))
+        return run_blocking(refs.create_branch(self.handle, branch, key))
 
     def list_branches(self) -> set[str]:
         """Names of all branches."""
@@ -383,12 +380,11 @@ class Repository(
 
         With `from_snapshot_id`, the branch is only moved if it still points there.
         """
-        expected = None if from_snapshot_id is None else self.handle.snapshot_id(from_snapshot_id)
-        return run_blocking(
-            refs.reset_branch(
-                self.handle, branch, self.handle.snapshot_id(snapshot_id, name=branch), expected
-            )
-        )
+        key = run_blocking(self.handle.given_id(snapshot_id, name=branch))
+        expected = None
+        if from_snapshot_id is not None:
+            expected = run_blocking(self.handle.given_id(from_snapshot_id))
+        return run_blocking(refs.reset_branch(self.handle, branch, key, expected))
 
     def delete_branch(self, branch: str) -> None:
         """Delete a branch; `main` cannot be deleted."""
@@ -396,9 +392,8 @@ class Repository(
 
     def create_tag(self, tag: str, snapshot_id: str) -> None:
         """Create a tag. It always points at the same snapshot."""
-        return run_blocking(
-            refs.create_tag(self.handle, tag, self.handle.snapshot_id(snapshot_id, name=tag))
-        )
+        key = run_blocking(self.handle.given_id(snapshot_id, name=tag))
+        return run_blocking(refs.create_tag(self.handle, tag, key))
 
     def list_tags(self) -> set[str]:
         """Names of all tags."""
@@ -416,12 +411,12 @@ class Repository(
 
     def lookup_snapshot(self, snapshot_id: str) -> SnapshotInfo:
         """Message, time, metadata and parent of a snapshot."""
-        key = self.handle.snapshot_id(snapshot_id)
+        key = run_blocking(self.handle.given_id(snapshot_id))
         return values.SnapshotInfo.of(run_blocking(history.lookup_snapshot(self.handle, key)))
 
     def list_manifest_files(self, snapshot_id: str) -> list[ManifestFileInfo]:
         """The manifest files a snapshot uses."""
-        key = self.handle.snapshot_id(snapshot_id)
+        key = run_blocking(self.handle.given_id(snapshot_id))
         files = run_blocking(queries.manifest_files(self.handle, key))
         return [values.ManifestFileInfo.of(info) for info in files]
 

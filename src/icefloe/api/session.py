@@ -177,7 +177,7 @@ class Session(SessionAsync, Shown):
     def discard_changes(self) -> None:
         """Discard all uncommitted changes."""
         if self.read_only:
-            raise ReadOnlyError("a read-only session has no changes to discard")
+            raise ReadOnlyError(self._state.why_read_only("there are no changes to discard"))
         self._state.discard()
 
     def commit(

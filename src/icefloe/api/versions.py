@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     from icefloe.api import as_xarray, version_values
     from icefloe.api.version_values import VersionChange
     from icefloe.changes.solvers import ConflictSolver
-    from icefloe.repo import named_snapshots, replay, squash
+    from icefloe.repo import named_snapshots, refs, replay, squash
 else:
     as_xarray = on_demand("icefloe.api.as_xarray")
     version_values = on_demand("icefloe.api.version_values")
     named_snapshots = on_demand("icefloe.repo.named_snapshots")
+    refs = on_demand("icefloe.repo.refs")
     replay = on_demand("icefloe.repo.replay")
     squash = on_demand("icefloe.repo.squash")
 
@@ -92,7 +93,7 @@ class RepositoryVersions(RepositoryVersionsAsync):
             RebaseFailedError: there are conflicts; nothing has changed.
             SessionStateError: the branch already has the changes, kind `no-changes-to-commit`.
         """
-        key = self.handle.snapshot_id(snapshot_id)
+        key = run_blocking(self.handle.given_id(snapshot_id))
         request = replay.ReplayRequest(
             branch, message, metadata, rebase_with, rebase_tries, dry_run
         )
@@ -102,8 +103,8 @@ class RepositoryVersions(RepositoryVersionsAsync):
 
     def undo(
         self,
-        snapshot_id: str,
-        branch: str,
+        snapshot_id: str | None = None,
+        branch: str = "main",
         *,
         message: str | None = None,
         metadata: Mapping[str, Any] | None = None,
@@ -114,7 +115,8 @@ class RepositoryVersions(RepositoryVersionsAsync):
         """Undo one commit of a branch by a new commit; later commits stay.
 
         Args:
-            snapshot_id: the commit, anywhere in the history of the branch.
+            snapshot_id: the commit, anywhere in the history of the branch; the last one if not
+                given.
             branch: the branch.
             message: the message of the new commit; "Undo: " and the old one if not given.
             metadata: metadata of the new commit.
@@ -127,7 +129,10 @@ class RepositoryVersions(RepositoryVersionsAsync):
             RebaseFailedError: later commits changed the same things; nothing has changed.
             SessionStateError: it was undone already, kind `no-changes-to-commit`.
         """
-        key = self.handle.snapshot_id(snapshot_id)
+        if snapshot_id is None:
+            key = run_blocking(refs.lookup_branch(self.handle, branch))
+        else:
+            key = run_blocking(self.handle.given_id(snapshot_id))
         request = replay.ReplayRequest(
             branch, message, metadata, rebase_with, rebase_tries, dry_run
         )

@@ -146,7 +146,7 @@ class Assets:
             if error.kind != ErrorKind.OBJECT_NOT_FOUND:
                 raise
             raise SnapshotNotFoundError(
-                f"no snapshot {snapshot_id} in this repository ({key} does not exist)"
+                f"{snapshot_id} in this repository (there is no object {key})"
             ) from None
         return self._arrived_snapshot(snapshot_id, key, data)
 

@@ -166,7 +166,7 @@ class NumberedAssets(Assets):
         stored = await find_object(self.driver, key)
         if stored is None:
             raise SnapshotNotFoundError(
-                f"no snapshot {snapshot_id} in this repository ({key} does not exist)"
+                f"{snapshot_id} in this repository (there is no object {key})"
             )
         label = self.label(key)
         old = files.decode_snapshot(stored[0], label)

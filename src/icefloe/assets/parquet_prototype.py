@@ -38,7 +38,7 @@ class ParquetPrototypeAssets(NumberedAssets):
         stored = await find_object(self.driver, key)
         if stored is None:
             raise SnapshotNotFoundError(
-                f"no snapshot {snapshot_id} in this repository ({key} does not exist)"
+                f"{snapshot_id} in this repository (there is no object {key})"
             )
         ref = await self._ref_of(self.ids.wide(snapshot_id))
         label = self.label(key)

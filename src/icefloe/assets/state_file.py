@@ -142,7 +142,7 @@ class StateFileAssets(Assets):
                 raise
             named = snapshot_id.text if entry is None else entry.snapshot
             raise SnapshotNotFoundError(
-                f"no snapshot {named} in {Generation.STATE_FILE.noun} ({key} does not exist)"
+                f"{named} in {Generation.STATE_FILE.noun} (there is no object {key})"
             ) from None
         snapshot = await self._snapshot(snapshot_id, entry, data, key)
         self.caches.snapshots.put(snapshot_id, snapshot, max(1, len(snapshot.nodes)))

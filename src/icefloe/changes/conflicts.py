@@ -105,6 +105,14 @@ class Conflict(Shown):
     def __reduce__(self) -> tuple[Any, ...]:
         return Conflict, (self._type, self._path, self.conflicted_chunks)
 
+    def __str__(self) -> str:
+        what = _SENTENCES[self._type]
+        if self._chunks is not None:
+            rows = ["/".join(map(str, row)) or "-" for row in self._chunks[:_SHOWN_CHUNKS]]
+            more = len(self._chunks) - _SHOWN_CHUNKS
+            what += f" {', '.join(rows)}{f' and {more:,} more' if more > 0 else ''}"
+        return f"{self._path}: {what}"
+
     def _picture_(self) -> Picture:
         shown = None
         if self._chunks is not None:
@@ -120,6 +128,31 @@ class Conflict(Shown):
 
 
 _SHOWN_CHUNKS = 10
+_SENTENCES = {
+    ConflictType.NewNodeConflictsWithExistingNode: "both sides created it",
+    ConflictType.NewNodeInInvalidGroup: (
+        "nodes were created below it, where the branch has no group any more"
+    ),
+    ConflictType.ZarrMetadataDoubleUpdate: "both sides changed its metadata",
+    ConflictType.ZarrMetadataUpdateOfDeletedArray: (
+        "its metadata was changed, and the branch deleted the array"
+    ),
+    ConflictType.ZarrMetadataUpdateOfDeletedGroup: (
+        "its metadata was changed, and the branch deleted the group"
+    ),
+    ConflictType.ChunkDoubleUpdate: "both sides wrote chunks",
+    ConflictType.ChunksUpdatedInDeletedArray: (
+        "chunks were written, and the branch deleted the array"
+    ),
+    ConflictType.ChunksUpdatedInUpdatedArray: (
+        "chunks were written, and the branch changed the array's metadata"
+    ),
+    ConflictType.DeleteOfUpdatedArray: "it was deleted, and the branch changed the array",
+    ConflictType.DeleteOfUpdatedGroup: "it was deleted, and the branch changed the group",
+    ConflictType.MoveOperationCannotBeRebased: (
+        "the branch moved nodes, and other changes cannot be brought after a move"
+    ),
+}
 
 
 def changes_nodes(log: TransactionLog) -> bool:

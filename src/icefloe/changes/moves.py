@@ -160,7 +160,7 @@ class Moves:
 
     def _check(self, base: NodeTable, source: str, destination: str) -> None:
         if self.find(base, source) is None:
-            raise NodeNotFoundError(f"no node at {source!r} to move")
+            raise NodeNotFoundError(f"{source!r}, which is to be moved")
         if paths.is_within(destination, source):
             raise SessionStateError(
                 f"cannot move {source!r} into itself or its own descendant {destination!r}",

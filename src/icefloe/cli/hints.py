@@ -7,13 +7,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any, TypeGuard
 
 from icefloe.api.addresses import parse_address
 from icefloe.api.repository import Repository
 from icefloe.api.session import Session
-from icefloe.errors import ErrorKind, IcechunkError, NodeNotFoundError, RepositoryNotFoundError
+from icefloe.errors import (
+    ConflictError,
+    ErrorKind,
+    IcechunkError,
+    NodeNotFoundError,
+    RebaseFailedError,
+    RepositoryNotFoundError,
+)
 from icefloe.paths import is_internal
 
+_SHOWN_CONFLICTS = 20
 _FILES = (".nc", ".nc4", ".h5", ".hdf5", ".grib", ".grib2", ".grb", ".grb2")
 
 
@@ -70,7 +79,7 @@ def about_nodes(session: Session) -> Iterator[None]:
     try:
         yield
     except NodeNotFoundError as error:
-        (wanted,) = re.findall(r"no node at '([^']*)'", str(error)) or [""]
+        (wanted,) = re.findall(r"node not found: '([^']*)'", str(error)) or [""]
         every = (node.path for node in session.workspace.state.view.all_nodes())
         paths = [path for path in every if is_internal(wanted) or not is_internal(path)]
         name = wanted.rpartition("/")[2]
@@ -80,9 +89,57 @@ def about_nodes(session: Session) -> Iterator[None]:
         raise
 
 
-def after(error: IcechunkError) -> str:
-    """What to add to the message of an error; each hint is a line of its own."""
+def sentence(error: IcechunkError) -> str:
+    """What happened, without the advice for programs."""
+    if isinstance(error, RebaseFailedError):
+        number = len(error.conflicts)
+        found = f"{number:,} conflict{'' if number == 1 else 's'}"
+        return f"{found} with snapshot {error.snapshot}; nothing was changed"
+    if _is_overtaken(error):
+        return (
+            "the branch moved while the command ran; nothing was changed: expected "
+            f"{error.expected_parent}, found {error.actual_parent}"
+        )
+    return str(error)
+
+
+def _is_overtaken(error: IcechunkError) -> TypeGuard[ConflictError]:
+    kinds = (ErrorKind.COMMIT_CONFLICT, ErrorKind.BRANCH_UPDATE_CONFLICT)
+    is_known = isinstance(error, ConflictError) and error.expected_parent is not None
+    return is_known and error.kind in kinds
+
+
+def _choices(conflicts: Sequence[Any], words: Sequence[str]) -> list[str]:
+    """What contradicts, a sentence each, and what can be done about it."""
+    lines = [str(each) for each in conflicts[:_SHOWN_CONFLICTS]]
+    if len(conflicts) > _SHOWN_CONFLICTS:
+        lines.append(f"... and {len(conflicts) - _SHOWN_CONFLICTS:,} more")
+    kinds = {each.conflict_type.name for each in conflicts}
+    if not kinds <= {"ChunkDoubleUpdate", "DeleteOfUpdatedArray", "DeleteOfUpdatedGroup"}:
+        lines.append("only chunks and deletions can be chosen: make both sides agree on the rest")
+        return [*lines, "(icefloe undo takes a commit back), then run the same command again"]
+    if words[:1] not in (["merge"], ["cherry-pick"], ["undo"]):
+        return [*lines, "run the command again, from the new state of the branch"]
+    other = (
+        " --on-conflict theirs keeps what the branch has" if kinds == {"ChunkDoubleUpdate"} else ""
+    )
+    return [
+        *lines,
+        f"choose: --on-conflict ours takes what this command brings;{other}".rstrip(";"),
+    ]
+
+
+def after(error: IcechunkError, words: Sequence[str] = ()) -> str:
+    """What to add to the message of an error; each hint is a line of its own.
+
+    Args:
+        words: those of the command line.
+    """
     hints = list(getattr(error, "__notes__", ()))
+    if isinstance(error, RebaseFailedError):
+        hints += _choices(error.conflicts, words)
+    elif _is_overtaken(error):
+        hints.append("look at the new commits with icefloe log, then run the same command again")
     if error.kind == ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER:
         hints.append("add --allow-virtual PREFIX to read the files that virtual chunks are in")
     return "".join(f"\n  {hint}" for hint in hints)

@@ -9,7 +9,7 @@ from keyword import iskeyword
 import click
 
 from icefloe.cli.arrow_alone import start_arrow_alone
-from icefloe.cli.hints import after, did_you_mean, misplaced_command
+from icefloe.cli.hints import after, did_you_mean, misplaced_command, sentence
 from icefloe.cli.overview import SECTIONS
 from icefloe.errors import (
     AlreadyExistsError,
@@ -128,7 +128,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         error.show()
         return error.exit_code
     except IcechunkError as error:
-        click.echo(f"icefloe: {error}{after(error)}", err=True)
+        click.echo(f"icefloe: {sentence(error)}{after(error, words)}", err=True)
         return exit_code(error)
     except ImportError as error:
         click.echo(f"icefloe: {error}", err=True)

@@ -42,7 +42,8 @@ async def expire_snapshots(
     """Remove snapshots from the history. Returns their ids."""
     handle.require_writable()
     if rules.names is not None:
-        rules = replace(rules, ids=frozenset(map(handle.snapshot_id, rules.names)))
+        ids = frozenset([await handle.given_id(name) for name in rules.names])
+        rules = replace(rules, ids=ids)
     if not handle.family.has_spec_folders:
         return await expire_older.expire_older(handle, rules, dry_run=dry_run)
     if not handle.family.has_repo_object:

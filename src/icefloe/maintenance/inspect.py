@@ -42,7 +42,7 @@ _AVAILABILITY = ("Online", "ReadOnly", "Offline")
 async def inspect_snapshot(handle: RepoHandle, snapshot_id: str) -> dict[str, Any]:
     """The nodes of a snapshot and the manifests they use."""
     handle.family.require_spec_folders("inspecting a snapshot file")
-    key = layout.snapshot_key(SnapshotId.parse(snapshot_id))
+    key = layout.snapshot_key(await handle.given_id(snapshot_id))
     data = await handle.driver.get(key)
     snapshot = decode_snapshot(data, key)
     return {
@@ -82,7 +82,7 @@ async def inspect_manifest(handle: RepoHandle, manifest_id: str) -> dict[str, An
 async def inspect_transaction_log(handle: RepoHandle, commit_id: str) -> dict[str, Any]:
     """The changes of a commit, including those of expired commits right before it."""
     handle.family.require_spec_folders("inspecting a transaction log")
-    snapshot_id = SnapshotId.parse(commit_id)
+    snapshot_id = await handle.given_id(commit_id)
     key = layout.transaction_log_key(snapshot_id)
     data = await handle.driver.get(key)
     log = decode_transaction_log(data, key)

@@ -164,7 +164,7 @@ def _named(history: SnapshotLines, rules: Rules) -> NDArray[np.bool_]:
     for one in sorted(rules.ids):
         row = table.find(one)
         if row < 0:
-            raise SnapshotNotFoundError(f"no snapshot {one} in this repository")
+            raise SnapshotNotFoundError(f"{one} in this repository")
         reason = needed.get(one)
         if table.parent[row] < 0:
             reason = "it is the first of its history"

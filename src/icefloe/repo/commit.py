@@ -198,7 +198,7 @@ def _finish(workspace: Workspace, snapshot: Snapshot) -> SnapshotId:
 def _require_not_read_only(state: SessionState) -> None:
     if state.mode == SessionMode.readonly:
         raise SessionStateError(
-            "a read-only session cannot be committed; open a writable_session",
+            state.why_read_only("the session is read-only; open a writable_session"),
             ErrorKind.COMMIT_NOT_ALLOWED,
         )
 
@@ -207,7 +207,7 @@ def _require_branch(state: SessionState) -> str:
     _require_not_read_only(state)
     if state.branch is None:
         raise SessionStateError(
-            "a fork cannot be committed; merge it into the session it was forked from",
+            "this is a fork; merge it into the session it was forked from",
             ErrorKind.COMMIT_NOT_ALLOWED,
         )
     return state.branch
@@ -216,8 +216,7 @@ def _require_branch(state: SessionState) -> str:
 def _require_changes(state: SessionState, *, allow_empty: bool) -> None:
     if state.changes.is_empty and not allow_empty:
         raise SessionStateError(
-            "there is nothing to commit: the session has no changes; pass allow_empty=True to "
-            "commit anyway",
+            "write something first, or pass allow_empty=True to commit anyway",
             ErrorKind.NO_CHANGES_TO_COMMIT,
         )
 

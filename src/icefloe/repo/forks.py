@@ -41,7 +41,7 @@ async def fork_session(workspace: Workspace) -> SessionState:
     state = workspace.state
     if state.mode == SessionMode.readonly:
         raise SessionStateError(
-            "a read-only session cannot be forked; it can be pickled as it is",
+            state.why_read_only("it can be pickled as it is"),
             ErrorKind.CANNOT_FORK_READ_ONLY_SESSION,
         )
     state.require_writable()
@@ -74,7 +74,8 @@ async def fork_changes(workspace: Workspace) -> ForkChanges:
     handle, state = workspace
     if state.mode == SessionMode.readonly:
         raise SessionStateError(
-            "a read-only session has no changes that could be merged", ErrorKind.MERGE_NOT_ALLOWED
+            state.why_read_only("a read-only session has no changes that could be merged"),
+            ErrorKind.MERGE_NOT_ALLOWED,
         )
     while True:
         await restore_edits(workspace, state.changes.prepared)

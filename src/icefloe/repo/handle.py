@@ -96,15 +96,32 @@ class RepoHandle:
     def new_id(self, kind: type[Id]) -> Id:
         return self.family.new_id(kind, self.clock.random_bytes(kind.size))
 
-    def snapshot_id(self, text: str, *, name: str | None = None) -> SnapshotId:
-        """The snapshot id that a text stands for; `name` is the argument before it, for advice."""
+    def snapshot_id(self, text: str) -> SnapshotId:
+        """The snapshot id that a text stands for."""
+        return self.family.parse_snapshot_id(text)
+
+    async def given_id(self, text: str, *, name: str | None = None) -> SnapshotId:
+        """The snapshot id that a user gave; `name` is the argument before it, for advice.
+
+        Raises:
+            InvalidInputError: it is none. A branch or tag is named as such.
+        """
         try:
             return self.family.parse_snapshot_id(text)
         except InvalidInputError as error:
-            advice = "a branch or tag has one too: lookup_branch, lookup_tag"
             if name is not None and self._is_snapshot_id(name):
-                advice = f"the name comes first, then the id: ({text!r}, {name!r})"
-            raise InvalidInputError(f"{error}; {advice}", error.kind) from None
+                advice = f"{error}; the name comes first, then the id: ({text!r}, {name!r})"
+            elif text in await self.family.list_branches(self):
+                advice = (
+                    f"{text!r} is a branch, not a snapshot id; use repo.lookup_branch({text!r})"
+                )
+            elif text in await self.family.list_tags(self):
+                advice = f"{text!r} is a tag, not a snapshot id; use repo.lookup_tag({text!r})"
+            elif text.upper() == "HEAD":
+                advice = f"{text!r} is not a snapshot id; use repo.lookup_branch('main')"
+            else:
+                advice = f"{error}; a branch or tag has one too: lookup_branch, lookup_tag"
+            raise InvalidInputError(advice, error.kind) from None
 
     def _is_snapshot_id(self, text: str) -> bool:
         try:

@@ -51,7 +51,7 @@ async def resolve(
         return await handle.family.lookup_branch(handle, branch)
     if tag is not None:
         return await handle.family.lookup_tag(handle, tag)
-    return handle.snapshot_id(snapshot_id or "")
+    return await handle.given_id(snapshot_id or "")
 
 
 async def lookup_snapshot(handle: RepoHandle, snapshot_id: SnapshotId) -> SnapshotInfo:

@@ -70,7 +70,7 @@ async def _require_repository(storage: Storage, driver: Driver) -> FoundReposito
     if found is None:
         missing = " nor ".join(repr(family.missing()) for family in _families())
         error = RepositoryNotFoundError(
-            f"no repository in {storage.describe()}; create one, or check the path"
+            f"found none in {storage.describe()}; create one, or check the path"
         )
         error.add_note(f"Neither {missing} was found there, nor a file of an older generation.")
         raise error

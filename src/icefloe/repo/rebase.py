@@ -81,7 +81,7 @@ async def rebase_sealed(workspace: Workspace, solver: ConflictSolver) -> int:
     handle, state = workspace
     if state.mode == SessionMode.readonly or state.branch is None:
         raise SessionStateError(
-            "this session cannot commit, so there is nothing to rebase; rebase a writable_session",
+            state.why_read_only("the session is read-only or a fork; rebase a writable_session"),
             ErrorKind.COMMIT_NOT_ALLOWED,
         )
     base = state.snapshot
@@ -131,7 +131,7 @@ async def rebase_sealed(workspace: Workspace, solver: ConflictSolver) -> int:
 def _require_base(state: SessionState, base: Snapshot) -> None:
     if state.snapshot is not base or state.is_read_only:
         raise SessionStateError(
-            "another thread committed or rebased the session while it was rebased",
+            state.why_read_only("another thread rebased the session at the same time; try again"),
             ErrorKind.COMMIT_NOT_ALLOWED,
         )
 

@@ -49,7 +49,7 @@ async def delete_branch(handle: RepoHandle, name: str) -> None:
     """Delete a branch other than `main`."""
     if name == MAIN:
         raise SessionStateError(
-            "branch 'main' cannot be deleted: every repository has it",
+            "every repository has it; reset_branch moves it",
             ErrorKind.CANNOT_DELETE_MAIN,
         )
     await handle.family.delete_branch(handle, name)

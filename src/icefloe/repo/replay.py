@@ -211,7 +211,7 @@ async def _merge_into(
         raise RebaseFailedError(tip.id.text, conflicts)
     if merged.is_empty and not plan.may_be_empty:
         raise SessionStateError(
-            f"there is nothing to commit: branch {request.branch!r} already has these changes",
+            f"branch {request.branch!r} already has these changes",
             ErrorKind.NO_CHANGES_TO_COMMIT,
         )
     with state.lock:

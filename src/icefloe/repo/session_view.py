@@ -82,7 +82,7 @@ class SessionView:
         """The node at `path`; raises if there is none."""
         node = self.find_node(path)
         if node is None:
-            raise NodeNotFoundError(f"no node at {path!r} in snapshot {self.snapshot.id}")
+            raise NodeNotFoundError(f"{path!r} in snapshot {self.snapshot.id}")
         return node
 
     def array(self, path: str) -> tuple[Node, ArrayData]:

@@ -11,7 +11,7 @@ from icefloe import paths
 from icefloe.changes.change_set import ChangeSet
 from icefloe.changes.packs import Packs
 from icefloe.display.shown import NamedNumber
-from icefloe.errors import ErrorKind, ReadOnlyError, SessionStateError
+from icefloe.errors import COMMITTED, ErrorKind, ReadOnlyError, SessionStateError
 from icefloe.format.snapshot.file import ManifestFiles, Snapshot
 from icefloe.format.snapshot.nodes import ArrayData, Node
 from icefloe.ids import NodeId, SnapshotId
@@ -50,6 +50,7 @@ class SessionState:
         self.opened_at = 0
         """See `Family.opened_at`. The earliest one, including the forks that were merged."""
         self._is_sealed = False
+        self._is_committed = False
         repair_after_fork(self)
 
     def after_fork_in_child(self) -> None:
@@ -126,12 +127,19 @@ class SessionState:
     def require_open(self) -> None:
         """Refuse changes to a session that is read-only or being committed."""
         if self.mode == SessionMode.readonly:
-            raise ReadOnlyError("this session only reads; open a writable_session to change data")
+            raise ReadOnlyError(self.why_read_only())
         if self._is_sealed:
             raise ReadOnlyError(
                 "the session is being committed and takes no more changes; open another "
                 "writable_session when that is done"
             )
+
+    def why_read_only(self, advice: str = "open a writable_session to change data") -> str:
+        """What to do about a session that only reads; one that was committed says so."""
+        if not self._is_committed:
+            return advice
+        branch = "" if self.branch is None else f": repo.writable_session({self.branch!r})"
+        return f"{COMMITTED} {self.snapshot_id}; open a new one{branch}"
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -172,6 +180,7 @@ class SessionState:
         with self.lock:
             self.show(snapshot, ChangeSet(), Packs())
             self.mode = SessionMode.readonly
+            self._is_committed = True
 
     def discard(self) -> None:
         """Forget all changes."""

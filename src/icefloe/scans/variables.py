@@ -113,7 +113,7 @@ def find_variables(
     folder = paths.validate("/" + group.strip("/"))
     node = session.workspace.state.find_node(folder)
     if node is None:
-        raise NodeNotFoundError(f"no group {folder!r} in snapshot {session.snapshot_id}")
+        raise NodeNotFoundError(f"group {folder!r} in snapshot {session.snapshot_id}")
     if node.array is not None:
         above = paths.parent(folder)
         raise InvalidInputError(
@@ -131,7 +131,7 @@ def find_variables(
     missing = [name for name in wanted if name not in arrays]
     if missing:
         raise NodeNotFoundError(
-            f"no array {missing[0]!r} in group {folder!r}; arrays are "
+            f"array {missing[0]!r} in group {folder!r}; arrays are "
             f"{', '.join(map(repr, arrays)) or 'none'}"
         )
     return [_variable(session, name, arrays, decode=decode, is_coded=is_coded) for name in wanted]

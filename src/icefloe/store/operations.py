@@ -346,10 +346,7 @@ async def delete_dir(workspace: Workspace, prefix: str) -> None:
 def require_writable(state: SessionState) -> None:
     """Refuse to write in a read-only session, with the error of a store."""
     if state.mode == SessionMode.readonly:
-        raise ReadOnlyError(
-            "the store is read-only; open a writable_session to change data",
-            ErrorKind.READ_ONLY_STORE,
-        )
+        raise ReadOnlyError(state.why_read_only(), ErrorKind.READ_ONLY_STORE)
     state.require_writable()
 
 

@@ -103,10 +103,7 @@ class IcechunkStore(VirtualRefsMixin, Store, SyncMixin, Shown):
     def with_read_only(self, read_only: bool = False) -> Store:
         # docstring inherited
         if not read_only and self._state.is_read_only:
-            raise ReadOnlyError(
-                "the session is read-only, so its store cannot be made writable",
-                ErrorKind.READ_ONLY_SESSION,
-            )
+            raise ReadOnlyError(self._state.why_read_only(), ErrorKind.READ_ONLY_SESSION)
         store: Store = self._session.make_store(read_only=read_only)
         store._is_open = False  # Zarr or the caller opens it
         return store
@@ -248,8 +245,9 @@ class IcechunkStore(VirtualRefsMixin, Store, SyncMixin, Shown):
         if self.read_only:
             of_session = is_delete and self._state.is_read_only
             kind = ErrorKind.READ_ONLY_SESSION if of_session else ErrorKind.READ_ONLY_STORE
+            why = "write through session.store"  # this one was made read-only
             raise ReadOnlyError(
-                "the store is read-only; open a writable_session to change data", kind
+                self._state.why_read_only() if self._state.is_read_only else why, kind
             )
 
 

@@ -115,7 +115,7 @@ def test_read_from_branch(repo: Repository) -> None:
     again = Repository.open(repo.storage)
     assert decode_base32(again.lookup_branch("main"), 16) == bytes(newest)
     assert (values(again.readonly_session("main")) == 2).all()
-    with pytest.raises(RefNotFoundError, match="no branch 'other'"):
+    with pytest.raises(RefNotFoundError, match="branch 'other'"):
         again.readonly_session("other")
 
 
@@ -180,7 +180,9 @@ def test_create_new_tag(repo: Repository) -> None:
     first, second = commit(repo, 1), commit(repo, 2)
     repo.create_tag("v1", first)
     for target in (first, second):
-        with pytest.raises(AlreadyExistsError, match="tag 'v1' exists"):
+        with pytest.raises(
+            AlreadyExistsError, match="tag already exists, tags are immutable: 'v1'"
+        ):
             repo.create_tag("v1", target)
     assert repo.lookup_tag("v1") == first
     with pytest.raises(SnapshotNotFoundError):
@@ -204,7 +206,7 @@ def test_creating_and_updating_branches(repo: Repository) -> None:
     second = commit(repo, 2)
     repo.create_branch("dev", first)
     assert keys(repo, "r/dev/") == ["r/dev/ZZZZZZZZ.json"]
-    with pytest.raises(AlreadyExistsError, match="branch 'dev' exists"):
+    with pytest.raises(AlreadyExistsError, match="branch already exists: 'dev'"):
         repo.create_branch("dev", first)
     repo.reset_branch("dev", second, from_snapshot_id=first)
     assert keys(repo, "r/dev/") == ["r/dev/ZZZZZZZY.json", "r/dev/ZZZZZZZZ.json"]

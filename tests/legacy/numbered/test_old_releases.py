@@ -158,7 +158,7 @@ def test_nothing_can_be_written(opened: tuple[World, icefloe.Repository]) -> Non
 
 def test_deleted_tags_are_gone(opened: tuple[World, icefloe.Repository]) -> None:
     _, repo = opened
-    with pytest.raises(RefNotFoundError, match="no tag 'gone'"):
+    with pytest.raises(RefNotFoundError, match="tag 'gone'"):
         repo.lookup_tag("gone")
 
 

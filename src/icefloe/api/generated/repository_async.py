@@ -257,9 +257,8 @@ class RepositoryAsync:
 
     async def create_branch_async(self, branch: str, snapshot_id: str) -> None:
         """Like `create_branch`, inside an event loop: Create a branch that points at a snapshot."""
-        return await refs.create_branch(
-            self._aio_handle, branch, self._aio_handle.snapshot_id(snapshot_id, name=branch)
-        )
+        key = await self._aio_handle.given_id(snapshot_id, name=branch)
+        return await refs.create_branch(self._aio_handle, branch, key)
 
     async def list_branches_async(self) -> set[str]:
         """Like `list_branches`, inside an event loop: Names of all branches."""
@@ -276,15 +275,11 @@ class RepositoryAsync:
 
         Point a branch at another snapshot. The old snapshots stay until they are collected.
         """
-        expected = (
-            None if from_snapshot_id is None else self._aio_handle.snapshot_id(from_snapshot_id)
-        )
-        return await refs.reset_branch(
-            self._aio_handle,
-            branch,
-            self._aio_handle.snapshot_id(snapshot_id, name=branch),
-            expected,
-        )
+        key = await self._aio_handle.given_id(snapshot_id, name=branch)
+        expected = None
+        if from_snapshot_id is not None:
+            expected = await self._aio_handle.given_id(from_snapshot_id)
+        return await refs.reset_branch(self._aio_handle, branch, key, expected)
 
     async def delete_branch_async(self, branch: str) -> None:
         """Like `delete_branch`, inside an event loop: Delete a branch; `main` cannot be deleted."""
@@ -295,9 +290,8 @@ class RepositoryAsync:
 
         Create a tag. It always points at the same snapshot.
         """
-        return await refs.create_tag(
-            self._aio_handle, tag, self._aio_handle.snapshot_id(snapshot_id, name=tag)
-        )
+        key = await self._aio_handle.given_id(snapshot_id, name=tag)
+        return await refs.create_tag(self._aio_handle, tag, key)
 
     async def list_tags_async(self) -> set[str]:
         """Like `list_tags`, inside an event loop: Names of all tags."""
@@ -319,12 +313,12 @@ class RepositoryAsync:
 
         Message, time, metadata and parent of a snapshot.
         """
-        key = self._aio_handle.snapshot_id(snapshot_id)
+        key = await self._aio_handle.given_id(snapshot_id)
         return values.SnapshotInfo.of(await history.lookup_snapshot(self._aio_handle, key))
 
     async def list_manifest_files_async(self, snapshot_id: str) -> list[ManifestFileInfo]:
         """Like `list_manifest_files`, inside an event loop: The manifest files a snapshot uses."""
-        key = self._aio_handle.snapshot_id(snapshot_id)
+        key = await self._aio_handle.given_id(snapshot_id)
         files = await queries.manifest_files(self._aio_handle, key)
         return [values.ManifestFileInfo.of(info) for info in files]
 

@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from icefloe.api import version_values
     from icefloe.api.version_values import VersionChange
     from icefloe.changes.solvers import ConflictSolver
-    from icefloe.repo import named_snapshots, replay, squash
+    from icefloe.repo import named_snapshots, refs, replay, squash
 else:
     version_values = on_demand("icefloe.api.version_values")
     named_snapshots = on_demand("icefloe.repo.named_snapshots")
+    refs = on_demand("icefloe.repo.refs")
     replay = on_demand("icefloe.repo.replay")
     squash = on_demand("icefloe.repo.squash")
 
@@ -52,7 +53,7 @@ class RepositoryVersionsAsync:
 
         Apply the changes of one commit to a branch, as a new commit.
         """
-        key = self._aio_handle.snapshot_id(snapshot_id)
+        key = await self._aio_handle.given_id(snapshot_id)
         request = replay.ReplayRequest(
             branch, message, metadata, rebase_with, rebase_tries, dry_run
         )
@@ -62,8 +63,8 @@ class RepositoryVersionsAsync:
 
     async def undo_async(
         self,
-        snapshot_id: str,
-        branch: str,
+        snapshot_id: str | None = None,
+        branch: str = "main",
         *,
         message: str | None = None,
         metadata: Mapping[str, Any] | None = None,
@@ -75,7 +76,10 @@ class RepositoryVersionsAsync:
 
         Undo one commit of a branch by a new commit; later commits stay.
         """
-        key = self._aio_handle.snapshot_id(snapshot_id)
+        if snapshot_id is None:
+            key = await refs.lookup_branch(self._aio_handle, branch)
+        else:
+            key = await self._aio_handle.given_id(snapshot_id)
         request = replay.ReplayRequest(
             branch, message, metadata, rebase_with, rebase_tries, dry_run
         )

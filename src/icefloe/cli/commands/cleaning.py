@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from icefloe.api.addresses import snapshot_of
 from icefloe.cli.common import (
     Output,
     Target,
@@ -60,7 +61,7 @@ def expire(
         "delete_expired_tags": delete_expired_tags,
         "keep_last": keep_last or 0,
         "keep_tagged": keep_tagged,
-        "snapshot_ids": ids or None,
+        "snapshot_ids": [snapshot_of(target.repo, one) for one in ids] or None,
     }
     expired = target.repo.expire_snapshots(**rules, dry_run=True)
     if expired and not dry_run:

@@ -6,7 +6,9 @@ import json
 
 import click
 
+from icefloe.api.addresses import snapshot_of
 from icefloe.cli.common import Output, Target, output_option, plain, repository_argument
+from icefloe.errors import InvalidInputError
 
 _KINDS = ("snapshot", "log", "manifest", "repo")
 
@@ -19,8 +21,8 @@ _KINDS = ("snapshot", "log", "manifest", "repo")
 def inspect(target: Target, kind: str, key: str | None, output: Output) -> None:
     """Show a metadata file: a snapshot, the log of a commit, a manifest, or the repo object.
 
-    ID is that of a snapshot or manifest. Snapshots and logs are those of the REPOSITORY's @REF, or
-    of main, unless an ID is given.
+    ID is that of a snapshot or manifest, or a branch or tag. Snapshots and logs are those of the
+    REPOSITORY's @REF, or of main, unless an ID is given.
     """
     if kind == "manifest" and key is None:
         raise click.UsageError("manifest needs the ID of one; `icefloe show` lists them as JSON.")
@@ -28,11 +30,21 @@ def inspect(target: Target, kind: str, key: str | None, output: Output) -> None:
         raise click.UsageError("There is one repo object; it has no ID.")
     match kind:
         case "snapshot":
-            found = target.repo.inspect_snapshot(key or target.snapshot_id)
+            found = target.repo.inspect_snapshot(_named(target, key))
         case "log":
-            found = target.repo.inspect_transaction_log(key or target.snapshot_id)
+            found = target.repo.inspect_transaction_log(_named(target, key))
         case "manifest":
             found = target.repo.inspect_manifest(key or "")
         case _:
             found = target.repo.inspect_repo_info()
     output.show(found, lambda: json.dumps(plain(found), ensure_ascii=False, indent=2))
+
+
+def _named(target: Target, key: str | None) -> str:
+    """The snapshot with this id, listed or not, or the one that a name stands for."""
+    if key is None:
+        return target.snapshot_id
+    try:
+        return target.repo.handle.snapshot_id(key).text
+    except InvalidInputError:
+        return snapshot_of(target.repo, key)

@@ -21,7 +21,11 @@ from icefloe.cli.common import (
 _SOLVERS: dict[str, ConflictSolver | None] = {
     "none": None,
     "ours": BasicConflictSolver(on_chunk_conflict=VersionSelection.UseOurs),
-    "theirs": BasicConflictSolver(on_chunk_conflict=VersionSelection.UseTheirs),
+    "theirs": BasicConflictSolver(
+        on_chunk_conflict=VersionSelection.UseTheirs,
+        fail_on_delete_of_updated_array=True,
+        fail_on_delete_of_updated_group=True,
+    ),
 }
 
 
@@ -40,7 +44,8 @@ _solve_option = click.option(
     type=click.Choice(list(_SOLVERS)),
     default="none",
     show_default=True,
-    help="Whose chunks to take where both sides wrote: ours is what is brought, theirs the branch.",
+    help="Whose chunks to take where both sides wrote: ours is what is brought, theirs the branch. "
+    "With ours, what is deleted goes although the branch changed it.",
 )
 
 

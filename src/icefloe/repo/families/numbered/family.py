@@ -11,7 +11,7 @@ from icefloe.assets.parquet_prototype import ParquetPrototypeAssets
 from icefloe.changes.zarr_metadata import parse_zarr_json
 from icefloe.config import RepositoryConfig
 from icefloe.config.resolved import ResolvedConfig
-from icefloe.errors import ConflictError, ErrorKind, RefNotFoundError
+from icefloe.errors import ErrorKind, RefNotFoundError, branch_moved
 from icefloe.format.metadata.items import encode_metadata
 from icefloe.format.repo_info.snapshots import SnapshotInfo
 from icefloe.format.snapshot.nodes import ArrayData
@@ -195,7 +195,7 @@ class Numbered(Family):
     ) -> SeenTip | None:
         tip = await self.lookup_branch(handle, branch)
         if tip != base:
-            raise ConflictError(base.text, tip.text)
+            raise branch_moved(branch, base.text, tip.text)
         return None
 
     async def publish(

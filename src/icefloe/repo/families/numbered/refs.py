@@ -12,10 +12,10 @@ from typing import NamedTuple
 from icefloe.assets.numbered_assets import NumberedAssets
 from icefloe.errors import (
     AlreadyExistsError,
-    ConflictError,
     ErrorKind,
     FormatError,
     RefNotFoundError,
+    branch_moved,
 )
 from icefloe.ids import SnapshotId
 from icefloe.legacy.numbered.json_refs import decode_ref, encode_ref
@@ -90,7 +90,7 @@ async def _listed_tip(handle: RepoHandle, name: str) -> Tip:
     newest = next((number for number in listed if number is not None), None)  # it sorts first
     if newest is None:
         raise RefNotFoundError(
-            f"no branch {name!r} in this repository (there are no files {directory}*.json)"
+            f"branch {name!r} in this repository (there are no files {directory}*.json)"
         )
     found = await _read(handle, names.branch_key(name, newest))
     if found is None:
@@ -105,7 +105,7 @@ async def lookup_tag(handle: RepoHandle, name: str) -> SnapshotId:
     found = await _read(handle, key)
     if found is None or await find_object(handle.driver, names.tag_tombstone_key(name)):
         state = "does not exist" if found is None else "was deleted"
-        raise RefNotFoundError(f"no tag {name!r} in this repository ({key} {state})")
+        raise RefNotFoundError(f"tag {name!r} in this repository ({key} {state})")
     return found
 
 
@@ -180,7 +180,7 @@ async def move_branch(
         if actual == to:
             return  # an earlier attempt of this request succeeded
     was, now = (None if each is None else each.text for each in (expected, actual))
-    raise ConflictError(was, now, kind=kind)
+    raise branch_moved(name, was, now, kind)
 
 
 async def create_branch(handle: RepoHandle, name: str, at: SnapshotId) -> None:
@@ -192,7 +192,8 @@ async def create_branch(handle: RepoHandle, name: str, at: SnapshotId) -> None:
         return
     tip = await find_tip(handle, name)
     raise AlreadyExistsError(
-        f"branch {name!r} exists and points at {tip.snapshot_id}", ErrorKind.BRANCH_ALREADY_EXISTS
+        f"{name!r} points at {tip.snapshot_id}; choose another name, or move it with reset_branch",
+        ErrorKind.BRANCH_ALREADY_EXISTS,
     )
 
 
@@ -201,6 +202,6 @@ async def create_tag(handle: RepoHandle, name: str, at: SnapshotId) -> None:
     await handle.assets.snapshot(at)
     if not await create_file(handle, assets_of(handle).names.tag_key(name), at):
         raise AlreadyExistsError(
-            f"tag {name!r} exists; tags never move and cannot be deleted",
+            f"{name!r}; choose another name, because tags of this repository cannot be deleted",
             ErrorKind.TAG_ALREADY_EXISTS,
         )

@@ -15,6 +15,7 @@ from icefloe.errors import (
     InvalidInputError,
     RefNotFoundError,
     SnapshotNotFoundError,
+    branch_moved,
 )
 from icefloe.format import layout
 from icefloe.format.metadata.items import encode_metadata
@@ -171,7 +172,7 @@ class Spec1(Family):
     ) -> SeenTip | None:
         tip = await refs.lookup_branch(handle, branch)
         if tip != base:
-            raise ConflictError(base.text, tip.text)
+            raise branch_moved(branch, base.text, tip.text)
         return None
 
     async def publish(
@@ -221,12 +222,11 @@ async def _move_branch(
             for commit in commits:
                 await require_own_objects(handle, commit)
 
+    base = commits[-1].base
     try:
-        await refs.move_branch(handle, branch, commits[-1].snapshot.id, commits[-1].base, check)
+        await refs.move_branch(handle, branch, commits[-1].snapshot.id, base, check)
     except ConflictError as conflict:
-        raise ConflictError(
-            conflict.expected_parent, conflict.actual_parent, kind=ErrorKind.COMMIT_CONFLICT
-        ) from None
+        raise branch_moved(branch, base.text, conflict.actual_parent) from None
 
 
 async def _require_line(

@@ -11,6 +11,7 @@ from icefloe.errors import (
     FormatError,
     RefNotFoundError,
     StorageError,
+    branch_moved,
 )
 from icefloe.format import layout
 from icefloe.format.ref_files import TOMBSTONE, decode_ref_file, encode_ref_file
@@ -78,7 +79,7 @@ async def _require_branch(handle: RepoHandle, name: str) -> tuple[SnapshotId, Ve
     key = layout.branch_key(name)
     found = await find_object(handle.driver, key)
     if found is None:
-        raise RefNotFoundError(f"no branch {name!r} in this repository ({key} does not exist)")
+        raise RefNotFoundError(f"branch {name!r} in this repository (there is no object {key})")
     return decode_ref_file(found[0], key), found[1]
 
 
@@ -88,7 +89,7 @@ async def lookup_tag(handle: RepoHandle, name: str) -> SnapshotId:
     found = await find_object(handle.driver, key)
     if found is None or await find_object(handle.driver, layout.tag_tombstone_key(name)):
         state = "does not exist" if found is None else "was deleted"
-        raise RefNotFoundError(f"no tag {name!r} in this repository ({key} {state})")
+        raise RefNotFoundError(f"tag {name!r} in this repository ({key} {state})")
     return decode_ref_file(found[0], key)
 
 
@@ -138,7 +139,8 @@ async def create_branch(handle: RepoHandle, name: str, snapshot_id: SnapshotId) 
         raise ConflictError(
             None,
             tip.text,
-            f"branch {name!r} exists and points at {tip}",
+            f"branch {name!r} exists and points at {tip}; choose another name, or move it with "
+            "reset_branch",
             ErrorKind.BRANCH_UPDATE_CONFLICT,
         ) from None
 
@@ -168,8 +170,8 @@ async def move_branch(
             tip, _ = await _require_branch(handle, name)
             if tip == snapshot_id:
                 return  # an earlier attempt of this request succeeded
-    kind = ErrorKind.BRANCH_UPDATE_CONFLICT
-    raise ConflictError(None if expected is None else expected.text, tip.text, kind=kind)
+    was = None if expected is None else expected.text
+    raise branch_moved(name, was, tip.text, ErrorKind.BRANCH_UPDATE_CONFLICT)
 
 
 async def delete_branch(handle: RepoHandle, name: str) -> None:
@@ -189,8 +191,8 @@ async def create_tag(handle: RepoHandle, name: str, snapshot_id: SnapshotId) -> 
         await put_ref(handle, layout.tag_key(name), encode_ref_file(snapshot_id), None)
     except ConditionFailed:
         raise AlreadyExistsError(
-            f"tag {name!r} exists, or existed and was deleted; tags never move and their names "
-            "are never used again",
+            f"{name!r}; choose another name, also if the tag was deleted: names of tags are never "
+            "used again",
             ErrorKind.TAG_ALREADY_EXISTS,
         ) from None
 
@@ -203,7 +205,7 @@ async def delete_tag(handle: RepoHandle, name: str) -> None:
     try:
         await handle.driver.put_if(layout.tag_tombstone_key(name), TOMBSTONE, previous=None)
     except ConditionFailed:
-        raise RefNotFoundError(f"no tag {name!r} in this repository: it was deleted") from None
+        raise RefNotFoundError(f"tag {name!r} was deleted") from None
 
 
 async def put_ref(handle: RepoHandle, key: str, data: bytes, previous: Version | None) -> None:

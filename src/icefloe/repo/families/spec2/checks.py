@@ -23,7 +23,7 @@ def require_branch(info: RepoInfo, name: str) -> SnapshotId:
     """The tip of a branch; raises if there is no such branch."""
     tip = info.branches.get(name)
     if tip is None:
-        raise RefNotFoundError(f"no branch {name!r}; {_known('branches', info.branches)}")
+        raise RefNotFoundError(f"branch {name!r}; {_known('branches', info.branches)}")
     return tip
 
 
@@ -31,7 +31,7 @@ def require_tag(info: RepoInfo, name: str) -> SnapshotId:
     """The snapshot of a tag; raises if there is no such tag."""
     found = info.tags.get(name)
     if found is None:
-        raise RefNotFoundError(f"no tag {name!r}; {_known('tags', info.tags)}")
+        raise RefNotFoundError(f"tag {name!r}; {_known('tags', info.tags)}")
     return found
 
 
@@ -39,7 +39,7 @@ def require_snapshot(info: RepoInfo, snapshot_id: SnapshotId) -> int:
     """The row of a snapshot; raises if the repository does not list it."""
     row = info.snapshots.find(snapshot_id)
     if row < 0:
-        raise SnapshotNotFoundError(f"no snapshot {snapshot_id} in this repository")
+        raise SnapshotNotFoundError(f"{snapshot_id} in this repository")
     return row
 
 

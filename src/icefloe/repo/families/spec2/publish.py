@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from icefloe.errors import ConflictError, ErrorKind, SessionStateError, SnapshotNotFoundError
+from icefloe.errors import ErrorKind, SessionStateError, SnapshotNotFoundError, branch_moved
 from icefloe.format.repo_info.file import (
     RepoInfo,
     UpdateKind,
@@ -159,7 +159,7 @@ def require_tip(info: RepoInfo, branch: str, expected: SnapshotId) -> None:
     """Refuse to commit to a branch that has moved."""
     tip = require_branch(info, branch)
     if tip != expected:
-        raise ConflictError(expected.text, tip.text)
+        raise branch_moved(branch, expected.text, tip.text)
 
 
 def require_base(info: RepoInfo, base: SnapshotId) -> None:

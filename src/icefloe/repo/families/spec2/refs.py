@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from icefloe.errors import AlreadyExistsError, ConflictError, ErrorKind
+from icefloe.errors import AlreadyExistsError, ErrorKind, branch_moved
 from icefloe.format.repo_info.file import RepoInfo, UpdateKind
 from icefloe.ids import SnapshotId
 from icefloe.repo.families.spec2.checks import require_branch, require_snapshot, require_tag
@@ -19,7 +19,8 @@ async def create_branch(handle: RepoHandle, name: str, at: SnapshotId) -> None:
     def change(info: RepoInfo) -> Changed:
         if name in info.branches:
             raise AlreadyExistsError(
-                f"branch {name!r} exists and points at {info.branches[name]}",
+                f"{name!r} points at {info.branches[name]}; choose another name, or move it with "
+                "reset_branch",
                 ErrorKind.BRANCH_ALREADY_EXISTS,
             )
         require_snapshot(info, at)
@@ -37,7 +38,7 @@ async def reset_branch(
     def change(info: RepoInfo) -> Changed:
         tip = require_branch(info, name)
         if expected is not None and tip != expected:
-            raise ConflictError(expected.text, tip.text, kind=ErrorKind.BRANCH_UPDATE_CONFLICT)
+            raise branch_moved(name, expected.text, tip.text, ErrorKind.BRANCH_UPDATE_CONFLICT)
         require_snapshot(info, to)
         values = {"name": name, "previous_snap_id": tip}
         changed = replace(info, branches={**info.branches, name: to})
@@ -64,13 +65,12 @@ async def create_tag(handle: RepoHandle, name: str, at: SnapshotId) -> None:
         require_flag(info, "create_tag")
         if name in info.tags:
             raise AlreadyExistsError(
-                f"tag {name!r} exists and points at {info.tags[name]}; tags never move",
+                f"{name!r} points at {info.tags[name]}; choose another name",
                 ErrorKind.TAG_ALREADY_EXISTS,
             )
         if name in info.deleted_tags:
             raise AlreadyExistsError(
-                f"tag {name!r} was deleted, and a deleted name is never used again; "
-                "choose another one",
+                f"{name!r}, whose name is never used again; choose another one",
                 ErrorKind.TAG_PREVIOUSLY_DELETED,
             )
         require_snapshot(info, at)

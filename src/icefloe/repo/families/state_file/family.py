@@ -12,7 +12,7 @@ from icefloe.changes.change_set import ChangeSet
 from icefloe.changes.zarr_metadata import parse_zarr_json
 from icefloe.config import RepositoryConfig
 from icefloe.config.resolved import ResolvedConfig
-from icefloe.errors import ConflictError, ErrorKind, InvalidInputError, RefNotFoundError
+from icefloe.errors import ErrorKind, InvalidInputError, RefNotFoundError, branch_moved
 from icefloe.format.repo_info.snapshots import SnapshotInfo
 from icefloe.format.snapshot.file import ManifestFiles, Snapshot
 from icefloe.format.snapshot.nodes import ArrayData, NodeTable
@@ -297,7 +297,7 @@ async def _current(handle: RepoHandle) -> StateObject:
 def _require_tip(current: StateObject, branch: str, base: SnapshotId) -> None:
     tip = refs.find_ref(current, RefType.branch, branch)
     if tip != base:
-        raise ConflictError(base.text, tip.text)
+        raise branch_moved(branch, base.text, tip.text)
 
 
 def _entry(snapshot: Snapshot, parent: Entry | None) -> Entry:

@@ -7,10 +7,10 @@ from dataclasses import replace
 from icefloe.assets.state_file import StateObject
 from icefloe.errors import (
     AlreadyExistsError,
-    ConflictError,
     ErrorKind,
     RefNotFoundError,
     SnapshotNotFoundError,
+    branch_moved,
 )
 from icefloe.ids import SnapshotId
 from icefloe.legacy.state_file import names
@@ -24,7 +24,7 @@ def find_ref(current: StateObject, kind: RefType, name: str) -> SnapshotId:
     found = current.state.named(kind)
     if name not in found:
         known = ", ".join(map(repr, sorted(found)[:10])) or "none"
-        raise RefNotFoundError(f"no {kind} {name!r}; there are: {known}")
+        raise RefNotFoundError(f"{kind} {name!r}; there are: {known}")
     return names.snapshot_id(found[name])
 
 
@@ -32,7 +32,7 @@ def require_entry(current: StateObject, snapshot_id: SnapshotId) -> Entry:
     """The entry of a snapshot that the state file lists."""
     entry = current.entries.get(snapshot_id)
     if entry is None:
-        raise SnapshotNotFoundError(f"no snapshot {snapshot_id} in {names.STATE}")
+        raise SnapshotNotFoundError(f"{snapshot_id} in {names.STATE}")
     return entry
 
 
@@ -50,8 +50,8 @@ def _require_new(current: StateObject, kind: RefType, name: str) -> None:
         found = current.state.named(other)
         if name in found:
             raise AlreadyExistsError(
-                f"{other} {name!r} exists and points at {found[name]}; a name is a branch or a "
-                "tag, choose another one",
+                f"{other} {name!r} points at {found[name]}; a name is a branch or a tag, choose "
+                "another one",
                 ErrorKind.BRANCH_ALREADY_EXISTS
                 if kind is RefType.branch
                 else ErrorKind.TAG_ALREADY_EXISTS,
@@ -76,7 +76,7 @@ async def reset_branch(
     def change(current: StateObject) -> State:
         tip = find_ref(current, RefType.branch, name)
         if expected is not None and tip != expected:
-            raise ConflictError(expected.text, tip.text, kind=ErrorKind.BRANCH_UPDATE_CONFLICT)
+            raise branch_moved(name, expected.text, tip.text, ErrorKind.BRANCH_UPDATE_CONFLICT)
         ref = Ref(require_entry(current, to).snapshot, RefType.branch)
         return with_ref(current.state, name, ref)
 
