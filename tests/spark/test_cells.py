@@ -14,6 +14,7 @@ from icefloe import InvalidInputError, NodeNotFoundError, Repository
 from icefloe.scans.choose_scan import plan_read
 from icefloe.scans.options import options_from_text
 from icefloe.scans.pinned import pin
+from tests.cf_cases import CASES, Case, comparable, write_case, xarray_values
 from tests.spark.datasets import (
     WEATHER_ENCODING,
     as_frame,
@@ -78,6 +79,19 @@ def test_batches_are_small_and_partitions_follow_the_chunks(repository: Reposito
     assert np.array_equal(
         both["dim_0"].to_numpy() * 3001 + both["dim_1"].to_numpy(), both["a"].to_numpy()
     )
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_decoded_cells_agree_with_xarray(repository: Repository, case: Case) -> None:
+    write_case(repository, case)
+    column = rows(repository, variables="a")["a"]
+    if pa.types.is_timestamp(column.type) or pa.types.is_duration(column.type):
+        found = column.cast(pa.int64()).to_pylist()
+    else:
+        found = [
+            complex(*one.values()) if isinstance(one, dict) else one for one in column.to_pylist()
+        ]
+    assert [None if one != one else one for one in found] == comparable(xarray_values(repository))
 
 
 DTYPES: dict[str, tuple[Any, pa.DataType, list[Any]]] = {

@@ -154,6 +154,12 @@ def units_of(attributes: Mapping[str, Any], parent: Mapping[str, Any] | None = N
     return parse_time_units(units, calendar)
 
 
+def duration_ns(units: Any) -> int | None:
+    """The length of one of these units, such as `hours`; None when they are none of a time span."""
+    is_plural = isinstance(units, str) and units.endswith("s")
+    return _PANDAS_UNITS.get(units.removesuffix("s")) if is_plural else None
+
+
 Date = tuple[int, int, int, int]
 """Year, month, day, and microseconds of that day at Greenwich, which may be below 0."""
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe.cf.times import units_of
+from icefloe.cf.times import duration_ns, units_of
 from icefloe.errors import FormatError
 
 _MIXED = ("standard", "gregorian")
@@ -73,6 +73,15 @@ def find_time_units(
     if found is None:
         return None
     return TimestampUnits(found.unit_ns, found.reference_us, name in _MIXED)
+
+
+def find_duration_units(attributes: Mapping[str, Any]) -> TimestampUnits | None:
+    """The unit of durations, which xarray marks by their data type beside the unit."""
+    said = attributes.get("dtype")
+    if not isinstance(said, str) or not said.startswith("timedelta64"):
+        return None
+    unit_ns = duration_ns(attributes.get("units"))
+    return None if unit_ns is None else TimestampUnits(unit_ns, 0, is_mixed_calendar=False)
 
 
 def _too_far() -> FormatError:

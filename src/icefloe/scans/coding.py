@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import codecs
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.columns.arrow_columns import numbers_to_arrow
-from icefloe.scans.cf_time import TimestampUnits, find_time_units
+from icefloe.scans.cf_time import TimestampUnits, find_duration_units, find_time_units
 
 _WIDENED = {"u1": "i2", "u2": "i4", "u4": "i8", "f2": "f4"}
 _UINT64 = pa.decimal128(20, 0)
@@ -65,7 +66,12 @@ class Coding:
     """Another dtype of the same size that the stored bytes really are."""
     scale: float | None = None
     offset: float | None = None
+    scaled: str = "f8"
+    """The dtype in which values are scaled and moved."""
     time: TimestampUnits | None = None
+    """What one is; durations count from 0."""
+    encoding: str | None = None
+    """Of bytes that are text."""
 
     def decode(self, raw: NDArray[Any]) -> Values:
         """Decode part of the array."""
@@ -77,16 +83,20 @@ class Coding:
             found = np.isnan(raw) if is_nan else np.asarray(raw == fill)
             mask = found if mask is None else mask | found
         if self.scale is not None or self.offset is not None:
-            raw = raw.astype(np.float64)
-            if self.scale is not None:
-                raw = raw * self.scale
-            if self.offset is not None:
-                raw = raw + self.offset
+            raw = raw.astype(self.scaled)
+            with np.errstate(over="ignore", invalid="ignore"):  # missing values may be anything
+                if self.scale is not None:
+                    raw = raw * self.scale
+                if self.offset is not None:
+                    raw = raw + self.offset
         if self.time is not None:
             if raw.dtype.kind == "f":
                 missing = np.isnan(raw)
                 mask = missing if mask is None else mask | missing
-            return Values(self.time.decode(raw, mask), mask)
+            return Values(self.time.decode(raw, mask).view(self.dtype), mask)
+        if self.encoding is not None:
+            texts = [item.decode(self.encoding, "replace") for item in raw.ravel().tolist()]
+            return Values(np.array(texts, object).reshape(raw.shape), mask)
         if raw.dtype.kind in "mM":
             missing = np.isnat(raw)
             mask = missing if mask is None else mask | missing
@@ -134,19 +144,46 @@ def find_coding(
     if not decode:
         return Coding(_arrow_type(name, stored), _column_dtype(stored))
     view = _unsigned_view(stored, attributes)
+    fills = _fill_values(stored, view, attributes)
     stored = np.dtype(view) if view else stored
-    fills = _fill_values(stored, attributes)
+    if stored.kind in "iuf" and attributes.get("dtype") == "bool":
+        return Coding(pa.bool_(), "bool", fills, view)
+    encoding = _text_encoding(stored, attributes)
+    if encoding is not None:
+        return Coding(pa.string(), "O", fills, encoding=encoding)
     if stored.kind not in "iuf":
         return Coding(_arrow_type(name, stored), _column_dtype(stored), fills, view)
-    if stored.kind in "iu" and attributes.get("dtype") == "bool":
-        return Coding(pa.bool_(), "bool", fills, view)
     time = find_time_units(attributes, parent)
+    duration = find_duration_units(attributes)
     scale, offset = (_number(attributes.get(key)) for key in ("scale_factor", "add_offset"))
+    packing = fills, view, scale, offset
     if time is not None:
-        return Coding(pa.timestamp("us"), "M8[us]", fills, view, scale, offset, time)
+        return Coding(pa.timestamp("us"), "M8[us]", *packing, time=time)
+    if duration is not None:
+        return Coding(pa.duration("us"), "m8[us]", *packing, time=duration)
     if scale is not None or offset is not None:
-        return Coding(pa.float64(), "f8", fills, view, scale, offset)
+        scaled = np.dtype(_scaled_dtype(stored, attributes))
+        arrow_type = _arrow_type(name, scaled)
+        return Coding(arrow_type, _column_dtype(scaled), *packing, scaled=scaled.str[1:])
     return Coding(_arrow_type(name, stored), _column_dtype(stored), fills, view)
+
+
+def _scaled_dtype(stored: np.dtype[Any], attributes: Mapping[str, Any]) -> str:
+    """The dtype in which xarray scales: that of stored floats if NaN alone marks missing ones."""
+    fills = [_float(value) for value in _given_fills(attributes).values()]
+    is_nan_alone = fills and all(fill is not None and np.isnan(fill) for fill in fills)
+    return stored.str[1:] if stored.kind == "f" and is_nan_alone else "f8"
+
+
+def _text_encoding(stored: np.dtype[Any], attributes: Mapping[str, Any]) -> str | None:
+    """How to read bytes as text, if the attributes say so; an unknown encoding is left alone."""
+    given = attributes.get("_Encoding")
+    if stored.kind != "S" or not isinstance(given, str):
+        return None
+    try:
+        return codecs.lookup(given).name
+    except LookupError:
+        return None
 
 
 def _column_dtype(stored: np.dtype[Any]) -> str:
@@ -182,7 +219,7 @@ def _arrow_type(name: str, stored: np.dtype[Any]) -> pa.DataType:
 
 
 def _unsigned_view(stored: np.dtype[Any], attributes: Mapping[str, Any]) -> str | None:
-    said = str(attributes.get("_Unsigned", "")).lower()
+    said = attributes.get("_Unsigned")
     if stored.kind == "i" and said == "true":
         return f"u{stored.itemsize}"
     if stored.kind == "u" and said == "false":
@@ -190,51 +227,73 @@ def _unsigned_view(stored: np.dtype[Any], attributes: Mapping[str, Any]) -> str 
     return None
 
 
-def _fill_values(stored: np.dtype[Any], attributes: Mapping[str, Any]) -> tuple[Any, ...]:
+def _given_fills(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("_FillValue", "missing_value")
+    return {name: attributes[name] for name in names if attributes.get(name) is not None}
+
+
+def _fill_values(
+    stored: np.dtype[Any], view: str | None, attributes: Mapping[str, Any]
+) -> tuple[Any, ...]:
     found: list[Any] = []
-    for key in ("_FillValue", "missing_value"):
-        given = attributes.get(key)
-        if given is None:
-            continue
+    for key, given in _given_fills(attributes).items():
         for value in given if isinstance(given, list) and stored.kind != "c" else [given]:
-            read = _fill_value(stored, value)
-            if read is not None and read not in found:
-                found.append(read)
+            fill = _fill_value(stored, view, value, is_own_type=key == "_FillValue")
+            if fill is not None and fill not in found:
+                found.append(fill)
     return tuple(found)
 
 
-def _fill_value(stored: np.dtype[Any], value: Any) -> Any:
-    """A fill value in the type of the data; xarray writes floats as base64 of eight bytes."""
+def _fill_value(stored: np.dtype[Any], view: str | None, value: Any, *, is_own_type: bool) -> Any:
+    """A fill value in the type of the data; None for one that no value is equal to.
+
+    xarray stores the `_FillValue` of floats as base64 of eight bytes. Where it refuses to read one
+    (a number beside floats), the number `is_own_type` means is taken. A `missing_value` is compared
+    as it is.
+    """
     if stored.kind == "f":
-        return _float(value)
+        return _fitting(
+            stored, _float(value), is_rounded=is_own_type and not isinstance(value, str)
+        )
     if stored.kind == "c":
         parts = value if isinstance(value, list) and len(value) == 2 else [value, 0.0]
         real, imaginary = map(_float, parts)
-        return None if real is None or imaginary is None else complex(real, imaginary)
+        whole = None if real is None or imaginary is None else complex(real, imaginary)
+        return _fitting(stored, whole, is_rounded=False)
+    if stored.kind == "b" and isinstance(value, bool | int):
+        return bool(value)
     if stored.kind in "iu" and isinstance(value, int | float):
-        if not float(value).is_integer():
-            return None  # no integer is equal to it
-        bits = 8 * stored.itemsize
-        number = int(value)
-        if stored.kind == "u" and number < 0:
-            number += 1 << bits  # stored as signed, meant as unsigned
-        info = np.iinfo(stored)
+        if isinstance(value, float) and not value.is_integer():
+            return None
+        number, info = int(value), np.iinfo(view or stored)
+        if view is not None and is_own_type:  # said in the stored type, meant in the other
+            number = (number - int(info.min)) % (1 << info.bits) + int(info.min)
         return number if info.min <= number <= info.max else None
     if stored.kind in "UTO" and isinstance(value, str):
         return value
     if stored.kind == "S" and isinstance(value, str):
-        return base64.standard_b64decode(value)
+        try:
+            return base64.standard_b64decode(value)
+        except binascii.Error:
+            return None
     return None
 
 
+def _fitting(stored: np.dtype[Any], value: Any, *, is_rounded: bool) -> Any:
+    """A number in a type of floats; one that it does not have is rounded, or None."""
+    if value is None or np.isnan(value):
+        return value
+    with np.errstate(over="ignore"):
+        fitted = stored.type(value).item()
+    return fitted if is_rounded or fitted == value else None
+
+
 def _float(value: Any) -> float | None:
-    if isinstance(value, int | float):
-        return float(value)
     if not isinstance(value, str):
-        return None
+        return _number(value)
     try:
         found: float = struct.unpack("<d", base64.standard_b64decode(value))[0]
-    except (binascii.Error, struct.error):
+    except (ValueError, struct.error):
         try:
             return float(value)
         except ValueError:
@@ -245,4 +304,7 @@ def _float(value: Any) -> float | None:
 def _number(value: Any) -> float | None:
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
-    return float(value) if isinstance(value, int | float) else None
+    try:
+        return float(value) if isinstance(value, int | float) else None
+    except OverflowError:  # an integer of more than 300 digits
+        return None

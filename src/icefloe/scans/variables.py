@@ -134,13 +134,12 @@ def find_variables(
             f"array {missing[0]!r} in group {folder!r}; arrays are "
             f"{', '.join(map(repr, arrays)) or 'none'}"
         )
-    return [_variable(session, name, arrays, decode=decode, is_coded=is_coded) for name in wanted]
+    return [
+        _variable(session, name, arrays[name], decode=decode, is_coded=is_coded) for name in wanted
+    ]
 
 
-def _variable(
-    session: Session, name: str, arrays: Mapping[str, Node], *, decode: bool, is_coded: bool
-) -> Variable:
-    node = arrays[name]
+def _variable(session: Session, name: str, node: Node, *, decode: bool, is_coded: bool) -> Variable:
     array = zarr.open_array(session.store, path=paths.to_key(node.path), mode="r")
     metadata = array.metadata
     assert isinstance(metadata, ArrayV3Metadata)
@@ -153,12 +152,7 @@ def _variable(
             ErrorKind.INVALID_ARRAY_METADATA,
         )
     dtype = np.dtype(metadata.data_type.to_native_dtype())
-    coding = None
-    if is_coded:
-        parent = _bounds_parent(session, name, arrays.get(names[0]) if names else None)
-        coding = find_coding(node.path, dtype, dict(array.attrs), decode=decode, parent=parent)
-        if dtype.kind == "O" and isinstance(metadata.data_type, VariableLengthBytes):
-            coding = Coding(pa.binary(), "O")
+    coding = array_coding(session, node.path, array, decode=decode) if is_coded else None
     shapes = tuple(array.shape), tuple(chunk_shape)
     return Variable(name, node.path, names, *shapes, dtype, coding, _bounds(array.attrs))
 
@@ -170,11 +164,31 @@ def _bounds(attributes: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _bounds_parent(session: Session, name: str, coordinate: Node | None) -> dict[str, Any] | None:
-    """The attributes of a coordinate that names this array as its bounds."""
-    if coordinate is None or paths.name(coordinate.path) == name:
+def array_coding(
+    session: Session, path: str, array: zarr.Array[Any], *, decode: bool = True
+) -> Coding:
+    """How the values of an array are read. Every reader of values in icefloe decodes with this."""
+    metadata = array.metadata
+    assert isinstance(metadata, ArrayV3Metadata)
+    dtype = np.dtype(metadata.data_type.to_native_dtype())
+    if dtype.kind == "O" and isinstance(metadata.data_type, VariableLengthBytes):
+        return Coding(pa.binary(), "O")
+    parent = _bounds_parent(session, path, metadata.dimension_names)
+    return find_coding(path, dtype, dict(array.attrs), decode=decode, parent=parent)
+
+
+def _bounds_parent(
+    session: Session, path: str, dimensions: Sequence[str | None] | None
+) -> dict[str, Any] | None:
+    """The attributes of the first dimension's coordinate, if it names this array as its bounds."""
+    group, _, name = path.rpartition("/")
+    if not dimensions or dimensions[0] in (None, name):
         return None
-    found = zarr.open_array(session.store, path=paths.to_key(coordinate.path), mode="r")
+    coordinate = f"{group}/{dimensions[0]}"
+    node = session.workspace.state.find_node(coordinate)
+    if node is None or node.array is None:
+        return None
+    found = zarr.open_array(session.store, path=paths.to_key(coordinate), mode="r")
     attributes = dict(found.attrs)
     return attributes if name in (attributes.get("bounds"), attributes.get("climatology")) else None
 

@@ -16,7 +16,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -244,7 +244,7 @@ def _compared(data: NDArray[Any], operator: str, wanted: Any) -> NDArray[np.bool
 
 def _typed(condition: Condition, value: Any, coding: Coding) -> Any:
     kind = coding.arrow_type
-    if isinstance(value, np.generic) and value.dtype.kind != "M":
+    if isinstance(value, np.generic) and value.dtype.kind not in "mM":
         value = value.item()
     if pa.types.is_timestamp(kind):
         instant = as_datetime64(value)
@@ -256,14 +256,14 @@ def _typed(condition: Condition, value: Any, coding: Coding) -> Any:
                 "would leave it out); give the time in UTC"
             )
         expected = "a time such as '2020-01-01T12:00:00'"
-    elif pa.types.is_string(kind):
-        if isinstance(value, str):
+    elif pa.types.is_duration(kind):
+        if isinstance(value, timedelta | np.timedelta64):
+            return np.timedelta64(value, "us")
+        expected = "a duration such as timedelta(hours=6)"
+    elif pa.types.is_string(kind) or pa.types.is_boolean(kind):
+        if isinstance(value, str if pa.types.is_string(kind) else bool):
             return value
-        expected = "text"
-    elif pa.types.is_boolean(kind):
-        if isinstance(value, bool):
-            return value
-        expected = "true or false"
+        expected = "text" if pa.types.is_string(kind) else "true or false"
     elif pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
         if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
             return float(value) if pa.types.is_floating(kind) else _whole(value)

@@ -53,6 +53,8 @@ class Encoder:
         wanted = self.coding.arrow_type
         if is_time(wanted):
             fits = is_time(kind) and self.coding.time is not None
+        elif pa.types.is_duration(wanted):
+            fits = pa.types.is_duration(kind) and self.coding.time is not None
         elif pa.types.is_floating(wanted) or self._is_scaled:
             fits = pa.types.is_floating(kind) or pa.types.is_integer(kind)
         elif pa.types.is_integer(wanted):
@@ -180,7 +182,8 @@ class Encoder:
 
     def _refused(self, value: Any, why: str) -> InvalidInputError:
         if self.coding.time is not None:
-            value = np.datetime64(int(value), "us")
+            kind = np.timedelta64 if self.coding.dtype == "m8[us]" else np.datetime64
+            value = kind(int(value), "us")
         shown = repr(value) if isinstance(value, str) else str(value)
         return InvalidInputError(
             f"column {self.name!r} has {shown}, which {why} the array {self.name!r} of "
@@ -189,9 +192,14 @@ class Encoder:
 
 
 def _numbers(column: pa.Array) -> NDArray[Any]:
-    """Numbers or truth values; times as microseconds since 1970. Nulls are zero."""
+    """Numbers or truth values; times as microseconds since 1970, durations as microseconds.
+
+    Nulls are zero.
+    """
     if is_time(column.type):
         column = column.cast(TIME).cast(pa.int64())
+    elif pa.types.is_duration(column.type):
+        column = column.cast(pa.duration("us")).cast(pa.int64())
     empty: Any = False if pa.types.is_boolean(column.type) else 0
     filled = column.fill_null(pa.scalar(empty, column.type)) if column.null_count else column
     return np.array(filled.to_numpy(zero_copy_only=False))
