@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import struct
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -205,6 +206,12 @@ def test_scaled_times_are_scaled_when_written(repository: Repository) -> None:
     wanted = np.datetime64("2001-01-01T05", "us")
     append(repository, pa.array([wanted]))
     assert np.datetime64(values(repository)[0], "us") == wanted
+
+
+def test_durations_are_written_as_numbers_in_their_units(repository: Repository) -> None:
+    stored(repository, np.ones(2, "i8"), units="hours", dtype="timedelta64[ns]")
+    append(repository, pa.array([5]))
+    assert values(repository) == [timedelta(hours=5), timedelta(hours=1)]
 
 
 @pytest.mark.parametrize("hour", [1, 7, 13])

@@ -56,6 +56,15 @@ def test_conditions_keep_the_rows_a_query_keeps(
     )
 
 
+@pytest.mark.parametrize("two", [timedelta(hours=2), np.timedelta64(2, "h")])
+def test_durations_are_compared_with_durations(repository: Repository, two: Any) -> None:
+    steps = np.arange(4).astype("m8[h]").astype("m8[ns]")
+    write(repository, xr.Dataset({"a": ("step", np.arange(4))}, coords={"step": steps}))
+    assert rows(repository, where={"step": (two, None)})["a"].to_pylist() == [2, 3]
+    with pytest.raises(InvalidInputError, match=r"expected a duration such as timedelta"):
+        rows(repository, where={"step": 2})
+
+
 def test_chunks_without_a_wanted_cell_are_not_read(repository: Repository) -> None:
     data = xr.Dataset(
         {"a": (("t", "x"), np.arange(100).reshape(20, 5))},

@@ -14,6 +14,7 @@ import zarr
 from numpy.typing import NDArray
 
 from icefloe.errors import FormatError, InvalidInputError
+from icefloe.scans.cf_time import find_duration_units
 from icefloe.scans.coding import Coding, find_coding
 from icefloe.spark.rows.columns import TIME, is_text, is_time
 
@@ -35,7 +36,13 @@ class Encoder:
     def of(cls, name: str, array: zarr.Array[Any]) -> Encoder:
         """The encoder of an array that exists."""
         dtype = np.dtype(array.dtype)
-        coding = find_coding(name, dtype, dict(array.attrs), decode=True)
+        # Columns of durations cannot be written: their numbers are, in the units of the array.
+        attributes = {
+            key: value
+            for key, value in array.attrs.items()
+            if key != "dtype" or find_duration_units({"dtype": value, "units": "days"}) is None
+        }
+        coding = find_coding(name, dtype, attributes, decode=True)
         if coding.view is not None:
             raise InvalidInputError(
                 f"array {name!r} stores unsigned numbers as signed ones (_Unsigned); tables cannot "
@@ -53,8 +60,6 @@ class Encoder:
         wanted = self.coding.arrow_type
         if is_time(wanted):
             fits = is_time(kind) and self.coding.time is not None
-        elif pa.types.is_duration(wanted):
-            fits = pa.types.is_duration(kind) and self.coding.time is not None
         elif pa.types.is_floating(wanted) or self._is_scaled:
             fits = pa.types.is_floating(kind) or pa.types.is_integer(kind)
         elif pa.types.is_integer(wanted):
@@ -182,8 +187,7 @@ class Encoder:
 
     def _refused(self, value: Any, why: str) -> InvalidInputError:
         if self.coding.time is not None:
-            kind = np.timedelta64 if self.coding.dtype == "m8[us]" else np.datetime64
-            value = kind(int(value), "us")
+            value = np.datetime64(int(value), "us")
         shown = repr(value) if isinstance(value, str) else str(value)
         return InvalidInputError(
             f"column {self.name!r} has {shown}, which {why} the array {self.name!r} of "
@@ -192,14 +196,9 @@ class Encoder:
 
 
 def _numbers(column: pa.Array) -> NDArray[Any]:
-    """Numbers or truth values; times as microseconds since 1970, durations as microseconds.
-
-    Nulls are zero.
-    """
+    """Numbers or truth values; times as microseconds since 1970. Nulls are zero."""
     if is_time(column.type):
         column = column.cast(TIME).cast(pa.int64())
-    elif pa.types.is_duration(column.type):
-        column = column.cast(pa.duration("us")).cast(pa.int64())
     empty: Any = False if pa.types.is_boolean(column.type) else 0
     filled = column.fill_null(pa.scalar(empty, column.type)) if column.null_count else column
     return np.array(filled.to_numpy(zero_copy_only=False))
