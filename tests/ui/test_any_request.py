@@ -65,6 +65,90 @@ def test_no_request_makes_the_server_fail(
         assert reply.value["error"]
 
 
+PARAMETERS = [
+    "snapshot",
+    "from",
+    "path",
+    "axes",
+    "at",
+    "index",
+    "window",
+    "shape",
+    "offset",
+    "limit",
+]
+PARAMETERS += ["most", "q", "by", "scale", "low", "high", "flip", "all"]
+ODD_VALUES = [
+    *(
+        "",
+        "-",
+        "--5",
+        "-5",
+        "+5",
+        "5-",
+        "0x5",
+        "1_000",
+        " 5 ",
+        "5.0",
+        "1e3",
+        "1e999",
+        "-1e999",
+        "nan",
+    ),
+    *(
+        "inf",
+        "-0",
+        "9" * 25,
+        "9" * 4000,
+        "-" + "9" * 4000,
+        "٥",
+        "²",
+        ",",
+        "0,",
+        ",0",
+        "0,,1",
+        "--1,2",
+    ),
+    *(
+        "0,1,2,3,4,5",
+        "/",
+        "//",
+        "/..",
+        "a\0b",
+        "\ud83d",
+        "%",
+        "/surface/t2m/",
+        "surface/t2m",
+        "." * 300,
+    ),
+]
+
+
+@pytest.mark.parametrize("address", ROUTES)
+def test_an_odd_parameter_is_refused_or_answered(
+    server: PageServer, weather: icefloe.Repository, address: str
+) -> None:
+    tip = weather.lookup_branch("main")
+    good = {"snapshot": tip, "from": weather.lookup_tag("v1"), "path": "/surface/t2m", "q": "a"}
+    good |= {"axes": "1,2", "at": "0,0,0", "index": "0,0,0"}
+    for name in PARAMETERS:
+        for odd in ODD_VALUES:
+            if name == "by" or len(odd) < 1000 or name in ("offset", "at"):
+                given: dict[str, Any] = {**good, name: odd.encode(errors="surrogatepass")}
+                reply = ask(server, address, **given)
+                assert reply.status == 200 or reply.status in REFUSED, (name, odd, reply.body)
+                if reply.status != 200:
+                    assert reply.value["error"]
+
+
+@pytest.mark.parametrize("line", ["http://[", "//[/api/refs", "/api/refs?%ff", "/%ff", "*"])
+@pytest.mark.parametrize("site", ["none", "same-origin", "cross-site"])
+def test_an_address_that_is_none_is_refused(server: PageServer, line: str, site: str) -> None:
+    reply = ask(server, line, headers={"Sec-Fetch-Site": site})
+    assert reply.status in (400, 403, 404), reply.body
+    assert reply.value["error"]
+
+
 def older(generation: Any) -> Callable[[Path], icefloe.Repository]:
     def make(place: Path) -> icefloe.Repository:
         storage = icefloe.local_filesystem_storage(str(place))

@@ -40,7 +40,8 @@ class Query:
         text = self._given.get(name)
         if text is None:
             return default
-        if not text.lstrip("-").isascii() or not text.lstrip("-").isdigit():
+        digits = text.removeprefix("-")
+        if not (digits.isascii() and digits.isdigit()):
             raise InvalidInputError(f"parameter {name!r} is {text!r}, expected a whole number")
         found = int(text)
         if not low <= found <= high:
@@ -94,8 +95,17 @@ class Answer(NamedTuple):
 
 def as_json(value: Any, *, is_constant: bool = False) -> Answer:
     """A value of the API as an answer."""
-    text = json.dumps(value, default=_plain, allow_nan=False, separators=(",", ":"))
-    return Answer(text.encode(), "application/json", is_constant)
+    return Answer(json_text(value).encode(), "application/json", is_constant)
+
+
+def json_text(value: Any) -> str:
+    """A value as JSON. NaN and infinite numbers, which JSON lacks, become texts such as "NaN"."""
+    try:
+        return json.dumps(value, default=_plain, allow_nan=False, separators=(",", ":"))
+    except ValueError:
+        python = json.dumps(value, default=_plain)
+        plain = json.loads(python, parse_constant=str)
+        return json.dumps(plain, allow_nan=False, separators=(",", ":"))
 
 
 def _plain(value: Any) -> Any:

@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
 from socket import AF_INET, AF_INET6, gethostname
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 from icefloe.api.repository import Repository
 from icefloe.errors import (
@@ -28,7 +28,7 @@ from icefloe.errors import (
     StorageError,
 )
 from icefloe.ui.opened import OpenedRepository
-from icefloe.ui.query import Answer, Query
+from icefloe.ui.query import Answer, Query, json_text
 from icefloe.ui.routes import find_answer
 
 _log = logging.getLogger("icefloe.ui")
@@ -121,20 +121,23 @@ class _Handler(BaseHTTPRequestHandler):
         if not self.server.accepts(self.headers.get("Host", "")):
             self._fail(HTTPStatus.MISDIRECTED_REQUEST, "this server has another name")
             return
-        if self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
-            address = urlsplit(self.path).path
-            if address != "/":  # a link to the page is fine, its parts are not for others
-                self._fail(HTTPStatus.FORBIDDEN, "requests of other sites are not answered")
-                return
-        self._answer()
+        try:
+            address = urlsplit(self.path)
+        except ValueError as error:
+            self._fail(HTTPStatus.BAD_REQUEST, f"the address cannot be read: {error}")
+            return
+        is_own = self.headers.get("Sec-Fetch-Site", "none") in ("none", "same-origin")
+        if not is_own and address.path != "/":  # a link to the page is fine, its parts are not
+            self._fail(HTTPStatus.FORBIDDEN, "requests of other sites are not answered")
+            return
+        self._answer(address)
 
     do_HEAD = do_GET  # noqa: N815
 
-    def _answer(self) -> None:
+    def _answer(self, address: SplitResult) -> None:
         try:
-            parts = urlsplit(self.path)
-            query = Query(_parameters(parts.query))
-            answer = find_answer(self.server.opened, unquote(parts.path), query)
+            query = Query(_parameters(address.query))
+            answer = find_answer(self.server.opened, unquote(address.path), query)
         except IcechunkError as error:
             self._fail(_status(error), error.message, error.kind)
         except Exception as error:  # noqa: BLE001 - it is told, and the server goes on
@@ -157,7 +160,7 @@ class _Handler(BaseHTTPRequestHandler):
         keep = "private, max-age=600, immutable" if answer.is_constant else "no-store"
         self.send_header("Cache-Control", keep)
         if answer.about is not None:
-            self.send_header("X-Icefloe-About", json.dumps(answer.about))
+            self.send_header("X-Icefloe-About", json_text(answer.about))
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(answer.body)
