@@ -13,7 +13,7 @@ import zarr
 from numpy.typing import NDArray
 
 import icefloe
-from icefloe.errors import InvalidInputError
+from icefloe.scans.coding import Values
 from icefloe.ui import PageServer, colours, planes
 from icefloe.ui.png import encode_png
 from icefloe.ui.rulers import coordinate_labels
@@ -119,9 +119,10 @@ def test_a_difference_shows_changed_and_new_values(
 def test_values_along_a_dimension_and_at_a_point(server: PageServer, tip: str) -> None:
     told = value(server, "values", snapshot=tip, path=T2M, axes="0", at="0,1,2")
     assert (told["list"], told["is_number"]) == ([10, 100, 200, None], True)
-    assert value(server, "values", snapshot=tip, path=T2M, at="2,0,0") == {"value": 200}
-    assert value(server, "values", snapshot=tip, path=T2M, at="3,0,0") == {"value": "nan"}
-    assert value(server, "values", snapshot=tip, path="/depth", at="") == {"value": 7}
+    kelvin = {"kind": "number", "units": "K"}
+    assert value(server, "values", snapshot=tip, path=T2M, at="2,0,0") == {"value": 200, **kelvin}
+    assert value(server, "values", snapshot=tip, path=T2M, at="3,0,0") == {"value": "nan", **kelvin}
+    assert value(server, "values", snapshot=tip, path="/depth", at="")["value"] == 7
     told = value(server, "values", snapshot=tip, path="/surface/station", axes="0", at="0")
     assert (told["list"], told["is_number"], told["total"]) == (["a", "b", "c"], False, 3)
 
@@ -174,7 +175,10 @@ def test_unknown_scales_nodes_and_snapshots(server: PageServer, tip: str) -> Non
     assert bad(server, "picture", tip, path="/no", **where).status == 404
     assert bad(server, "picture", "0" * 20, **where).status == 404
     assert ask(server, "/api/scale", scale="rainbow").status == 400
-    assert read_png(ask(server, "/api/scale", scale="ember").body)[0].shape == (1, 250)
+    assert read_png(ask(server, "/api/scale", scale="ember").body)[0].shape == (
+        1,
+        colours.NUM_STEPS,
+    )
 
 
 # --- parts
@@ -196,7 +200,8 @@ def test_scales_rise_evenly_in_lightness() -> None:
 def test_pixels_of_odd_limits(low: float, high: float) -> None:
     values = np.array([[low, high, np.nan, np.inf, -np.inf]])
     found = colours.pixels(values, low, high)[0].tolist()
-    assert found[2:] == [colours.NOTHING] * 3
+    assert found[2] == colours.NOTHING
+    assert found[3:] == [colours.NUM_STEPS - 1, 0]
     assert found[0] == 0
     assert found[1] in (0, colours.NUM_STEPS - 1)
 
@@ -229,26 +234,16 @@ def test_steps_keep_a_picture_within_its_limits(
     assert planes.choose_steps(shape, chunk, most, chunk_bytes) == expected
 
 
-def test_decoding_follows_cf() -> None:
-    packed = np.array([0, 100, -999], "i2")
-    attributes = {"scale_factor": 0.5, "add_offset": 10, "_FillValue": -999}
-    np.testing.assert_array_equal(planes.decode(packed, attributes), [10, 60, np.nan])
-    days = np.array(["2020-01-01", "NaT"], "M8[D]")
-    assert np.isnan(planes.decode(days, {})).tolist() == [False, True]
-    assert planes.decode(np.array([3 + 4j]), {}).tolist() == [5]
-    with pytest.raises(InvalidInputError, match="no picture"):
-        planes.decode(np.array(["a"]), {})
-    # Attributes come from others: what is no number is not used.
-    np.testing.assert_array_equal(
-        planes.decode(packed, {"scale_factor": "x", "_FillValue": None}), packed
-    )
+def labels(values: Any, kind: str = "number") -> list[str]:
+    return coordinate_labels(planes.Decoded(Values(np.array(values)), kind, None))
 
 
 def test_coordinates_are_told_as_people_read_them() -> None:
-    hours = {"units": "hours since 2020-01-01", "calendar": "standard"}
-    assert coordinate_labels(np.array([0, 6.5]), hours) == ["2020-01-01 00:00", "2020-01-01 06:30"]
-    assert coordinate_labels(np.array([0.1, 1e-9]), {}) == ["0.1", "1e-09"]
-    assert coordinate_labels(np.array(["a"]), {}) == ["a"]
+    hours = np.array(["2020-01-01", "2020-01-01T06:30"], "M8[us]")
+    assert labels(hours, "time") == ["2020-01-01 00:00", "2020-01-01 06:30"]
+    assert labels([0.1, 1e-9, np.nan]) == ["0.1", "1e-09", "–"]
+    assert labels(["a"], "text") == ["a"]
+    assert labels(np.array([90], "m8[m]").astype("m8[us]"), "duration") == ["1:30:00"]
 
 
 def test_a_large_array_is_sampled_and_stays_small() -> None:

@@ -11,8 +11,8 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-NUM_STEPS = 250
-"""Rows of a palette that stand for values."""
+NUM_STEPS = 251
+"""Rows of a palette that stand for values. The middle one is that of no difference."""
 APPEARED, VANISHED, NOTHING = 253, 254, 255
 """Rows for a value that is only in the later one, only in the earlier one, and in neither."""
 
@@ -88,10 +88,10 @@ def _srgb(lab: NDArray[np.float64]) -> NDArray[np.uint8]:
 
 def pixels(values: NDArray[np.float64], low: float, high: float) -> NDArray[np.uint8]:
     """Rows of a palette for values between two limits; those beyond get the colour at the end."""
-    is_value = np.isfinite(values)
+    is_value = ~np.isnan(values)
     # Halves, because the distance of two large limits may be infinite.
     span = high / 2 - low / 2 or 1.0
     with np.errstate(over="ignore", invalid="ignore"):
         part = (np.where(is_value, values, low) / 2 - low / 2) / span
-    steps = np.clip(np.nan_to_num(part) * NUM_STEPS, 0, NUM_STEPS - 1).astype(np.uint8)
-    return np.where(is_value, steps, np.uint8(NOTHING))
+    steps = np.minimum(np.clip(np.nan_to_num(part), 0, 1) * NUM_STEPS, NUM_STEPS - 1)
+    return np.where(is_value, steps.astype(np.uint8), np.uint8(NOTHING))

@@ -11,13 +11,15 @@ import zarr
 from numpy.typing import NDArray
 
 from icefloe import paths
-from icefloe.errors import IcechunkError, InvalidInputError
+from icefloe.errors import FormatError, IcechunkError, InvalidInputError
+from icefloe.scans.coding import Coding, Values, find_coding
+from icefloe.scans.variables import array_coding
 from icefloe.ui.opened import OpenedRepository
 
 MAX_BYTES = 256 << 20
 """Decoded bytes of the chunks that one picture may need."""
 MAX_CHUNKS = 4096
-_MISSING_NAMES = ("_FillValue", "missing_value")
+_KINDS = {"M8[us]": "time", "m8[us]": "duration"}
 
 
 class PlaneRequest(NamedTuple):
@@ -33,52 +35,169 @@ class PlaneRequest(NamedTuple):
     """First and last+1 along each axis; None for all."""
     most: int
     """Values along one axis."""
+    shape: tuple[int, ...] | None = None
+    """As if the array was continued to this shape by missing values."""
+    steps: tuple[int, ...] | None = None
+    """Every how many-th value to read along each axis; None to choose."""
 
 
 class Plane(NamedTuple):
-    """Values of a part of an array, NaN where there is none."""
+    """Values of a part of an array as numbers, NaN where there is none."""
 
     values: NDArray[np.float64]
     steps: tuple[int, ...]
     """Along each axis, every how many-th value was read."""
     window: tuple[tuple[int, int], ...]
     data_type: str
+    kind: str
+    """`number`; or `time` and `duration`, which are in microseconds."""
+    units: str | None
 
     @property
     def nbytes(self) -> int:
         return self.values.nbytes
 
 
-def open_array(opened: OpenedRepository, snapshot: str, path: str) -> zarr.Array[Any]:
+class Decoded(NamedTuple):
+    """Values of an array as xarray shows them."""
+
+    values: Values
+    kind: str
+    """`number`, `time`, `duration` or `text`."""
+    units: str | None
+    """Of numbers."""
+
+    def numbers(self) -> NDArray[np.float64]:
+        """The values, NaN where one is missing; times in microseconds, sizes of complex ones."""
+        data, mask = self.values.data, self.values.mask
+        if data.dtype.kind in "mM":
+            data = data.astype(np.int64)
+        elif data.dtype.kind == "c":
+            data = np.abs(data.astype(np.complex128))
+        elif data.dtype.kind not in "biuf":
+            raise InvalidInputError(f"values of type {data.dtype} have no picture")
+        found = data.astype(np.float64)
+        if mask is not None:
+            found[mask] = np.nan
+        return found
+
+    def is_missing(self) -> NDArray[np.bool_]:
+        """Where there is no value."""
+        data, mask = self.values.data, self.values.mask
+        is_nan = np.isnan(data) if data.dtype.kind in "fc" else np.zeros(data.shape, np.bool_)
+        return is_nan if mask is None else is_nan | mask
+
+
+class ArrayOfSnapshot(NamedTuple):
+    """An array of a snapshot, to be read."""
+
+    zarr: zarr.Array[Any]
+    path: str
+    coding: Coding | None
+    """None for structures, which are shown as they are."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.zarr.shape
+
+    @property
+    def chunk_shape(self) -> tuple[int, ...]:
+        """Of what one reference leads to."""
+        return self.zarr.shards or self.zarr.chunks
+
+    @property
+    def has_numbers(self) -> bool:
+        return self.coding is not None and np.dtype(self.coding.dtype).kind in "biufcmM"
+
+    def read(self, selection: Any) -> Decoded:
+        """Values of a part, decoded; a single value as a line of one.
+
+        This is how every view of the page reads values.
+        """
+        raw = np.atleast_1d(read_values(self.zarr, self.path, selection))
+        attributes = self.zarr.attrs.asdict()
+        units = attributes.get("units")
+        units = units if isinstance(units, str) else None
+        if self.coding is None:
+            return Decoded(Values(raw), "text", units)
+        try:
+            values = self.coding.decode(raw)
+            kind = _KINDS.get(self.coding.dtype, "number" if self.has_numbers else "text")
+        except FormatError:  # dates that timestamps cannot hold stay numbers, beside their units
+            plain = {key: value for key, value in attributes.items() if key != "units"}
+            values = find_coding(self.path, raw.dtype, plain, decode=True).decode(raw)
+            kind = "number"
+        return Decoded(values, kind, None if kind in _KINDS.values() else units)
+
+
+def open_array(opened: OpenedRepository, snapshot: str, path: str) -> ArrayOfSnapshot:
     """An array of a snapshot, to be read. The path must be that of a node."""
     opened.view(snapshot).array(path)
-    return zarr.open_array(opened.session(snapshot).store, path=paths.to_key(path), mode="r")
+    session = opened.session(snapshot)
+    array = zarr.open_array(session.store, path=paths.to_key(path), mode="r")
+    is_structure = np.dtype(array.dtype).names is not None
+    return ArrayOfSnapshot(
+        array, path, None if is_structure else array_coding(session, path, array)
+    )
 
 
 def read_plane(opened: OpenedRepository, asked: PlaneRequest) -> Plane:
-    """Read a part of an array. Values are decoded as CF says: missing, scaled, moved."""
+    """Read a part of an array."""
     return opened.planes.get(asked, lambda: _read(opened, asked))
 
 
 def _read(opened: OpenedRepository, asked: PlaneRequest) -> Plane:
     array = open_array(opened, asked.snapshot, asked.path)
-    window = _window(array.shape, asked)
-    shape = tuple(last - first for first, last in window)
-    stored = array.shards or array.chunks  # what one reference leads to
-    steps = choose_steps(
-        shape,
-        [stored[axis] for axis in asked.axes],
-        asked.most,
-        prod(stored) * array.dtype.itemsize,
-    )
+    shape = asked.shape or array.shape
+    if len(shape) != len(array.shape):
+        raise InvalidInputError(f"the shape has {len(shape)} numbers, the array {len(array.shape)}")
+    window = window_of(shape, asked)
+    steps = asked.steps or steps_of(array, window, asked)
     selection: list[int | slice] = list(asked.at)
     for axis, (first, last), step in zip(asked.axes, window, steps, strict=True):
         selection[axis] = slice(first, last, step)
-    values = read_values(array, asked.path, tuple(selection))
-    found = decode(values, array.attrs.asdict())
+    found = read_continued(array, shape, selection)
+    numbers = found.numbers()
     if len(asked.axes) == 2 and asked.axes[0] > asked.axes[1]:
-        found = found.T
-    return Plane(np.ascontiguousarray(found), tuple(steps), window, str(array.dtype))
+        numbers = numbers.T
+    numbers = np.ascontiguousarray(numbers)
+    return Plane(numbers, tuple(steps), window, str(array.zarr.dtype), found.kind, found.units)
+
+
+def read_continued(
+    array: ArrayOfSnapshot, shape: tuple[int, ...], selection: Sequence[int | slice]
+) -> Decoded:
+    """Part of an array that ends before `shape` does: what it lacks is missing."""
+    if shape == array.shape:
+        return array.read(tuple(selection))
+    inside = [
+        slice(part.start, max(part.start, min(part.stop, size)), part.step)
+        if isinstance(part, slice)
+        else slice(min(part, size), min(part + 1, size))
+        for part, size in zip(selection, array.shape, strict=True)
+    ]
+    found = array.read(tuple(inside))
+    lengths = [
+        len(range(part.start, part.stop, part.step or 1)) if isinstance(part, slice) else 1
+        for part in selection
+    ]
+    there = tuple(slice(0, length) for length in found.values.data.shape)
+    data = np.zeros(lengths, found.values.data.dtype)
+    data[there] = found.values.data
+    mask = np.ones(lengths, np.bool_)
+    mask[there] = False if found.values.mask is None else found.values.mask
+    single = tuple(slice(None) if isinstance(part, slice) else 0 for part in selection)
+    return found._replace(values=Values(data[single], mask[single]))
+
+
+def steps_of(
+    array: ArrayOfSnapshot, window: Sequence[tuple[int, int]], asked: PlaneRequest
+) -> tuple[int, ...]:
+    """Every how many-th value of a window to read along each axis."""
+    lengths = [last - first for first, last in window]
+    chunk = [array.chunk_shape[axis] for axis in asked.axes]
+    chunk_bytes = prod(array.chunk_shape) * array.zarr.dtype.itemsize
+    return tuple(choose_steps(lengths, chunk, asked.most, chunk_bytes))
 
 
 def read_values(array: zarr.Array[Any], path: str, selection: Any) -> NDArray[Any]:
@@ -116,30 +235,6 @@ def choose_steps(
     return steps
 
 
-def decode(values: NDArray[Any], attributes: dict[str, Any]) -> NDArray[np.float64]:
-    """Numbers as people mean them: NaN where the attributes say missing, scaled, moved."""
-    kind = values.dtype.kind
-    if kind in "mM":
-        found = values.astype("i8").astype(np.float64)
-        found[np.isnat(values)] = np.nan
-        return found
-    if kind == "c":
-        return np.abs(values).astype(np.float64)
-    if kind not in "biuf":
-        raise InvalidInputError(f"values of type {values.dtype} have no picture")
-    found = values.astype(np.float64)
-    for name in _MISSING_NAMES:
-        missing = attributes.get(name)
-        if isinstance(missing, int | float) and not isinstance(missing, bool):
-            found[values == missing] = np.nan
-    scale, offset = attributes.get("scale_factor"), attributes.get("add_offset")
-    if isinstance(scale, int | float):
-        found *= scale
-    if isinstance(offset, int | float):
-        found += offset
-    return found
-
-
 def check_request(shape: Sequence[int], axes: Sequence[int], at: Sequence[int]) -> None:
     """Refuse dimensions and positions that the array does not have."""
     ndim = len(shape)
@@ -152,7 +247,8 @@ def check_request(shape: Sequence[int], axes: Sequence[int], at: Sequence[int]) 
             raise InvalidInputError(f"position {number} of dimension {axis}, which has {size}")
 
 
-def _window(shape: Sequence[int], asked: PlaneRequest) -> tuple[tuple[int, int], ...]:
+def window_of(shape: Sequence[int], asked: PlaneRequest) -> tuple[tuple[int, int], ...]:
+    """First and last+1 along each axis of a request, checked."""
     check_request(shape, asked.axes, asked.at)
     sizes = [shape[axis] for axis in asked.axes]
     if asked.window is None:

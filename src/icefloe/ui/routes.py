@@ -148,6 +148,10 @@ def _changed_chunks(opened: OpenedRepository, query: Query) -> Answer:
     return as_json(found, is_constant=True)
 
 
+def _changed_steps(opened: OpenedRepository, query: Query) -> Answer:
+    return as_json(changes_pages.changed_steps(opened, query), is_constant=True)
+
+
 def _sizes(opened: OpenedRepository, query: Query) -> Answer:
     found = sizes.sizes_page(opened, query.text("snapshot"), *_window(query))
     return as_json(found, is_constant=True)
@@ -189,6 +193,7 @@ _ROUTES: dict[str, Route] = {
     "/api/chunk": _chunk,
     "/api/changes": _changes,
     "/api/changed-chunks": _changed_chunks,
+    "/api/changed-steps": _changed_steps,
     "/api/sizes": _sizes,
     "/api/totals": _totals,
     "/api/exclusive": _exclusive,

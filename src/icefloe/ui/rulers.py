@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from icefloe.cf.times import STANDARD, units_of
 from icefloe.errors import IcechunkError
 from icefloe.format.snapshot.nodes import ArrayData
 from icefloe.ui.opened import OpenedRepository
-from icefloe.ui.planes import open_array, read_values
+from icefloe.ui.planes import Decoded, open_array
 
 _MOST_LABELS = 5000
 _NORTH = ("degrees_north", "degree_north", "degrees_n", "degree_n")
@@ -57,30 +53,28 @@ def _is_line(array: ArrayData, size: int) -> bool:
 
 def _coordinates(opened: OpenedRepository, snapshot: str, path: str) -> dict[str, Any]:
     try:
-        array = open_array(opened, snapshot, path)
-        values = read_values(array, path, slice(None))
+        found = open_array(opened, snapshot, path).read(slice(None))
     except IcechunkError as error:
         return {"problem": error.message}
-    attributes = array.attrs.asdict()
-    units = attributes.get("units")
-    labels = coordinate_labels(values, attributes)
+    values, units = found.values.data, found.units
     rises = values.dtype.kind in "iuf" and len(values) > 1 and bool(values[0] < values[-1])
-    is_north = isinstance(units, str) and units.lower() in _NORTH
-    return {"labels": labels, "units": units if isinstance(units, str) else None} | (
+    is_north = units is not None and units.lower() in _NORTH
+    return {"labels": coordinate_labels(found), "units": units} | (
         # Pictures have their first line at the top, maps have north there.
         {"upside_down": True} if is_north and rises else {}
     )
 
 
-def coordinate_labels(values: NDArray[Any], attributes: dict[str, Any]) -> list[str]:
+def coordinate_labels(found: Decoded) -> list[str]:
     """Coordinates as people read them: dates for times, few digits for numbers."""
-    units = units_of(attributes) if values.dtype.kind in "iuf" else None
-    if units is not None and units.calendar == STANDARD and np.isfinite(values).all():
-        times = units.decode(values).astype("datetime64[us]")
-        return [_date_text(str(one)) for one in times]
-    if values.dtype.kind == "f":
-        return [f"{one:.6g}" for one in values.tolist()]
-    return [_date_text(str(one)) if values.dtype.kind == "M" else str(one) for one in values]
+    data, missing = found.values.data, found.is_missing().tolist()
+    if data.dtype.kind == "f":
+        labels = [f"{one:.6g}" for one in data.tolist()]
+    elif found.kind == "time":
+        labels = [_date_text(str(one)) for one in data]
+    else:
+        labels = [str(one) for one in data.tolist()]
+    return ["–" if is_missing else label for label, is_missing in zip(labels, missing, strict=True)]
 
 
 def _date_text(text: str) -> str:

@@ -86,7 +86,10 @@ def _parent(path: str) -> str:
 
 def describe_node(node: Node) -> dict[str, Any]:
     """Everything a snapshot knows of a node."""
-    document = json.loads(node.user_data)
+    try:
+        document = json.loads(node.user_data)
+    except ValueError:
+        document = None
     if not isinstance(document, dict):
         raise InvalidInputError(f"the metadata of {node.path!r} is no JSON object")
     attributes = document.pop(_ATTRIBUTES, {})

@@ -1,6 +1,6 @@
 // Two snapshots: which nodes differ, and one array before, after, and its difference.
 
-import { badges, count, empty, failed, fill, firstLine, get, h, loading, number, real, short, svg } from "/static/dom.js";
+import { badges, count, empty, failed, fill, firstLine, get, h, loading, number, short, shown, svg } from "/static/dom.js";
 import { PagedRows, VirtualList } from "/static/lists.js";
 import { PlaneControls, PlaneImage } from "/static/pictures.js";
 
@@ -9,7 +9,7 @@ export async function compareView(box, app) {
   const panel = h("section", { class: "pane node" });
   const side = h("section", { class: "pane side" });
   fill(box, head, h("div", { class: "split data" }, side, panel));
-  let shown = "";
+  let compared = "";
   let run = 0;
   let kept = {};
   let changed = { rows: [], list: null };
@@ -26,8 +26,8 @@ export async function compareView(box, app) {
       drawHead(head, app, before, after);
       const key = `${from} ${snapshot}`;
       let first = null;
-      if (key !== shown) {
-        shown = key;
+      if (key !== compared) {
+        compared = key;
         fill(side, loading());
         fill(panel, loading());
         first = await get("changes", { from, snapshot, offset: 0, limit: 200 });
@@ -39,7 +39,7 @@ export async function compareView(box, app) {
       changed.list.select(changed.list.rows.indexOf(row));
       kept = await drawArray(panel, app, before, after, row, kept, () => mine === run) ?? kept;
     } catch (error) {
-      if (mine === run) { shown = ""; fill(panel, failed(error, show)); }
+      if (mine === run) { compared = ""; fill(panel, failed(error, show)); }
     }
   }
 
@@ -75,26 +75,52 @@ async function drawArray(panel, app, before, after, change, kept, isCurrent) {
   const nodes = await Promise.all(both.map((each) => (only && only !== each ? null : get("node", { snapshot: each.id, path: each === before && change.moved_from ? change.moved_from : change.path }))));
   if (!isCurrent()) return null;
   const metadata = metadataChanges(...nodes);
-  const node = nodes[1];
-  const numeric = node?.type === "array" && nodes[0]?.type === "array" && node.shape.length >= 2 && nodes[0].shape.length === node.shape.length && !change.moved_from && node.shape.every((size) => size > 0);
-  if (!numeric || !change.chunks) {
-    const word = only === after ? "Only the later snapshot has it." : only === before ? "Only the earlier snapshot had it." : change.moved_from ? "It moved, and its chunks moved with it." : change.chunks ? `${count(change.chunks, "chunk")} differ.` : "Its values are the same.";
-    fill(panel, title, h("div", { class: "metadata" }, h("p", {}, word, " ", only !== before && h("a", { href: app.link({ view: "data", snapshot: after.id }) }, "Look at it")), metadata));
+  const [old, node] = nodes;
+  const say = (...words) => fill(panel, title, h("div", { class: "metadata" }, h("p", {}, ...words, " ", only !== before && h("a", { href: app.link({ view: "data", snapshot: after.id, path: change.path }) }, "Look at it")), metadata));
+  if (only) { say(only === after ? "Only the later snapshot has it." : "Only the earlier snapshot had it."); return null; }
+  if (change.moved_from) { say(change.chunks ? `It moved, and ${count(change.chunks, "chunk")} differ${change.chunks === 1 ? "s" : ""}.` : "It moved, and its chunks moved with it."); return null; }
+  if (node.type !== "array") { say("Its metadata differ."); return null; }
+  if (old.type !== "array" || old.shape.length !== node.shape.length) { say("It has other dimensions, so that values have no counterpart."); return null; }
+
+  const shape = node.shape.map((size, axis) => Math.max(size, old.shape[axis]));
+  const larger = { ...node, shape };
+  const ids = { from: before.id, snapshot: after.id, path: change.path };
+  const [axes, ofOld] = await Promise.all([after, before].map((each) => get("axes", { snapshot: each.id, path: change.path })));
+  if (!isCurrent()) return null;
+  // Labels of the longer one: what was appended has its own, what was cut off has the old ones.
+  axes.forEach((axis, at) => { if (old.shape[at] > node.shape[at]) axes[at] = ofOld[at]; });
+  const isPlane = shape.length >= 2 && shape.every((size) => size > 0);
+  const shownAxes = isPlane ? kept.shown?.every((axis) => axis < shape.length) ? kept.shown : [shape.length - 2, shape.length - 1] : [];
+  const steps = new ChangedSteps(ids, larger, axes, shownAxes);
+  fill(panel, title, loading("Looking for values that differ …"));
+  await steps.more();
+  if (!isCurrent()) return null;
+  if (!steps.found.size && steps.next === null) {
+    say(change.chunks ? `${count(change.chunks, "chunk")} ${change.chunks === 1 ? "was" : "were"} written again, with the same values.` : "Its values are the same.");
     return null;
   }
-  const axes = await get("axes", { snapshot: after.id, path: change.path });
-  const common = { ...node, shape: node.shape.map((size, axis) => Math.min(size, nodes[0].shape[axis])) };
+  if (!isPlane) {
+    fill(panel, title, h("div", { class: "compare-body" }, steps.element, metadata));
+    return null;
+  }
+  const { cells: touched, total } = await get("changed-chunks", { ...ids, axes: shape.map((_, axis) => axis).join(",") });
   if (!isCurrent()) return null;
-  const dims = node.shape.map((_, axis) => axis);
-  const { cells: touched, total } = await get("changed-chunks", { from: before.id, snapshot: after.id, path: change.path, axes: dims.join(",") });
-  if (!isCurrent()) return null;
-  if (!kept.at && touched.length && node.chunk_shape) kept = { at: touched[0].map((cell, axis) => cell * node.chunk_shape[axis]) };
+  const [first] = steps.found.values();
   const images = [];
-  const controls = new PlaneControls(common, axes, () => { controls.window ??= null; images.forEach((image) => image.show(image.version)); }, kept);
-  const whole = () => controls.window ?? controls.shown.flatMap((axis) => [0, common.shape[axis]]);
+  const change_ = () => {
+    if (String(steps.shown) !== String(controls.shown)) steps.turn([...controls.shown]);
+    steps.mark(controls.at);
+    images.forEach((image) => image.show(image.version));
+  };
+  const controls = new PlaneControls(larger, axes, change_, { ...kept, shown: [...shownAxes], at: first?.at });
+  // A plane that is sampled may leave out what differs: then its chunk is shown first.
+  if (first && node.chunk_shape && shownAxes.some((axis) => shape[axis] > PIXELS)) controls.window = windowOf(first.at, shownAxes, node.chunk_shape, shape);
+  controls.whole.hidden = controls.window === null;
+  steps.onchoose = (at) => { controls.at = [...at]; controls.draw(); controls.whole.hidden = controls.window === null; change_(); };
+  const whole = () => controls.window ?? controls.shown.flatMap((axis) => [0, shape[axis]]);
   const plain = (version) => new PlaneImage(controls, {
     address: "picture", title: version === before ? "Before" : "After",
-    parameters: () => ({ ...controls.parameters(version.id), window: whole().join(","), scale: controls.scale, low: controls.low, high: controls.high }),
+    parameters: () => ({ ...controls.parameters(version.id), shape: shape.join(","), window: whole().join(","), scale: controls.scale, low: controls.low, high: controls.high }),
   });
   const difference = new PlaneImage(controls, {
     address: "difference", title: "Difference: after − before", scale: () => "difference",
@@ -106,15 +132,99 @@ async function drawArray(panel, app, before, after, change, kept, isCurrent) {
   const draw = difference.draw.bind(difference);
   difference.draw = (about, blob) => {
     draw(about, blob);
-    const parts = [about.changed ? `${number(about.changed)} of ${number(about.total)} values differ here, by up to ${real(about.largest)}` : "No value differs here"];
-    if (about.appeared) parts.push(`${number(about.appeared)} appeared`);
-    if (about.vanished) parts.push(`${number(about.vanished)} vanished`);
-    told.textContent = `${parts.join("; ")}. ${count(total, "chunk")} of the array differ${total === 1 ? "s" : ""}, outlined.`;
+    const parts = [];
+    if (about.changed) parts.push(`${number(about.changed)} of ${number(about.total)} values differ here, by up to ${shown(about.largest, about)}`);
+    if (about.appeared) parts.push(`${number(about.appeared)} of ${number(about.total)} values appeared here`);
+    if (about.vanished) parts.push(`${number(about.vanished)} of ${number(about.total)} values vanished here`);
+    const chunks = total ? ` ${count(total, "chunk")} of the array differ${total === 1 ? "s" : ""}, outlined.` : "";
+    told.textContent = `${parts.length ? parts.join("; ") : "No value differs here"}.${chunks}`;
   };
-  fill(panel, title, h("div", { class: "compare-body" }, controls.bar, controls.sliders, told,
+  fill(panel, title, h("div", { class: "compare-body" }, controls.bar, controls.sliders, steps.element, told,
     h("div", { class: "triptych" }, images.map((image) => image.element)), metadata));
+  steps.mark(controls.at);
   images.forEach((image) => image.show(image.version));
   return controls.kept;
+}
+
+const PIXELS = 768;
+
+function windowOf(at, axes, chunk, shape) {
+  return axes.flatMap((axis) => {
+    const start = Math.floor(at[axis] / chunk[axis]) * chunk[axis];
+    return [start, Math.min(start + chunk[axis], shape[axis])];
+  });
+}
+
+// Where values differ: each position along the dimensions that no picture shows, found part by part.
+class ChangedSteps {
+  constructor(ids, node, axes, shown_) {
+    Object.assign(this, { ids, node, axes, shown: shown_, found: new Map(), next: 0, current: "" });
+    this.element = h("section", { class: "steps", "aria-label": "Where values differ" });
+    this.onchoose = () => {};
+  }
+
+  get others() {
+    return this.node.shape.map((_, axis) => axis).filter((axis) => !this.shown.includes(axis));
+  }
+
+  key(at) {
+    return this.others.map((axis) => at[axis]).join(",");
+  }
+
+  async turn(shown_) {
+    Object.assign(this, { shown: shown_, found: new Map(), next: 0 });
+    await this.more();
+  }
+
+  // Compare further chunks, until some differ.
+  async more() {
+    const asked = this.shown;
+    do {
+      const answer = await get("changed-steps", { ...this.ids, axes: asked.join(","), offset: this.next });
+      if (asked !== this.shown) return;
+      Object.assign(this, { next: answer.next, compared: answer.compared, total: answer.total, about: answer });
+      for (const step of answer.steps) {
+        const known = this.found.get(this.key(step.at));
+        if (known) known.changed += step.changed;
+        else this.found.set(this.key(step.at), step);
+      }
+    } while (this.next !== null && !this.found.size);
+    this.draw();
+  }
+
+  mark(at) {
+    this.current = this.key(at);
+    for (const chip of this.element.querySelectorAll(".step")) chip.setAttribute("aria-pressed", String(chip.dataset.key === this.current));
+  }
+
+  label(at, axes = this.others) {
+    return axes.map((axis) => {
+      const { name, labels, units } = this.axes[axis];
+      return `${name ?? `dimension ${axis}`} ${labels?.[at[axis]] ?? number(at[axis])}${labels?.[at[axis]] && units ? ` ${units}` : ""}`;
+    }).join(", ");
+  }
+
+  draw() {
+    const steps = [...this.found.values()];
+    const further = this.next !== null && h("p", { class: "muted" }, `${number(this.compared)} of ${number(this.total)} chunks compared. `,
+      h("button", { type: "button", onclick: () => this.more().catch((error) => this.element.append(failed(error))) }, "Compare further"));
+    const value = (one) => h("strong", {}, shown(one, this.about, 7));
+    if (!this.shown.length) {
+      fill(this.element, h("h3", {}, count(steps.length, "value differs", "values differ")), h("div", { class: "table-box" }, h("table", { class: "values" },
+        h("thead", {}, h("tr", {}, h("th", {}, ""), h("th", {}, "before"), h("th", {}, "after"))),
+        h("tbody", {}, steps.map(({ at, before, after }) => h("tr", {}, h("td", {}, this.label(at), h("span", { class: "muted" }, ` [${at.join(", ")}]`)), h("td", { class: "was" }, value(before)), h("td", { class: "is" }, value(after))))))), further);
+      return;
+    }
+    const [first] = steps;
+    const chips = this.others.length > 0 && [
+      h("h3", {}, `${count(steps.length, "step differs", "steps differ")}${this.next === null ? "" : " so far"}`),
+      h("div", { class: "chips" }, steps.map((step) => h("button", {
+        type: "button", class: "step", data: { key: this.key(step.at) }, "aria-pressed": String(this.key(step.at) === this.current),
+        title: `${count(step.changed, "value")}, first at [${step.at.join(", ")}]`, onclick: () => this.onchoose(step.at),
+      }, this.label(step.at), h("span", { class: "muted" }, ` ${number(step.changed)}`)))),
+    ];
+    fill(this.element, chips, first && h("p", { class: "plane-facts" }, "First: ", value(first.before), " → ", value(first.after), ` at ${this.label(first.at, this.axes.map((_, axis) => axis))}`, h("span", { class: "muted" }, ` [${first.at.join(", ")}]`)), further);
+  }
 }
 
 // Frames around the chunks that differ, as far as they are in the plane.

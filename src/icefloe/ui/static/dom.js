@@ -112,11 +112,34 @@ export function size(bytes) {
   return "";
 }
 
-export function real(value) {
+// A number with so many digits; all those before the point, unless there are too many.
+export function real(value, digits = 5) {
   if (value === null || value === undefined) return "–";
-  if (Number.isInteger(value) && Math.abs(value) < 1e15) return String(value);
-  const text = Number(value).toPrecision(5);
+  if (typeof value !== "number") return String(value);
+  const amount = Math.abs(value);
+  if (amount < 1e15 && (Number.isInteger(value) || amount >= 10 ** digits)) return String(Math.round(value));
+  const text = value.toPrecision(digits);
   return text.includes("e") ? text : String(Number(text));
+}
+
+const SPANS = [["d", 864e8], ["h", 36e8], ["min", 6e7], ["s", 1e6], ["ms", 1e3], ["µs", 1]];
+
+// A value as the server tells it: a number, a text, or a time or a duration in microseconds.
+export function shown(value, { kind = "number", units = null } = {}, digits = 5) {
+  if (value === null || value === undefined) return "–";
+  if (typeof value === "number" && kind === "time") {
+    const moment = new Date(value / 1000);
+    return Number.isNaN(moment.getTime()) ? `${value} µs` : moment.toISOString().replace("T", " ").replace(/(:00)?\.000Z$|0*Z$/, "");
+  }
+  if (typeof value === "number" && kind === "duration") {
+    const [unit, length] = SPANS.find(([, each]) => Math.abs(value) >= each) ?? ["s", 1e6];
+    return `${real(value / length, digits)} ${unit}`;
+  }
+  return units ? `${real(value, digits)} ${shortUnits(units)}` : real(value, digits);
+}
+
+export function shortUnits(units) {
+  return { degrees_north: "°N", degrees_east: "°E", degrees: "°" }[units] ?? units;
 }
 
 export function time(text) {

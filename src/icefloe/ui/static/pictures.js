@@ -1,6 +1,6 @@
 // A picture of a plane of an array: which dimensions, where along the others, in which colours.
 
-import { apiAddress, failed, fill, get, getPicture, h, number, real, svg } from "/static/dom.js";
+import { apiAddress, failed, fill, get, getPicture, h, number, shortUnits, shown, svg } from "/static/dom.js";
 
 const SCALES = ["ice", "ember", "grey"];
 
@@ -40,7 +40,7 @@ export class PlaneControls {
   label(axis, at) {
     const { labels, units } = this.axes[axis];
     if (!labels?.[at]) return number(at);
-    return units && !units.includes(" since ") ? `${labels[at]} ${shortUnits(units)}` : labels[at];
+    return units ? `${labels[at]} ${shortUnits(units)}` : labels[at];
   }
 
   // First and last index that the picture shows along its down (0) or across (1) axis.
@@ -92,12 +92,15 @@ export class PlaneControls {
   }
 }
 
-function defaultAxes(axes) {
-  return [axes.length - 2, axes.length - 1];
+export function statistics({ min, mean, max, values, infinite, total, kind }) {
+  const parts = [["min", min], ["mean", mean], ["max", max]].map(([name, value]) => `${name} ${shown(value, { kind })}`);
+  if (infinite) parts.push(`${number(infinite)} infinite`);
+  if (total > values) parts.push(`${number(total - values)} of ${number(total)} without a value`);
+  return parts.join(" · ");
 }
 
-function shortUnits(units) {
-  return { degrees_north: "°N", degrees_east: "°E", degrees: "°" }[units] ?? units;
+function defaultAxes(axes) {
+  return [axes.length - 2, axes.length - 1];
 }
 
 // One picture. `source(parameters)` says which address and parameters it has.
@@ -158,10 +161,10 @@ export class PlaneImage {
     this.frame.style.aspectRatio = String(Math.min(3.2, Math.max(0.45, columns / rows)));
     this.element.style.setProperty("--ratio", String(Math.min(3.2, Math.max(0.45, columns / rows))));
     this.rulers();
-    fill(this.bar, h("span", {}, real(about.low)), h("img", { src: apiAddress("scale", { scale: this.scale() }), alt: "" }), h("span", {}, real(about.high)), h("span", { class: "muted" }, this.controls.node.attributes?.units ?? ""));
+    const { kind, units } = about;
+    fill(this.bar, h("span", {}, shown(about.low, { kind })), h("img", { src: apiAddress("scale", { scale: this.scale() }), alt: "" }), h("span", {}, shown(about.high, { kind })), h("span", { class: "muted" }, units ?? ""));
     const coarse = about.steps.some((step) => step > 1) ? ` · every ${about.steps.map(number).join(" × ")}th value` : "";
-    const gone = about.total - about.values;
-    this.facts.textContent = `min ${real(about.min)} · mean ${real(about.mean)} · max ${real(about.max)}${gone ? ` · ${number(gone)} of ${number(about.total)} without a value` : ""}${coarse}`;
+    this.facts.textContent = `${statistics(about)}${coarse}`;
     fill(this.pointed);
     this.marks.setAttribute("viewBox", `0 0 ${columns} ${rows}`);
     fill(this.marks, ...this.overlay(this));
@@ -235,8 +238,8 @@ export class PlaneImage {
     clearTimeout(this.waiting);
     this.waiting = setTimeout(async () => {
       try {
-        const { value } = await get("values", { snapshot: this.snapshot, path: this.controls.node.path, at: at.join(",") });
-        fill(this.pointed, h("strong", {}, typeof value === "number" ? real(value) : String(value)), ` at ${where}`, h("span", { class: "muted" }, ` [${at.join(", ")}]`));
+        const found = await get("values", { snapshot: this.snapshot, path: this.controls.node.path, at: at.join(",") });
+        fill(this.pointed, h("strong", {}, found.value === null ? "missing" : shown(found.value, found, 7)), ` at ${where}`, h("span", { class: "muted" }, ` [${at.join(", ")}]`));
       } catch (error) {
         fill(this.pointed, error.message);
       }
