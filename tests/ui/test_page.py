@@ -93,7 +93,7 @@ def test_a_picture_its_sliders_and_values(page: Page) -> None:
     assert page.texts(".ruler.down .ends span") == ["50 °N", "30 °N", "0 °N"]
     x, y = page.place(".frame")
     page.mouse("mouseMoved", x - 5, y - 5)
-    page.see(".pointed", "19 at lat 30 °N, lon 3 [0, 2, 3]")
+    page.see(".pointed", "19 K at lat 30 °N, lon 3 [0, 2, 3]")
     # A click shows the values of all times at this place.
     page.click(".frame")
     page.see(".profile", "time at lat 20 °N, lon 4")

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from icefloe.assets.computed_logs import log_from
 from icefloe.changes.diff import Diff, make_diff, paths_by_id
 from icefloe.errors import InvalidInputError
+from icefloe.paths import is_internal
 from icefloe.scans.coding import Values
 from icefloe.storage.run import run_blocking
 from icefloe.ui import planes
@@ -50,9 +51,15 @@ _WORDS = {
 
 
 def changes_page(
-    opened: OpenedRepository, first: str, second: str, offset: int, limit: int
+    opened: OpenedRepository,
+    first: str,
+    second: str,
+    offset: int,
+    limit: int,
+    *,
+    has_internal: bool,
 ) -> dict[str, Any]:
-    """Nodes that differ, by path, and how."""
+    """Nodes that differ, by path, and how; with or without icefloe's own tables."""
     diff = compare(opened, first, second)
     words: dict[str, list[str]] = {}
     arrays = diff.new_arrays | diff.deleted_arrays | diff.updated_arrays | set(diff.updated_chunks)
@@ -64,9 +71,10 @@ def changes_page(
     came_from = {target: source for source, target in diff.moved_nodes}
     for target in came_from:
         words.setdefault(target, []).append("moved")
-    paths = sorted(words)
+    paths = sorted(path for path in words if has_internal or not is_internal(path))
     return {
         "total": len(paths),
+        "internal": sum(map(is_internal, words)),
         "offset": offset,
         "rows": [
             {
@@ -132,7 +140,7 @@ def changed_steps(opened: OpenedRepository, query: Query) -> dict[str, Any]:
             break
     done = offset + compared
     kind, units = (both[1].kind, both[1].units) if compared else ("number", None)
-    found = {"steps": list(steps.values()), "kind": kind, "units": units}
+    found = {"steps": [steps[key] for key in sorted(steps)], "kind": kind, "units": units}
     return {**found, "compared": done, "total": total, "next": done if done < total else None}
 
 

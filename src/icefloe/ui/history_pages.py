@@ -6,6 +6,7 @@ from typing import Any
 
 from icefloe.api.graph_lanes import LaneRow
 from icefloe.api.values import to_datetime
+from icefloe.paths import is_internal
 from icefloe.ui.opened import HistoryGraph, OpenedRepository
 
 _MOST_LANES = 24
@@ -69,13 +70,15 @@ def find_line(opened: OpenedRepository, snapshot_id: str) -> dict[str, Any]:
     return {"tip": tip, "at": line.index(row), "total": len(line)}
 
 
-def snapshot_page(opened: OpenedRepository, snapshot_id: str) -> dict[str, Any]:
+def snapshot_page(
+    opened: OpenedRepository, snapshot_id: str, *, has_internal: bool
+) -> dict[str, Any]:
     """Everything about one snapshot, and what it changed."""
     history = opened.history()
     at = opened.row(history, snapshot_id)
     info = history.rows[at].info
     view = opened.view(snapshot_id)
-    tree = opened.tree(snapshot_id)
+    tree = opened.tree(snapshot_id, has_internal=has_internal)
     files = view.snapshot.manifest_files.values()
     return {
         "id": info.id.text,
@@ -88,6 +91,7 @@ def snapshot_page(opened: OpenedRepository, snapshot_id: str) -> dict[str, Any]:
         "tags": history.tags_of.get(info.id, []),
         "groups": len(tree) - tree.num_arrays,
         "arrays": tree.num_arrays,
+        "internal": sum(map(is_internal, view.snapshot.nodes.path)),
         "first_array": tree.first_array,
         "manifests": len(files),
         "manifest_bytes": sum(file.size_bytes for file in files),

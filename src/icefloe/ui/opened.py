@@ -82,7 +82,7 @@ class OpenedRepository:
         self.repo = repo
         self.name = name
         self._sessions: Recent[str, Session] = Recent(_SESSIONS)
-        self._trees: Recent[str, Tree] = Recent(4)
+        self._trees: Recent[tuple[str, bool], Tree] = Recent(4)
         self._lines: Recent[tuple[str, str], list[int]] = Recent(8)
         self._operations: Recent[tuple[str, int], list[Update]] = Recent(1)
         self.planes: Recent[PlaneRequest, Plane] = Recent(_PLANE_BYTES, lambda plane: plane.nbytes)
@@ -104,9 +104,13 @@ class OpenedRepository:
     def view(self, snapshot_id: str) -> SessionView:
         return self.session(snapshot_id).workspace.state.view
 
-    def tree(self, snapshot_id: str) -> Tree:
-        """The nodes of a snapshot by parent."""
-        return self._trees.get(snapshot_id, lambda: Tree(self.view(snapshot_id).snapshot.nodes))
+    def tree(self, snapshot_id: str, *, has_internal: bool) -> Tree:
+        """The nodes of a snapshot by parent, with or without icefloe's own tables."""
+
+        def make() -> Tree:
+            return Tree(self.view(snapshot_id).snapshot.nodes, has_internal=has_internal)
+
+        return self._trees.get((snapshot_id, has_internal), make)
 
     def history(self) -> HistoryGraph:
         """The history, read again if refs have moved."""

@@ -150,8 +150,9 @@ def values(opened: OpenedRepository, query: Query) -> dict[str, Any]:
     array = planes.open_array(opened, snapshot, path)
     if not query.numbers("axes"):
         at = query.numbers("at") or ()
-        planes.check_request(array.shape, (), at)
-        found = array.read(at)
+        shape = query.numbers("shape") or array.shape
+        planes.check_request(shape, (), at)
+        found = planes.read_continued(array, shape, at)
         return {"value": plain_values(found)[0], "kind": found.kind, "units": found.units}
     asked = request_of(query, snapshot, num_axes=1)
     if array.has_numbers:

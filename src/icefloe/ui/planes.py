@@ -149,8 +149,6 @@ def read_plane(opened: OpenedRepository, asked: PlaneRequest) -> Plane:
 def _read(opened: OpenedRepository, asked: PlaneRequest) -> Plane:
     array = open_array(opened, asked.snapshot, asked.path)
     shape = asked.shape or array.shape
-    if len(shape) != len(array.shape):
-        raise InvalidInputError(f"the shape has {len(shape)} numbers, the array {len(array.shape)}")
     window = window_of(shape, asked)
     steps = asked.steps or steps_of(array, window, asked)
     selection: list[int | slice] = list(asked.at)
@@ -168,6 +166,8 @@ def read_continued(
     array: ArrayOfSnapshot, shape: tuple[int, ...], selection: Sequence[int | slice]
 ) -> Decoded:
     """Part of an array that ends before `shape` does: what it lacks is missing."""
+    if len(shape) != len(array.shape):
+        raise InvalidInputError(f"the shape has {len(shape)} numbers, the array {len(array.shape)}")
     if shape == array.shape:
         return array.read(tuple(selection))
     inside = [
@@ -187,7 +187,8 @@ def read_continued(
     mask = np.ones(lengths, np.bool_)
     mask[there] = False if found.values.mask is None else found.values.mask
     single = tuple(slice(None) if isinstance(part, slice) else 0 for part in selection)
-    return found._replace(values=Values(data[single], mask[single]))
+    data, mask = np.atleast_1d(data[single]), np.atleast_1d(mask[single])
+    return found._replace(values=Values(data, mask))
 
 
 def steps_of(

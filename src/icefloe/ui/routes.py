@@ -90,7 +90,8 @@ def _line_of(opened: OpenedRepository, query: Query) -> Answer:
 
 
 def _snapshot(opened: OpenedRepository, query: Query) -> Answer:
-    return as_json(history_pages.snapshot_page(opened, query.text("snapshot")))
+    found = history_pages.snapshot_page(opened, query.text("snapshot"), has_internal="all" in query)
+    return as_json(found)
 
 
 def _operations(opened: OpenedRepository, query: Query) -> Answer:
@@ -98,13 +99,14 @@ def _operations(opened: OpenedRepository, query: Query) -> Answer:
 
 
 def _children(opened: OpenedRepository, query: Query) -> Answer:
-    tree = opened.tree(query.text("snapshot"))
+    tree = opened.tree(query.text("snapshot"), has_internal="all" in query)
     found = tree.page(query.text("path", paths.ROOT), *_window(query))
     return as_json(found, is_constant=True)
 
 
 def _search(opened: OpenedRepository, query: Query) -> Answer:
-    found = opened.tree(query.text("snapshot")).search(query.text("q"))
+    tree = opened.tree(query.text("snapshot"), has_internal="all" in query)
+    found = tree.search(query.text("q"))
     return as_json(found, is_constant=True)
 
 
@@ -137,7 +139,8 @@ def _chunk(opened: OpenedRepository, query: Query) -> Answer:
 
 def _changes(opened: OpenedRepository, query: Query) -> Answer:
     both = query.text("from"), query.text("snapshot")
-    return as_json(changes_pages.changes_page(opened, *both, *_window(query)), is_constant=True)
+    found = changes_pages.changes_page(opened, *both, *_window(query), has_internal="all" in query)
+    return as_json(found, is_constant=True)
 
 
 def _changed_chunks(opened: OpenedRepository, query: Query) -> Answer:
@@ -153,7 +156,8 @@ def _changed_steps(opened: OpenedRepository, query: Query) -> Answer:
 
 
 def _sizes(opened: OpenedRepository, query: Query) -> Answer:
-    found = sizes.sizes_page(opened, query.text("snapshot"), *_window(query))
+    tree = opened.tree(query.text("snapshot"), has_internal="all" in query)
+    found = sizes.sizes_page(opened, query.text("snapshot"), tree, *_window(query))
     return as_json(found, is_constant=True)
 
 

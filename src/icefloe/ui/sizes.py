@@ -10,11 +10,13 @@ from icefloe.maintenance.usage import snapshot_usage
 from icefloe.repo.session_view import all_chunks, load_manifests
 from icefloe.storage.run import run_blocking
 from icefloe.ui.opened import OpenedRepository
+from icefloe.ui.tree import Tree
 
 
-def sizes_page(opened: OpenedRepository, snapshot: str, offset: int, limit: int) -> dict[str, Any]:
+def sizes_page(
+    opened: OpenedRepository, snapshot: str, tree: Tree, offset: int, limit: int
+) -> dict[str, Any]:
     """Bytes and chunks of each kind for some arrays, in the order of their paths."""
-    tree = opened.tree(snapshot)
     paths = tree.array_paths()
     rows = run_blocking(_sizes(opened, snapshot, paths[offset : offset + limit]))
     return {"total": len(paths), "offset": offset, "rows": rows}

@@ -7,6 +7,8 @@ from itertools import islice
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from icefloe import paths
 from icefloe.errors import InvalidInputError, NodeNotFoundError
 from icefloe.format.snapshot.nodes import ArrayData, Node, NodeTable
@@ -16,28 +18,31 @@ _ATTRIBUTES = "attributes"
 
 
 class Tree:
-    """Rows of a table of nodes by the path of their parent."""
+    """Rows of a table of nodes by the path of their parent; all, or those that are not internal."""
 
-    def __init__(self, nodes: NodeTable) -> None:
+    def __init__(self, nodes: NodeTable, *, has_internal: bool) -> None:
         self._nodes = nodes
         self._lowered: list[str] | None = None
         self._children: dict[str, list[int]] = {}
+        is_shown = [has_internal or not paths.is_internal(path) for path in nodes.path]
+        self._rows = np.flatnonzero(np.array(is_shown, np.bool_))
         for row, path in enumerate(nodes.path):
-            if path != paths.ROOT:
+            if path != paths.ROOT and is_shown[row]:
                 self._children.setdefault(_parent(path), []).append(row)
         for rows in self._children.values():  # groups first, as in a file browser
             rows.sort(key=lambda row: (bool(nodes.is_array[row]), nodes.path[row]))
 
     def __len__(self) -> int:
-        return len(self._nodes)
+        return len(self._rows)
 
     @property
     def num_arrays(self) -> int:
-        return int(self._nodes.is_array.sum())
+        return int(self._nodes.is_array[self._rows].sum())
 
     def array_paths(self) -> list[str]:
-        """The paths of all arrays, ascending."""
-        return [self._nodes.path[row] for row in self._nodes.is_array.nonzero()[0].tolist()]
+        """The paths of the arrays, ascending."""
+        rows = self._rows[self._nodes.is_array[self._rows]]
+        return [self._nodes.path[row] for row in rows.tolist()]
 
     @property
     def first_array(self) -> str | None:
@@ -45,9 +50,9 @@ class Tree:
         nodes = self._nodes
         lengths = iter(nodes.array_length.tolist())
         sizes = [(count > 1, prod(islice(lengths, count))) for count in nodes.num_dimensions]
-        if not sizes:
-            return None
-        return self.array_paths()[sizes.index(max(sizes))]
+        size_of = dict(zip(nodes.is_array.nonzero()[0].tolist(), sizes, strict=True))
+        shown = [row for row in self._rows.tolist() if row in size_of]
+        return nodes.path[max(shown, key=lambda row: (*size_of[row], -row))] if shown else None
 
     def page(self, parent: str, offset: int, limit: int) -> dict[str, Any]:
         """Some children of a group, and how many there are. A new repository has no root group."""
@@ -63,9 +68,13 @@ class Tree:
     def search(self, part: str) -> dict[str, Any]:
         """Nodes whose path has this part, whatever its case."""
         if self._lowered is None:
-            self._lowered = [path.lower() for path in self._nodes.path]
+            self._lowered = [self._nodes.path[row].lower() for row in self._rows]
         wanted = part.lower()
-        found = [row for row, path in enumerate(self._lowered) if wanted in path]
+        found = [
+            row
+            for row, path in zip(self._rows.tolist(), self._lowered, strict=True)
+            if wanted in path
+        ]
         return {"total": len(found), "rows": [self._brief(row) for row in found[:_MOST_FOUND]]}
 
     def _brief(self, row: int) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 // Two snapshots: which nodes differ, and one array before, after, and its difference.
 
-import { badges, count, empty, failed, fill, firstLine, get, h, loading, number, short, shown, svg } from "/static/dom.js";
+import { allSwitch, badges, count, empty, failed, fill, firstLine, get, h, loading, number, short, shortUnits, shown, svg } from "/static/dom.js";
 import { PagedRows, VirtualList } from "/static/lists.js";
-import { PlaneControls, PlaneImage } from "/static/pictures.js";
+import { PlaneControls, PlaneImage, valueText } from "/static/pictures.js";
 
 export async function compareView(box, app) {
   const head = h("div", { class: "versions-compared" });
@@ -32,10 +32,10 @@ export async function compareView(box, app) {
         fill(panel, loading());
         first = await get("changes", { from, snapshot, offset: 0, limit: 200 });
         if (mine !== run) return;
-        changed = { rows: first.rows, list: drawChanges(side, app, from, snapshot, first) };
+        changed = { rows: first.rows, internal: first.internal, list: drawChanges(side, app, from, snapshot, first) };
       }
       const row = changed.list.rows.find((each) => each.path === app.state.path) ?? changed.rows.find((each) => each.chunks) ?? changed.rows[0];
-      if (!row) { fill(panel, empty(h("h2", {}, "No difference"), h("p", {}, from === snapshot ? "Choose two different versions." : "Both snapshots have the same nodes, metadata and chunks."))); return; }
+      if (!row) { fill(panel, empty(h("h2", {}, "No difference"), h("p", {}, from === snapshot ? "Choose two different versions." : changed.internal ? "Only icefloe's own tables differ." : "Both snapshots have the same nodes, metadata and chunks."))); return; }
       changed.list.select(changed.list.rows.indexOf(row));
       kept = await drawArray(panel, app, before, after, row, kept, () => mine === run) ?? kept;
     } catch (error) {
@@ -64,7 +64,7 @@ function drawChanges(side, app, from, snapshot, first) {
       h("span", { class: "small" }, row.changes.map((word) => h("span", { class: `word ${word}` }, word === "chunks" ? count(row.chunks, "chunk") : word)))),
     choose: (row) => { if (row) app.go({ path: row.path }, { keep: true }); },
   });
-  fill(side, h("h2", { class: "bar" }, count(first.total, "change")), first.total ? list.element : empty("Nothing differs."));
+  fill(side, h("h2", { class: "bar" }, count(first.total, "change")), first.total ? list.element : empty("Nothing differs."), h("div", { class: "under" }, allSwitch(app, first.internal)));
   return list;
 }
 
@@ -105,7 +105,7 @@ async function drawArray(panel, app, before, after, change, kept, isCurrent) {
   }
   const { cells: touched, total } = await get("changed-chunks", { ...ids, axes: shape.map((_, axis) => axis).join(",") });
   if (!isCurrent()) return null;
-  const [first] = steps.found.values();
+  const [first] = steps.sorted();
   const images = [];
   const change_ = () => {
     if (String(steps.shown) !== String(controls.shown)) steps.turn([...controls.shown]);
@@ -118,12 +118,18 @@ async function drawArray(panel, app, before, after, change, kept, isCurrent) {
   controls.whole.hidden = controls.window === null;
   steps.onchoose = (at) => { controls.at = [...at]; controls.draw(); controls.whole.hidden = controls.window === null; change_(); };
   const whole = () => controls.window ?? controls.shown.flatMap((axis) => [0, shape[axis]]);
+  const value = (version, at) => get("values", { snapshot: version.id, path: change.path, at: at.join(","), shape: shape.join(",") });
+  const readOut = async (at) => {
+    const [old_, now] = await Promise.all(both.map((version) => value(version, at)));
+    return `${valueText(old_)} → ${valueText(now)}`;
+  };
   const plain = (version) => new PlaneImage(controls, {
+    readOut: async (at) => valueText(await value(version, at)),
     address: "picture", title: version === before ? "Before" : "After",
     parameters: () => ({ ...controls.parameters(version.id), shape: shape.join(","), window: whole().join(","), scale: controls.scale, low: controls.low, high: controls.high }),
   });
   const difference = new PlaneImage(controls, {
-    address: "difference", title: "Difference: after − before", scale: () => "difference",
+    address: "difference", title: "Difference: after − before", scale: () => "difference", readOut,
     parameters: () => ({ ...controls.parameters(after.id), from: before.id, window: whole().join(","), high: null }),
     overlay: (image) => outlines(image, controls, node, touched),
   });
@@ -136,6 +142,8 @@ async function drawArray(panel, app, before, after, change, kept, isCurrent) {
     if (about.changed) parts.push(`${number(about.changed)} of ${number(about.total)} values differ here, by up to ${shown(about.largest, about)}`);
     if (about.appeared) parts.push(`${number(about.appeared)} of ${number(about.total)} values appeared here`);
     if (about.vanished) parts.push(`${number(about.vanished)} of ${number(about.total)} values vanished here`);
+    if (!about.values) fill(difference.facts);
+    for (const [word, some] of [["appeared", about.appeared], ["vanished", about.vanished]]) if (some) difference.bar.append(h("span", { class: `swatch ${word}` }), word);
     const chunks = total ? ` ${count(total, "chunk")} of the array differ${total === 1 ? "s" : ""}, outlined.` : "";
     told.textContent = `${parts.length ? parts.join("; ") : "No value differs here"}.${chunks}`;
   };
@@ -192,6 +200,11 @@ class ChangedSteps {
     this.draw();
   }
 
+  sorted() {
+    const differ = (one, other) => this.others.map((axis) => one.at[axis] - other.at[axis]).find((by) => by !== 0) ?? 0;
+    return [...this.found.values()].sort(differ);
+  }
+
   mark(at) {
     this.current = this.key(at);
     for (const chip of this.element.querySelectorAll(".step")) chip.setAttribute("aria-pressed", String(chip.dataset.key === this.current));
@@ -200,12 +213,13 @@ class ChangedSteps {
   label(at, axes = this.others) {
     return axes.map((axis) => {
       const { name, labels, units } = this.axes[axis];
-      return `${name ?? `dimension ${axis}`} ${labels?.[at[axis]] ?? number(at[axis])}${labels?.[at[axis]] && units ? ` ${units}` : ""}`;
+      const label = labels?.[at[axis]];
+      return `${name ?? `dimension ${axis}`} ${label ?? number(at[axis])}${label && units ? ` ${shortUnits(units)}` : ""}`;
     }).join(", ");
   }
 
   draw() {
-    const steps = [...this.found.values()];
+    const steps = this.sorted();
     const further = this.next !== null && h("p", { class: "muted" }, `${number(this.compared)} of ${number(this.total)} chunks compared. `,
       h("button", { type: "button", onclick: () => this.more().catch((error) => this.element.append(failed(error))) }, "Compare further"));
     const value = (one) => h("strong", {}, shown(one, this.about, 7));

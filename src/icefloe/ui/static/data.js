@@ -1,6 +1,6 @@
 // The tree of a snapshot, and one node of it.
 
-import { copyable, count, empty, facts, failed, fill, get, h, jsonTree, loading, number } from "/static/dom.js";
+import { allSwitch, copyable, count, empty, facts, failed, fill, get, h, jsonTree, loading, number } from "/static/dom.js";
 import { ChunkMapView } from "/static/chunks.js";
 import { VirtualList } from "/static/lists.js";
 import { PlaneControls, PlaneImage } from "/static/pictures.js";
@@ -12,8 +12,9 @@ const PAGE = 200;
 export async function dataView(box, app) {
   const panel = h("section", { class: "pane node", "aria-label": "Node" });
   const tree = new TreeList(app);
+  const all = h("div", { class: "under" });
   fill(box, h("div", { class: "split data" },
-    h("section", { class: "pane side" }, tree.filter, tree.list.element), panel));
+    h("section", { class: "pane side" }, tree.filter, tree.list.element, all), panel));
   const kept = {};
   let shown = null;
   let node = null;
@@ -38,6 +39,7 @@ export async function dataView(box, app) {
     try {
       await tree.open(snapshot);
       const about = await get("snapshot", { snapshot });
+      fill(all, allSwitch(app, about.internal));
       if (about.groups + about.arrays === 0) {
         node = null;
         fill(panel, empty(h("h2", {}, "Nothing here yet"), h("p", {}, "This snapshot has no groups and no arrays. Write with Zarr or xarray, commit, and read it again with ", h("kbd", {}, "r"), ".")));

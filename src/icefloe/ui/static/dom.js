@@ -50,8 +50,15 @@ export class Failure extends Error {
   }
 }
 
+// Whether answers have icefloe's own tables (.icefloe), too.
+const wanted = { all: false };
+
+export function wantAll(all) {
+  wanted.all = all;
+}
+
 function address(path, parameters) {
-  const query = new URLSearchParams();
+  const query = new URLSearchParams(wanted.all ? { all: 1 } : {});
   for (const [name, value] of Object.entries(parameters)) {
     if (value !== undefined && value !== null) query.set(name, value);
   }
@@ -188,6 +195,13 @@ export function failed(error, again) {
 
 export function empty(...children) {
   return h("div", { class: "empty" }, ...children);
+}
+
+// The switch for icefloe's own tables, where there are some.
+export function allSwitch(app, internal) {
+  if (!internal) return null;
+  return h("label", { class: "check all", title: "Ledgers, problems and late rows, in groups named .icefloe" },
+    h("input", { type: "checkbox", checked: wanted.all, onchange: (event) => { app.go({ all: event.target.checked ? 1 : null }, { keep: true }); app.reload(); } }), "icefloe's own tables");
 }
 
 export function badge(kind, name) {

@@ -1,6 +1,6 @@
 // The frame of the page: which view is shown, for which snapshot, and the keys.
 
-import { badge, count, empty, failed, fill, firstLine, get, h, loading, short, toast } from "/static/dom.js";
+import { badge, count, empty, failed, fill, firstLine, get, h, loading, short, toast, wantAll } from "/static/dom.js";
 import { compareView } from "/static/compare.js";
 import { dataView } from "/static/data.js";
 import { historyView } from "/static/history.js";
@@ -15,7 +15,7 @@ const VIEWS = [
   ["sizes", "Sizes", sizesView],
   ["operations", "Operations", operationsView],
 ];
-const KEEP = ["snapshot", "path", "from", "tab"];
+const KEEP = ["snapshot", "path", "from", "tab", "all"];
 
 const element = (id) => document.getElementById(id);
 const app = { state: {}, repository: null, go, link, reload };
@@ -57,6 +57,7 @@ function go(changes, { keep = false } = {}) {
 
 async function show() {
   app.state = read();
+  wantAll(Boolean(app.state.all));
   const [name, title, open] = VIEWS.find(([known]) => known === app.state.view);
   for (const tab of element("tabs").children) tab.setAttribute("aria-current", tab.dataset.view === name ? "page" : "false");
   document.title = `${title} · ${app.repository.name} · icefloe`;

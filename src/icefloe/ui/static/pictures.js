@@ -92,6 +92,11 @@ export class PlaneControls {
   }
 }
 
+// The answer of `values` at one place.
+export function valueText(found) {
+  return found.value === null ? "missing" : shown(found.value, found, 7);
+}
+
 export function statistics({ min, mean, max, values, infinite, total, kind }) {
   const parts = [["min", min], ["mean", mean], ["max", max]].map(([name, value]) => `${name} ${shown(value, { kind })}`);
   if (infinite) parts.push(`${number(infinite)} infinite`);
@@ -105,8 +110,8 @@ function defaultAxes(axes) {
 
 // One picture. `source(parameters)` says which address and parameters it has.
 export class PlaneImage {
-  constructor(controls, { address, parameters, title = "", scale = () => controls.scale, overlay = () => [] }) {
-    Object.assign(this, { controls, address, parameters, scale, overlay });
+  constructor(controls, { address, parameters, title = "", scale = () => controls.scale, overlay = () => [], readOut = (at) => this.value(at) }) {
+    Object.assign(this, { controls, address, parameters, scale, overlay, readOut });
     this.image = h("img", { alt: title, ondragstart: (event) => event.preventDefault() });
     this.marks = svg("svg", { class: "marks", preserveAspectRatio: "none", "aria-hidden": "true" });
     this.frame = h("div", { class: "frame" }, this.image, this.marks);
@@ -214,7 +219,11 @@ export class PlaneImage {
       from = null;
       band.hidden = true;
       if (!start) return;
-      if (Math.hypot(event.clientX - start.clientX, event.clientY - start.clientY) < 6) { this.onpick(this.position(event)); return; }
+      if (Math.hypot(event.clientX - start.clientX, event.clientY - start.clientY) < 6) {
+        if (event.pointerType === "touch") this.point(event); // a finger does not hover
+        this.onpick(this.position(event));
+        return;
+      }
       const [one, other] = [this.index(start), this.index(event)];
       this.controls.zoom([0, 1].flatMap((which) => [Math.min(one[which], other[which]), Math.max(one[which], other[which]) + 1]));
     });
@@ -232,14 +241,17 @@ export class PlaneImage {
     return this.controls.shown.map((axis) => `${this.controls.name(axis)} ${this.controls.label(axis, at[axis])}`).join(", ");
   }
 
+  async value(at) {
+    return valueText(await get("values", { snapshot: this.snapshot, path: this.controls.node.path, at: at.join(",") }));
+  }
+
   point(event) {
     const at = this.position(event);
     const where = this.where(at);
     clearTimeout(this.waiting);
     this.waiting = setTimeout(async () => {
       try {
-        const found = await get("values", { snapshot: this.snapshot, path: this.controls.node.path, at: at.join(",") });
-        fill(this.pointed, h("strong", {}, found.value === null ? "missing" : shown(found.value, found, 7)), ` at ${where}`, h("span", { class: "muted" }, ` [${at.join(", ")}]`));
+        fill(this.pointed, h("strong", {}, await this.readOut(at)), ` at ${where}`, h("span", { class: "muted" }, ` [${at.join(", ")}]`));
       } catch (error) {
         fill(this.pointed, error.message);
       }

@@ -1,7 +1,7 @@
 // Arrays that have no plane: one dimension as a curve, texts as a table, a single value.
 
 import { empty, failed, fill, get, h, number, shown, svg } from "/static/dom.js";
-import { statistics } from "/static/pictures.js";
+import { statistics, valueText } from "/static/pictures.js";
 
 const WIDTH = 900;
 const HEIGHT = 320;
@@ -19,7 +19,7 @@ export class LinePlot {
     try {
       const found = await get("values", { snapshot, path: this.node.path, axes: this.node.shape.length ? this.axis : null, at: this.at.join(",") });
       if (mine !== this.asked) return;
-      if (!this.node.shape.length) fill(this.element, h("p", { class: "scalar" }, found.value === null ? "missing" : shown(found.value, found, 7)));
+      if (!this.node.shape.length) fill(this.element, h("p", { class: "scalar" }, valueText(found)));
       else if (!found.list.length) fill(this.element, empty("This array is empty."));
       else if (found.is_number && found.min !== null) fill(this.element, ...this.curve(found));
       else fill(this.element, this.table(found));

@@ -1,6 +1,6 @@
 // Bytes of every array of a snapshot. Arrays come page by page; the largest is shown first.
 
-import { count, empty, failed, fill, get, h, number, size } from "/static/dom.js";
+import { allSwitch, count, empty, failed, fill, get, h, number, size } from "/static/dom.js";
 import { VirtualList } from "/static/lists.js";
 
 const PAGE = 400;
@@ -21,7 +21,8 @@ export async function sizesView(box, app) {
       return false;
     },
   });
-  const body = h("section", { class: "pane wide" }, h("h2", { class: "bar" }, "Arrays by size", progress), list.element);
+  const all = h("span");
+  const body = h("section", { class: "pane wide" }, h("h2", { class: "bar" }, "Arrays by size", all, progress), list.element);
   fill(box, summary, body);
 
   async function show() {
@@ -29,11 +30,13 @@ export async function sizesView(box, app) {
     const mine = run;
     const { snapshot } = app.state;
     const about = await get("snapshot", { snapshot });
+    fill(all, allSwitch(app, about.internal));
+    const without = about.internal && !app.state.all ? ", without icefloe's own tables" : "";
     rows = [];
     largest = 1;
     const sums = { native: 0, inline: 0, virtual: 0, chunks: 0 };
     const totals = () => fill(summary,
-      card("Chunks in this snapshot", number(sums.chunks), `${count(about.manifests, "manifest")}, ${size(about.manifest_bytes)}`),
+      card("Chunks in this snapshot", number(sums.chunks), `${count(about.manifests, "manifest")}, ${size(about.manifest_bytes)}${without}`),
       ...KINDS.map((kind) => card({ native: "Native", inline: "Inline", virtual: "Virtual" }[kind], size(sums[kind]), { native: "in objects of the repository", inline: "inside manifests", virtual: "in files elsewhere" }[kind], kind)),
       exclusive, history);
     const exclusive = counted("Only in this snapshot", "no other snapshot needs it", async () => [size((await get("exclusive", { snapshot })).bytes), "freed if it expires"]);
