@@ -383,3 +383,45 @@ def test_damaged_files_say_which_and_why(path: Path) -> None:
     path.write_bytes(b"something else")
     with pytest.raises(SourceError, match="not NetCDF, HDF5, GRIB, Zarr"):
         scan(path)
+
+
+def _close_degree_of_netcdf(path: Path) -> Any:
+    access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
+    access.set_fclose_degree(h5py.h5f.CLOSE_SEMI)
+    return h5py.h5f.open(bytes(path), h5py.h5f.ACC_RDONLY, access)
+
+
+OPEN_BEFORE: dict[str, Any] = {
+    "h5py": lambda path: h5py.File(path, "r"),
+    "to be written": lambda path: h5py.File(path, "r+"),
+    "locked": lambda path: h5py.File(path, "r", locking=True),
+    "not locked": lambda path: h5py.File(path, "r", locking=False),
+    "swmr": lambda path: h5py.File(path, "r", swmr=True, libver="latest"),
+    "as netCDF opens it": _close_degree_of_netcdf,
+    "h5netcdf": lambda path: pytest.importorskip("h5netcdf").File(path, "r"),
+    "netCDF4": lambda path: pytest.importorskip("netCDF4").Dataset(path, "r"),
+}
+
+
+@pytest.mark.parametrize("how", OPEN_BEFORE)
+def test_a_file_that_is_open_in_the_same_process(path: Path, how: str) -> None:
+    with h5py.File(path, "w") as file:
+        file.create_dataset("values", data=np.arange(6), chunks=(2,))
+    opened = OPEN_BEFORE[how](path)
+    try:
+        assert scan(path, references=True).references is not None
+        with open_native(path) as reader:
+            np.testing.assert_array_equal(reader.read("values", (slice(0, 6),)), np.arange(6))
+        if isinstance(opened, h5py.File):  # and stays open
+            np.testing.assert_array_equal(opened["values"][...], np.arange(6))
+    finally:
+        opened.close()
+
+
+def test_values_that_the_same_process_has_not_flushed(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        file.create_dataset("values", data=np.arange(6), chunks=(2,))
+    with h5py.File(path, "r+") as file:
+        file["values"][0] = 100
+        with open_native(path) as reader:
+            assert reader.read("values", (slice(0, 6),))[0] == 100

@@ -71,12 +71,31 @@ def scan_hdf5(
 @contextlib.contextmanager
 def opened(file: SourceFile) -> Iterator[Any]:
     """The HDF5 file id, closed afterwards; whatever HDF5 cannot read is a `SourceError`."""
-    target = str(file.path) if file.path is not None else file.open()
     try:
-        with h5py.File(target, "r", locking=False if file.path is not None else None) as h5file:
-            yield h5file.id
+        with contextlib.ExitStack() as stack:
+            yield stack.enter_context(_open(file, stack)).id
     except (OSError, RuntimeError, KeyError) as error:
         raise SourceError(f"{file.location}: HDF5 cannot read it: {error}") from error
+
+
+def _open(file: SourceFile, stack: contextlib.ExitStack) -> h5py.File:
+    """A file is not locked, so that programs that write it are not held up.
+
+    HDF5 opens a file twice in a process only with the same flags. A file that the program has open
+    is opened with the flags of h5py; if those do not fit either, it is read as a stream.
+    """
+    if file.path is None:
+        return h5py.File(file.open(), "r")
+    path = str(file.path)
+    try:
+        return h5py.File(path, "r", locking=False)
+    except OSError:
+        for locking in (None, True):
+            with contextlib.suppress(OSError):
+                return h5py.File(path, "r", locking=locking)
+        with contextlib.suppress(OSError):
+            return h5py.File(stack.enter_context(file.path.open("rb")), "r")
+        raise
 
 
 @record()
