@@ -105,3 +105,18 @@ def test_a_name_is_one_that_sql_takes_without_quotes(repository: Repository, nam
     session: Any = SimpleNamespace(range=None, createDataFrame=None)  # not used before that
     with pytest.raises(InvalidInputError, match="name is"):
         icefloe.spark.attach(session, repository, name)
+
+
+def test_what_is_attached_shows_itself(spark: SparkSession, repository: Repository) -> None:
+    tip = fill(repository)
+    attached = icefloe.spark.attach(spark, repository, "seen")
+    shown = repr(attached)
+    assert shown.startswith("<icefloe.spark.Attached>\nname: seen\n")
+    assert f"snapshot: {tip}\n" in shown
+    assert "    seen_sea_ice_2_t_y: group /sea/ice-2 (t, y)\n" in shown
+    assert "left out:\n    <1 without a view>\n    group /odd: " in shown
+    html = attached._repr_html_()
+    assert "seen__snapshots" in html
+    assert tip in html
+    attached.detach()
+    assert "views: none\n" in repr(attached)

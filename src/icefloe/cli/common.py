@@ -251,15 +251,6 @@ def time_text(instant: datetime) -> str:
     return instant.astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
-def size_text(size: float) -> str:
-    """A number of bytes for people."""
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if size < 1000 or unit == "TB":
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    raise AssertionError("the loop returns")
-
-
 def table_text(names: Sequence[str], rows: Sequence[Sequence[str]], align: str) -> str:
     """Columns of text; `align` has `<` or `>` for each of them. Nothing is cut."""
     widths = [max(map(len, column)) for column in zip(names, *rows, strict=True)]

@@ -49,6 +49,20 @@ def qualified(name: str, module: str = "") -> str:
     return ".".join(filter(None, (_Package.name, module, name)))
 
 
+def counted(count: int, noun: str) -> str:
+    """A number of things: `1 file`, `2,000 files`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def size_text(size: float) -> str:
+    """A number of bytes for people."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if size < 1000 or unit == "TB":
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    raise AssertionError("the loop returns")
+
+
 class NamedNumber(IntEnum):
     """Numbers with names: equal to the number, shown by the name."""
 

@@ -17,10 +17,10 @@ from icefloe.cli.common import (
     message_option,
     output_option,
     repository_argument,
-    size_text,
     yes_option,
 )
 from icefloe.cli.moments import Moment
+from icefloe.display.shown import counted, size_text
 from icefloe.errors import InvalidInputError
 from icefloe.maintenance.garbage import GarbagePlan
 
@@ -116,7 +116,9 @@ def gc(
     summary = target.repo.run_garbage_collection(plan)
     value["deleted"] = asdict(summary)
     deleted = sum(getattr(summary, f"{kind}_deleted") for kind in plan.objects)
-    output.show(value, lambda: f"Deleted {deleted:,} objects, {size_text(summary.bytes_deleted)}.")
+    output.show(
+        value, lambda: f"Deleted {counted(deleted, 'object')}, {size_text(summary.bytes_deleted)}."
+    )
     if summary.objects_failed_to_delete:
         raise click.ClickException(
             f"{summary.objects_failed_to_delete:,} objects could not be deleted: "

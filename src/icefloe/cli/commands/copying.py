@@ -18,9 +18,9 @@ from icefloe.cli.common import (
     output_option,
     place_type,
     repository_argument,
-    size_text,
     yes_option,
 )
+from icefloe.display.shown import counted, size_text
 from icefloe.legacy.generation import Generation
 from icefloe.on_demand import on_demand
 
@@ -97,7 +97,7 @@ def clone(target: Target, where: Place, output: Output) -> None:
 def _show(report: ExportReport, done: str, output: Output, **value: Any) -> None:
     objects, size = report.objects, report.num_bytes
     output.say(
-        f"{done}: {objects:,} objects, {size_text(size)} copied.",
+        f"{done}: {counted(objects, 'object')}, {size_text(size)} copied.",
         objects=objects,
         bytes=size,
         **value,
@@ -127,7 +127,7 @@ def materialize(
         repo, branch=target.branch, arrays=arrays or None, **said
     )
     output.say(
-        f"{report.chunks:,} chunks, {size_text(report.num_bytes)}, are native now.",
+        f"{counted(report.chunks, 'chunk')}, {size_text(report.num_bytes)}, native now.",
         chunks=report.chunks,
         bytes=report.num_bytes,
         snapshots=report.snapshot_ids,

@@ -13,10 +13,10 @@ from icefloe.cli.common import (
     all_option,
     output_option,
     repository_argument,
-    size_text,
     table_text,
     time_text,
 )
+from icefloe.display.shown import size_text
 from icefloe.ids import SnapshotId
 from icefloe.maintenance.usage import ArrayUsage, snapshot_usage
 from icefloe.paths import is_internal

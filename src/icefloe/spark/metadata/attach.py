@@ -14,6 +14,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from icefloe.api.repository import Repository
+from icefloe.display.shown import Picture, Shown, counted, qualified
 from icefloe.errors import InvalidInputError
 from icefloe.scans.metadata.views import plan_views
 from icefloe.scans.pinned import as_repository, pin
@@ -22,8 +23,8 @@ from icefloe.spark.reads.reading import check_session, to_dataframe
 from icefloe.spark.runtime.spark_session import parallelism
 
 
-@dataclass(slots=True)
-class Attached:
+@dataclass(slots=True, repr=False)
+class Attached(Shown):
     """Views of a repository. `views` says what each of them shows."""
 
     name: str
@@ -34,6 +35,18 @@ class Attached:
     _spark: Any = field(default=None, repr=False)
     _repository: Repository | None = field(default=None, repr=False)
     _ref: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def _picture_(self) -> Picture:
+        views = Picture(counted(len(self.views), "view"), sorted(self.views.items()))
+        fields: list[tuple[str, str | Picture]] = [
+            ("name", self.name),
+            ("snapshot", self.snapshot_id),
+            ("views", views if self.views else "none"),
+        ]
+        if self.left_out:
+            missing = sorted(self.left_out.items())
+            fields.append(("left out", Picture(f"{len(missing)} without a view", missing)))
+        return Picture(qualified("spark.Attached"), fields)
 
     def refresh(self) -> Attached:
         """Show what the ref stands for now; views of groups that are gone are dropped."""
