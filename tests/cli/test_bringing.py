@@ -32,14 +32,15 @@ def contents(place: str, **access: Any) -> Any:
 
 
 def test_ingest_again_and_again(files: list[Path]) -> None:
-    missing = here("ingest", "files/*.nc", "weather")
+    missing = here("ingest", "files/*.nc", "weather", "--no-create")
     assert missing.returncode == 3
-    assert "add --create" in missing.stderr
-    first = told("ingest", files[0], "weather", "--create", "--message", "the first")
+    assert "leave out --no-create" in missing.stderr
+    assert not Path("weather").exists()
+    first = told("ingest", files[0], "weather", "--message", "the first")
     assert (first["files_added"], told("log", "weather")[0]["message"]) == (1, "the first")
     again = here("ingest", "files/*.nc", "weather", "--append", "--concat-dim", "time")
     assert again.returncode == 0, again.stderr
-    assert "1 files added, 1 there already" in again.stdout
+    assert "1 file added, 1 there already" in again.stdout
     check(contents("weather"), expected(files))
     assert here("ingest", "files/*.nc", "weather", "--append").stdout.startswith("Nothing had to")
     assert here("ingest", "files/*.nc", "weather").returncode == 4
@@ -49,7 +50,9 @@ def test_ingest_takes_a_recipe(files: list[Path]) -> None:
     Path("recipe.yaml").write_text(
         "sources: files/*.nc\nrepository: weather\nconcat_dim: time\ngroup: era5\n"
     )
-    assert told("ingest", "--recipe", "recipe.yaml", "--create")["files_added"] == 2
+    Path("careful.yaml").write_text(Path("recipe.yaml").read_text() + "create: false\n")
+    assert here("ingest", "--recipe", "careful.yaml").returncode == 3
+    assert told("ingest", "--recipe", "recipe.yaml")["files_added"] == 2
     assert told("tree", "weather", "era5")[0]["path"] == "/era5"
     # What is said on the command line wins.
     assert told("ingest", "--recipe", "recipe.yaml", "--group", "other")["files_added"] == 2
@@ -193,7 +196,7 @@ def test_ingest_on_spark(files: list[Path]) -> None:
     first = call("ingest", "files/a.nc", "weather", "--create", *words, "--num-tasks", "2")
     assert first.returncode == 0, first.stderr
     assert first.stderr == ""  # nothing of Java and Spark
-    assert "1 files added, 0 there already" in first.stdout
+    assert "1 file added, 0 there already" in first.stdout
     again = call("ingest", "files/*.nc", "weather", "--append", *words, "--json")
     assert again.returncode == 0, again.stderr
     found = json.loads(again.stdout)

@@ -167,7 +167,7 @@ def test_files_that_do_not_fit_are_named(
     to_h5netcdf(dataset(7).isel(x=slice(0, 5)), narrow)
     before = history(repository)
     pattern = str(tmp_path / "*.nc")
-    with pytest.raises(InvalidInputError, match=r"2 file\(s\) cannot be ingested") as raised:
+    with pytest.raises(InvalidInputError, match=r"2 files cannot be ingested") as raised:
         ingest(spark, pattern, repository, concat_dim="time")
     assert broken.as_uri() in str(raised.value)
     assert narrow.as_uri() in str(raised.value)

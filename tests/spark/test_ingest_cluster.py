@@ -201,7 +201,7 @@ def test_data_that_is_refused_prints_no_stack(done: Done) -> None:
 @pytest.mark.parametrize("name", ["damaged", "truncated"])
 def test_an_error_names_the_file_and_shows_no_java(done: Done, name: str) -> None:
     error = done.outcomes[f"a {name} file"]["error"]
-    assert error.startswith("InvalidInputError: 1 file(s) cannot be ingested")
+    assert error.startswith("InvalidInputError: 1 file cannot be ingested")
     assert (done.folder / f"{name}.nc").as_uri() in error
     assert not shows_java(error)
     history = list(done.repositories["refused"].ancestry(branch="main"))

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from icefloe import InvalidInputError, Repository
+import icefloe
+from icefloe import (
+    ChunkType,
+    InvalidInputError,
+    Repository,
+    RepositoryNotFoundError,
+    local_filesystem_storage,
+)
 from icefloe.spark import load_recipe, run_recipe
 from tests.virtual.datasets import check, dataset, expected, read, to_netcdf4
 
@@ -79,3 +87,37 @@ def test_a_recipe_is_run(spark: SparkSession, tmp_path: Path, repository: Reposi
     assert (newest.id, newest.message) == (report.snapshot_id, "by recipe")
     check(read(repository.readonly_session("main").store), expected(paths))
     assert run_recipe(spark, recipe).snapshot_id is None
+
+
+def test_one_rule_for_repositories_that_are_not_there(spark: SparkSession, tmp_path: Path) -> None:
+    to_netcdf4(dataset(0), tmp_path / "a.nc")
+    (tmp_path / "bad.nc").write_bytes(b"something else")
+    text = f"sources: {tmp_path}/{{}}.nc\nrepository: {tmp_path}/{{}}\nappend: true\n"
+    ways: dict[str, Callable[[str], object]] = {
+        "call": lambda recipe: icefloe.ingest(**icefloe.load_recipe(recipe)),
+        "recipe": lambda recipe: run_recipe(spark, recipe),
+        "spark": lambda recipe: icefloe.spark.ingest(spark, **load_recipe(recipe)),
+        "engine": lambda recipe: icefloe.ingest(**load_recipe(recipe), engine="spark", spark=spark),
+    }
+    for name, run in ways.items():
+        place = tmp_path / name
+        with pytest.raises(RepositoryNotFoundError):
+            run(text.format("a", name) + "create: false\n")
+        with pytest.raises(InvalidInputError, match="1 file cannot be ingested"):
+            run(text.format("bad", name))
+        assert not place.exists()
+        run(text.format("a", name))
+        assert Repository.exists(local_filesystem_storage(place))
+
+
+def test_a_group_goes_on_in_its_mode_on_spark(spark: SparkSession, tmp_path: Path) -> None:
+    files = [tmp_path / "files" / f"{part}.nc" for part in range(2)]
+    files[0].parent.mkdir()
+    for part, path in enumerate(files):
+        to_netcdf4(dataset(part), path)
+    place = str(tmp_path / "weather")
+    icefloe.spark.ingest(spark, files[:1], place, concat_dim="time", mode="virtual")
+    report = run_recipe(spark, f"sources: {files[1]}\nrepository: {place}\nappend: true\n")
+    assert "mode='virtual'" in report.notes[-1]
+    session = Repository.open(local_filesystem_storage(place)).readonly_session("main")
+    assert session.chunk_type("/packed", (3, 0, 0)) is ChunkType.virtual

@@ -308,7 +308,7 @@ def test_odd_files_are_named_and_left_out(tmp_path: Path, repository: Repository
     to_netcdf4(dataset(1), tmp_path / "twice.nc")
     (tmp_path / "broken.nc").write_bytes(paths[0].read_bytes()[:3000])
     (tmp_path / "text.nc").write_text("not what it says")
-    with pytest.raises(InvalidInputError, match=r"5 file\(s\) cannot be ingested"):
+    with pytest.raises(InvalidInputError, match=r"5 files cannot be ingested"):
         ingest_local(tmp_path / "*.nc", repository, concat_dim="time")
     result = ingest_local(tmp_path / "*.nc", repository, concat_dim="time", on_error="skip")
     told = {problem.location.rpartition("/")[2]: problem.reason for problem in result.problems}
@@ -332,7 +332,7 @@ def test_large_fields_that_files_repeat_are_compared(
             {"t": ("time", [float(part)]), "area": (("y", "x"), other)}, {"time": [part]}
         )
         data.to_netcdf(tmp_path / f"{part}.nc", unlimited_dims=["time"])
-    with pytest.raises(InvalidInputError, match=r"2\.nc: variable 'area' has values that other"):
+    with pytest.raises(InvalidInputError, match=r"2\.nc: variable 'area' has other values than"):
         ingest_local(tmp_path / "*.nc", repository, mode=mode)
     names = [tmp_path / f"{part}.nc" for part in (0, 1)]
     ingest_local(names, repository, mode=mode, concat_dim="time")

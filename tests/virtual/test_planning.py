@@ -231,7 +231,7 @@ def test_times_in_other_units_are_compared_and_written_in_those_of_the_first() -
 def test_times_that_do_not_fit_the_first_units_are_named() -> None:
     later = source("later", times(np.array([54]), "hours since 2000-01-01"))
     made = plan(source("first", times(np.array([0, 1]))), later)
-    assert "no whole int64 in 'days since 2000-01-01'" in reasons(made)["later"]
+    assert "exactly as int64 in 'days since 2000-01-01'" in reasons(made)["later"]
 
 
 def test_other_calendars_cannot_be_joined() -> None:
@@ -258,7 +258,7 @@ def test_other_calendars_cannot_be_joined() -> None:
         (step("odd", [5, 4]), "not ascending"),
         (step("odd", [4, 4]), "twice"),
         (source("odd", times([4]), variable("data", ("x", "time"), (4, 1))), "dimensions ('x'"),
-        (source("odd", times([4]), variable("x", ("x",), values=np.arange(4) + 1)), "values that"),
+        (source("odd", times([4]), variable("x", ("x",), values=np.arange(4) + 1)), "other values"),
         (source("odd", variable("data", ("time", "x"), (2, 4))), "without a coordinate"),
         (source("odd", variable("lists", ("time",), (2,), data_type=None, reason="odd type")),
          "variable 'lists' cannot be stored: odd type"),
@@ -275,7 +275,7 @@ def test_the_odd_file_is_named_with_its_reason(odd: SourceDescription, reason: s
     assert reason in reasons(made)["odd"]
     assert array(made, "data").shape == (6, 4)
     assert [item.location for item in made.sources] == [item.location for item in good]
-    with pytest.raises(InvalidInputError, match=r"(?s)1 file\(s\).*odd: "):
+    with pytest.raises(InvalidInputError, match=r"(?s)1 file cannot.*odd: "):
         made.raise_problems()
 
 
@@ -294,7 +294,12 @@ def test_chosen_variables_bring_their_coordinates() -> None:
     )
     made = plan(whole, variables=("data",))
     assert {item.path for item in made.arrays} == {"data", "time", "x", "area"}
-    assert "none of the variables" in reasons(plan(whole, variables=("nothing",)))["a"]
+    bare = source("b", times([2, 3]), variable("x", ("x",), values=np.arange(4)))
+    assert "it has none of ['data']" in reasons(plan(whole, bare, variables=("data",)))["b"]
+    with pytest.raises(
+        InvalidInputError, match="'dtaa', a variable that no file has; did you mean"
+    ):
+        plan(whole, variables=("dtaa",))
 
 
 # -- virtual
@@ -396,7 +401,7 @@ def test_only_new_files_are_appended_and_changed_ones_are_named() -> None:
     made = plan_ingest([old, other, new], IngestOptions(concat_dims=("time",)), there)
     assert made.unchanged == ("s3://bucket/old",)
     assert reasons(made) == {
-        "changed": "it has changed since it was ingested; changed='replace' writes it anew"
+        "changed": "it has changed since it was ingested; changed='replace' writes it again"
     }
     data = array(made, "data")
     assert (data.shape, data.old_shape) == ((6, 4), (4, 4))
@@ -417,7 +422,7 @@ def test_nothing_is_inserted_before_the_end() -> None:
 def test_an_appended_file_has_to_be_like_the_repository() -> None:
     odd = [step(name, [at], dtype="<f8") for name, at in (("a", 4), ("b", 5), ("c", 6))]
     made = plan_ingest(odd, IngestOptions(concat_dims=("time",)), existing([0, 1]))
-    assert {"type f8, other files f4" in reason for reason in reasons(made).values()} == {True}
+    assert {"type f8, the repository f4" in reason for reason in reasons(made).values()} == {True}
 
 
 def test_descriptions_share_what_files_have_in_common() -> None:

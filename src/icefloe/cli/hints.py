@@ -70,7 +70,7 @@ def _hints(place: str, words: Sequence[str], *, last: bool) -> list[str]:
     if not path.exists() and path.parent.is_dir():
         near = did_you_mean(path.name, (each.name for each in path.parent.iterdir()))
         hints.append(f"there is no such directory.{near}")
-    return [*hints, "create one: " + ("add --create" if last else f"icefloe init {place}")]
+    return [*hints, "create one: " + ("leave out --no-create" if last else f"icefloe init {place}")]
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.storage.constructors.urls import storage_from_url
 from icefloe.storage.places.locations import MemoryLocation
 from icefloe.storage.process_forks import RenewedLock
+from icefloe.storage.spec import Storage
 
 _KEPT = 8  # repositories a worker keeps open
 
@@ -81,13 +82,22 @@ def as_repository(repository: Repository | str) -> Repository:
             f"repository is {repository!r:.80}, expected an icefloe.Repository or a URL such as "
             "'s3://bucket/prefix'"
         )
+    require_shared(storage)
+    return Repository.open(storage) if isinstance(repository, str) else repository
+
+
+def require_shared(storage: Storage) -> None:
+    """Refuse a storage that workers cannot reach.
+
+    Raises:
+        InvalidInputError: it is the memory of this process.
+    """
     if isinstance(storage.location, MemoryLocation):
         raise InvalidInputError(
             f"{storage.describe()} is the memory of this process, which Spark's workers cannot "
             "read; keep the repository in a directory or a bucket",
             ErrorKind.STORAGE_CONFIG,
         )
-    return Repository.open(storage) if isinstance(repository, str) else repository
 
 
 def pin(

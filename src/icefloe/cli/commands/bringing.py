@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import click
 
-from icefloe.api.addresses import parse_address
 from icefloe.api.repository import Repository
 from icefloe.cli.common import (
     Output,
     assignment,
+    find_address,
     message_option,
     output_option,
-    size_text,
     words_given,
 )
 from icefloe.cli.hints import about_place
-from icefloe.errors import AlreadyExistsError
+from icefloe.display.shown import counted, size_text
+from icefloe.errors import AlreadyExistsError, RepositoryNotFoundError
 from icefloe.ingests import ingest as run_ingest
+from icefloe.storage.spec import Storage
 from icefloe.virtual.ingest.recipe import load_recipe
 from icefloe.virtual.ingest.report import IngestReport
 
@@ -76,15 +78,22 @@ def _shared_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "--mode",
     type=click.Choice(["native", "virtual"]),
-    help="native copies values (the default), virtual stores references to the files.",
+    help="native copies values, virtual stores references to the files. A group goes on in the "
+    "mode it was made in; a new one is native.",
 )
 @click.option("--append", is_flag=True, default=None, help="Add to what the group has.")
 @click.option("--late", type=click.Choice(["fail", "insert"]), help="Files before the end; fail.")
 @click.option(
     "--changed", type=click.Choice(["fail", "replace", "skip"]), help="Files that changed; fail."
 )
-@click.option("--create", is_flag=True, help="Create the repository if there is none.")
-@click.option("--add-containers", is_flag=True, help="Save containers that virtual mode needs.")
+@click.option(
+    "--create/--no-create",
+    default=None,
+    help="Whether the repository is created if there is none; it is, unless a recipe says no.",
+)
+@click.option(
+    "--add-containers", is_flag=True, default=None, help="Save containers that virtual mode needs."
+)
 @_shared_options
 @message_option(None)
 @output_option
@@ -93,16 +102,15 @@ def ingest(
     recipe: Path | None,
     engine: str,
     master: str | None,
-    create: bool,
-    add_containers: bool,
     output: Output,
     **given: Any,
 ) -> None:
     """Bring NetCDF, HDF5, GRIB, Zarr or kerchunk sources into a group, in one commit.
 
     SOURCE is a path, a URL or a pattern in quotes; REPOSITORY comes last, with @BRANCH if it is not
-    main. With --append, files that were ingested before add nothing, so that the same command can
-    be run again at any time.
+    main. It is created if there is none. With --append, files that were ingested before add
+    nothing, so that the same command can be run again at any time, and the group goes on as it was
+    made: in its mode, along its dimension, with its variables.
 
     \b
         icefloe ingest 'archive/*.nc' weather --concat-dim time --append
@@ -119,10 +127,8 @@ def ingest(
     with about_place(repository, words_given(), last=True):
         report = run_ingest(
             sources,
-            repository,
+            _place(repository),
             engine=engine,  # type: ignore[arg-type]
-            create=create,
-            add_containers=add_containers,
             **_spark(engine, master),
             **arguments,
         )
@@ -143,33 +149,50 @@ def import_(
     output: Output,
     **given: Any,
 ) -> None:
-    """Make a new repository of a Zarr store, or of files.
+    """Make a new repository of a Zarr store, or of files. One without commits counts as new.
 
     \b
         icefloe import s3://public/era5.zarr era5 --access anonymous=true
         icefloe import --by-reference 'archive/*.nc' weather --concat-dim time
     """
     *sources, place = _sources_and_place(words)
-    address = parse_address(place)
-    if Repository.exists(address.storage()):
+    address = find_address(place)
+    if _has_commits(address.storage()):
         raise AlreadyExistsError(
             f"{address.url} has a repository already; add to it with: icefloe ingest --append"
         )
     report = run_ingest(
         sources,
-        place,
+        _place(place),
         engine=engine,  # type: ignore[arg-type]
         mode="virtual" if by_reference else "native",
+        add_containers=True,
         **_spark(engine, master),
         **_arguments(given),
     )
     _show(report, place, output)
 
 
+def _has_commits(storage: Storage) -> bool:
+    """Whether there is a repository in which something was done."""
+    try:
+        found = Repository.open(storage)
+    except RepositoryNotFoundError:
+        return False
+    refs = [*found.list_branches(), *found.list_tags()]
+    return refs != ["main"] or len(list(islice(found.ancestry(branch="main"), 2))) > 1
+
+
 def _sources_and_place(words: Sequence[str]) -> Sequence[str]:
     if len(words) < 2:
         raise click.UsageError("Give at least one SOURCE, and the repository as the last argument.")
     return words
+
+
+def _place(text: str) -> str:
+    """A path or URL, also where a name is given that `config add` knows."""
+    address = find_address(text)
+    return address.url if address.ref is None else f"{address.url}@{address.ref}"
 
 
 def _arguments(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -197,17 +220,23 @@ def _spark(engine: str, master: str | None) -> dict[str, Any]:
 def _show(report: IngestReport, repository: str, output: Output) -> None:
     def text() -> str:
         there = report.files_skipped
-        if report.snapshot_id is None:
-            lines = [f"Nothing had to change in {repository}: {there} files are in it already."]
+        if report.snapshot_id is None and there:
+            verb = "is" if there == 1 else "are"
+            lines = [
+                f"Nothing had to change in {repository}: {counted(there, 'file')} {verb} in it."
+            ]
+        elif report.snapshot_id is None:
+            lines = [f"Nothing was added to {repository}."]
         else:
             lines = [
                 (
                     f"Committed {report.snapshot_id} to {repository}: "
-                    f"{report.files_added} files added, {there} there already."
+                    f"{counted(report.files_added, 'file')} added, {there:,} there already."
                 ),
                 (
-                    f"  {report.chunks_written:,} chunks with {size_text(report.bytes_written)} "
-                    f"copied, {report.refs_written:,} references, in {report.seconds:.1f} s"
+                    f"  {counted(report.chunks_written, 'chunk')} with "
+                    f"{size_text(report.bytes_written)} copied, "
+                    f"{counted(report.refs_written, 'reference')}, in {report.seconds:.1f} s"
                 ),
             ]
         lines += [f"  note: {note}" for note in report.notes]

@@ -15,17 +15,17 @@ from pyspark.sql import DataFrame, SparkSession
 
 from icefloe.api.repository import Repository
 from icefloe.errors import InvalidInputError
-from icefloe.scans.pinned import as_repository
+from icefloe.scans.pinned import require_shared
 from icefloe.spark.ingests.spark_engine import SparkEngine
 from icefloe.spark.reads.reading import check_session
+from icefloe.virtual.ingest.destination import Destination
 from icefloe.virtual.ingest.fields import check_fields
 from icefloe.virtual.ingest.recipe import load_recipe
 from icefloe.virtual.ingest.report import IngestReport
-from icefloe.virtual.ingest.request import IngestArguments, OnError, RepositoryFor, make_request
+from icefloe.virtual.ingest.request import IngestArguments, OnError, make_request
 from icefloe.virtual.ingest.run_ingest import run_ingest
 from icefloe.virtual.places.access import SourceAccess
 from icefloe.virtual.places.globs import Sources
-from icefloe.virtual.planning.order import BY_COORDINATES
 from icefloe.virtual.planning.plan import Mode
 
 _COLUMNS = ("path", "location")
@@ -34,16 +34,16 @@ _COLUMNS = ("path", "location")
 def ingest(
     spark: SparkSession,
     sources: Sources | DataFrame,
-    repository: Repository | str,
+    repository: Repository | str | os.PathLike[str],
     *,
     group: str = "",
-    branch: str = "main",
+    branch: str | None = None,
     concat_dim: str | Sequence[str] | None = None,
     variables: Sequence[str] | None = None,
     chunks: Mapping[str, int] | None = None,
-    mode: Mode = "native",
+    mode: Mode | None = None,
     append: bool = False,
-    order: str = BY_COORDINATES,
+    order: str | None = None,
     late: Literal["fail", "insert"] = "fail",
     changed: Literal["fail", "replace", "skip"] = "fail",
     exclude: str | Sequence[str] = (),
@@ -51,6 +51,8 @@ def ingest(
     on_error: OnError = "fail",
     message: str | None = None,
     access: SourceAccess | Mapping[str, Any] | None = None,
+    create: bool = True,
+    add_containers: bool = False,
     num_tasks: int | None = None,
 ) -> IngestReport:
     """`icefloe.ingest` on the executors of a Spark session; it says what all arguments mean.
@@ -58,7 +60,7 @@ def ingest(
     Args:
         sources: paths, URLs or patterns of files and Zarr stores, or a DataFrame with a column
             `path` or `location`. Executors have to reach them under the same names.
-        repository: a repository, or its URL.
+        repository: a repository, or its path or URL, with `@branch` if it is not `main`.
         num_tasks: how many tasks each Spark job has; follows the work when None.
         spark: the session; `icefloe.spark.session()` makes one.
 
@@ -66,6 +68,7 @@ def ingest(
         InvalidInputError: files cannot be read or do not fit together; every one is named with its
             reason, and nothing was committed.
         AlreadyExistsError: the group has arrays and `append` is not set.
+        RepositoryNotFoundError: there is no repository, and `create` is False.
         RebaseFailedError: another writer changed the same arrays meanwhile; nothing was committed,
             run it again.
     """
@@ -87,25 +90,26 @@ def ingest(
         "access": access,
     }
     check_fields({"num_tasks": num_tasks})
-    return run_on_spark(spark, sources, as_repository(repository), arguments, num_tasks)
+    destination = Destination.of(repository, create=create, add_containers=add_containers)
+    return run_on_spark(spark, sources, destination, arguments, num_tasks)
 
 
 def run_on_spark(
     spark: SparkSession,
     sources: Sources | DataFrame,
-    repository: Repository | RepositoryFor,
+    destination: Destination,
     arguments: IngestArguments,
     num_tasks: int | None,
 ) -> IngestReport:
     """An ingest by this session, whose arguments may be wrong still."""
-    request = make_request(_given(sources), repository, arguments)
-    as_repository(request.repository)
+    require_shared(destination.storage)
+    request = make_request(_given(sources), destination, arguments)
     check_session(spark)
     return run_ingest(SparkEngine(spark, request.access, num_tasks), request)
 
 
 def run_recipe(spark: SparkSession, recipe: str | os.PathLike[str]) -> IngestReport:
-    """Do what a recipe says; see `load_recipe` and `ingest`.
+    """Do what a recipe says; see `icefloe.load_recipe` and `ingest`.
 
     Args:
         spark: the session; `icefloe.spark.session()` makes one.

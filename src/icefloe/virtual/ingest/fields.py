@@ -51,20 +51,15 @@ FIELDS = {
         is_required=True,
     ),
     "group": IngestField(_is_text, "the path of a group", False),
-    "branch": IngestField(
-        lambda value: _is_text(value) and value != "", "the name of a branch", False
-    ),
+    "branch": IngestField(lambda value: _is_text(value) and value != "", "the name of a branch"),
     "concat_dim": IngestField(_is_name_or_names, "the name of a dimension, or a list of names"),
     "variables": IngestField(_is_name_or_names, "a list of names of variables"),
     "chunks": IngestField(_is_lengths, "lengths by name of dimension, such as {time: 24}"),
-    "mode": IngestField(
-        lambda value: value in ("native", "virtual"), "'native' or 'virtual'", False
-    ),
+    "mode": IngestField(lambda value: value in ("native", "virtual"), "'native' or 'virtual'"),
     "append": IngestField(lambda value: isinstance(value, bool), "true or false", False),
     "order": IngestField(
         lambda value: _is_text(value) and value != "",
         "'coordinates', 'listed', or a pattern of file names such as 'sst_{time}.nc'",
-        False,
     ),
     "late": IngestField(lambda value: value in ("fail", "insert"), "'fail' or 'insert'", False),
     "changed": IngestField(
@@ -84,6 +79,8 @@ FIELDS = {
         lambda value: isinstance(value, Mapping) and all(map(_is_text, value)),
         "options of the storage by name, such as {anonymous: true}",
     ),
+    "create": IngestField(lambda value: isinstance(value, bool), "true or false", False),
+    "add_containers": IngestField(lambda value: isinstance(value, bool), "true or false", False),
     "num_tasks": IngestField(
         lambda value: type(value) is int and value > 0, "a whole number from 1 on"
     ),

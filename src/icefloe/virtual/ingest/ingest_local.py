@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Unpack
 
 from icefloe.api.repository import Repository
+from icefloe.virtual.ingest.destination import Destination
 from icefloe.virtual.ingest.local_engine import LocalEngine
 from icefloe.virtual.ingest.report import IngestReport
 from icefloe.virtual.ingest.request import IngestArguments, make_request
@@ -19,5 +20,5 @@ def ingest_local(
 
     The arguments are those of `icefloe.spark.ingest`, and so is the result; the work is done here.
     """
-    request = make_request(sources, repository, arguments)
+    request = make_request(sources, Destination.of(repository), arguments)
     return run_ingest(LocalEngine(request.access), request)

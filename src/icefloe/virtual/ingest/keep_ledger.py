@@ -7,12 +7,14 @@ the group itself as a dataset does not see it, because datasets end where groups
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import zarr
 from zarr.abc.store import Store
 from zarr.errors import GroupNotFoundError
 
-from icefloe.virtual.model.description import SourceVersion
+from icefloe.virtual.model.description import Json, SourceVersion
 from icefloe.virtual.planning.ledger import LEDGER_GROUP, Ledger, extent_of
 from icefloe.virtual.planning.plan import IngestPlan
 
@@ -28,6 +30,8 @@ _DTYPES = {
 }
 _LATER = ("fingerprint", "extent")
 """Columns that ledgers of earlier versions lack."""
+_MADE_WITH = "made_with"
+"""An attribute that ledgers of earlier versions lack."""
 
 
 def _path(group: str) -> str:
@@ -55,7 +59,12 @@ def read_ledger(store: Store, group: str) -> Ledger:
         )
         if extent:
             extents[location] = extent
-    return Ledger(versions, extents)
+    return Ledger(versions, extents, _made_with(found))
+
+
+def _made_with(ledger: zarr.Group) -> dict[str, Json]:
+    found: Any = ledger.attrs.get(_MADE_WITH)
+    return dict(found) if isinstance(found, dict) else {}
 
 
 def enter_in_ledger(store: Store, plan: IngestPlan, known: Ledger) -> None:
@@ -63,6 +72,8 @@ def enter_in_ledger(store: Store, plan: IngestPlan, known: Ledger) -> None:
     if not plan.sources:
         return
     place = zarr.open_group(store, path=_path(plan.options.group), mode="a", zarr_format=3)
+    if not known.made_with:
+        place.attrs[_MADE_WITH] = dict(plan.options.made_with)
     row_of = {location: row for row, location in enumerate(known.versions)}
     rows = [
         (

@@ -27,8 +27,11 @@ _SEEN_AT: dict[str, Any] = {"units": "seconds since 1970-01-01", "calendar": "st
 
 def record_problems(
     store: Store, group: str, problems: Sequence[Problem], looked_at: Collection[str]
-) -> None:
-    """Bring the table up to date: of files looked at, only those with problems stay in it."""
+) -> int:
+    """Bring the table up to date: of files looked at, only those with problems stay in it.
+
+    Returns how many files are new in it.
+    """
     old = _read(store, group)
     now = int(time.time())
     seen = {(location, reason): at for location, reason, at in old}
@@ -40,6 +43,7 @@ def record_problems(
     ]
     if rows != old:
         _write(store, group, rows)
+    return len({row[0] for row in rows} - {row[0] for row in old})
 
 
 def _path(group: str) -> str:

@@ -16,9 +16,10 @@ from zarr.abc.store import Store
 from icefloe.api.repository import Repository
 from icefloe.api.session import Session
 from icefloe.changes.solvers import ConflictDetector
+from icefloe.display.shown import counted
 from icefloe.records import NamedTuple
 from icefloe.virtual.ingest.comparing import Digests, digest_existing, with_digests
-from icefloe.virtual.ingest.existing import require_group
+from icefloe.virtual.ingest.existing import describe_existing, require_free, require_group
 from icefloe.virtual.ingest.keep_ledger import enter_in_ledger
 from icefloe.virtual.ingest.quarantine import record_problems
 from icefloe.virtual.ingest.report import IngestReport
@@ -77,15 +78,22 @@ class Engine(Protocol):
 
 
 def run_ingest(engine: Engine, request: IngestRequest) -> IngestReport:
-    """Run an ingest to its commit; `icefloe.spark.ingest` says what may be raised."""
+    """Run an ingest to its commit; `icefloe.spark.ingest` says what may be raised.
+
+    A repository that is not there yet is created when the plan is settled, and not earlier.
+    """
     started = time.monotonic()
-    options = request.options
-    request.repository.handle.family.require_ingest(options.mode)
-    session = request.repository.writable_session(request.branch)
-    existing = require_group(session.store, options, append=request.append)
+    options, destination = request.options, request.destination
+    session = existing = None
+    if destination.repository is not None:
+        destination.repository.handle.family.require_ingest(options.mode)
+        session = destination.repository.writable_session(request.branch)
+        existing = describe_existing(session.store, options.group, options.concat_dims)
+        existing = require_group(existing, options, None, append=request.append)
     known = {} if existing is None else existing.ledger.versions
     found, problems = engine.scan(request.locations, options, known)
     try:
+        existing = require_group(existing, options, found, append=request.append)
         while True:
             room, plan = _plan(found, options, existing, problems)
             if request.on_error == "fail":
@@ -94,9 +102,16 @@ def run_ingest(engine: Engine, request: IngestRequest) -> IngestReport:
                 digests, damaged = engine.digest(plan)
                 found = with_digests(found, digests)
                 wanted = list(plan.uncompared)
-                existing = digest_existing(session.store, options.group, existing, wanted)
+                if session is not None:
+                    existing = digest_existing(session.store, options.group, existing, wanted)
+            elif not plan.arrays:
+                counts = FillCounts()
+                break
             else:
-                counts, damaged = _fill(engine, request.repository, session, plan, room, existing)
+                repository = destination.settle()
+                session = session or repository.writable_session(request.branch)
+                require_free(session, plan)
+                counts, damaged = _fill(engine, repository, session, plan, room, existing)
                 if not damaged:
                     break
                 session.discard_changes()
@@ -104,11 +119,15 @@ def run_ingest(engine: Engine, request: IngestRequest) -> IngestReport:
             problems += [Problem(location, reason) for location, reason in damaged.items()]
     finally:
         engine.close()
-    if request.on_error == "quarantine":
-        record_problems(session.store, options.group, plan.problems, request.locations)
+    num_quarantined = 0
+    if request.on_error == "quarantine" and (plan.problems or session is not None):
+        session = session or destination.settle().writable_session(request.branch)
+        num_quarantined = record_problems(
+            session.store, options.group, plan.problems, request.locations
+        )
     snapshot_id = None
-    if session.has_uncommitted_changes:
-        message = request.message or f"ingested {len(plan.sources) if plan.arrays else 0} files"
+    if session is not None and session.has_uncommitted_changes:
+        message = request.message or _message(plan, num_quarantined)
         snapshot_id = session.commit(message, rebase_with=ConflictDetector())
     return IngestReport(
         snapshot_id,
@@ -122,6 +141,15 @@ def run_ingest(engine: Engine, request: IngestRequest) -> IngestReport:
     )
 
 
+def _message(plan: IngestPlan, num_quarantined: int) -> str:
+    """What a commit did, in the words of its log."""
+    num_replaced = len(plan.replaced) if plan.arrays else 0
+    num_new = len(plan.sources) - num_replaced if plan.arrays else 0
+    parts = {"ingested": num_new, "replaced": num_replaced, "quarantined": num_quarantined}
+    said = [f"{verb} {counted(count, 'file')}" for verb, count in parts.items() if count]
+    return ", ".join(said) or "updated the list of quarantined files"
+
+
 def _plan(
     found: Sequence[SourceDescription],
     options: IngestOptions,
@@ -133,10 +161,8 @@ def _plan(
     Room is made for files that take part only, so that the plan is made again without the room
     of those that turn out not to fit.
     """
-    left_out: set[str] = set()
     while True:
-        taking_part = [source for source in found if source.location not in left_out]
-        room = None if existing is None else plan_room(existing, taking_part, options)
+        room = None if existing is None else plan_room(existing, found, options)
         if room is not None and room.refusal is not None:
             problems = [
                 *problems,
@@ -145,10 +171,13 @@ def _plan(
             found = [source for source in found if source.location not in room.needed_by]
             continue
         plan = plan_ingest(found, options, existing if room is None else room.existing, problems)
-        more = {problem.location for problem in plan.problems} - left_out
-        if room is None or not more:
+        certain = plan.problems[: plan.num_certain]
+        if room is None or len(plan.problems) == len(problems):
             return room, plan
-        left_out |= more
+        # The others may lack nothing but values in the room of these, which is not made then.
+        problems = certain
+        left_out = {problem.location for problem in certain}
+        found = [source for source in found if source.location not in left_out]
 
 
 def _fill(
@@ -160,8 +189,6 @@ def _fill(
     existing: Existing | None,
 ) -> tuple[FillCounts, dict[str, str]]:
     """Everything but the commit; also tells which files turn out to be damaged, and why."""
-    if not plan.arrays:
-        return FillCounts(), {}
     if room is not None:
         reserve_arrays(session, room.arrays)
         base = repository.readonly_session(snapshot_id=session.snapshot_id).store

@@ -133,7 +133,8 @@ def _converted(
     if found is None:
         raise DamagedSourceError(
             source.location,
-            f"times of {array.path!r} cannot be written as {dtype} in the units of the first file",
+            f"times of {array.path!r} cannot be written exactly as {dtype} in the units of "
+            + ("the first file" if array.old_shape is None else "the repository"),
         )
     return found
 
@@ -201,8 +202,8 @@ def write_references(store: IcechunkStore, target: str, placed: pa.Table) -> Non
         is_first = (index_of(placed) == np.array(failed[0])).all(axis=1)
         location = placed["location"][int(np.argmax(is_first))].as_py()
         raise InvalidInputError(
-            f"no virtual chunk container covers {location}; add one to the configuration of the "
-            "repository, with set_virtual_chunk_container, and save it",
+            f"no virtual chunk container covers {location}; add_containers=True (--add-containers) "
+            "adds one, or set_virtual_chunk_container and save_config",
             ErrorKind.NO_CONTAINER_FOR_VIRTUAL_CHUNK,
         )
 

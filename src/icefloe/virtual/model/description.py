@@ -123,6 +123,10 @@ class StoredAttributes:
         return found
 
 
+IN_REPOSITORY = "icefloe"
+"""The format of a group that is added to, where it is described like a source."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class SourceDescription:
     """One source file. Paths are relative to its root, without a leading slash."""

@@ -19,6 +19,7 @@ from icefloe.cf.times import convert_times
 from icefloe.records import record
 from icefloe.virtual.model.data_types import canonical_dtype
 from icefloe.virtual.model.description import VariableDescription
+from icefloe.virtual.planning.axes import OTHER_FILES, THE_REPOSITORY
 from icefloe.virtual.planning.file_boxes import FileBox, FileBoxes
 
 PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
@@ -38,15 +39,15 @@ class Signature:
     packing: tuple[tuple[str, str], ...]
     digest: bytes | None
 
-    def difference(self, other: Signature) -> str:
-        """What this one has and the other one has not."""
+    def difference(self, other: Signature, whose: str) -> str:
+        """What this one has and the other one has not; `whose` says where the other one is."""
         if self.dimensions != other.dimensions:
-            return f"dimensions {self.dimensions}, other files {other.dimensions}"
+            return f"dimensions {self.dimensions}, {whose} {other.dimensions}"
         if self.dtype != other.dtype:
-            return f"type {self.dtype}, other files {other.dtype}"
+            return f"type {self.dtype}, {whose} {other.dtype}"
         if self.shape != other.shape:
             sizes = [
-                f"{name} {mine}, other files {theirs}"
+                f"{name} {mine}, {whose} {theirs}"
                 for name, mine, theirs in zip(self.dimensions, self.shape, other.shape, strict=True)
                 if mine != theirs
             ]
@@ -54,10 +55,8 @@ class Signature:
         mine, theirs = dict(self.packing), dict(other.packing)
         for name in sorted(mine.keys() | theirs.keys()):
             if mine.get(name) != theirs.get(name):
-                return f"{name} {mine.get(name, 'not set')}, other files " + theirs.get(
-                    name, "not set"
-                )
-        return "values that other files have not"
+                return f"{name} {mine.get(name, 'not set')}, {whose} {theirs.get(name, 'not set')}"
+        return f"other values than {whose}"
 
 
 def signature_of(box: FileBox, *, ignores_packing: bool = False) -> Signature:
@@ -101,8 +100,9 @@ def find_disagreements(
         return {}
     old = [signatures[number] for number in range(num_old) if number in signatures]
     usual = old[0] if old else counted.most_common(1)[0][0]
+    whose = THE_REPOSITORY if old else OTHER_FILES
     return {
-        number: f"variable {path!r} has {signatures[number].difference(usual)}"
+        number: f"variable {path!r} has {signatures[number].difference(usual, whose)}"
         for number in boxes
         if signatures[number] != usual
         and number >= num_old
@@ -122,8 +122,8 @@ def _is_unknown(found: Signature, usual: Signature) -> bool:
     )
 
 
-def find_inexact_times(path: str, boxes: FileBoxes, wanted: FileBox) -> dict[int, str]:
-    """Sources whose times cannot be written in the units of the first file."""
+def find_inexact_times(path: str, boxes: FileBoxes, wanted: FileBox, whose: str) -> dict[int, str]:
+    """Sources whose times cannot be written in the units that the array has."""
     if wanted.times is None:
         return {}
     problems = {}
@@ -136,7 +136,8 @@ def find_inexact_times(path: str, boxes: FileBoxes, wanted: FileBox) -> dict[int
         if convert_times(values, times, wanted.times, dtype) is None:
             units = wanted.variable.attributes.get("units")
             problems[number] = (
-                f"times of {path!r} are no whole {dtype} in {units!r}, the units of the first file"
+                f"times of {path!r} cannot be written exactly as {dtype} in {units!r}, the units "
+                f"of {whose}"
             )
     return problems
 

@@ -29,6 +29,11 @@ class Existing:
     num_holes: dict[str, int] = field(default_factory=dict)
     """How many places of an array are new and not filled yet."""
 
+    @property
+    def is_ingested(self) -> bool:
+        """Whether the arrays are those of this group, not just of groups below it."""
+        return bool(self.ledger.versions) or any("/" not in path for path in self.documents)
+
 
 @record(eq=False)
 class Arrangement:

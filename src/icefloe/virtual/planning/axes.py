@@ -16,10 +16,12 @@ from numpy.typing import NDArray
 
 from icefloe.cf.times import TimeUnits, units_of
 from icefloe.records import record
-from icefloe.virtual.model.description import SourceDescription, VariableDescription
+from icefloe.virtual.model.description import IN_REPOSITORY, SourceDescription, VariableDescription
 
 AxisKey = tuple[str, str]
 """The group that defines a dimension, and its name."""
+THE_REPOSITORY, OTHER_FILES = "the repository", "other files"
+"""What a file is compared with, in messages."""
 
 
 @record(frozen=True, eq=False)
@@ -94,6 +96,7 @@ def marks_of(key: AxisKey, sources: Sequence[SourceDescription | None]) -> Marks
     scope, name = key
     marks = Marks()
     times: TimeUnits | None = None
+    whose = ""
     for number, source in enumerate(sources):
         if source is None:
             continue
@@ -113,11 +116,12 @@ def marks_of(key: AxisKey, sources: Sequence[SourceDescription | None]) -> Marks
         units = time_units(coordinate)
         if units is not None and times is not None and not units.is_comparable(times):
             marks.problems[number] = (
-                f"coordinate {name!r} counts days of the calendar {units.calendar!r}, other "
-                f"files those of {times.calendar!r}"
+                f"coordinate {name!r} counts days of the calendar {units.calendar!r}, {whose} "
+                f"those of {times.calendar!r}"
             )
             continue
-        times = times or units
+        if times is None:
+            times, whose = units, THE_REPOSITORY if source.format == IN_REPOSITORY else OTHER_FILES
         marks.values[number] = np.atleast_1d(coordinate.values)
         marks.units[number] = units
         if not has_dimension:
@@ -131,23 +135,28 @@ def place_along(
     num_old: int = 0,
     *,
     may_overlap: frozenset[int] = frozenset(),
+    replaced: frozenset[int] = frozenset(),
 ) -> AxisResult:
     """Put sources in order along one dimension; the first `num_old` keep the place they have.
 
     A None stands for a source that has been left out. Those of `may_overlap` may have values that
-    the old ones have.
+    the old ones have; those of `replaced` may have no others.
     """
     name = key[1]
     marks = marks_of(key, sources)
     problems, counted = marks.problems, marks.counted
     if marks.values and counted:
+        if any(number < num_old for number in counted):
+            why = f"it has a coordinate {name!r}, the dimension in the repository has none"
+            return AxisResult(Axis(0, {}, {}), problems | dict.fromkeys(marks.values, why))
+        has_one = f"{THE_REPOSITORY} has" if min(marks.values) < num_old else f"{OTHER_FILES} have"
         problems |= dict.fromkeys(
-            counted, f"it has dimension {name!r} without a coordinate, other files have one"
+            counted, f"it has dimension {name!r} without a coordinate, {has_one} one"
         )
         counted = {}
     if counted or not marks.values:
         return AxisResult(_by_order(counted), problems)
-    result = _by_value(name, marks.comparable(), num_old, may_overlap)
+    result = _by_value(name, marks.comparable(), num_old, may_overlap, replaced)
     result.problems |= problems
     axis = result.axis
     result.axis = Axis(axis.length, axis.starts, axis.sizes, frozenset(marks.new))
@@ -205,9 +214,15 @@ def _by_order(sizes: dict[int, int]) -> Axis:
 
 
 def _by_value(
-    name: str, marks: dict[int, NDArray[Any]], num_old: int, may_overlap: frozenset[int]
+    name: str,
+    marks: dict[int, NDArray[Any]],
+    num_old: int,
+    may_overlap: frozenset[int],
+    replaced: frozenset[int],
 ) -> AxisResult:
-    problems: dict[int, str] = {}
+    problems = _find_other_kinds(name, marks, num_old)
+    if problems:
+        return AxisResult(Axis(0, {}, {}), problems)
     is_descending = are_descending(marks)
     keys: dict[int, NDArray[Any]] = {}
     for number, values in marks.items():
@@ -221,14 +236,10 @@ def _by_value(
         else:
             keys[number] = ordered
     for number in [number for number in keys if number < num_old]:
-        problems |= _against_old(name, keys, number, num_old, may_overlap)
+        problems |= _against_old(name, keys, number, num_old, may_overlap, replaced)
     for number in problems:
         keys.pop(number, None)
     if not keys:
-        return AxisResult(Axis(0, {}, {}), problems)
-    kinds = {values.dtype.kind in "OTSU" for values in keys.values()}
-    if len(kinds) > 1:
-        problems |= dict.fromkeys(keys, f"coordinate {name!r} is text in some files only")
         return AxisResult(Axis(0, {}, {}), problems)
     union = np.unique(np.concatenate(list(keys.values())))
     starts, sizes = {}, {}
@@ -238,10 +249,32 @@ def _by_value(
         if len(found) == len(values) and bool((found == values).all()):
             starts[number], sizes[number] = start, len(values)
         elif number >= num_old:
+            old = [other for other in keys if other < num_old and _overlap(keys[other], values)]
             problems[number] = (
-                f"its values of {name!r} overlap with those of other files without being the same"
+                f"its values of {name!r} overlap with those of "
+                f"{THE_REPOSITORY if old else OTHER_FILES} without being the same"
             )
     return AxisResult(Axis(len(union), starts, sizes), problems)
+
+
+def _overlap(values: NDArray[Any], others: NDArray[Any]) -> bool:
+    return bool(len(values) and len(others)) and bool(
+        values[0] <= others[-1] and others[0] <= values[-1]
+    )
+
+
+def _find_other_kinds(name: str, marks: Mapping[int, NDArray[Any]], num_old: int) -> dict[int, str]:
+    """Files whose coordinate is text where that of the repository, or of most others, is not."""
+    is_text = {number: values.dtype.kind in "OTSU" for number, values in marks.items()}
+    old = [kind for number, kind in is_text.items() if number < num_old]
+    usual = old[0] if old else sum(is_text.values()) * 2 > len(is_text)
+    words = {True: "text", False: "numbers"}
+    return {
+        number: f"coordinate {name!r} has {words[kind]}, {THE_REPOSITORY if old else OTHER_FILES} "
+        f"{words[usual]}"
+        for number, kind in is_text.items()
+        if kind != usual
+    }
 
 
 def are_descending(marks: Mapping[int, NDArray[Any]]) -> bool:
@@ -280,6 +313,7 @@ def _against_old(
     old: int,
     num_old: int,
     may_overlap: frozenset[int],
+    replaced: frozenset[int],
 ) -> dict[int, str]:
     """Files that would have to go before the end of what is there already.
 
@@ -293,10 +327,18 @@ def _against_old(
         inside = values[values <= there[-1]] if number in may_overlap else values
         if bool(np.isin(inside, there).all()):
             continue
-        if number in may_overlap:
-            why = "and they cannot be told exactly in its type and units"
-        else:
+        if number in replaced:
+            problems[number] = (
+                f"it has changed, and has values of {name!r} that it did not have when it was "
+                "ingested"
+            )
+            continue
+        if number not in may_overlap:
             why = "files can only be appended, unless late='insert'"
+        elif values.dtype.kind not in "iuf":
+            why = "only numbers and times can be inserted"
+        else:
+            why = "they cannot be written exactly in its type and units"
         problems[number] = (
             f"its values of {name!r} start before the end of those in the repository; {why}"
         )

@@ -15,6 +15,7 @@ from icefloe.virtual.planning.agreement import (
     find_overlaps,
 )
 from icefloe.virtual.planning.arrangement import Arrangement, is_coordinate
+from icefloe.virtual.planning.axes import THE_REPOSITORY
 from icefloe.virtual.planning.cf_packing import common_type, packing_of
 from icefloe.virtual.planning.file_boxes import FileBox, FileBoxes
 from icefloe.virtual.planning.targets import (
@@ -60,7 +61,8 @@ def find_trouble(work: Arrangement, path: str) -> dict[int, str]:
     boxes = work.boxes[path]
     first = boxes[work.first(boxes)]
     wrong = find_overlaps(path, boxes, work.num_old, work.names, work.late)
-    wrong |= find_inexact_times(path, boxes, first)
+    whose = "the first file" if work.document(path) is None else THE_REPOSITORY
+    wrong |= find_inexact_times(path, boxes, first, whose)
     return wrong | _hole_trouble(work, path, first) | _size_trouble(work, path, first)
 
 

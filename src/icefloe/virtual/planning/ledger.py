@@ -11,7 +11,7 @@ import numpy as np
 
 from icefloe.paths import INTERNAL_GROUP
 from icefloe.records import record
-from icefloe.virtual.model.description import SourceDescription, SourceVersion, digest_of
+from icefloe.virtual.model.description import Json, SourceDescription, SourceVersion, digest_of
 from icefloe.virtual.planning.axes import time_units
 
 LEDGER_GROUP = INTERNAL_GROUP
@@ -25,6 +25,8 @@ class Ledger:
     versions: dict[str, SourceVersion] = field(default_factory=dict)
     extents: dict[str, str] = field(default_factory=dict)
     """What `extent_of` said of them, where it is known."""
+    made_with: dict[str, Json] = field(default_factory=dict)
+    """What the first ingest was told of what holds for the group; see `IngestOptions`."""
 
     def compare(self, source: SourceDescription) -> Literal["new", "same", "changed"]:
         """Whether a file is known, and still what it was."""

@@ -16,6 +16,7 @@ from zarr.dtype import parse_dtype
 
 from icefloe.cf.times import TimeUnits
 from icefloe.changes.split_grid import ChunkSpan
+from icefloe.display.shown import counted
 from icefloe.errors import InvalidInputError
 from icefloe.geometry import Slices, cut, grow_chunks, moved
 from icefloe.records import record
@@ -41,6 +42,8 @@ class IngestOptions:
         order: `coordinates`, `listed`, or a pattern of file names; see `order.py`.
         late: whether values that belong before the end of the group are inserted there.
         changed: what becomes of files that changed since an earlier ingest.
+        made_with: what the first ingest into the group was told, for the ledger.
+        continued: what of that goes on here, because this ingest does not name it.
     """
 
     group: str = ""
@@ -51,6 +54,14 @@ class IngestOptions:
     order: str = BY_COORDINATES
     late: Literal["fail", "insert"] = "fail"
     changed: Literal["fail", "replace", "skip"] = "fail"
+    made_with: Mapping[str, Json] = field(default_factory=dict)
+    continued: Mapping[str, Json] = field(default_factory=dict)
+
+    @property
+    def continued_hints(self) -> list[str]:
+        """A sentence about what goes on as the group was made; none if all is named."""
+        shown = ", ".join(f"{name}={value!r}" for name, value in self.continued.items())
+        return [f"the group goes on as it was made, with {shown}"] if shown else []
 
     @property
     def ranked_dims(self) -> tuple[str, ...]:
@@ -227,6 +238,12 @@ class IngestPlan:
     notes: tuple[str, ...] = ()
     uncompared: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Variables that must be equal in these files and were not compared yet."""
+    replaced: frozenset[str] = frozenset()
+    """Sources that take the place of an earlier version of themselves."""
+    hints: tuple[str, ...] = ()
+    """What may explain problems."""
+    num_certain: int = 0
+    """So many of the problems do not follow from others."""
 
     def raise_problems(self) -> None:
         """Refuse the plan if any file is left out of it.
@@ -238,10 +255,11 @@ class IngestPlan:
             return
         shown = "\n".join(f"- {problem}" for problem in self.problems[:10])
         more = len(self.problems) - 10
-        rest = f"\n... and {more} more" if more > 0 else ""
+        rest = f"\n... and {more:,} more" if more > 0 else ""
+        rest += "".join(f"\nnote: {hint}" for hint in self.hints)
         raise InvalidInputError(
-            f"{len(self.problems)} file(s) cannot be ingested (on_error='skip' leaves them out):\n"
-            f"{shown}{rest}"
+            f"{counted(len(self.problems), 'file')} cannot be ingested (on_error='skip' leaves "
+            f"{'it' if len(self.problems) == 1 else 'them'} out):\n{shown}{rest}"
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from icefloe.errors import InvalidInputError
 from icefloe.virtual.model.description import SourceDescription
 from icefloe.virtual.planning.agreement import drop_repeated
 from icefloe.virtual.planning.arrangement import Arrangement, Existing
@@ -18,8 +19,8 @@ from icefloe.virtual.planning.checks import (
 from icefloe.virtual.planning.concat import find_dimensions, find_keys, place_new
 from icefloe.virtual.planning.ledger import extent_of
 from icefloe.virtual.planning.order import BY_COORDINATES, rank_all, ranks_in
-from icefloe.virtual.planning.plan import IngestOptions, IngestPlan, Problem
-from icefloe.virtual.planning.selection import select_variables
+from icefloe.virtual.planning.plan import ArrayPlan, IngestOptions, IngestPlan, Problem
+from icefloe.virtual.planning.selection import check_names, select_variables
 from icefloe.virtual.planning.snapping import snap_coordinates
 
 
@@ -37,13 +38,14 @@ def plan_ingest(
     Raises:
         InvalidInputError: the options cannot be followed with any of the files.
     """
+    check_names(sources, options, None if existing is None else existing.description)
     found, kept, unchanged, replaced = list(problems), [], [], set()
     for source in sources:
         state = "new" if existing is None else existing.ledger.compare(source)
         if state == "same" or (state == "changed" and options.changed == "skip"):
             unchanged.append(source.location)
         elif state == "changed" and options.changed == "fail":
-            reason = "it has changed since it was ingested; changed='replace' writes it anew"
+            reason = "it has changed since it was ingested; changed='replace' writes it again"
             found.append(Problem(source.location, reason))
         else:
             picked, trouble = select_variables(source.without_references(), options.variables)
@@ -54,10 +56,19 @@ def plan_ingest(
             if state == "changed":
                 replaced.add(source.location)
     work = arrange(kept, options, existing, replaced)
-    found += _settle(work)
+    first, later = _settle(work)
+    found += first
+    num_certain = len(found)
+    found += later
     planner = ArrayPlanner(work)
     arrays = planner.plan_all()
-    uncompared, notes = find_uncompared(work)
+    notes = list(planner.notes)
+    uncompared, more_notes = find_uncompared(work)
+    hints = [*_new_dimensions(work), *options.continued_hints]
+    is_told = options.continued.get("mode") == "virtual" or "variables" in options.continued
+    if work.live_sources():
+        notes += _check_chunks(work, arrays)
+        notes += hints if is_told else _new_dimensions(work)
     return IngestPlan(
         options,
         tuple(work.live_sources()),
@@ -66,9 +77,45 @@ def plan_ingest(
         work.concat_dims,
         tuple(found),
         tuple(unchanged),
-        tuple(planner.notes + notes),
+        tuple(notes + more_notes),
         uncompared,
+        frozenset(source.location for source in work.live_sources()) & replaced,
+        tuple(hints),
+        num_certain,
     )
+
+
+def _new_dimensions(work: Arrangement) -> list[str]:
+    live = [source for source in work.live if source is not None]
+    return [
+        f"no file has a dimension {name!r}: it is new, with one step for each file"
+        for name in work.concat_dims
+        if live and not find_keys(name, live)
+    ]
+
+
+def _check_chunks(work: Arrangement, arrays: Sequence[ArrayPlan]) -> list[str]:
+    """Notes about arrays that keep other chunks than those the user names.
+
+    Raises:
+        InvalidInputError: no array gets them.
+    """
+    options = work.options
+    wanted = {} if "chunks" in options.continued else options.chunks
+    kept, is_used = [], False
+    for array in arrays:
+        for name, size in zip(
+            array.metadata.get("dimension_names") or (), array.chunks, strict=False
+        ):
+            is_used |= array.old_shape is None and name in wanted
+            if array.old_shape is not None and wanted.get(name, size) != size:
+                kept.append(f"array {array.path!r} has chunks of {size} along {name!r}")
+    if kept and not is_used:
+        raise InvalidInputError(
+            f"chunks is {dict(wanted)}, but in the repository {kept[0]}, and arrays keep their "
+            "chunks; leave chunks out, or use another group"
+        )
+    return [f"chunks are for new arrays: {text}, and keeps them" for text in kept]
 
 
 def arrange(
@@ -84,13 +131,21 @@ def arrange(
     return Arrangement(options, existing, list(live), frozenset(numbers))
 
 
-def _settle(work: Arrangement) -> list[Problem]:
-    """Leave out files until all others fit together; each pass leaves out at least one."""
-    problems: list[Problem] = []
+def _settle(work: Arrangement) -> tuple[list[Problem], list[Problem]]:
+    """Leave out files until all others fit together; each pass leaves out at least one.
+
+    Returns what the first pass found, and what the others found.
+    """
+    first: list[Problem] = []
+    later: list[Problem] = []
     while True:
         wrong = _pass(work)
         if not wrong:
-            return problems
+            return first, later
+        if wrong.keys() & range(work.num_old):  # what is there stays; nothing can be added to it
+            new = (n for n in range(work.num_old, len(work.live)) if work.live[n] is not None)
+            wrong = dict.fromkeys(new, f"in the repository, {wrong[0]}, so nothing can be appended")
+        problems = later if first else first
         for number, reason in sorted(wrong.items()):
             source = work.live[number]
             assert source is not None
@@ -142,7 +197,9 @@ def _place_all(work: Arrangement) -> dict[int, str]:
             work.axes["", name] = place_new(name, work.live, num_old)
         else:
             for key in find_keys(name, work.live):
-                result = place_along(key, work.live, num_old, may_overlap=work.late)
+                result = place_along(
+                    key, work.live, num_old, may_overlap=work.late, replaced=work.replaced
+                )
                 work.axes[key] = result.axis
                 wrong |= result.problems
     return wrong

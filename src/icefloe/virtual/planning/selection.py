@@ -2,12 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 
+from icefloe.errors import InvalidInputError
 from icefloe.virtual.model.description import SourceDescription, VariableDescription
 from icefloe.virtual.model.shared_variables import form_of
 from icefloe.virtual.planning.ledger import LEDGER_GROUP
+from icefloe.virtual.planning.plan import IngestOptions
+
+_NEAR = 0.75
+"""How alike names are that one is taken for a misspelt form of the other."""
+
+
+def check_names(
+    sources: Sequence[SourceDescription],
+    options: IngestOptions,
+    existing: SourceDescription | None,
+) -> None:
+    """Refuse names that neither a file nor the group has; sources may be known by version only.
+
+    A dimension to join along may be new, unless its name is almost that of another one.
+
+    Raises:
+        InvalidInputError: names it, and the nearest one that there is.
+    """
+    opened = [source for source in sources if source.groups]
+    if not opened:
+        return
+    known = [*opened, *(() if existing is None else (existing,))]
+    dimensions = {
+        name for one in known for group in one.groups.values() for name in group.dimensions
+    }
+    joined = set(options.concat_dims or options.ranked_dims)
+    for name in sorted(joined - dimensions):
+        is_scalar = any(name in source.variables for source in known)
+        near = get_close_matches(name.casefold(), [*map(str.casefold, dimensions)], 1, _NEAR)
+        if near and not is_scalar:
+            argument = "order" if options.concat_dims is None else "concat_dim"
+            raise _unknown(argument, name, dimensions, "dimension")
+    for name in options.chunks:
+        if name not in dimensions | joined:
+            raise _unknown("chunks", name, dimensions | joined, "dimension")
+    for name in options.variables or ():
+        is_known = any(
+            name in source.variables or any(path.endswith(f"/{name}") for path in source.variables)
+            for source in known
+        )
+        if not is_known:
+            paths = {path for source in known[:100] for path in source.variables}
+            raise _unknown("variables", name, paths, "variable")
+
+
+def _unknown(argument: str, name: str, known: Iterable[str], what: str) -> InvalidInputError:
+    by_folded = {each.casefold(): each for each in known}
+    near = get_close_matches(name.casefold(), by_folded, 1)
+    hint = f"did you mean {by_folded[near[0]]!r}? " if near else ""
+    return InvalidInputError(
+        f"{argument} names {name!r}, a {what} that no file has; {hint}They have "
+        f"{', '.join(sorted(by_folded.values())) or 'none'}"
+    )
 
 
 def select_variables(
@@ -24,8 +79,9 @@ def select_variables(
         variables = {**chosen, **_coordinates(source, chosen)}
         variables = {path: variables[path] for path in source.variables if path in variables}
     if not variables:
-        what = "no variables" if wanted is None else f"none of the variables {list(wanted)}"
-        return source, f"it has {what}; it has {sorted(source.variables)}"
+        if not source.variables:
+            return source, "it has no variables"
+        return source, f"it has none of {list(wanted or ())}; it has {sorted(source.variables)}"
     for path in variables:
         variable = form_of(variables, path)
         if not is_zarr_path(path):
