@@ -13,6 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from icefloe import credentials
+    from icefloe import dask as dask
+    from icefloe import distributed as distributed
+    from icefloe import spark as spark
+    from icefloe import testing as testing
+    from icefloe import xarray as xarray
     from icefloe.api.ancestry_graph import AncestryGraph
     from icefloe.api.chunk_map import ChunkMap
     from icefloe.api.generations import NumberedRefs, StateFileDataset
@@ -152,6 +157,8 @@ if TYPE_CHECKING:
     from icefloe.store.required_access import RequiredAccess
     from icefloe.store.virtual_refs import VirtualChunkSpec
     from icefloe.store.zarr_store import IcechunkStore
+    from icefloe.virtual.ingest.recipe import load_recipe
+    from icefloe.virtual.ingest.report import IngestReport
 
 __version__ = "0.1.0"
 
@@ -166,6 +173,8 @@ __all__ = [
     # repositories
     "Repository",
     "ingest",
+    "load_recipe",
+    "IngestReport",
     "migrate_repository",
     "upgrade_icechunk_repository",
     "MigrationReport",
@@ -440,11 +449,20 @@ _NAMES_OF = {
     "store.required_access": ("RequiredAccess",),
     "store.virtual_refs": ("VirtualChunkSpec",),
     "store.zarr_store": ("IcechunkStore",),
+    "virtual.ingest.recipe": ("load_recipe",),
+    "virtual.ingest.report": ("IngestReport",),
 }
 """By module of this package; a test compares them with the imports above."""
 
 _HOME = {name: module for module, names in _NAMES_OF.items() for name in names}
-_SUBMODULES = {*(module.partition(".")[0] for module in _NAMES_OF), "credentials", "paths"}
+_MODULES = ("dask", "distributed", "spark", "testing", "xarray")
+"""Public modules, some of which need an extra."""
+_SUBMODULES = {
+    *(module.partition(".")[0] for module in _NAMES_OF),
+    *_MODULES,
+    "credentials",
+    "paths",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -453,7 +471,12 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'icefloe' has no attribute {name!r}")
     from icefloe.on_demand import import_quickly  # noqa: PLC0415 - `import icefloe` has only names
 
-    value = import_quickly(f"icefloe.{_HOME.get(name, name)}")
+    try:
+        value = import_quickly(f"icefloe.{_HOME.get(name, name)}")
+    except ImportError as error:
+        if name not in _MODULES:
+            raise
+        raise AttributeError(str(error)) from error  # as `hasattr` and `inspect` expect it
     if name in _HOME:
         value = getattr(value, name)
     globals()[name] = value
@@ -461,7 +484,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_SUBMODULES})
+    return sorted({*__all__, *_MODULES})
 
 
 if os.environ.get("ICEFLOE_LOG"):

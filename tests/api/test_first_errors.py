@@ -114,6 +114,10 @@ EXTRAS = {
     "spark": (["pyspark"], "import icefloe.spark"),
     "xarray": (["xarray"], "import icefloe.xarray"),
     "dask": (["dask", "dask.array"], "import icefloe.dask"),
+    "spark as an attribute": (["pyspark"], "import icefloe; icefloe.spark.session"),
+    "xarray as an attribute": (["xarray"], "import icefloe; icefloe.xarray.to_icechunk"),
+    "dask as an attribute": (["dask", "dask.array"], "import icefloe; icefloe.dask.store_dask"),
+    "spark by name": (["pyspark"], "from icefloe import spark"),
     "hdf5": (["h5py"], "import icefloe; icefloe.ingest(sys.argv[1], 'memory://x')"),
     "cli": (["click"], "from icefloe.cli import main; sys.exit(main())"),
 }
@@ -132,7 +136,20 @@ def test_a_missing_extra_is_named(extra: str, tmp_path: Path) -> None:
         timeout=60,
     )
     assert done.returncode != 0
+    extra = extra.partition(" ")[0]
     assert re.search(rf"pip install ['\"]icefloe\[{extra}\]['\"]", done.stderr), done.stderr
+
+
+def test_recipes_need_no_spark() -> None:
+    program = "import icefloe; print(icefloe.load_recipe('sources: a.nc\\nrepository: b'))"
+    done = subprocess.run(
+        [sys.executable, "-c", HIDDEN.format(names=["pyspark"], program=program)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.stdout == "{'sources': 'a.nc', 'repository': 'b'}\n", done.stderr
 
 
 JAVA = """

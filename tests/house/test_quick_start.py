@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import json
 import os
+import re
 import subprocess
 import sys
 import uuid
@@ -16,6 +18,7 @@ import zarr
 
 import icefloe
 from icefloe import Repository, Storage, local_filesystem_storage
+from icefloe.virtual.ingest.fields import FIELDS
 from tests.servers import S3Server
 
 PROGRAM = Path(__file__).with_name("quick_start_program.py")
@@ -239,3 +242,38 @@ def test_the_front_door_shows_every_name() -> None:
     assert names["Repository"] is icefloe.Repository
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = icefloe.nothing
+
+
+def test_the_front_door_shows_public_names_only() -> None:
+    shown = set(dir(icefloe))
+    assert shown - set(icefloe.__all__) == {"dask", "distributed", "spark", "testing", "xarray"}
+    assert not [name for name in shown - {"__version__"} if name.startswith("_")]
+
+
+MODULES = """
+import sys, icefloe
+names = ("zarr", "xarray", "pyspark", "dask", "numpy")
+assert not [name for name in names if name in sys.modules], "import icefloe stays light"
+print(icefloe.xarray.to_icechunk, icefloe.dask.store_dask, icefloe.spark.attach)
+print(icefloe.distributed.merge_sessions, icefloe.testing)
+"""
+
+
+def test_public_modules_need_no_import_of_their_own() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", MODULES], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_ingest_shows_its_arguments() -> None:
+    found = inspect.signature(icefloe.ingest).parameters
+    assert not [one for one in found.values() if one.kind in (one.VAR_KEYWORD, one.VAR_POSITIONAL)]
+    assert {"concat_dim", "chunks", "mode", "append", "late", "on_error", "create"} <= found.keys()
+    documented = re.findall(r"^ {4,8}(\w+): ", icefloe.ingest.__doc__ or "", re.MULTILINE)
+    assert set(found) <= set(documented)
+
+
+def test_recipes_have_every_plain_argument() -> None:
+    objects = {"preprocess", "progress", "engine", "spark"}
+    assert inspect.signature(icefloe.ingest).parameters.keys() - objects == FIELDS.keys()
