@@ -5,7 +5,7 @@ The changes of a commit are computed by comparing its snapshot with its parent's
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from icefloe.assets.assets import Assets
 from icefloe.changes.divergence import log_between
@@ -91,13 +91,8 @@ async def differing_chunks(
         array = pairs[key][1].array
         assert array is not None
         ndim = len(array.shape)
-        found[key] = _joined(gone, ndim), _joined(come, ndim)
+        found[key] = ChunkRefs.joined(gone, ndim), ChunkRefs.joined(come, ndim)
     return found
-
-
-def _joined(parts: Sequence[ChunkRefs], ndim: int) -> ChunkRefs:
-    """Chunks of another rank are left out: they were there before the rank changed."""
-    return ChunkRefs.overlay([(refs, None) for refs in parts if refs.ndim == ndim], ndim)[0]
 
 
 def _not_in(array: ArrayData | None, other: ArrayData | None) -> list[ManifestRef]:

@@ -93,7 +93,7 @@ def merge_split(rewrite: SplitRewrite, sources: Sequence[ChunkRefs]) -> list[Chu
 
 def _merge(rewrite: SplitRewrite, sources: Sequence[ChunkRefs]) -> ChunkRefs:
     start, stop = zip(*rewrite.box, strict=True) if rewrite.box else ((), ())
-    layers: list[Layer] = []
+    inside: list[ChunkRefs] = []
     for refs in sources:
         if refs.ndim != len(rewrite.box):
             continue  # written when the array had another number of dimensions
@@ -101,10 +101,8 @@ def _merge(rewrite: SplitRewrite, sources: Sequence[ChunkRefs]) -> ChunkRefs:
             first <= low and high <= last
             for (first, last), (low, high) in zip(rewrite.box, refs.extents(), strict=True)
         )
-        layers.append((refs if is_inside else refs.select(start, stop), None))
-    if len(layers) > 1:
-        # Old manifests do not overlap. In this order most of them are joined without sorting.
-        layers.sort(key=lambda layer: layer[0].index[0].tolist() if len(layer[0]) else [])
+        inside.append(refs if is_inside else refs.select(start, stop))
+    layers: list[Layer] = [(ChunkRefs.joined(inside, len(rewrite.box)), None)]
     layers += [
         (refs if isinstance(rows, slice) and rows == _ALL else refs.take(rows), deleted)
         for refs, rows, deleted in rewrite.edits
@@ -196,15 +194,14 @@ def _plan_each(
     edits.lay_over(list(found.values()), np.arange(len(found)))
     first, last, is_outside = splits.places_of(manifests)
     is_whole = (first + 1 == last).all(axis=1) & ~is_outside & (not rewrite_all)
-    for row in np.flatnonzero(~is_whole).tolist():
-        numbers = splits.between(first[row].tolist(), last[row].tolist())
-        _take_in(found, splits, manifests[row], numbers)
+    places = list(zip(first.tolist(), last.tolist(), strict=True))
+    cut = {at for row in np.flatnonzero(~is_whole).tolist() for at in splits.between(*places[row])}
     # The split of a whole manifest may also have a part of one that is cut. Then both are
     # rewritten.
-    number = splits.numbers(first)
-    is_kept = is_whole & np.array([at not in found for at in number.tolist()], np.bool_)
-    for row in np.flatnonzero(is_whole & ~is_kept).tolist():
-        found[int(number[row])].sources.append(manifests[row])
+    number = splits.numbers(first).tolist()
+    is_kept = is_whole & np.array([at not in found and at not in cut for at in number], np.bool_)
+    for row in np.flatnonzero(~is_kept).tolist():
+        _take_in(found, splits, manifests[row], splits.between(*places[row]))
     kept = picked(manifests, np.flatnonzero(is_kept))
     return SplitsPlan(kept, [found[number] for number in sorted(found)])
 
@@ -238,7 +235,8 @@ def _plan_shared(
     rewrites: list[SplitRewrite] = []
     owner = np.empty(len(place), np.int64)
     for group in group_parts(parts, limit):
-        rows, edited = group[group < len(stored)], group[group >= len(stored)] - len(stored)
+        rows, edited = np.sort(group[group < len(stored)]), group[group >= len(stored)]
+        edited = edited - len(stored)
         sources = [old.manifests[row] for row in rows.tolist()]
         is_kept = not len(edited) and not is_touched[rows].any()
         is_dense = parts.are_dense(group, limit)

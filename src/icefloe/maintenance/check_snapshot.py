@@ -80,6 +80,7 @@ def check_snapshot_file(
         note(FindingKind.WRONG_SNAPSHOT_ID, f"the file says it is {snapshot.id}")
         return CheckedSnapshot(None, found)
     found += [Finding.of(kind, key, detail) for kind, detail in order]
+    _check_boxes(snapshot.nodes, note)
     return CheckedSnapshot(snapshot, found + check_decoded(snapshot, key, info))
 
 
@@ -185,35 +186,41 @@ def _check_manifests(snapshot: Snapshot, note: Any) -> None:
             FindingKind.UNUSED_MANIFEST,
             f"{unused:,} manifest files are listed and used by no array",
         )
-    sizes = nodes.num_manifests * nodes.num_dimensions
-    starts = np.cumsum(sizes) - sizes
+
+
+def _check_boxes(nodes: NodeTable, note: Any) -> None:
+    """Check that an array has at most one manifest for a chunk. Icechunk reads no second one."""
+    arrays = np.flatnonzero(nodes.is_array)
+    ends = np.cumsum(nodes.num_manifests * nodes.num_dimensions)
     for row in np.flatnonzero(nodes.num_manifests > 1).tolist():
-        ndim, first = int(nodes.num_dimensions[row]), int(starts[row])
-        boxes = nodes.extents[first : first + int(sizes[row])].reshape(-1, ndim, 2)
-        if _have_overlap(boxes):
-            detail = f"boxes of its {len(boxes):,} manifests overlap"
-            note(FindingKind.OVERLAPPING_MANIFESTS, detail, array_paths[row])
+        count, ndim, end = (int(x[row]) for x in (nodes.num_manifests, nodes.num_dimensions, ends))
+        boxes = nodes.extents[end - count * ndim : end].reshape(count, ndim, 2)
+        if next(overlapping_boxes(boxes), None) is not None:
+            detail = f"boxes of its {count:,} manifests overlap, so Icechunk misses chunks"
+            note(FindingKind.OVERLAPPING_MANIFESTS, detail, nodes.path[int(arrays[row])])
 
 
-def _have_overlap(boxes: NDArray[np.uint32]) -> bool:
-    """Whether any two boxes share a cell. Boxes are separated axis by axis."""
-    boxes = boxes[(boxes[:, :, 1] > boxes[:, :, 0]).all(axis=1)]
-    waiting = [(boxes, 0, 0)]
+def overlapping_boxes(boxes: NDArray[np.uint32]) -> Iterator[list[int]]:
+    """Groups of boxes of which some share a cell, as ascending rows.
+
+    Boxes are separated by cuts, axis by axis, until no cut is left. So the hull of a group has no
+    cell of any other box.
+    """
+    waiting = [(np.flatnonzero((boxes[:, :, 1] > boxes[:, :, 0]).all(axis=1)), 0, 0)]
+    ndim = boxes.shape[1]
     while waiting:
-        some, axis, stuck = waiting.pop()
-        if len(some) < 2:
+        rows, axis, stuck = waiting.pop()
+        if len(rows) < 2:
             continue
-        ndim = some.shape[1]
         if stuck >= ndim:
-            if _overlaps_pairwise(some):
-                return True
+            if _overlaps_pairwise(boxes[rows]):
+                yield sorted(rows.tolist())
             continue
-        some = some[np.argsort(some[:, axis, 0], kind="stable")]
-        reach = np.maximum.accumulate(some[:, axis, 1])
-        cuts = np.flatnonzero(some[1:, axis, 0] >= reach[:-1]) + 1
-        parts = np.split(some, cuts) if len(cuts) else [some]
+        rows = rows[np.argsort(boxes[rows, axis, 0], kind="stable")]
+        reach = np.maximum.accumulate(boxes[rows, axis, 1])
+        cuts = np.flatnonzero(boxes[rows[1:], axis, 0] >= reach[:-1]) + 1
+        parts = np.split(rows, cuts) if len(cuts) else [rows]
         waiting += [(part, (axis + 1) % ndim, 0 if len(cuts) else stuck + 1) for part in parts]
-    return False
 
 
 def _overlaps_pairwise(boxes: NDArray[np.uint32]) -> bool:

@@ -89,7 +89,17 @@ async def verify(handle: RepoHandle, options: VerifyOptions, report: Reporter) -
     state = Verification(handle, options, FindingLog(max(1, options.max_findings)), report)
     if not handle.family.has_spec_folders:
         return await verify_older.verify_older(state)
-    history = await read_history(handle, state.log)
+    return await _check_history(state, await read_history(handle, state.log))
+
+
+async def verify_history(handle: RepoHandle, history: History, report: Reporter) -> VerifyReport:
+    """Check the snapshots of a repository that cannot be opened yet, and all they refer to."""
+    options = VerifyOptions(orphans=False)
+    return await _check_history(Verification(handle, options, FindingLog(), report), history)
+
+
+async def _check_history(state: Verification, history: History) -> VerifyReport:
+    handle, options = state.handle, state.options
     listed = await _list_all(handle, state)
     if history.is_lost:  # the snapshots in use are unknown
         history.snapshots += [SnapshotId(row.tobytes()) for row in listed.snapshots.id]

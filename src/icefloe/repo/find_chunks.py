@@ -6,7 +6,7 @@ chunks are there already, all others are spans of objects or virtual references.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -113,7 +113,8 @@ async def find_chunks(
     missing = _add_edits(handle.assets, view, node, index, np.flatnonzero(inside), found)
     if not len(missing):
         return found
-    touched = list(_touched(view.boxes(node).descending(), index, missing))
+    assert node.array is not None
+    touched = list(_touched(node.array.manifests, index, missing))
     manifests = await _load(handle, view, [ref for ref, _ in touched])
     is_missing = np.zeros(len(index), np.bool_)
     is_missing[missing] = True
@@ -159,7 +160,7 @@ def _add_edits(
 
 
 def _touched(
-    manifests: Iterator[ManifestRef], index: Index, missing: Positions
+    manifests: Iterable[ManifestRef], index: Index, missing: Positions
 ) -> Iterator[tuple[ManifestRef, Positions]]:
     """Manifests whose box has wanted chunks in it, and which. Zarr asks in ascending order, so
     the first axis narrows each search."""

@@ -189,9 +189,7 @@ async def committed_chunks(handle: RepoHandle, files: ManifestFiles, node: Node)
     assert node.array is not None
     wanted = [(ref.id, files[ref.id].size_bytes) for ref in node.array.manifests]
     found = [manifest.find(node.id) for manifest in await handle.assets.manifests(wanted)]
-    ndim = len(node.array.shape)  # Icechunk keeps chunks of another rank when the rank changes
-    layers = [(refs, None) for refs in found if refs is not None and refs.index.shape[1] == ndim]
-    return ChunkRefs.overlay(layers, ndim)[0]
+    return ChunkRefs.joined(found, len(node.array.shape))
 
 
 async def all_chunks(handle: RepoHandle, view: SessionView, node: Node) -> ChunkRefs:

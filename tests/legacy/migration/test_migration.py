@@ -11,6 +11,7 @@ import zarr
 import icefloe
 from icefloe.credentials import LocalFileSystemAccess
 from icefloe.errors import AlreadyExistsError, FormatError, InvalidInputError
+from icefloe.maintenance.migration import convert
 from icefloe.storage.run import run_blocking
 from tests.legacy.numbered.old_repositories import Commit, World, check_contents, contents
 from tests.legacy.numbered.releases import RELEASES, Release
@@ -65,10 +66,24 @@ def check_line(repo: icefloe.Repository, commit: Commit, report: icefloe.Migrati
 def check_official(world: World, folder: Path, report: icefloe.MigrationReport) -> None:
     """Official Icechunk sees the same history and data, and goes on from there."""
     official = pytest.importorskip("icechunk")
-    storage = official.local_filesystem_storage(str(folder))
-    repo = official.Repository.open(storage)
+    foreign = folder.parent / "foreign"
+    prefix = f"file://{foreign}/"
+    config = official.RepositoryConfig.default()
+    store = official.local_filesystem_store(str(foreign))
+    config.set_virtual_chunk_container(official.VirtualChunkContainer(prefix, store))
+    repo = official.Repository.open(
+        official.local_filesystem_storage(str(folder)),
+        config,
+        authorize_virtual_chunk_access={prefix: official.credentials.LocalFileSystemAccess},
+    )
     assert repo.list_branches() == world.branches.keys()
     assert repo.list_tags() == world.tags.keys()
+    for commit in {
+        each.id: each for tip in world.branches.values() for each in tip.line()
+    }.values():
+        session = repo.readonly_session(snapshot_id=report.snapshots[commit.text])
+        if commit.state.nodes:
+            check_contents(contents(session), commit.state)
     ours = icefloe.Repository.open(icefloe.local_filesystem_storage(str(folder)))
     mine = [(entry.id, entry.message) for entry in ours.ancestry(branch="main")]
     assert [(entry.id, entry.message) for entry in repo.ancestry(branch="main")] == mine
@@ -115,7 +130,9 @@ def test_into_another_storage(
     assert repo.spec_version == version
     check_migrated(world, repo, report)
     found = repo.verify()
-    assert not [each for each in found.findings if each.severity.name not in ("INFO", "info")]
+    assert found.is_healthy
+    assert not found.of_kind("orphan")
+    assert report.manifests == found.checked["manifests"]
     check_official(world, tmp_path / "new", report)
     with pytest.raises(AlreadyExistsError):
         icefloe.migrate_repository(old, target, spec_version=version)
@@ -134,6 +151,35 @@ def test_in_place(source: tuple[World, icefloe.Repository], tmp_path: Path, chun
     repo = icefloe.Repository.open(old.storage, authorize_virtual_chunk_access=access(tmp_path))
     assert repo.spec_version == 2
     check_migrated(world, repo, report)
+
+
+@pytest.mark.parametrize("version", [2, 1])
+@pytest.mark.parametrize("seed", range(3, 7))
+@pytest.mark.parametrize("release", RELEASES.values(), ids=lambda release: release.name)
+def test_overlapping_manifests_are_joined_and_official_reads_every_value(
+    release: Release, tmp_path: Path, seed: int, version: int
+) -> None:
+    world, old = built(release, tmp_path, seed)
+    target = icefloe.local_filesystem_storage(str(tmp_path / "new"))
+    report = icefloe.migrate_repository(
+        old, target, spec_version=version, config=config_of(tmp_path)
+    )
+    assert icefloe.Repository.open(target).verify().is_healthy
+    check_official(world, tmp_path / "new", report)
+
+
+def test_the_check_of_a_migration_is_that_of_verify(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Manifests that overlap hold the same references as before, and only `verify` finds them."""
+    _world, old = built(RELEASES["0.1.0"], tmp_path, 3)
+    target = icefloe.local_filesystem_storage(str(tmp_path / "new"))
+    monkeypatch.setattr(convert, "overlapping_boxes", lambda _: iter(()))
+    with pytest.raises(FormatError, match=r"overlapping-manifests.*Nothing has been published"):
+        icefloe.migrate_repository(old, target, config=config_of(tmp_path))
+    assert not icefloe.Repository.exists(target)
+    icefloe.migrate_repository(old, target, config=config_of(tmp_path), check=False)
+    assert icefloe.Repository.open(target).verify().of_kind("overlapping-manifests")
 
 
 def test_what_broke_off_is_continued(

@@ -13,7 +13,17 @@ import icefloe
 from icefloe import NumberedRefs, StateFileDataset
 from icefloe.api.generations import NewGeneration
 from icefloe.credentials import LocalFileSystemAccess
-from tests.legacy.state_file.datasets import write_state
+from tests.legacy.migration import describe_repository
+from tests.legacy.state_file.datasets import (
+    array_row,
+    chunk_row,
+    group_row,
+    inventory,
+    numbers,
+    write_manifest,
+    write_state,
+    write_structure,
+)
 from tests.legacy.state_file.test_foreign_datasets import (
     FIRST,
     REFS,
@@ -116,3 +126,60 @@ def test_chunks_in_every_place_that_document_003_allows(tmp_path: Path) -> None:
         target, authorize_virtual_chunk_access={prefix: LocalFileSystemAccess}
     )
     check_contents(new)
+
+
+def described_by_both(folder: Path, prefix: str = "") -> dict[str, Any]:
+    """Values, attributes and history at every ref: official and icefloe say the same."""
+    official = pytest.importorskip("icechunk")
+    granted = official.credentials.LocalFileSystemAccess
+    theirs = official.Repository.open(
+        official.local_filesystem_storage(str(folder)),
+        authorize_virtual_chunk_access={prefix: granted} if prefix else None,
+    )
+    ours = icefloe.Repository.open(
+        icefloe.local_filesystem_storage(str(folder)),
+        authorize_virtual_chunk_access={prefix: LocalFileSystemAccess} if prefix else None,
+    )
+    found: dict[str, Any] = describe_repository.describe(theirs)
+    assert found == describe_repository.describe(ours)
+    return found
+
+
+@pytest.mark.parametrize("version", [2, 1])
+@pytest.mark.parametrize("generation", GENERATIONS, ids=str)
+def test_official_reads_every_value_of_every_migrated_generation(
+    generation: NewGeneration, tmp_path: Path, version: int
+) -> None:
+    old = icefloe.Repository.create(
+        icefloe.local_filesystem_storage(str(tmp_path / "old")), generation=generation
+    )
+    expected = write_history(old, seed=3)
+    target = icefloe.local_filesystem_storage(str(tmp_path / "new"))
+    icefloe.migrate_repository(old, target, spec_version=version)
+    assert values(icefloe.Repository.open(target)) == expected
+    assert described_by_both(tmp_path / "new").keys() == expected.keys()
+
+
+def test_overlapping_inventories_are_joined_and_official_reads_every_value(tmp_path: Path) -> None:
+    """The extents of two inventories overlap, and both have a chunk: the first one counts."""
+    first = [chunk_row(at, 1, at, at, inline_data=numbers(at + 1)) for at in range(3)]
+    second = [chunk_row(0, 1, 0, 1, inline_data=numbers(50))]
+    second += [chunk_row(1, 1, 1, 1, inline_data=numbers(51))]
+    apart = [chunk_row(0, 1, 3, 3, inline_data=numbers(60))]
+    for name, rows in (("x", first), ("y", second), ("z", apart)):
+        write_manifest(tmp_path / "old", f"{name}.parquet", rows)
+    places = [inventory("x.parquet", 0, (0, 3), (0, 3)), inventory("y.parquet", 0, (0, 2), (1, 2))]
+    places += [inventory("z.parquet", 0, (3, 4), (3, 4))]
+    nodes = [group_row(0, "/"), array_row(1, "a", [4, 4], [1, 1], inventories=places)]
+    write_structure(tmp_path / "old", "one.parquet", nodes)
+    write_state(tmp_path / "old", snapshots=[FIRST])
+    old = icefloe.Repository.open(icefloe.local_filesystem_storage(tmp_path / "old"))
+    expected = [[1, 50, 0, 0], [0, 2, 0, 0], [0, 0, 3, 0], [0, 0, 0, 60]]
+    target = icefloe.local_filesystem_storage(str(tmp_path / "new"))
+    report = icefloe.migrate_repository(old, target)
+    assert (report.manifests, report.chunk_references) == (2, 5)
+    for repo in (old, icefloe.Repository.open(target)):
+        array = zarr.open_array(repo.readonly_session("main").store, path="a", mode="r")
+        np.testing.assert_array_equal(array[:], expected)
+        assert [array[at].tolist() for at in range(4)] == expected
+    described_by_both(tmp_path / "new")

@@ -301,34 +301,51 @@ class Builder:
         return commit.id, _instant(commit.written_at), commit.message
 
     def manifests(self, state: State) -> list[tuple[bytes, int, int]]:
-        """One manifest for all arrays, or one for each."""
-        filled = {array.number: array for array in state.arrays.values() if array.chunks}
-        groups = (
-            [list(filled.values())]
-            if self.release.one_manifest
-            else [[array] for array in filled.values()]
-        )
-        made = []
+        """One manifest for all arrays, or one for each; some arrays are spread over several."""
         for array in state.arrays.values():
             assert array.node.array is not None
             array.node.array.manifests = []
             state.nodes[array.node.path] = array.node
-        for arrays in groups:
-            if not arrays:
-                continue
+        spread = [(array, self.spread(array.chunks)) for array in state.arrays.values()]
+        groups: list[list[tuple[ModelArray, dict[tuple[int, ...], Payload]]]] = []
+        if self.release.one_manifest:
+            parts = max((len(some) for _, some in spread), default=0)
+            groups = [
+                [(array, some[at]) for array, some in spread if at < len(some)]
+                for at in range(parts)
+            ]
+        else:
+            groups = [[(array, one)] for array, some in spread for one in some]
+        made = []
+        for group in groups:
             raw = self.new_id()
-            nodes = {array.number: array.node for array in arrays}
+            nodes = {array.number: array.node for array, _ in group}
             data = self.encoder.manifest(
-                raw, {array.number: array.chunks for array in arrays}, nodes
+                raw, {array.number: chunks for array, chunks in group}, nodes
             )
             self.put(self.key("manifests", raw), data)
-            made.append((raw, len(data), sum(len(array.chunks) for array in arrays)))
-            for array in arrays:
+            made.append((raw, len(data), sum(len(chunks) for _, chunks in group)))
+            for array, chunks in group:
                 assert array.node.array is not None
-                axes = list(zip(*array.chunks, strict=True))
+                axes = list(zip(*chunks, strict=True))
                 box = [(min(axis), max(axis) + 1) for axis in axes]
-                array.node.array.manifests = [(raw, box)]
+                array.node.array.manifests.append((raw, box))
         return made
+
+    def spread(self, chunks: dict[tuple[int, ...], Payload]) -> list[dict[Any, Payload]]:
+        """Chunks over one to three manifests, whose boxes may overlap.
+
+        The first manifest that has a chunk counts, so later ones may have another payload for it.
+        """
+        draw = self.random
+        parts: list[dict[Any, Payload]] = [{} for _ in range(draw.choice([1, 1, 2, 3]))]
+        for index, payload in chunks.items():
+            first = draw.randrange(len(parts))
+            parts[first][index] = payload
+            for later in parts[first + 1 :]:
+                if draw.random() < 0.3:
+                    later[index] = ("Inline", b"not this one")
+        return [part for part in parts if part]
 
     def place_attributes(self, state: State) -> list[bytes]:
         """Attributes inside the snapshot, or some of them in a file of their own."""

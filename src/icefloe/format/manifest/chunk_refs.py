@@ -7,7 +7,7 @@ Rows ascend by chunk index. Columns that no row needs are None.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
@@ -284,6 +284,18 @@ location='s3://b/f', etag=None, last_modified=None, inline=None)
         if len(kept) != len(merged) or not bool((kept[1:] > kept[:-1]).all()):
             merged = merged.take(row_of_ref[kept])
         return merged, index[last[is_gone[last]]]
+
+    @staticmethod
+    def joined(tables: Iterable[ChunkRefs | None], ndim: int) -> ChunkRefs:
+        """The references of an array's manifests. The first manifest that has a chunk wins.
+
+        Tables of another rank were written before the rank of the array changed; they are left out.
+        """
+        parts = [refs for refs in tables if refs is not None and refs.ndim == ndim and len(refs)]
+        apart = sorted(parts, key=lambda refs: refs.index[0].tolist())
+        if parts and follow_each_other([refs.index for refs in apart]):
+            return ChunkRefs.concat(apart)
+        return ChunkRefs.overlay([(refs, None) for refs in reversed(parts)], ndim)[0]
 
     @staticmethod
     def concat(tables: Sequence[ChunkRefs], pieces: Pieces | None = None) -> ChunkRefs:

@@ -152,7 +152,10 @@ class ManifestBoxes:
             self._reach = list(accumulate((high for _, high in first), max))
 
     def around(self, coordinates: Sequence[int]) -> list[ManifestRef]:
-        """Manifests whose box has the chunk in it: one, unless boxes overlap."""
+        """Manifests whose box has the chunk in it: one, unless boxes overlap.
+
+        The one that is listed first wins, as in Icechunk of every version.
+        """
         leading = coordinates[0] if coordinates else 0
         at = bisect_right(self._start, leading) - 1
         found = []
@@ -160,11 +163,9 @@ class ManifestBoxes:
             if _is_inside(coordinates, self._ordered[at].extents):
                 found.append(self._ordered[at])
             at -= 1
+        if len(found) > 1:
+            found.sort(key=self.manifests.index)
         return found
-
-    def descending(self) -> Iterator[ManifestRef]:
-        """All manifests, in the order in which `around` yields them."""
-        return reversed(self._ordered)
 
 
 def _is_inside(coordinates: Sequence[int], extents: Sequence[tuple[int, int]]) -> bool:

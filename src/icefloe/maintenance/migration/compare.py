@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRefs
 from icefloe.format.snapshot.file import ManifestFiles
 from icefloe.format.snapshot.nodes import Node
 from icefloe.ids import ChunkId, ManifestId, NodeId
+from icefloe.maintenance.findings import Severity, VerifyReport
 from icefloe.maintenance.live import GrowingIdSet
 from icefloe.maintenance.migration.converted_refs import native_objects
 from icefloe.maintenance.migration.new_history import MovedSnapshot, NewHistory
@@ -32,8 +33,13 @@ class Comparison:
         self._seen: set[tuple[NodeId, Pair]] = set()
         self._compared = GrowingIdSet()
 
-    async def snapshot(self, moved: MovedSnapshot, *, has_refs: bool = True) -> None:
-        """Compare the nodes of one snapshot, and the references of arrays not seen before."""
+    async def snapshot(
+        self, moved: MovedSnapshot, only: Container[ManifestId] | None = None
+    ) -> None:
+        """Compare the nodes of one snapshot, and the references of arrays not seen before.
+
+        With `only`, references are compared of arrays with one of these manifests in the target.
+        """
         before = await self.source.assets.snapshot(moved.source_id)
         after = await self.target.assets.snapshot(moved.info.id)
         ours, theirs = list(before.nodes), list(after.nodes)
@@ -41,11 +47,10 @@ class Comparison:
             (n.path, n.id, n.user_data) for n in theirs
         ]:
             raise _differs(f"snapshot {moved.info.id}: the nodes differ")
-        if not has_refs:
-            return
         for old, new in zip(ours, theirs, strict=True):
             key = (old.id, (_ids(old), _ids(new)))
-            if key in self._seen:
+            is_compared = only is None or any(each in only for each in _ids(new))
+            if key in self._seen or not is_compared:
                 continue
             self._seen.add(key)
             refs = await _refs(self.source, before.manifest_files, old)
@@ -83,11 +88,12 @@ async def compare(
     reporter: Reporter,
     *,
     has_copies: bool,
-    has_refs: bool,
+    only: Container[ManifestId] | None = None,
 ) -> int:
-    """Read every snapshot of both, with `has_refs` also manifests and copied chunks.
+    """Read every snapshot of both, with manifests and copied chunks.
 
-    Returns how many chunk objects were compared.
+    With `only`, of the manifests of the target only these are read. Returns how many chunk objects
+    were compared.
 
     Raises:
         FormatError: something differs; nothing has been published yet.
@@ -95,7 +101,7 @@ async def compare(
     comparison = Comparison(source, target, has_copies=has_copies)
     for done, moved in enumerate(history.moved):
         reporter.tell("compare snapshots", done, len(history.moved))
-        await comparison.snapshot(moved, has_refs=has_refs)
+        await comparison.snapshot(moved, only)
     return comparison.num_chunks
 
 
@@ -109,9 +115,7 @@ async def _refs(handle: RepoHandle, files: ManifestFiles, node: Node) -> ChunkRe
         return ChunkRefs.empty(0)
     wanted = [(ref.id, files[ref.id].size_bytes) for ref in node.array.manifests]
     found = [manifest.find(node.id) for manifest in await handle.assets.load_manifests(wanted)]
-    ndim = len(node.array.shape)
-    layers = [(refs, None) for refs in found if refs is not None and refs.ndim == ndim]
-    return ChunkRefs.overlay(layers, ndim)[0]
+    return ChunkRefs.joined(found, len(node.array.shape))
 
 
 def _same(before: ChunkRefs, after: ChunkRefs) -> bool:
@@ -138,6 +142,27 @@ async def _digests(handle: RepoHandle, keys: Sequence[str]) -> list[bytes]:
     """A digest of every object, so that two sets of objects need not be in memory together."""
     blobs = await handle.driver.get_many([(key, None) for key in keys])
     return [hashlib.blake2b(blob, digest_size=16).digest() for blob in blobs]
+
+
+def require_healthy(report: VerifyReport) -> list[str]:
+    """Refuse a repository in which `verify` found errors. Returns its warnings.
+
+    Raises:
+        FormatError: there are errors; nothing has been published yet.
+    """
+    for kind in report.counts:
+        if kind.severity == Severity.ERROR:
+            first = report.of_kind(kind)[0]
+            raise FormatError(
+                f"the migrated repository is not healthy: {kind}, {first.object} {first.path}: "
+                f"{first.detail}. Nothing has been published; the source is as it was. With "
+                "check=False it is published as it is, and Repository.verify lists all findings"
+            )
+    return [
+        f"{row.kind}: {row.object} {row.path}: {row.detail}"
+        for row in report.findings
+        if row.severity == Severity.WARNING
+    ]
 
 
 def _differs(what: str) -> FormatError:

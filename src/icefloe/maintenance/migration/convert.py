@@ -8,16 +8,19 @@ from typing import NamedTuple
 
 import numpy as np
 
+from icefloe.changes.sharing import cut_refs
+from icefloe.changes.split_sizes import split_sizes
 from icefloe.errors import ErrorKind, StorageError
 from icefloe.format import layout
 from icefloe.format.columns.id_set import IdSet
 from icefloe.format.manifest.chunk_refs import ChunkRefs
 from icefloe.format.manifest.file import ArrayManifest, Manifest
 from icefloe.format.snapshot.file import ManifestFileInfo, ManifestFiles, Snapshot
-from icefloe.format.snapshot.manifest_refs import ManifestRef
-from icefloe.format.snapshot.nodes import Node, NodeTable
+from icefloe.format.snapshot.manifest_refs import ManifestRef, extents_of
+from icefloe.format.snapshot.nodes import ArrayData, Node, NodeTable
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import ChunkId, ManifestId, NodeId, SnapshotId
+from icefloe.maintenance.check_snapshot import overlapping_boxes
 from icefloe.maintenance.live import GrowingIdSet
 from icefloe.maintenance.migration.converted_refs import (
     NativeObjects,
@@ -25,7 +28,7 @@ from icefloe.maintenance.migration.converted_refs import (
     named_by_id,
     native_objects,
 )
-from icefloe.maintenance.migration.new_history import MovedSnapshot, manifest_id
+from icefloe.maintenance.migration.new_history import MovedSnapshot, derived_id, manifest_id
 from icefloe.repo.handle import RepoHandle
 
 Source = tuple[ManifestId, NodeId]
@@ -67,8 +70,8 @@ class Conversion:
         self.target = target
         self.num_chunks_copied = 0
         self.num_bytes_copied = 0
-        self.num_manifests = 0
-        self.num_refs = 0
+        self.joined: dict[tuple[ManifestId, ...], list[ManifestRef]] = {}
+        """New manifests, by those whose boxes overlap."""
         self.lacks_log: list[SnapshotId] = []
         """Snapshots whose changes are no longer known. Their logs are empty."""
         self._base_url = chunk_base_url
@@ -77,13 +80,15 @@ class Conversion:
         self._copied = GrowingIdSet()
         self._made: dict[Source, ManifestRef | None] = {}
         self._files: dict[ManifestId, ManifestFileInfo] = {}
+        self._used: set[ManifestId] = set()
 
     async def convert(self, moved: MovedSnapshot, *, with_log: bool = True) -> None:
         """Write one snapshot with everything it refers to that is not written yet."""
         snapshot = await self.source.assets.snapshot(moved.source_id)
         await self._write_manifests(snapshot)
-        nodes = [self._converted(node) for node in snapshot.nodes]
+        nodes = [await self._converted(node) for node in snapshot.nodes]
         used = {ref.id: self._files[ref.id] for node in nodes for ref in _manifests(node)}
+        self._used |= used.keys()
         info = moved.info
         new = Snapshot(
             info.id,
@@ -116,12 +121,46 @@ class Conversion:
 
     # -- manifests
 
-    def _converted(self, node: Node) -> Node:
+    async def _converted(self, node: Node) -> Node:
         if node.array is None:
             return node
         made = (self._made[ref.id, node.id] for ref in node.array.manifests)
-        manifests = tuple(ref for ref in made if ref is not None)
+        refs = [ref for ref in made if ref is not None]
+        manifests = tuple(refs if len(refs) < 2 else await self._apart(node, node.array, refs))
         return replace(node, array=replace(node.array, manifests=manifests))
+
+    async def _apart(
+        self, node: Node, array: ArrayData, refs: list[ManifestRef]
+    ) -> list[ManifestRef]:
+        """The manifests of an array, joined where their boxes overlap.
+
+        Earlier generations look for a chunk in all manifests, Icechunk today in one.
+        """
+        ndim = len(array.shape)
+        ranked = [ref for ref in refs if len(ref.extents) == ndim]
+        found = [ref for ref in refs if len(ref.extents) != ndim]
+        joined: set[int] = set()
+        for rows in overlapping_boxes(extents_of(ranked, ndim)):
+            found += await self._join(node, array, [ranked[row] for row in rows])
+            joined |= set(rows)
+        return found + [ref for row, ref in enumerate(ranked) if row not in joined]
+
+    async def _join(
+        self, node: Node, array: ArrayData, parts: list[ManifestRef]
+    ) -> list[ManifestRef]:
+        key = tuple(ref.id for ref in parts)
+        if key not in self.joined:
+            wanted = [(each, self._files[each].size_bytes) for each in key]
+            found = [one.find(node.id) for one in await self.target.assets.load_manifests(wanted)]
+            refs = ChunkRefs.joined(found, len(array.shape))
+            sizes, limit = split_sizes(self.target.settings.manifest)(node.path, array, len(refs))
+            tables = cut_refs(refs, sizes, limit) if limit else [refs]
+            made = []
+            for number, table in enumerate(tables):
+                new_id = ManifestId(derived_id(b"".join(key), number.to_bytes(4, "big")))
+                made.append(await self._put(new_id, node.id, table))
+            self.joined[key] = made
+        return self.joined[key]
 
     def missing(self, snapshot: Snapshot) -> list[ManifestWork]:
         """The manifests of a snapshot that are not converted yet."""
@@ -146,8 +185,18 @@ class Conversion:
             self._made[source] = ref
             if info is not None:
                 self._files[info.id] = info
-                self.num_manifests += 1
-                self.num_refs += info.num_chunk_refs
+
+    @property
+    def num_manifests(self) -> int:
+        return len(self._used)
+
+    @property
+    def num_refs(self) -> int:
+        return sum(self._files[each].num_chunk_refs for each in self._used)
+
+    def unused_files(self) -> list[str]:
+        """The manifests that were joined to others and that no snapshot uses."""
+        return [layout.manifest_key(each) for each in self._files.keys() - self._used]
 
     async def write_arrays(
         self, work: ManifestWork
@@ -174,12 +223,15 @@ class Conversion:
         else:
             await self._copy(objects)
             refs = named_by_id(refs, objects)
-        new_id = manifest_id(*source)
-        made = Manifest(new_id, (ArrayManifest(source[1], refs),))
+        ref = await self._put(manifest_id(*source), source[1], refs)
+        return ConvertedArray(source, ref, self._files[ref.id])
+
+    async def _put(self, new_id: ManifestId, node_id: NodeId, refs: ChunkRefs) -> ManifestRef:
+        made = Manifest(new_id, (ArrayManifest(node_id, refs),))
         data = self.target.assets.encode_manifest(made)
         await self.target.assets.put_metadata_files([(layout.manifest_key(new_id), data)])
-        info = ManifestFileInfo(new_id, len(data), len(refs))
-        return ConvertedArray(source, ManifestRef(new_id, tuple(refs.extents())), info)
+        self._files[new_id] = ManifestFileInfo(new_id, len(data), len(refs))
+        return ManifestRef(new_id, tuple(refs.extents()))
 
     # -- chunks
 

@@ -29,12 +29,15 @@ from icefloe.format.snapshot.file import ManifestFiles, Snapshot
 from icefloe.format.snapshot.nodes import NodeTable
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import ManifestId, SnapshotId
+from icefloe.maintenance.check_refs import History
+from icefloe.maintenance.findings import VerifyReport
 from icefloe.maintenance.listing import list_folder
-from icefloe.maintenance.migration.compare import compare
+from icefloe.maintenance.migration.compare import compare, require_healthy
 from icefloe.maintenance.migration.convert import Conversion, ConvertedArray, ManifestWork
 from icefloe.maintenance.migration.new_history import MovedSnapshot, NewHistory, plan_history
 from icefloe.maintenance.migration.past_operations import past_operations
 from icefloe.maintenance.progress import Reporter
+from icefloe.maintenance.verify import verify_history
 from icefloe.observe import MAINTENANCE, observed
 from icefloe.records import record
 from icefloe.repo.handle import RepoHandle
@@ -69,6 +72,10 @@ class MigrationEngine(Protocol):
         """Write all transaction logs. Returns the snapshots whose changes are not known."""
         ...
 
+    def verify(self, target: RepoHandle, history: History) -> VerifyReport:
+        """Check the snapshots that were written, and all they refer to."""
+        ...
+
 
 _FOLDERS = (layout.SNAPSHOTS, layout.MANIFESTS, layout.TRANSACTIONS, layout.CHUNKS)
 _JSON = "application/json"
@@ -97,6 +104,8 @@ class MigrationReport:
     chunks_copied: int
     bytes_copied: int
     chunks_compared: int
+    warnings: list[str]
+    """What `verify` warns of in the new repository, such as chunks without bytes."""
 
     def __str__(self) -> str:
         verb = "would become" if self.dry_run else "became"
@@ -116,6 +125,7 @@ class MigrationReport:
             lines.append(f"    lost before: {', '.join(self.snapshots_lost)}")
         if self.snapshots_without_log:
             lines.append(f"    changes not known: {', '.join(self.snapshots_without_log)}")
+        lines += [f"    warning: {each}" for each in self.warnings]
         return "\n".join(lines)
 
 
@@ -179,11 +189,19 @@ async def migrate(
     for done, moved in enumerate(history.moved):
         reporter.tell("migrate snapshots", done, len(history.moved))
         await conversion.convert(moved, with_log=engine is None)
-    compared = 0
+    await target.driver.delete_many(conversion.unused_files())
+    compared, warnings = 0, []
     if check:
-        compared = await compare(
-            source, target, history, reporter, has_copies=copies, has_refs=engine is None
-        )
+        # What an engine has converted, it has compared.
+        joined = {ref.id for refs in conversion.joined.values() for ref in refs}
+        only = None if engine is None else joined
+        compared = await compare(source, target, history, reporter, has_copies=copies, only=only)
+        written = _written(target, history)
+        if engine is None:
+            verified = await verify_history(target, written, reporter)
+        else:
+            verified = engine.verify(target, written)
+        warnings = require_healthy(verified)
     await target.driver.sync()
     await _publish(target, history, new, new_tags)
     reporter.finish()
@@ -195,6 +213,7 @@ async def migrate(
         chunks_copied=conversion.num_chunks_copied + ahead.chunks_copied,
         bytes_copied=conversion.num_bytes_copied + ahead.bytes_copied,
         chunks_compared=compared + ahead.chunks_compared,
+        warnings=warnings,
     )
 
 
@@ -307,6 +326,14 @@ async def _has_repository(driver: Driver) -> bool:
 
 
 # -- writing
+
+
+def _written(target: RepoHandle, history: NewHistory) -> History:
+    """The snapshots of the target, as a verification takes them."""
+    infos = history.infos()
+    table = SnapshotTable.from_infos(infos) if target.family.has_repo_object else None
+    times = {info.id: info.flushed_at for info in infos}
+    return History([info.id for info in infos], table, times=times)
 
 
 async def _write_first(target: RepoHandle, first: SnapshotInfo) -> None:
@@ -422,4 +449,5 @@ def _report(
         chunks_copied=0,
         bytes_copied=0,
         chunks_compared=0,
+        warnings=[],
     )

@@ -123,6 +123,14 @@ def verify(
     return VerifyReport.of(log, checked)
 
 
+def verify_history(spark: SparkSession, opened: Repository, history: History) -> VerifyReport:
+    """Check the snapshots of a repository that cannot be opened yet, and all they refer to."""
+    log = FindingLog()
+    source = WorkerRepository.of(opened)
+    job = _Job(spark, source, history, reads_chunks=False, asks_sources=False)
+    return VerifyReport.of(log, job.run(log, orphans=False))
+
+
 class _Job:
     """One verification."""
 

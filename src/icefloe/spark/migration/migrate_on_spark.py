@@ -11,12 +11,15 @@ from functools import lru_cache, partial
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from icefloe.api.handles import Handles
 from icefloe.api.migration import target_handle
 from icefloe.api.repository import Repository
 from icefloe.config import RepositoryConfig
 from icefloe.format import layout
 from icefloe.format.columns.id_set import IdSet
 from icefloe.ids import SnapshotId
+from icefloe.maintenance.check_refs import History
+from icefloe.maintenance.findings import VerifyReport
 from icefloe.maintenance.listing import list_folder
 from icefloe.maintenance.migration.compare import Comparison
 from icefloe.maintenance.migration.convert import Conversion, ConvertedArray, ManifestWork
@@ -28,6 +31,8 @@ from icefloe.maintenance.migration.migrate import (
 )
 from icefloe.maintenance.migration.new_history import MovedSnapshot
 from icefloe.maintenance.progress import Report, Reporter
+from icefloe.repo.handle import RepoHandle
+from icefloe.spark.maintenance.verify_rows import verify_history
 from icefloe.spark.writes.map_items import Batches, map_items
 from icefloe.storage.run import run_blocking
 from icefloe.storage.spec import Storage
@@ -114,6 +119,10 @@ class _SparkMigration:
         work = partial(_write_logs, _Job(self.job.places, copies=False))
         made = map_items(self.spark, moved, work, _LOGS_DDL, self.num_tasks)
         return [each for row in made.collect() for each in pickle.loads(row["unknown"])]
+
+    def verify(self, target: RepoHandle, history: History) -> VerifyReport:
+        opened = Repository(Handles(target, is_blocking=True))
+        return verify_history(self.spark, opened, history)
 
 
 @lru_cache(maxsize=2)
