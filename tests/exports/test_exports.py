@@ -245,6 +245,87 @@ def test_a_half_copied_update_shows_the_former_state(spec: int, tmp_path: Path) 
     assert portrait(target) == before
 
 
+@pytest.mark.parametrize("is_visible", [True, False])
+def test_short_objects_of_an_interrupted_copy_are_copied_again(
+    world: World, tmp_path: Path, is_visible: bool
+) -> None:
+    repo = world.open()
+    target = local_filesystem_storage(str(tmp_path / "copy"), durable=False)
+    icefloe.export_repository(repo, target)
+    copy = World(tmp_path / "copy", world.sources)
+    whole = copy.bytes_of_all()
+    kinds = ["snapshots", "manifests", "transactions", "chunks"]
+    kinds += ["overwritten"] * (repo.spec_version == 2)
+    for kind in kinds:
+        short = copy.files(kind)[0]
+        short.write_bytes(short.read_bytes()[:-1])
+    if not is_visible:
+        head = "repo" if repo.spec_version == 2 else "refs/branch.main/ref.json"
+        (tmp_path / "copy" / head).unlink()
+    report = icefloe.export_repository(repo, target)
+    assert report.objects >= len(kinds)
+    noted = repository_copy.NOTE
+    assert {**copy.bytes_of_all(), noted: b""} == {**whole, noted: b""}
+    assert copy.open().verify(read_chunks=True, virtual_sources=True).is_healthy
+
+
+def test_short_files_of_an_interrupted_export_are_written_again(
+    world: World, tmp_path: Path
+) -> None:
+    repo, plain, cells = world.open(), tmp_path / "plain.zarr", tmp_path / "cells"
+    plan = plan_zarr(repo.readonly_session("main").workspace.state.snapshot)
+    driver = driver_of(local_filesystem_storage(str(plain), durable=False))
+    run_blocking(plain_zarr.begin_zarr(driver, plan.markers))
+    for one in plan.manifests:
+        run_blocking(_all_of(plain_zarr.copy_chunks(repo.handle, driver, one, plan.markers)))
+    for short in (plain / "a" / "native" / "c").rglob("*"):
+        if short.is_file():
+            short.write_bytes(short.read_bytes()[:-1])
+    assert icefloe.export_zarr(repo, str(plain)).objects > len(plan.documents)
+    assert contents(str(plain)) == main(repo)
+
+    options: Any = {"group": "a", "variables": ["native"], "split_size": 4 * WIDTH * 8}
+    icefloe.export_parquet(repo, str(cells), **options)
+    found = pq.read_table(cells)
+    parts = sorted(cells.glob("part-*"))
+    for short, size in zip(parts, (-1, 0), strict=False):
+        short.write_bytes(short.read_bytes()[:size])
+    assert icefloe.export_parquet(repo, str(cells), **options).objects == 2
+    assert pq.read_table(cells).equals(found)
+
+
+async def _all_of(parts: Any) -> list[Any]:
+    return [part async for part in parts]
+
+
+@pytest.mark.parametrize("copy", ["export_repository", "export_zarr", "export_parquet"])
+@pytest.mark.parametrize("folder", ["", "chunks", "backup/copy", "../link", "../link/new"])
+def test_a_copy_into_the_repository_itself_is_refused(world: World, copy: str, folder: str) -> None:
+    (world.folder.parent / "link").symlink_to(world.folder)
+    before = world.bytes_of_all()
+    with pytest.raises(icefloe.InvalidInputError, match="inside of the repository"):
+        getattr(icefloe, copy)(world.open(), str(world.folder / folder))
+    assert world.bytes_of_all() == before
+
+
+def test_places_inside_of_each_other() -> None:
+    def s3(prefix: str | None, bucket: str = "b", **options: Any) -> icefloe.Storage:
+        return icefloe.s3_storage(bucket=bucket, prefix=prefix, region="x", **options)
+
+    assert s3("a/b").is_within(s3("a"))
+    assert s3("a/").is_within(s3("a"))
+    assert s3("a").is_within(s3(None))
+    assert not s3("ab").is_within(s3("a"))
+    assert not s3("a").is_within(s3("a/b"))
+    assert not s3("a/b", bucket="c").is_within(s3("a"))
+    assert not s3("a/b", endpoint_url="https://127.0.0.1:1").is_within(s3("a"))
+    assert local_filesystem_storage("/data/x").is_within(local_filesystem_storage("/"))
+    assert not local_filesystem_storage("/a/b").is_within(s3("a"))
+    memory = in_memory_storage()
+    assert memory.is_within(memory)
+    assert not in_memory_storage().is_within(memory)
+
+
 def test_objects_are_copied_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(objects, "_BYTES_AT_ONCE", 100)
     sizes = [60, 60, 500, 10, 10, 10]

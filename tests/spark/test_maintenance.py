@@ -233,6 +233,13 @@ def test_export_repository(spark: SparkSession, made: Path, tmp_path: Path, spec
         session = repo.writable_session("main")
         zarr.open_array(session.store, path="a/native", mode="r+")[5] = 99 + turn
         session.commit("later")
+    for kind in ("snapshots", "manifests", "transactions", "chunks"):
+        short = copy.files(kind)[0]
+        short.write_bytes(short.read_bytes()[:-1])
+    maintenance.export_repository(spark, repo, targets["copy"])
+    assert copy.open().verify(read_chunks=True, virtual_sources=True).is_healthy
+    with pytest.raises(icefloe.InvalidInputError, match="inside of the repository"):
+        maintenance.export_repository(spark, repo, str(world.folder / "below"))
     session = copy.open().writable_session("main")
     zarr.open_array(session.store, path="a/native", mode="r+")[5] = 98
     session.commit("in the copy")
@@ -252,9 +259,10 @@ def test_export_parquet(spark: SparkSession, world: World, tmp_path: Path) -> No
     found = spark.read.parquet(str(place))
     total = found.selectExpr("sum(native)").collect()[0][0]
     assert total == contents(world.open().readonly_session("main").store, "a/native")[0].sum()
-    # One file is lost, and what the last step wrote: only that is made again.
+    # One file is short, and what the last step wrote is lost: only that is made again.
     (place / "_SUCCESS").unlink()
-    min(place.glob("part-*")).unlink()
+    short = min(place.glob("part-*"))
+    short.write_bytes(short.read_bytes()[:-1])
     assert maintenance.export_parquet(spark, world.open(), str(place), **options).objects == 1
     assert (place / "_SUCCESS").exists()
     with pytest.raises(icefloe.InvalidInputError, match="not empty"):

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.format.columns.blobs import Bytes
+from icefloe.format.columns.id_set import IdSet, id_keys
 from icefloe.ids import ObjectId, decode_base32_rows, encode_base32_rows
 from icefloe.records import NamedTuple
 from icefloe.storage.driver import Driver
@@ -97,6 +98,18 @@ async def list_folder(
         tuple(strange),
         None if identify is by_id else np.concatenate(names),
     )
+
+
+def arrived(copies: StoredObjects, originals: StoredObjects) -> IdSet:
+    """The copies that need not be made again: all but those of another size than the original."""
+    order = np.argsort(id_keys(originals.id))
+    keys, size = id_keys(originals.id)[order], originals.size_bytes[order]
+    wanted = id_keys(copies.id)
+    if not len(keys) or not len(wanted):
+        return IdSet.of(copies.id)
+    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    is_other = (keys[at] == wanted) & (size[at] != copies.size_bytes)
+    return IdSet.of(copies.id[~is_other])
 
 
 async def with_times(driver: Driver, objects: StoredObjects) -> StoredObjects:

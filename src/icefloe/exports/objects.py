@@ -13,7 +13,7 @@ from icefloe.format import layout
 from icefloe.storage.constructors.urls import storage_from_url
 from icefloe.storage.driver import Driver, without_cache
 from icefloe.storage.drivers.local import LocalDriver
-from icefloe.storage.spec import Storage
+from icefloe.storage.spec import Storage, require_outside
 
 _OBJECTS_AT_ONCE = 64
 _BYTES_AT_ONCE = 64 << 20
@@ -51,9 +51,11 @@ def as_storage(target: Storage | str) -> Storage:
     return (storage_from_url(target) if isinstance(target, str) else target).bound()
 
 
-def target_driver(target: Storage | str) -> Driver:
-    """What writes to the target of an export."""
-    return driver_for(as_storage(target), None, blocking=True)
+def target_driver(target: Storage | str, *, outside: Storage) -> Driver:
+    """What writes to the target of an export, which is not in the repository at `outside`."""
+    storage = as_storage(target)
+    require_outside(storage, outside)
+    return driver_for(storage, None, blocking=True)
 
 
 def remove_working_folders(driver: Driver, *folders: str) -> None:

@@ -21,7 +21,7 @@ from icefloe.scans.choose_scan import plan_read
 from icefloe.scans.options import ReadOptions, read_options
 from icefloe.scans.pinned import PinnedSnapshot, pin
 from icefloe.scans.scan import Scan
-from icefloe.storage.driver import Driver, find_object
+from icefloe.storage.driver import Driver, Span, find_object
 from icefloe.storage.run import run_blocking
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _NOTE = "_icefloe_export"
 _DONE = "_SUCCESS"
+_LAST_BYTES = b"PAR1"
+"""Of every Parquet file. One that broke off does not have them."""
 
 
 def export_parquet(
@@ -46,8 +48,8 @@ def export_parquet(
 ) -> ExportReport:
     """Write the cells of a group as Parquet files: one row per cell, as `icefloe.spark.read` has.
 
-    After an interruption, repeat the call with the same arguments: files that are there are not
-    written again. `_SUCCESS` comes last. Files whose names start with `_` are no data to readers of
+    After an interruption, repeat the call with the same arguments: whole files are not written
+    again. `_SUCCESS` comes last. Files whose names start with `_` are no data to readers of
     Parquet.
 
     Args:
@@ -68,21 +70,21 @@ def export_parquet(
     source = pin(opened, branch=branch, tag=tag, snapshot_id=snapshot_id, as_of=as_of)
     wanted = read_options(**options)
     scan = plan_read(source, wanted)
-    driver = target_driver(target)
-    there = begin_parquet(driver, source, wanted)
+    driver = target_driver(target, outside=opened.storage)
+    begin_parquet(driver, source, wanted)
     objects = size = 0
     with reporter(progress) as report:
         for number in range(num_files(scan)):
             report.tell("writing files", number, scan.num_partitions)
-            if file_name(number) not in there:
+            if not run_blocking(is_whole(driver, number)):
                 objects += 1
                 size += write_file(driver, scan, number)
     finish_parquet(driver)
     return ExportReport(objects, size)
 
 
-def begin_parquet(driver: Driver, source: PinnedSnapshot, wanted: ReadOptions) -> set[str]:
-    """The files that an interrupted call has left. Refuses a target with something else."""
+def begin_parquet(driver: Driver, source: PinnedSnapshot, wanted: ReadOptions) -> None:
+    """Refuse a target that has anything but the files of an interrupted call."""
     note = f"{source.snapshot_id} {hashlib.sha256(repr(wanted).encode()).hexdigest()}".encode()
     there = {found.key for found in run_blocking(driver.list(""))}
     found = run_blocking(find_object(driver, _NOTE, needs_bucket=False))
@@ -93,7 +95,6 @@ def begin_parquet(driver: Driver, source: PinnedSnapshot, wanted: ReadOptions) -
         )
     if found is None:
         run_blocking(driver.put(_NOTE, note))
-    return there
 
 
 def num_files(scan: Scan) -> int:
@@ -104,6 +105,16 @@ def num_files(scan: Scan) -> int:
 def file_name(number: int) -> str:
     """The file of one piece."""
     return f"part-{number:05d}.parquet"
+
+
+async def is_whole(driver: Driver, number: int) -> bool:
+    """Whether the file of a piece is there, to its end."""
+    found = await driver.head_many([file_name(number)])
+    size = int(found.size_bytes[0])
+    if size < len(_LAST_BYTES):
+        return False
+    last = await driver.get(file_name(number), Span(size - len(_LAST_BYTES), len(_LAST_BYTES)))
+    return bytes(last) == _LAST_BYTES
 
 
 def write_file(driver: Driver, scan: Scan, number: int) -> int:

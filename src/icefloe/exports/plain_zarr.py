@@ -131,7 +131,7 @@ def export_zarr(
     source = pin(opened, branch=branch, tag=tag, snapshot_id=snapshot_id, as_of=as_of)
     session = opened.readonly_session(snapshot_id=source.snapshot_id)
     plan = plan_zarr(session.workspace.state.snapshot)
-    driver = target_driver(target)
+    driver = target_driver(target, outside=opened.storage)
     with reporter(progress) as report:
         return run_blocking(_export(opened.handle, driver, plan, report))
 
@@ -181,9 +181,12 @@ async def copy_chunks(
     folder = one.path.strip("/")
     for first in range(0, len(refs), _CHUNKS_A_PART):
         marker = f"{markers}{manifest_id}.{one.node_id.hex()}.{first}"
-        if await exists(driver, marker):
-            continue
         some = refs.take(slice(first, first + _CHUNKS_A_PART))
+        keys = [f"{folder}/{encode(tuple(at))}".lstrip("/") for at in some.index.tolist()]
+        if await exists(driver, marker):
+            there = await driver.head_many(keys)
+            if np.array_equal(there.size_bytes, some.length.astype(np.int64)):
+                continue
         size = 0
         for rows in slices(some.length, _BYTES_AT_ONCE):
             found = await fetch_all(handle, [some.row(at) for at in rows])
@@ -191,8 +194,7 @@ async def copy_chunks(
             for at, data in zip(rows, found, strict=True):
                 if isinstance(data, IcechunkError):
                     raise data
-                key = f"{folder}/{encode(tuple(some.index[at].tolist()))}"
-                objects.append((key.lstrip("/"), bytes(data)))
+                objects.append((keys[at], bytes(data)))
                 size += len(data)
             await driver.put_many(objects)
         await driver.sync()

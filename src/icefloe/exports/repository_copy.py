@@ -30,7 +30,7 @@ from icefloe.format.columns.id_set import IdSet
 from icefloe.format.ref_files import decode_ref_file
 from icefloe.ids import SnapshotId, encode_base32_rows
 from icefloe.maintenance import live
-from icefloe.maintenance.listing import KINDS, StoredObjects, list_folder
+from icefloe.maintenance.listing import KINDS, StoredObjects, arrived, list_folder
 from icefloe.repo.families.spec1.refs import require_not_migrated
 from icefloe.repo.refs import MAIN
 from icefloe.storage.driver import ConditionFailed, Driver, Version, find_object
@@ -70,7 +70,8 @@ def export_repository(
     """Copy a repository of spec version 1 or 2 with its history to another storage.
 
     Repeat the call to bring the copy up to date, or to continue after an interruption: objects that
-    have arrived are not copied again. Refs come last. Virtual chunks stay where they are.
+    have arrived with all their bytes are not copied again. Refs come last. Virtual chunks stay
+    where they are.
 
     Args:
         repository: a `Repository`, or a URL as for `storage_from_url`.
@@ -79,10 +80,12 @@ def export_repository(
 
     Raises:
         ConflictError: the target has another repository, or somebody has changed the copy.
+        InvalidInputError: the target is the repository itself, or a place inside of it.
     """
     handle = as_repository(repository).handle
     with reporter(progress) as report:
-        return run_blocking(_export(handle, target_driver(target), report))
+        driver = target_driver(target, outside=handle.storage)
+        return run_blocking(_export(handle, driver, report))
 
 
 async def _export(handle: RepoHandle, target: Driver, report: Reporter) -> ExportReport:
@@ -116,7 +119,7 @@ def _missing(
     """The objects to copy. One that is in use and not listed is asked for, and named by the
     error."""
     if kind != "snapshots" or not plan.rewrites_snapshots:
-        wanted = wanted.minus(IdSet.of(there.id))
+        wanted = wanted.minus(arrived(there, stored))
     listed = stored.take(wanted.contains(stored.id))
     unlisted = wanted.minus(IdSet.of(listed.id))
     if kind == "transaction_logs":  # the first snapshot has none, and those of expired ones go
@@ -201,9 +204,11 @@ async def _heads(driver: Driver) -> dict[str, tuple[bytes, Version]]:
 
 async def finish_copy(handle: RepoHandle, target: Driver, plan: CopyPlan) -> ExportReport:
     """Write the heads, after all objects have arrived."""
-    there = {found.key for found in await target.list(layout.OVERWRITTEN)}
+    there = {found.key: found.size_bytes for found in await target.list(layout.OVERWRITTEN)}
     stored = await handle.driver.list(layout.OVERWRITTEN)
-    missing = [Sized(one.key, one.size_bytes) for one in stored if one.key not in there]
+    missing = [
+        Sized(one.key, one.size_bytes) for one in stored if there.get(one.key) != one.size_bytes
+    ]
     backups = await copy_objects(handle.driver, target, missing)
     await target.sync()
     changed = {

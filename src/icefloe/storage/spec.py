@@ -272,6 +272,16 @@ class Storage(Shown):
         mine, theirs = self._target or self._location, other._target or other._location
         return mine.place == theirs.place
 
+    def is_within(self, other: Storage) -> bool:
+        """Whether this is the same place as another storage, or a folder in it.
+
+        Args:
+            other: another storage.
+        """
+        (*mine, path), (*theirs, root) = self.target.place, other.target.place
+        folder = str(root) and str(root).rstrip("/") + "/"
+        return mine == theirs and f"{path}/".startswith(folder)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Storage) and self._location == other._location
 
@@ -288,3 +298,12 @@ class Storage(Shown):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Storage, (self._location, self._attribution, self._cache, self._target)
+
+
+def require_outside(target: Storage, repository: Storage) -> None:
+    """Refuse to copy a repository into itself."""
+    if target.is_within(repository):
+        raise InvalidInputError(
+            f"the target {target.url} is inside of the repository {repository.url} itself; choose "
+            "a place outside of it"
+        )

@@ -201,6 +201,33 @@ def test_what_broke_off_is_continued(
     check_migrated(world, repo, report)
 
 
+@pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize("release", ["2024-09 Parquet", "2024-09", "alpha.8", "0.1.0"])
+def test_short_chunks_of_an_interrupted_migration_are_copied_again(
+    release: str, tmp_path: Path, check: bool
+) -> None:
+    world, old = built(RELEASES[release], tmp_path, 2)
+    target = icefloe.local_filesystem_storage(str(tmp_path / "new"))
+    first = icefloe.migrate_repository(old, target, config=config_of(tmp_path))
+    (tmp_path / "new" / "repo").unlink()
+    chunks = sorted((tmp_path / "new" / "chunks").iterdir())
+    assert len(chunks) == first.chunks_copied > 2
+    for short in chunks[:2]:
+        short.write_bytes(short.read_bytes()[:-1])
+    report = icefloe.migrate_repository(old, target, config=config_of(tmp_path), check=check)
+    assert report.chunks_copied == 2
+    repo = icefloe.Repository.open(target, authorize_virtual_chunk_access=access(tmp_path))
+    assert repo.verify().is_healthy
+    check_migrated(world, repo, report)
+
+
+def test_a_migration_into_a_folder_of_its_source_is_refused(tmp_path: Path) -> None:
+    _, old = built(RELEASES["0.1.0"], tmp_path, 2)
+    below = icefloe.local_filesystem_storage(str(tmp_path / "repo" / "new"))
+    with pytest.raises(InvalidInputError, match="inside of the repository"):
+        icefloe.migrate_repository(old, below)
+
+
 def test_a_chunk_that_changed_on_the_way_is_found(tmp_path: Path) -> None:
     _world, old = built(RELEASES["0.1.0"], tmp_path, 2)
     target = icefloe.local_filesystem_storage(str(tmp_path / "new"))

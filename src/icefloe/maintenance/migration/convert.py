@@ -21,6 +21,7 @@ from icefloe.format.snapshot.nodes import ArrayData, Node, NodeTable
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import ChunkId, ManifestId, NodeId, SnapshotId
 from icefloe.maintenance.check_snapshot import overlapping_boxes
+from icefloe.maintenance.listing import arrived, list_folder
 from icefloe.maintenance.live import GrowingIdSet
 from icefloe.maintenance.migration.converted_refs import (
     NativeObjects,
@@ -30,6 +31,20 @@ from icefloe.maintenance.migration.converted_refs import (
 )
 from icefloe.maintenance.migration.new_history import MovedSnapshot, derived_id, manifest_id
 from icefloe.repo.handle import RepoHandle
+
+
+async def chunks_there(source: RepoHandle, target: RepoHandle) -> IdSet:
+    """The chunk objects that an interrupted migration has copied with all their bytes.
+
+    Files that are not named by ids are copied again.
+    """
+    copies = await list_folder(target.driver, layout.CHUNKS)
+    if not len(copies):
+        return IdSet.of(copies.id)
+    originals = await source.assets.list_objects("chunks")
+    known = IdSet.of(originals.id).contains(copies.id)
+    return arrived(copies.take(known), originals)
+
 
 Source = tuple[ManifestId, NodeId]
 """An array in a manifest of the source."""

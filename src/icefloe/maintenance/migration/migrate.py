@@ -31,9 +31,13 @@ from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import ManifestId, SnapshotId
 from icefloe.maintenance.check_refs import History
 from icefloe.maintenance.findings import VerifyReport
-from icefloe.maintenance.listing import list_folder
 from icefloe.maintenance.migration.compare import compare, require_healthy
-from icefloe.maintenance.migration.convert import Conversion, ConvertedArray, ManifestWork
+from icefloe.maintenance.migration.convert import (
+    Conversion,
+    ConvertedArray,
+    ManifestWork,
+    chunks_there,
+)
 from icefloe.maintenance.migration.new_history import MovedSnapshot, NewHistory, plan_history
 from icefloe.maintenance.migration.past_operations import past_operations
 from icefloe.maintenance.progress import Reporter
@@ -45,6 +49,7 @@ from icefloe.repo.refs import MAIN
 from icefloe.storage.driver import ConditionFailed, Driver
 from icefloe.storage.drivers.probe import check_conditions_are_honoured
 from icefloe.storage.keys import PROBE_DIRECTORY
+from icefloe.storage.spec import require_outside
 
 ChunkMode = Literal["copy", "keep"]
 
@@ -170,7 +175,7 @@ async def migrate(
     copies = chunks == "copy" and not stay
     present = IdSet.of_ids(())
     if copies:
-        present = IdSet.of((await list_folder(target.driver, layout.CHUNKS)).id)
+        present = await chunks_there(source, target)
     conversion = Conversion(
         source,
         target,
@@ -252,6 +257,8 @@ def _require_possible(
             "a migration in place makes a repository of spec version 2: the refs of version 1 "
             "would have the names of those that are there; give another storage"
         )
+    if not in_place:
+        require_outside(target.storage, source.storage)
     if chunks == "keep" and not in_place:
         base_url(source)
 

@@ -24,13 +24,12 @@ from icefloe.exports.objects import (
     Sized,
     as_storage,
     copy_objects,
-    exists,
     target_driver,
 )
 from icefloe.exports.parquet_files import (
     begin_parquet,
-    file_name,
     finish_parquet,
+    is_whole,
     num_files,
     write_file,
 )
@@ -78,8 +77,8 @@ class _Target:
     pickled: bytes = field(repr=False)
 
     @classmethod
-    def of(cls, storage: Storage | str) -> _Target:
-        return cls(pickle.dumps(as_storage(storage)))
+    def of(cls, storage: Storage | str, repository: Repository) -> _Target:
+        return cls(pickle.dumps((as_storage(storage), repository.storage)))
 
     @property
     def driver(self) -> Driver:
@@ -88,7 +87,8 @@ class _Target:
 
 @lru_cache(maxsize=8)
 def _driver(process: int, pickled: bytes) -> Driver:
-    return target_driver(pickle.loads(pickled))
+    storage, repository = pickle.loads(pickled)
+    return target_driver(storage, outside=repository)
 
 
 def _total(rows: DataFrame) -> ExportReport:
@@ -134,7 +134,7 @@ def export_parquet(
     source = pin(opened, branch=branch, tag=tag, snapshot_id=snapshot_id, as_of=as_of)
     wanted = read_options(**options)
     scan = plan_read(source, wanted)
-    place = _Target.of(target)
+    place = _Target.of(target, opened)
     begin_parquet(place.driver, source, wanted)
     count = num_files(scan)
     numbers = spark.range(0, count, 1, min(count, num_tasks(spark)))
@@ -149,8 +149,7 @@ def _parquet_task(
 ) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for number in batch.column(0).to_pylist():
-            # Tasks look for their files, so the list of all files is not sent to every one.
-            if not run_blocking(exists(target.driver, file_name(number))):
+            if not run_blocking(is_whole(target.driver, number)):
                 yield _row(ExportReport(1, write_file(target.driver, scan, number)))
     run_blocking(target.driver.sync())
 
@@ -182,7 +181,7 @@ def export_zarr(
     opened = as_repository(repository)
     source = pin(opened, branch=branch, tag=tag, snapshot_id=snapshot_id, as_of=as_of)
     plan = plan_zarr(source.open().workspace.state.snapshot)
-    place = _Target.of(target)
+    place = _Target.of(target, opened)
     run_blocking(begin_zarr(place.driver, plan.markers))
     copied = ExportReport(0, 0)
     if plan.manifests:
@@ -237,7 +236,7 @@ def export_repository(
     """
     check_session(spark)
     opened = as_repository(repository)
-    place = _Target.of(target)
+    place = _Target.of(target, opened)
     plan = run_blocking(plan_copy(opened.handle, place.driver))
     source = WorkerRepository.of(opened)
     manifests = kept(manifest_rows(spark, source, plan.snapshots))
@@ -257,7 +256,7 @@ def _missing(
     plan: CopyPlan,
     manifests: DataFrame,
 ) -> DataFrame:
-    """Objects in use that are not at the target, with their sizes."""
+    """Objects in use that are not at the target with all their bytes, and their sizes."""
     parts = {
         layout.SNAPSHOTS: _ids(spark, plan.snapshots),
         layout.TRANSACTIONS: _ids(spark, plan.logs),
@@ -269,8 +268,10 @@ def _missing(
     if plan.rewrites_snapshots:
         there = there.where(sf.col("folder") != layout.SNAPSHOTS)
     stored = list_objects(spark, source).select("folder", "id", "size_bytes")
-    missing = reduce(DataFrame.union, named).join(there, ["folder", "id"], "left_anti")
-    missing = missing.join(stored, ["folder", "id"], "left")
+    missing = reduce(DataFrame.union, named).join(stored, ["folder", "id"], "left")
+    missing = missing.join(there, ["folder", "id"], "left").where(
+        "copied_bytes is null or copied_bytes != size_bytes"
+    )
     # The first snapshot has no log, and logs of expired ones may be gone.
     is_there = sf.col("size_bytes").isNotNull() | (sf.col("folder") != layout.TRANSACTIONS)
     return missing.where(is_there).repartition(num_tasks(spark), "id")
@@ -287,7 +288,7 @@ def _list_target(spark: SparkSession, source: WorkerRepository, target: _Target)
     return run_task(rows, source, partial(_list_task, target=target), _THERE)
 
 
-_THERE = pa.schema([("folder", pa.string()), ("id", pa.binary())])
+_THERE = pa.schema([("folder", pa.string()), ("id", pa.binary()), ("copied_bytes", pa.int64())])
 
 
 def _list_task(
@@ -297,7 +298,8 @@ def _list_task(
         for folder in batch.column(0).to_pylist():
             found = run_blocking(list_folder(target.driver, folder))
             ids = binary_column(found.id, np.full(len(found), ObjectId.size))
-            yield pa.RecordBatch.from_arrays([pa.repeat(folder, len(found)), ids], schema=_THERE)
+            columns = [pa.repeat(folder, len(found)), ids, pa.array(found.size_bytes)]
+            yield pa.RecordBatch.from_arrays(columns, schema=_THERE)
 
 
 def _copy_task(

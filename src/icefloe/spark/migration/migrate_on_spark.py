@@ -15,14 +15,17 @@ from icefloe.api.handles import Handles
 from icefloe.api.migration import target_handle
 from icefloe.api.repository import Repository
 from icefloe.config import RepositoryConfig
-from icefloe.format import layout
 from icefloe.format.columns.id_set import IdSet
 from icefloe.ids import SnapshotId
 from icefloe.maintenance.check_refs import History
 from icefloe.maintenance.findings import VerifyReport
-from icefloe.maintenance.listing import list_folder
 from icefloe.maintenance.migration.compare import Comparison
-from icefloe.maintenance.migration.convert import Conversion, ConvertedArray, ManifestWork
+from icefloe.maintenance.migration.convert import (
+    Conversion,
+    ConvertedArray,
+    ManifestWork,
+    chunks_there,
+)
 from icefloe.maintenance.migration.migrate import (
     ChunkMode,
     ConvertedAhead,
@@ -132,7 +135,7 @@ def _in_process(job: _Job, process: int) -> tuple[Conversion, Comparison]:
     target = target_handle(repo, where, spec_version, config, chunks)
     present = IdSet.of_ids(())
     if job.copies:
-        present = IdSet.of(run_blocking(list_folder(target.driver, layout.CHUNKS)).id)
+        present = run_blocking(chunks_there(repo.handle, target))
     conversion = Conversion(
         repo.handle,
         target,
