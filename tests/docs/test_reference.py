@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import icefloe
-from icefloe import ErrorKind, PackingConfig, RepositoryConfig
+from icefloe import ErrorKind, PackingConfig, RepositoryConfig, errors
 from tests.docs.run_page import blocks_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -78,6 +78,21 @@ def test_every_exception_is_there_with_what_to_do() -> None:
 def test_every_kind_is_there() -> None:
     codes = set(re.findall(r"`([a-z-]+)`", (REFERENCE / "errors.md").read_text()))
     assert set(map(str, ErrorKind)) <= codes
+
+
+def test_kinds_that_are_never_raised_are_marked_so() -> None:
+    """A kind is raised if the package names it, or if it is the default of a class."""
+    page = (REFERENCE / "errors.md").read_text()
+    marked = page.partition("| never raised by icefloe |")[2].partition("\n\n")[0]
+    rows = [line.split("|")[1] for line in marked.splitlines() if line.startswith("| `")]
+    never = {code for row in rows for code in re.findall(r"`([a-z-]+)`", row)}
+    classes = [each for each in vars(errors).values() if inspect.isclass(each)]
+    named = {each.default_kind for each in classes if issubclass(each, errors.IcechunkError)}
+    for path in (ROOT / "src").rglob("*.py"):
+        if path.name != "errors.py":
+            names = re.findall(r"ErrorKind\.([A-Z_]+)", path.read_text())
+            named |= {ErrorKind[name] for name in names}
+    assert never == set(ErrorKind) - named
 
 
 # --- links of the package index ----------------------------------------------------------------

@@ -8,9 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zarr
+from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
+from zarr.core.buffer import default_buffer_prototype
 
 import icefloe
 from icefloe import ChunkType, Repository, RepositoryConfig, in_memory_storage
+from tests.maintenance.damages import unlisted_manifest
+from tests.maintenance.worlds import make_world
 from tests.store.scripts import GROUP, PREPARED, Step, array, prepare, rectilinear, run, run_step
 from tests.store.semantics_cases import CASES, DIFFERENCES
 
@@ -217,3 +222,42 @@ def test_listing_while_the_session_changes_gives_what_was_there() -> None:
     before = run_step(store, ("list",))
     assert sorted(asyncio.run(collect())) == before
     assert run_step(store, ("list",)) == []
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        RangeByteRequest(-3, 2),
+        RangeByteRequest(5, 2),
+        OffsetByteRequest(-1),
+        SuffixByteRequest(-1),
+    ],
+)
+@pytest.mark.parametrize("key", ["a/c/1", "a/zarr.json"])
+def test_negative_and_reversed_byte_ranges_are_refused(key: str, request_: Any) -> None:
+    """A packed chunk has neighbours in its object, which a negative range would reach into."""
+    session = Repository.create(in_memory_storage()).writable_session("main")
+    zarr.create_array(session.store, name="a", shape=4, chunks=2, dtype="u1")[:] = [1, 2, 3, 4]
+    store: Any = session.store
+    with pytest.raises(icefloe.InvalidInputError, match="bytes") as caught:
+        store.get_sync(key, byte_range=request_)
+    assert caught.value.kind == "invalid-byte-range"
+    with pytest.raises(icefloe.InvalidInputError, match="bytes"):
+        asyncio.run(store.get(key, default_buffer_prototype(), request_))
+
+
+def test_a_manifest_that_the_snapshot_does_not_list_is_named(tmp_path: Path) -> None:
+    world = make_world(tmp_path, icefloe)
+    unlisted_manifest(world)
+    array_ = zarr.open_array(world.open().readonly_session("main").store, path="a/native", mode="r")
+    with pytest.raises(icefloe.FormatError, match="is not among the manifest files") as caught:
+        array_[:]
+    assert caught.value.kind == "manifest-info-not-found"
+
+
+@pytest.mark.parametrize("prefix", [None, "", "/"])
+def test_a_repository_at_an_empty_prefix_is_refused(prefix: str | None) -> None:
+    storage = icefloe.s3_storage(bucket="b", prefix=prefix, region="x", anonymous=True)
+    with pytest.raises(icefloe.InvalidInputError, match="empty prefix") as caught:
+        Repository.create(storage)
+    assert caught.value.kind == "empty-prefix-creation"

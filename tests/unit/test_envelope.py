@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import subprocess
+import sys
+from importlib import metadata
 
 import numpy as np
 import pytest
@@ -70,6 +73,17 @@ def test_a_header_is_written_as_official_icechunk_writes_it() -> None:
     assert encode_header(2, FileType.SNAPSHOT, "ic-2.3.0") == OFFICIAL_HEADER
     ours = encode_header(1, FileType.REPO_INFO)
     assert decode_header(ours, "x") == Header(WRITER_NAME, 1, FileType.REPO_INFO, True)
+
+
+def test_the_writer_name_has_the_version_of_the_package() -> None:
+    program = (
+        "import icefloe; icefloe.__version__ = '7.8.9'; from icefloe.format.envelope import *\n"
+        "print(decode_header(encode_header(2, FileType.SNAPSHOT), 'x').writer)"
+    )
+    made = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+    assert made.stdout.decode().strip() == "ic-floe-7.8.9"
+    assert f"ic-floe-{metadata.version('icefloe')}" == WRITER_NAME
+    assert len(WRITER_NAME) <= 24
 
 
 @pytest.mark.parametrize(

@@ -20,13 +20,14 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
+from icefloe import __version__
 from icefloe.errors import ErrorKind, FormatError
 from icefloe.format.flatbuffer.segments import Produced, Segment, contiguous, segment_size
 from icefloe.records import record
 
 MAGIC = bytes.fromhex("494345f09fa78a4348554e4b")
 HEADER_SIZE = 39
-WRITER_NAME = "ic-floe-0.1.0"
+WRITER_NAME = f"ic-floe-{__version__}"
 NEWEST_SPEC_VERSION = 2
 
 MAX_PAYLOAD_BYTES = 2**31

@@ -171,16 +171,15 @@ async def _uses(handle: RepoHandle, snapshot: Snapshot) -> AsyncIterator[tuple[N
         keys = [layout.manifest_key(ref.id) for _, ref in some]
         blobs = await get_all(handle, keys)
         for (node, ref), key, data in zip(some, keys, blobs, strict=True):
-            listed = snapshot.manifest_files.get(ref.id)
-            num_refs = 0 if listed is None else listed.num_chunk_refs
+            files = snapshot.manifest_files
+            listed = [files[ref.id]] if ref.id in files else []
+            num_refs = sum(one.num_chunk_refs for one in listed)
             if isinstance(data, StorageError):
                 yield node, _ManifestUse(key, ref.id, ref.extents, num_refs, None, data.message)
                 continue
             extents = np.array(ref.extents, np.uint32).tobytes()
             use = Use(node.id, node.path, extents, "")
-            entries = (
-                [] if listed is None else [ListedFile(listed.size_bytes, listed.num_chunk_refs)]
-            )
+            entries = [ListedFile(one.size_bytes, one.num_chunk_refs) for one in listed]
             checked = check_manifest_file(data, ref.id, entries, [use])
             wrong = [row.detail for row in checked.findings if row.kind in _REPLACED]
             if entries and len(data) != entries[0].size_bytes:

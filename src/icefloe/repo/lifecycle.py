@@ -145,7 +145,7 @@ async def create_repository(
         raise InvalidInputError(
             f"creating a repository at an empty prefix is not supported: {storage.describe()} is "
             "the root of a bucket; use a non-empty prefix",
-            ErrorKind.BAD_PREFIX,
+            ErrorKind.EMPTY_PREFIX_CREATION,
         )
     if config is not None:
         config.validate()

@@ -381,6 +381,11 @@ def _span(byte_range: ByteRange | None, size: int) -> Span | None:
     if byte_range is None:
         return None
     start, end = byte_range
+    if min(start or 0, end or 0) < 0 or (end is not None and end < (start or 0)):
+        raise InvalidInputError(
+            f"bytes {start} to {end}: expected numbers from 0 on, the end not before the start",
+            ErrorKind.INVALID_BYTE_RANGE,
+        )
     if start is None:
         length = min(end or 0, size)
         return Span(size - length, length)

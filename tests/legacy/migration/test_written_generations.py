@@ -179,7 +179,7 @@ def test_overlapping_inventories_are_joined_and_official_reads_every_value(tmp_p
     report = icefloe.migrate_repository(old, target)
     assert (report.manifests, report.chunk_references) == (2, 5)
     for repo in (old, icefloe.Repository.open(target)):
-        array = zarr.open_array(repo.readonly_session("main").store, path="a", mode="r")
+        array: Any = zarr.open_array(repo.readonly_session("main").store, path="a", mode="r")
         np.testing.assert_array_equal(array[:], expected)
         assert [array[at].tolist() for at in range(4)] == expected
     described_by_both(tmp_path / "new")

@@ -63,11 +63,18 @@ class ManifestFiles(Mapping[ManifestId, ManifestFileInfo]):
     def __getitem__(self, key: ManifestId) -> ManifestFileInfo:
         row = find_id(self.id, key)
         if row < 0:
-            raise KeyError(key)
+            raise FormatError(
+                f"an array has chunks in manifest {ManifestId(key)}, which is not among the "
+                "manifest files of the snapshot; Repository.verify lists what is affected",
+                ErrorKind.MANIFEST_INFO_NOT_FOUND,
+            )
         extra = None if self.extra is None else self.extra[row]
         return ManifestFileInfo(
             ManifestId(key), int(self.size_bytes[row]), int(self.num_chunk_refs[row]), extra
         )
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, bytes) and find_id(self.id, key) >= 0
 
     def take(self, rows: Ints) -> ManifestFiles:
         """Some rows; keep them ascending."""
