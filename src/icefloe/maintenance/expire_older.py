@@ -78,16 +78,22 @@ def state_without(current: StateObject, table: SnapshotTable, plan: Expiration) 
     )
 
 
+def _released(current: StateObject, table: SnapshotTable, plan: Expiration) -> list[SnapshotId]:
+    """The released snapshots, as the state file names them."""
+    return [current.entries[one].id for one in plan.released_ids(table)]
+
+
 async def _expire_in_state(handle: RepoHandle, rules: Rules, *, dry_run: bool) -> set[SnapshotId]:
     if dry_run:
-        history = lines_of_state(await assets_of(handle).state_object())
-        return set(plan_expiration(history, rules).released_ids(history.snapshots))
+        current = await assets_of(handle).state_object()
+        history = lines_of_state(current)
+        return set(_released(current, history.snapshots, plan_expiration(history, rules)))
     released: list[SnapshotId] = []
 
     def change(current: StateObject) -> State | None:
         history = lines_of_state(current)
         plan = plan_expiration(history, rules)
-        released[:] = plan.released_ids(history.snapshots)
+        released[:] = _released(current, history.snapshots, plan)
         if not released and not plan.deleted_branches and not plan.deleted_tags:
             return None
         return state_without(current, history.snapshots, plan)

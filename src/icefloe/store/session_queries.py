@@ -14,7 +14,7 @@ from icefloe.config.virtual_urls import VCC
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.manifest.chunk_refs import ChunkKind
 from icefloe.format.manifest.coded import Coded
-from icefloe.ids import ChunkId, NodeId
+from icefloe.ids import NodeId
 from icefloe.repo.session_view import all_chunks, find_chunk, load_manifests
 from icefloe.repo.workspace import Workspace
 
@@ -133,8 +133,11 @@ async def chunk_batches(
         if refs.location is not None:
             texts = _absolute(refs.location, containers)
         if refs.chunk_id is not None:
-            for row in np.flatnonzero(refs.kind == ChunkKind.NATIVE).tolist():
-                texts[row] = ChunkId(refs.chunk_id[row].tobytes()).text
+            is_named = np.array([text != "" for text in texts], np.bool_)
+            rows = np.flatnonzero((refs.kind == ChunkKind.NATIVE) & ~is_named)
+            keys = handle.assets.chunk_keys(refs.chunk_id[rows])
+            for row, key in zip(rows.tolist(), keys, strict=True):
+                texts[row] = key.removeprefix(handle.assets.folders["chunks"])
         inlined = {}
         if refs.inline is not None:
             rows = np.flatnonzero(refs.kind == ChunkKind.INLINE)

@@ -69,7 +69,8 @@ def chunk_page(opened: OpenedRepository, query: Query) -> dict[str, Any]:
     if ref.kind == ChunkKind.INLINE:
         return shown
     if ref.chunk_id is not None:
-        return {**shown, "object": f"chunks/{ref.chunk_id.text}", "offset": ref.offset}
+        key = opened.handle.assets.chunk_key(ref.chunk_id)
+        return {**shown, "object": key, "offset": ref.offset}
     containers = opened.handle.assets.virtual.access.containers
     location = ref.location or ""
     if ref.kind == ChunkKind.VIRTUAL:

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import pickle
+import subprocess
+import sys
+import uuid
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -91,10 +97,10 @@ REFS = {
 }
 
 
-def opened(folder: Path, foreign: Path) -> icefloe.Repository:
+def opened(folder: Path, foreign: Path, **options: Any) -> icefloe.Repository:
     prefix = f"file://{foreign}/"
     container = icefloe.VirtualChunkContainer(prefix, icefloe.local_filesystem_store(str(foreign)))
-    config = icefloe.RepositoryConfig()
+    config = icefloe.RepositoryConfig(**options)
     config.set_virtual_chunk_container(container)
     return icefloe.Repository.open(
         icefloe.local_filesystem_storage(folder),
@@ -210,3 +216,69 @@ def test_a_damaged_state_file_is_named(tmp_path: Path) -> None:
     write_state(tmp_path, snapshots=3)
     with pytest.raises(icefloe.FormatError, match=r"state\.json of a dataset with a state file"):
         icefloe.Repository.open(icefloe.local_filesystem_storage(tmp_path))
+
+
+def test_snapshot_ids_are_shown_and_used_as_files_have_them(tmp_path: Path) -> None:
+    """UUIDs, as document 003 has in its examples: no other text is shown anywhere."""
+    oldest, middle, newest = (str(uuid.UUID(int=at << 100)) for at in (1, 2, 3))
+    write_dataset(tmp_path)
+    snapshots = [
+        {**FIRST, "snapshot-id": oldest},
+        {**SECOND, "snapshot-id": middle, "parent-snapshot-id": oldest},
+        {**SECOND, "snapshot-id": newest, "parent-snapshot-id": middle, "timestamp-ms": 3000},
+    ]
+    refs = {"main": {"snapshot-id": newest, "type": "branch"}}
+    refs["v0"] = {"snapshot-id": oldest, "type": "tag"}
+    write_state(tmp_path, snapshots=snapshots, refs=refs)
+    repo = opened(tmp_path, tmp_path)
+    assert (repo.lookup_branch("main"), repo.lookup_tag("v0")) == (newest, oldest)
+    entries = list(repo.ancestry(branch="main"))
+    assert [each.id for each in entries] == [newest, middle, oldest]
+    assert [each.parent_id for each in entries] == [middle, oldest, None]
+    assert repo.lookup_snapshot(middle).id == middle
+    for session in (
+        repo.readonly_session(snapshot_id=middle),
+        repo.readonly_session("main", as_of=datetime.fromtimestamp(2.5, UTC)),
+        pickle.loads(pickle.dumps(repo.readonly_session(snapshot_id=middle))),
+    ):
+        assert session.snapshot_id == middle
+    assert repo.writable_session("main").snapshot_id == newest
+    assert repo.diff(from_snapshot_id=oldest, to_snapshot_id=middle).new_groups == {"/g"}
+    repo.create_branch("side", oldest)
+    repo.reset_branch("side", middle)
+    assert repo.lookup_branch("side") == middle
+    repo.delete_branch("side")
+    assert newest in str(repo.ancestry_graph())
+    program = [sys.executable, "-m", "icefloe", "log", f"{tmp_path}@{middle}", "--json"]
+    shown = subprocess.run(program, check=True, capture_output=True).stdout
+    assert [each["id"] for each in json.loads(shown)] == [middle, oldest]
+    absent = str(uuid.UUID(int=9))
+    with pytest.raises(icefloe.SnapshotNotFoundError, match=absent):
+        repo.readonly_session(snapshot_id=absent)
+    later = datetime.fromtimestamp(2.5, UTC)
+    assert repo.expire_snapshots(later, dry_run=True) == {middle}
+    assert repo.expire_snapshots(later) == {middle}
+    session = repo.writable_session("main")
+    zarr.open_array(session.store, path="b", mode="r+")[0] = 5
+    own = session.commit("next")
+    stale = opened(tmp_path, tmp_path).readonly_session(snapshot_id=newest)
+    assert stale.snapshot_id == newest
+    listed = [(each.id, each.parent_id) for each in repo.ancestry(branch="main")]
+    assert listed == [(own, newest), (newest, oldest), (oldest, None)]
+    report = icefloe.migrate_repository(repo, icefloe.in_memory_storage(), config=repo.config)
+    assert report.snapshots.keys() == {own, newest, oldest}
+
+
+def test_chunks_are_shown_where_their_files_are(tmp_path: Path) -> None:
+    write_dataset(tmp_path)
+    write_state(tmp_path, snapshots=[FIRST, SECOND], refs=REFS)
+    session = opened(tmp_path, tmp_path, inline_chunk_threshold_bytes=0).writable_session("main")
+    array: Any = zarr.open_array(session.store, path="g/a", mode="r+")
+    array[12] = 1  # a chunk that is named by an id, beside those that are not
+    session.commit("one more")
+    program = [sys.executable, "-m", "icefloe", "chunks", str(tmp_path), "g/a", "--json"]
+    shown = json.loads(subprocess.run(program, check=True, capture_output=True).stdout)
+    native = [each["location"] for each in shown if each["type"] == "native"]
+    assert native[:4] == ["c/one-chunk", "c/several", "c/several", "c/shared.nc"]
+    assert len(native) == 5
+    assert all((tmp_path / location).is_file() for location in native)

@@ -99,12 +99,14 @@ def chunks(target: Target, path: str, limit: int | None, output: Output) -> None
 async def _chunk_rows(session: Session, path: str, limit: int | None) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     workspace = session.workspace
+    folder = session.handle.assets.folders["chunks"]
     async for index, kind, texts, offset, length, inlined in chunk_batches(workspace, path, _BATCH):
         for at, coordinates in enumerate(index.tolist()):
             if limit is not None and len(rows) >= limit:
                 return rows
             name = ChunkType(int(kind[at])).name
-            location = f"chunks/{texts[at]}" if name == "native" else texts[at]
+            is_id = name == "native" and "/" not in texts[at]
+            location = folder + texts[at] if is_id else texts[at]
             rows.append(
                 {
                     "index": coordinates,

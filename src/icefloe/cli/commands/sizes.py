@@ -17,7 +17,6 @@ from icefloe.cli.common import (
     time_text,
 )
 from icefloe.display.shown import size_text
-from icefloe.ids import SnapshotId
 from icefloe.maintenance.usage import ArrayUsage, snapshot_usage
 from icefloe.paths import is_internal
 from icefloe.storage.run import run_blocking
@@ -41,7 +40,7 @@ def stats(target: Target, history: bool, limit: int | None, show_all: bool, outp
     if limit is not None and not history:
         raise click.UsageError("--limit goes with --history.")
     line = islice(target.repo.ancestry(**target.ref), limit if history else 1)
-    entries = {SnapshotId.parse(one.id): one for one in line}
+    entries = {target.repo.handle.snapshot_id(one.id): one for one in line}
     with reporter(None) as report:
         found = run_blocking(snapshot_usage(target.repo.handle, list(entries), report=report))
     total = target.repo.chunk_storage_stats()

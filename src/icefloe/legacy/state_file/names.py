@@ -12,7 +12,7 @@ from hashlib import blake2b
 from typing import TypeVar
 
 from icefloe.errors import InvalidInputError
-from icefloe.ids import ChunkId, NodeId, ObjectId, SnapshotId
+from icefloe.ids import ChunkId, NodeId, ObjectId, SnapshotId, encode_base32
 from icefloe.legacy.checked import Checked
 from icefloe.legacy.generation import Generation
 
@@ -40,6 +40,16 @@ def checked(name: str) -> Checked:
     return Checked(f"{name} of {Generation.STATE_FILE.noun}")
 
 
+class NamedSnapshotId(SnapshotId):
+    """The id of a snapshot that another writer has named. It is shown as the state file has it."""
+
+    name: str
+
+    @property
+    def text(self) -> str:
+        return self.name
+
+
 def id_of(kind: type[Id], text: str) -> Id:
     """The id that a text stands for: the decoded id, or a hash of any other text."""
     try:
@@ -54,12 +64,17 @@ def id_of(kind: type[Id], text: str) -> Id:
 @lru_cache(1 << 16)  # a long history is gone through again with every commit
 def snapshot_id(text: str) -> SnapshotId:
     """The id of the snapshot that the state file names `text`."""
-    return id_of(SnapshotId, text)
+    plain = id_of(SnapshotId, text)
+    if plain.text == text:
+        return plain
+    named = NamedSnapshotId(plain)
+    named.name = text
+    return named
 
 
 def parquet_name(file_id: ObjectId) -> str:
     """The name of a new Parquet file."""
-    return file_id.text + PARQUET
+    return encode_base32(file_id) + PARQUET
 
 
 def key(folder: str, name: str, where: str) -> str:
