@@ -1,8 +1,8 @@
 """The front door: every public name of icefloe, and nothing but names.
 
 Names are looked up when they are first used: a program that opens a repository in a directory
-need not wait for the clients of three clouds. Code inside the package imports only the version from
-here; all else it imports from the module that defines the name.
+need not wait for the clients of three clouds. Code inside the package never imports from here; it
+imports the module that defines the name.
 """
 
 from __future__ import annotations

@@ -15,19 +15,19 @@ from collections import deque
 from collections.abc import Sequence
 from enum import IntEnum
 from functools import lru_cache
+from importlib import import_module
 
 import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from icefloe import __version__
 from icefloe.errors import ErrorKind, FormatError
 from icefloe.format.flatbuffer.segments import Produced, Segment, contiguous, segment_size
 from icefloe.records import record
 
 MAGIC = bytes.fromhex("494345f09fa78a4348554e4b")
 HEADER_SIZE = 39
-WRITER_NAME = f"ic-floe-{__version__}"
+WRITER_NAME = f"ic-floe-{import_module('icefloe').__version__}"
 NEWEST_SPEC_VERSION = 2
 
 MAX_PAYLOAD_BYTES = 2**31
