@@ -141,7 +141,7 @@ def test_a_profile_that_is_misspelt(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "Traceback" not in done.stderr
 
 
-def test_the_extra_is_named_if_it_is_missing() -> None:
+def test_without_its_extra_the_program_names_it_and_exits_with_8() -> None:
     program = (
         "import sys, importlib.util as u\n"
         "real = u.find_spec\n"
@@ -152,7 +152,7 @@ def test_the_extra_is_named_if_it_is_missing() -> None:
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
     )
-    assert done.returncode == 1
+    assert done.returncode == 8
     assert "needs click" in done.stderr
     assert "pip install 'icefloe[cli]'" in done.stderr
 

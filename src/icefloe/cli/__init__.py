@@ -8,6 +8,8 @@ from importlib.util import find_spec
 
 from icefloe.on_demand import import_quickly
 
+MISSING_PACKAGE = 8
+"""The exit code if a package is missing."""
 _MISSING = """icefloe: the command line needs click, which is not installed.
 Install the extra:  pip install 'icefloe[cli]'"""
 
@@ -16,7 +18,7 @@ def main() -> int:
     """Run a command; says which extra to install if what it needs is missing."""
     if find_spec("click") is None:
         print(_MISSING, file=sys.stderr)  # noqa: T201
-        return 1
+        return MISSING_PACKAGE
     code: int = import_quickly("icefloe.cli.program").run()  # it needs the extra
     gc.freeze()  # the process ends: looking for garbage among all modules takes 0.05 s
     return code

@@ -66,6 +66,10 @@ class Target(NamedTuple):
         return self.repo.readonly_session(**self.ref)  # type: ignore[arg-type]
 
 
+WHOLE = "the command is about the whole repository"
+"""Why a command takes no @REF."""
+
+
 def find_address(text: str) -> Address:
     """A path or URL with its ref, or a name that `config add` gave to one.
 
@@ -143,6 +147,17 @@ class Output:
     def say(self, sentence: str, **value: Any) -> None:
         """One thing that was done, told in a sentence or as the members of an object."""
         self.show(value, lambda: sentence)
+
+
+class _Count(click.IntRange):
+    """A number of 1 or more. One that is larger than any list means all."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        return min(super().convert(value, param, ctx), _MOST)
+
+
+_MOST = (1 << 31) - 1
+at_least_1 = _Count(min=1)
 
 
 def output_option(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,6 +12,7 @@ from typing import Any, TypeGuard
 from icefloe.api.addresses import parse_address
 from icefloe.api.repository import Repository
 from icefloe.api.session import Session
+from icefloe.cli.overview import SECTIONS
 from icefloe.errors import (
     ConflictError,
     ErrorKind,
@@ -32,12 +33,59 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
     return f" Did you mean {' or '.join(close)}?" if close else ""
 
 
-def misplaced_command(words: Sequence[str], commands: Iterable[str]) -> str:
-    """For `icefloe REPOSITORY log`: a sentence that says what comes first."""
-    if len(words) > 1 and words[1] in commands:
+_ELSEWHERE = {
+    "undo": "revert rollback",
+    "blame": "annotate praise",
+    "verify": "fsck check validate doctor",
+    "tree": "ls ls-tree ls-files list dir arrays",
+    "inspect": "cat-file cat dump",
+    "chunks": "shards",
+    "log": "history rev-list shortlog snapshots commits whatchanged",
+    "ops": "reflog",
+    "info": "describe rev-parse open summary",
+    "clone": "push pull fetch mirror backup cp copy rsync sync",
+    "gc": "prune vacuum clean cleanup garbage-collect",
+    "expire": "forget",
+    "rewrite-manifests": "repack optimize optimise compact",
+    "ingest": "add append load",
+    "import": "virtualize convert",
+    "stats": "du size sizes",
+    "init": "create new",
+    "sql": "query select",
+    "ui": "serve web browse view gui",
+    "migrate": "upgrade",
+    "squash": "rebase",
+    "branch": "branches switch",
+    "tag": "tags",
+    "config": "alias remote",
+    "repair": "fix rescue",
+}
+"""Words of git and other programs, by the command that does the same here."""
+_NO_COMMAND = {
+    "checkout": "Nothing is checked out: name a version as REPOSITORY@REF, or make a branch with "
+    "icefloe branch create REPOSITORY NAME",
+    "commit": "Commits are made in Python (session.commit) and by icefloe ingest",
+    "stash": "Changes stay in a session until it is committed in Python",
+    "rm": "Nodes are deleted in Python, through a writable_session",
+    "mv": "Nodes are moved in Python, through a rearrange_session",
+    "help": "Use icefloe --help for all commands, icefloe COMMAND --help for one",
+    "version": "Use icefloe --version",
+}
+
+
+def about_command(words: Sequence[str], commands: Iterable[str]) -> str:
+    """A sentence about a word that is no command, to follow another one."""
+    if len(words) > 1 and words[1] in commands:  # icefloe REPOSITORY log
         rest = " ".join([words[1], words[0], *words[2:]])
         return f" The command comes first: icefloe {rest}"
-    return ""
+    given = words[0].lower()
+    for ours, theirs in _ELSEWHERE.items():
+        if given in theirs.split():
+            (what,) = (named[ours] for named in SECTIONS.values() if ours in named)
+            return f" Use icefloe {ours}: {what}"
+    if given in _NO_COMMAND:
+        return f" {_NO_COMMAND[given]}."
+    return did_you_mean(words[0], commands)
 
 
 @contextmanager

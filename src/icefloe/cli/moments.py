@@ -24,10 +24,12 @@ class Moment(click.ParamType):  # type: ignore[type-arg] # generic in later rele
         if value == "now":
             return now
         age = _AGE.fullmatch(value)
-        if age is not None:
-            return now - timedelta(**{_UNITS[age[2]]: int(age[1])})
         try:
+            if age is not None:
+                return now - timedelta(**{_UNITS[age[2]]: int(age[1])})
             return datetime.fromisoformat(value).astimezone()
+        except OverflowError:
+            self.fail(f"{value!r} is before the year 1 or after the year 9999.", param, ctx)
         except ValueError:
             self.fail(
                 f"{value!r} is neither an age such as 30d, 12h or 45m, nor a time such as "

@@ -8,8 +8,9 @@ from keyword import iskeyword
 
 import click
 
+from icefloe.cli import MISSING_PACKAGE
 from icefloe.cli.arrow_alone import start_arrow_alone
-from icefloe.cli.hints import after, did_you_mean, misplaced_command, sentence
+from icefloe.cli.hints import about_command, after, sentence
 from icefloe.cli.overview import SECTIONS
 from icefloe.errors import (
     AlreadyExistsError,
@@ -59,7 +60,6 @@ _EXIT_CODES: tuple[tuple[type[IcechunkError], int], ...] = (
     (SessionStateError, 7),
     (InvalidInputError, 2),
 )
-MISSING_PACKAGE = 8
 INTERRUPTED = 130
 
 
@@ -73,8 +73,7 @@ class _Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and not args[0].startswith("-") and args[0] not in _FILE_OF:
-            hint = misplaced_command(args, _FILE_OF) or did_you_mean(args[0], _FILE_OF)
-            ctx.fail(f"No such command {args[0]!r}.{hint}")
+            ctx.fail(f"No such command {args[0]!r}.{about_command(args, _FILE_OF)}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -139,3 +138,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # such as `icefloe log ... | head`
         sys.stderr.close()
         return 1
+    except OSError as error:  # of a file that an option names; storages have errors of their own
+        named = "" if error.filename is None else f"{error.filename}: "
+        click.echo(f"icefloe: {named}{error.strerror or error}", err=True)
+        return 3 if isinstance(error, FileNotFoundError) else 5

@@ -134,25 +134,38 @@ class GarbagePlan:
 
         Args:
             path: of the file.
+
+        Raises:
+            FormatError: it is no plan, or a damaged one.
         """
+        data = Path(path).read_bytes()
         try:
-            with np.load(path, allow_pickle=False) as columns:
+            with np.load(io.BytesIO(data), allow_pickle=False) as columns:
                 header = json.loads(str(columns["header"]))
                 if header.pop("format") != _FORMAT:
                     raise ValueError("another format")
                 objects = {
-                    kind: StoredObjects(
-                        folder,
-                        columns[f"{kind}.id"].reshape(-1, 12),
-                        columns[f"{kind}.size_bytes"],
-                        columns[f"{kind}.created_at"],
-                        name=columns.get(f"{kind}.name"),
-                    )
+                    kind: _stored(columns, kind, folder)
                     for kind, folder in header.pop("folders").items()
                 }
-        except (ValueError, KeyError, EOFError) as error:
-            raise FormatError(f"{path}: not a plan of a garbage collection ({error})") from error
-        return cls(objects=objects, **header)
+                plan = cls(str(header.pop("url")), objects=objects, **header)
+                _ = str(plan)  # all numbers are numbers
+        except Exception as error:  # whatever damaged files make of numpy and zlib
+            raise FormatError(
+                f"{path}: not a plan of a garbage collection, or a damaged one "
+                f"({type(error).__name__}: {error}); make another plan"
+            ) from error
+        return plan
+
+
+def _stored(columns: Mapping[str, Any], kind: str, folder: Any) -> StoredObjects:
+    names = ("size_bytes", "created_at")
+    sizes, times = (np.asarray(columns[f"{kind}.{name}"], np.int64) for name in names)
+    ids = np.asarray(columns[f"{kind}.id"], np.uint8).reshape(-1, 12)
+    name = columns.get(f"{kind}.name")
+    if kind not in REASONS or not len(ids) == len(sizes) == len(times):
+        raise ValueError(f"columns of {kind} do not fit")
+    return StoredObjects(str(folder), ids, sizes, times, name=name)
 
 
 def find_garbage(

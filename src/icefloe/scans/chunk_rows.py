@@ -187,7 +187,9 @@ def plan_chunk_rows(source: PinnedSnapshot, options: ReadOptions) -> ChunkRows:
     group = options.group
     chosen = find_variables(session, group, options.variables, decode=False, is_coded=False)
     if not chosen:
-        raise InvalidInputError(f"group {group!r} has no arrays to read", ErrorKind.NODE_NOT_FOUND)
+        raise InvalidInputError(
+            f"group {group or '/'!r} has no arrays to read", ErrorKind.NODE_NOT_FOUND
+        )
     for variable in chosen:
         if variable.dtype.kind in "OT":
             raise InvalidInputError(

@@ -28,7 +28,7 @@ def choose_variables(session: Session, options: ReadOptions) -> list[Variable]:
         known = find_variables(session, group, None, decode=options.decode, is_coded=False)
         if not known:
             raise InvalidInputError(
-                f"group {group!r} has no arrays to read", ErrorKind.NODE_NOT_FOUND
+                f"group {group or '/'!r} has no arrays to read", ErrorKind.NODE_NOT_FOUND
             )
         dims = _only_set(group, known) if options.dims is None else options.dims
         names = names_within(known, dims)

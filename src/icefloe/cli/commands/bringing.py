@@ -13,6 +13,7 @@ from icefloe.api.repository import Repository
 from icefloe.cli.common import (
     Output,
     assignment,
+    at_least_1,
     find_address,
     message_option,
     output_option,
@@ -58,9 +59,7 @@ _SHARED: list[Callable[[Any], Any]] = [
         help="Who does the work: this process, or Spark.",
     ),
     click.option("--master", metavar="URL", help="The Spark master, such as local[4]; for spark."),
-    click.option(
-        "--num-tasks", type=click.IntRange(min=1), help="Tasks of each Spark job; for spark."
-    ),
+    click.option("--num-tasks", type=at_least_1, help="Tasks of each Spark job; for spark."),
 ]
 
 

@@ -11,8 +11,10 @@ import click
 
 from icefloe.api.addresses import snapshot_of
 from icefloe.cli.common import (
+    WHOLE,
     Output,
     Target,
+    at_least_1,
     confirm,
     message_option,
     output_option,
@@ -32,7 +34,7 @@ _PATH = click.Path(path_type=Path, dir_okay=False)
 @click.option(
     "--older-than", type=Moment(), help="Snapshots older than this: 30d, 2026-01-31, now."
 )
-@click.option("--keep-last", type=click.IntRange(min=1), help="Keep the newest of every branch.")
+@click.option("--keep-last", type=at_least_1, help="Keep the newest of every branch.")
 @click.option("--keep-tagged", is_flag=True, help="Keep tagged snapshots with their ancestors.")
 @click.option("--snapshot", "ids", multiple=True, metavar="ID", help="Expire exactly this one.")
 @click.option("--delete-expired-branches", is_flag=True, help="Delete branches with old tips.")
@@ -53,6 +55,7 @@ def expire(
     output: Output,
 ) -> None:
     """Remove old snapshots from the history. No data is deleted; see gc."""
+    target.require_no_ref(WHOLE)
     if older_than is None and keep_last is None and not ids:
         raise click.UsageError("Say what is to expire: --older-than, --keep-last or --snapshot.")
     rules: dict[str, Any] = {
@@ -96,8 +99,11 @@ def gc(
 
     Choose --older-than so that every session that is writing now was opened later.
     """
+    target.require_no_ref(WHOLE)
     if (older_than is None) == (plan_file is None):
         raise click.UsageError("Give --older-than, such as --older-than 7d, or --plan FILE.")
+    if save_plan is not None and not save_plan.parent.is_dir():
+        raise click.UsageError(f"--save-plan {save_plan}: there is no folder {save_plan.parent}.")
     if plan_file is not None:
         plan = _load(plan_file)
     else:

@@ -11,6 +11,7 @@ from icefloe.cli.common import (
     Output,
     Place,
     allow_virtual_option,
+    at_least_1,
     confirm,
     output_option,
     place_argument,
@@ -26,7 +27,7 @@ UNHEALTHY = 6
 @click.option("--read-chunks", is_flag=True, help="Read every chunk and decode it.")
 @click.option("--virtual-sources", is_flag=True, help="Check the files of virtual chunks, too.")
 @click.option("--orphans/--no-orphans", default=True, help="Report unused objects; on.")
-@click.option("--max-findings", type=click.IntRange(min=1), default=1000, help="Of a kind; 1000.")
+@click.option("--max-findings", type=at_least_1, default=1000, help="Of a kind; 1000.")
 @allow_virtual_option
 @output_option
 def verify(

@@ -10,9 +10,11 @@ import click
 from icefloe.api.addresses import snapshot_of
 from icefloe.changes.diff import without_internal
 from icefloe.cli.common import (
+    WHOLE,
     Output,
     Target,
     all_option,
+    at_least_1,
     changes_text,
     output_option,
     plain,
@@ -24,7 +26,7 @@ from icefloe.cli.common import (
 @click.command()
 @repository_argument
 @click.option("--graph", is_flag=True, help="Draw the history of all branches, or of @REF.")
-@click.option("--limit", "-n", type=click.IntRange(min=1), help="Show only the newest ones.")
+@click.option("--limit", "-n", type=at_least_1, help="Show only the newest ones.")
 @output_option
 def log(target: Target, graph: bool, limit: int | None, output: Output) -> None:
     """List snapshots, newest first."""
@@ -96,10 +98,11 @@ def diff(
 
 @click.command()
 @repository_argument
-@click.option("--limit", "-n", type=click.IntRange(min=1), help="Show only the newest ones.")
+@click.option("--limit", "-n", type=at_least_1, help="Show only the newest ones.")
 @output_option
 def ops(target: Target, limit: int | None, output: Output) -> None:
     """List the operations on a repository, newest first; needs spec version 2."""
+    target.require_no_ref(WHOLE)
     found = list(islice(target.repo.ops_log(), limit))
     value = [{"operation": plain(entry.kind), "at": entry.updated_at} for entry in found]
     output.show(

@@ -9,7 +9,14 @@ import click
 
 from icefloe.api.named_numbers import ChunkType
 from icefloe.api.session import Session
-from icefloe.cli.common import Output, Target, all_option, output_option, repository_argument
+from icefloe.cli.common import (
+    Output,
+    Target,
+    all_option,
+    at_least_1,
+    output_option,
+    repository_argument,
+)
 from icefloe.cli.hints import about_nodes
 from icefloe.format.snapshot.nodes import Node
 from icefloe.paths import is_internal
@@ -76,7 +83,7 @@ def _shape_text(row: dict[str, Any]) -> str:
 @click.command()
 @repository_argument
 @click.argument("path")
-@click.option("--limit", "-n", type=click.IntRange(min=1), help="Show only the first ones.")
+@click.option("--limit", "-n", type=at_least_1, help="Show only the first ones.")
 @output_option
 def chunks(target: Target, path: str, limit: int | None, output: Output) -> None:
     """List the chunks of an array that were written, and where their bytes are."""

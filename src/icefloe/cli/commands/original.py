@@ -8,7 +8,7 @@ import click
 
 from icefloe.api.addresses import resolve_ref
 from icefloe.cli.commands.lifecycle import init
-from icefloe.cli.common import Output, Target, output_option, repository_argument
+from icefloe.cli.common import Output, Target, at_least_1, output_option, repository_argument
 
 
 @click.group()
@@ -22,7 +22,7 @@ repo.add_command(init, "create")
 @click.command()
 @repository_argument
 @click.argument("reference", default="main")
-@click.option("-n", "limit", type=click.IntRange(min=1), default=10, show_default=True)
+@click.option("-n", "limit", type=at_least_1, default=10, show_default=True)
 @output_option
 def ancestry(target: Target, reference: str, limit: int, output: Output) -> None:
     """Show the ancestry of a branch, tag or snapshot, as the original spells it; see log."""

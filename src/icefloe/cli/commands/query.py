@@ -26,7 +26,7 @@ from icefloe.cli.embedded_sql import (
     stored_value,
     views_of,
 )
-from icefloe.errors import InvalidInputError
+from icefloe.errors import InvalidInputError, check_text
 from icefloe.paths import INTERNAL_GROUP
 from icefloe.scans.metadata.tables import TABLES
 from icefloe.scans.metadata.views import PlannedViews
@@ -73,6 +73,7 @@ def sql(
     if query is None:
         _list(planned, output)
         return
+    check_text(query, "QUERY")
     answer = None
     if engine != "spark":
         try:

@@ -16,6 +16,7 @@ from icefloe.cli.common import (
     Output,
     Target,
     all_option,
+    at_least_1,
     output_option,
     repository_argument,
     table_text,
@@ -36,7 +37,7 @@ _NO_ANSWER = 126
 @click.command()
 @repository_argument
 @click.argument("path", required=False)
-@click.option("--limit", "-n", type=click.IntRange(min=1), help="Show only the first chunks.")
+@click.option("--limit", "-n", type=at_least_1, help="Show only the first chunks.")
 @all_option
 @output_option
 def blame(

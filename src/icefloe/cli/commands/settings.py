@@ -9,7 +9,15 @@ import click
 
 from icefloe.api.values import RepoAvailability, RepoStatus
 from icefloe.cli.aliases import add_alias, aliases_path, read_aliases
-from icefloe.cli.common import Output, Target, assignment, output_option, plain, repository_argument
+from icefloe.cli.common import (
+    WHOLE,
+    Output,
+    Target,
+    assignment,
+    output_option,
+    plain,
+    repository_argument,
+)
 
 _NOT_SAVED = "no configuration is saved with the repository: the defaults hold"
 
@@ -66,6 +74,7 @@ def add_name(name: str, url: str, force: bool, output: Output) -> None:
 @output_option
 def show_config(target: Target, output: Output) -> None:
     """Show the saved configuration of a repository."""
+    target.require_no_ref(WHOLE)
     saved = target.repo.fetch_config(target.repo.storage)
     output.show(saved, lambda: _NOT_SAVED if saved is None else _indented(saved))
 
@@ -78,6 +87,7 @@ def show_config(target: Target, output: Output) -> None:
 @output_option
 def metadata(target: Target, changes: tuple[str, ...], output: Output) -> None:
     """Show or change the metadata of the repository itself."""
+    target.require_no_ref(WHOLE)
     found = target.repo.get_metadata()
     if changes:
         found = target.repo.update_metadata(dict(assignment(text, "--set") for text in changes))
@@ -91,6 +101,7 @@ def metadata(target: Target, changes: tuple[str, ...], output: Output) -> None:
 @output_option
 def status(target: Target, wanted: str | None, reason: str | None, output: Output) -> None:
     """Show or change whether a repository takes writes."""
+    target.require_no_ref(WHOLE)
     if wanted is None and reason is not None:
         raise click.UsageError("--reason goes with --set.")
     if wanted is not None:

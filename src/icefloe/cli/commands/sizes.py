@@ -11,6 +11,7 @@ from icefloe.cli.common import (
     Output,
     Target,
     all_option,
+    at_least_1,
     output_option,
     repository_argument,
     table_text,
@@ -27,7 +28,7 @@ _SIZES = ["chunks", "native", "inline", "virtual", "exclusive"]
 @click.command()
 @repository_argument
 @click.option("--history", is_flag=True, help="Show every snapshot of @REF, or of main.")
-@click.option("--limit", "-n", type=click.IntRange(min=1), help="Only the newest snapshots.")
+@click.option("--limit", "-n", type=at_least_1, help="Only the newest snapshots.")
 @all_option
 @output_option
 def stats(target: Target, history: bool, limit: int | None, show_all: bool, output: Output) -> None:

@@ -28,9 +28,9 @@ def ui(target: Target, port: int, host: str, no_browser: bool, allowed: dict[str
     view = "" if target.address.ref is None else f"#/history?snapshot={target.snapshot_id}"
     try:
         server = page_server(repo, name=target.address.url, host=host, port=port)
-    except OSError as error:
+    except (OSError, TypeError) as error:  # a host that is no text is a TypeError
         raise click.ClickException(
-            f"cannot listen on {host} port {port}: {error.strerror}. "
+            f"cannot listen on {host} port {port}: {getattr(error, 'strerror', None) or error}. "
             "Choose another one with --port, or --port 0 for any."
         ) from None
     if not is_loopback(host):
