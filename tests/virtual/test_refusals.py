@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +182,23 @@ def test_a_refused_first_ingest_leaves_nothing(files: list[Path]) -> None:
     assert not Path("weather").exists()
 
 
+def test_a_set_of_references_to_files_elsewhere_leaves_nothing(files: list[Path]) -> None:
+    Path("data").mkdir()
+    Path("sets").mkdir()
+    Path("data/values").write_bytes(bytes(4_000_000))
+    array = {"shape": [500_000], "chunks": [500_000], "dtype": "<f8", "compressor": None}
+    rest = {"zarr_format": 2, "filters": None, "fill_value": 0, "order": "C"}
+    references = {
+        ".zgroup": '{"zarr_format": 2}',
+        "v/.zarray": json.dumps({**array, **rest}),
+        "v/0": [str(Path("data/values").absolute()), 0, 4_000_000],
+    }
+    Path("sets/one.json").write_text(json.dumps({"version": 1, "refs": references}))
+    told = reason("sets/one.json", "weather", mode="virtual")
+    assert f"no virtual chunk container covers {Path('data/values').absolute().as_uri()}" in told
+    assert not Path("weather").exists()
+
+
 def test_a_refused_ingest_saves_no_containers(files: list[Path]) -> None:
     told("init", "weather")
     warmer(files[1], 1)
@@ -188,6 +206,13 @@ def test_a_refused_ingest_saves_no_containers(files: list[Path]) -> None:
     storage = icefloe.local_filesystem_storage("weather")
     assert not Repository.open(storage).config.virtual_chunk_containers
     icefloe.ingest(files[2:], "weather", mode="virtual", add_containers=True)
+    assert len(Repository.open(storage).config.virtual_chunk_containers or {}) == 1
+    Path("more").mkdir()
+    with h5py.File("more/a.nc", "w") as file:
+        file["below/x"] = np.arange(3.0)
+    icefloe.ingest(files[0], "weather", group="below")
+    with pytest.raises(AlreadyExistsError, match="ingested by itself"):
+        icefloe.ingest("more/a.nc", "weather", append=True, mode="virtual", add_containers=True)
     assert len(Repository.open(storage).config.virtual_chunk_containers or {}) == 1
 
 

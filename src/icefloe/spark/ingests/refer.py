@@ -6,17 +6,14 @@ import pickle
 from collections.abc import Iterable, Iterator
 from functools import partial
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from icefloe.api.session import Session
-from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.columns.arrow_columns import unpack_table
 from icefloe.spark.runtime.tasks import map_batches
 from icefloe.spark.writes import ref_blocks
 from icefloe.spark.writes.shared_write import TaskSide, share
-from icefloe.store.location_columns import match_containers
 from icefloe.virtual.ingest.run_ingest import FillCounts
 from icefloe.virtual.ingest.transfer import place_references, placement_of
 from icefloe.virtual.planning.plan import IngestPlan
@@ -45,30 +42,6 @@ def refer(
     for found in told:
         damaged |= found
     return FillCounts(counts.chunks - counts.virtual, counts.bytes, counts.virtual), damaged
-
-
-def require_containers(session: Session, plan: IngestPlan) -> None:
-    """Refuse files that no container covers, before any work is done.
-
-    Raises:
-        InvalidInputError: names one of them.
-    """
-    virtual = [array for array in plan.arrays if array.storage == "virtual"]
-    numbers = {number for array in virtual for number in array.sources.tolist()}
-    sources = [plan.sources[number] for number in sorted(numbers)]
-    # Chunks of a Zarr store are objects of their own below it, those that a set of references
-    # names may be anywhere; tasks look at them.
-    elsewhere = ("zarr", "kerchunk")
-    locations = [source.location for source in sources if source.format not in elsewhere]
-    containers = session.handle.assets.virtual.access.containers
-    is_covered = match_containers(pa.array(locations, pa.string()), containers).number >= 0
-    if not is_covered.all():
-        first = locations[int(np.argmin(is_covered))]
-        raise InvalidInputError(
-            f"no virtual chunk container covers {first}; add one to the configuration of the "
-            "repository, with set_virtual_chunk_container, and save it",
-            ErrorKind.NO_CONTAINER_FOR_VIRTUAL_CHUNK,
-        )
 
 
 def _placements(plan: IngestPlan) -> pa.Table:

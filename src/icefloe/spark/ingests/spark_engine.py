@@ -10,7 +10,7 @@ from zarr.abc.store import Store
 
 from icefloe.api.session import ForkSession, Session
 from icefloe.spark.ingests.copy import copy
-from icefloe.spark.ingests.refer import refer, require_containers
+from icefloe.spark.ingests.refer import refer
 from icefloe.spark.ingests.scan_sources import descriptions_of, digest_all, scan_frame
 from icefloe.spark.runtime.spark_session import is_one_process
 from icefloe.spark.writes.write_items import write_items
@@ -18,6 +18,7 @@ from icefloe.virtual.ingest.comparing import Digests
 from icefloe.virtual.ingest.local_engine import LocalEngine
 from icefloe.virtual.ingest.room import BlockMove
 from icefloe.virtual.ingest.run_ingest import FillCounts
+from icefloe.virtual.ingest.transfer import sources_of_references
 from icefloe.virtual.model.description import SourceDescription, SourceVersion
 from icefloe.virtual.places.access import SourceAccess, local_path
 from icefloe.virtual.planning.plan import IngestOptions, IngestPlan, Problem
@@ -70,9 +71,12 @@ class SparkEngine:
         """Copy values of arrays from where they were to where they are going to be."""
         write_items(self._spark, session, moves, partial(_move, base), num_tasks=self._num_tasks)
 
+    def referred(self, plan: IngestPlan) -> list[str]:
+        """The files of a plan. Where sets of references lead, only tasks see."""
+        return [source.location for source in sources_of_references(plan)]
+
     def fill(self, session: Session, plan: IngestPlan) -> tuple[FillCounts, dict[str, str]]:
         """Copy values, then place references."""
-        require_containers(session, plan)
         copied, damaged = copy(self._spark, session, plan, self._access, self._num_tasks)
         counts = FillCounts(copied.chunks_written, copied.bytes_written)
         if damaged or self._scanned is None:

@@ -16,6 +16,7 @@ from icefloe.api.addresses import parse_address
 from icefloe.api.handles import driver_for
 from icefloe.api.repository import Repository
 from icefloe.config import RepositoryConfig
+from icefloe.config.container_set import ContainerSet
 from icefloe.errors import (
     ErrorKind,
     InvalidInputError,
@@ -155,6 +156,14 @@ class Destination:
         if self.repository is not None:
             config = self._config or self.repository.config
             self.repository = self.repository.reopen(config, self._authorized)
+
+    @property
+    def containers(self) -> ContainerSet:
+        """The virtual chunk containers that there will be."""
+        if self.repository is not None:
+            return self.repository.handle.assets.virtual.access.containers
+        found = None if self._config is None else self._config.virtual_chunk_containers
+        return ContainerSet((found or {}).values())
 
     def settle(self) -> Repository:
         """Create the repository, or save its new containers: from here on something is written."""

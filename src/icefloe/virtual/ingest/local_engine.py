@@ -21,7 +21,7 @@ from icefloe.virtual.ingest.open_files import OpenFiles, collecting
 from icefloe.virtual.ingest.room import BlockMove
 from icefloe.virtual.ingest.run_ingest import FillCounts
 from icefloe.virtual.ingest.scanning import scan_each
-from icefloe.virtual.ingest.transfer import place_references, placement_of
+from icefloe.virtual.ingest.transfer import place_references, placement_of, sources_of_references
 from icefloe.virtual.model.description import SourceDescription, SourceVersion
 from icefloe.virtual.places.access import SourceAccess
 from icefloe.virtual.planning.plan import ArrayPlan, IngestOptions, IngestPlan, Problem
@@ -73,6 +73,17 @@ class LocalEngine:
         """Copy values of arrays from where they were to where they are going to be."""
         for move in moves:
             move.run(base, session.store)
+
+    def referred(self, plan: IngestPlan) -> list[str]:
+        """Everything that references lead to."""
+        found = {source.location for source in sources_of_references(plan)}
+        for array in plan.arrays if len(found) < len(plan.sources) else ():
+            rows = array.sources.tolist() if array.storage == "virtual" else []
+            for source in (plan.sources[number] for number in rows):
+                if source.location not in found:
+                    table = self._references[source.location][array.path]
+                    found.update(table["location"].unique().drop_null().to_pylist())
+        return sorted(found)
 
     def fill(self, session: Session, plan: IngestPlan) -> tuple[FillCounts, dict[str, str]]:
         """Copy values and place references; also tells which files turn out to be damaged."""

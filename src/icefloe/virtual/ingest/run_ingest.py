@@ -25,7 +25,7 @@ from icefloe.virtual.ingest.quarantine import record_problems
 from icefloe.virtual.ingest.report import IngestReport
 from icefloe.virtual.ingest.request import IngestRequest
 from icefloe.virtual.ingest.room import BlockMove, Room, moves_of_arrays, plan_room, reserve_arrays
-from icefloe.virtual.ingest.transfer import write_metadata, write_values
+from icefloe.virtual.ingest.transfer import require_containers, write_metadata, write_values
 from icefloe.virtual.model.description import SourceDescription, SourceVersion
 from icefloe.virtual.planning.arrangement import Existing
 from icefloe.virtual.planning.ledger import Ledger
@@ -68,6 +68,10 @@ class Engine(Protocol):
         """Copy values of arrays from where `base` has them to where they are going to be."""
         ...
 
+    def referred(self, plan: IngestPlan) -> list[str]:
+        """Locations of files that the references of a plan lead to, as far as they are known."""
+        ...
+
     def fill(self, session: Session, plan: IngestPlan) -> tuple[FillCounts, dict[str, str]]:
         """Fill the native and virtual arrays of a plan, in a session that has their metadata."""
         ...
@@ -108,9 +112,11 @@ def run_ingest(engine: Engine, request: IngestRequest) -> IngestReport:
                 counts = FillCounts()
                 break
             else:
+                if session is not None:
+                    require_free(session, plan)
+                require_containers(engine.referred(plan), destination.containers)
                 repository = destination.settle()
                 session = session or repository.writable_session(request.branch)
-                require_free(session, plan)
                 counts, damaged = _fill(engine, repository, session, plan, room, existing)
                 if not damaged:
                     break

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,10 +15,12 @@ from zarr.core.sync import sync
 from zarr.dtype import parse_dtype
 
 from icefloe.cf.times import convert_times
+from icefloe.config.container_set import ContainerSet
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.geometry import Slices, inside, shape_of
 from icefloe.on_demand import on_demand
 from icefloe.records import record
+from icefloe.store.location_columns import match_containers
 from icefloe.store.zarr_store import IcechunkStore
 from icefloe.virtual.formats.opening import NativeReader
 from icefloe.virtual.ingest.open_files import DamagedSourceError, collecting
@@ -201,11 +203,37 @@ def write_references(store: IcechunkStore, target: str, placed: pa.Table) -> Non
     if (failed := store.set_virtual_refs_table(target, placed)) is not None:
         is_first = (index_of(placed) == np.array(failed[0])).all(axis=1)
         location = placed["location"][int(np.argmax(is_first))].as_py()
-        raise InvalidInputError(
-            f"no virtual chunk container covers {location}; add_containers=True (--add-containers) "
-            "adds one, or set_virtual_chunk_container and save_config",
-            ErrorKind.NO_CONTAINER_FOR_VIRTUAL_CHUNK,
-        )
+        raise _uncovered(location)
+
+
+def _uncovered(location: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"no virtual chunk container covers {location}; add_containers=True (--add-containers) "
+        "adds those of sources; for files that a set of references names, add one to the "
+        "configuration of the repository, with set_virtual_chunk_container, and save it",
+        ErrorKind.NO_CONTAINER_FOR_VIRTUAL_CHUNK,
+    )
+
+
+def sources_of_references(plan: IngestPlan) -> list[SourceDescription]:
+    """Sources that references lead to. Those of Zarr stores and of sets lead elsewhere."""
+    virtual = [array for array in plan.arrays if array.storage == "virtual"]
+    numbers = {number for array in virtual for number in array.sources.tolist()}
+    sources = (plan.sources[number] for number in sorted(numbers))
+    return [source for source in sources if source.format not in ("zarr", "kerchunk")]
+
+
+def require_containers(locations: Sequence[str], containers: ContainerSet) -> None:
+    """Refuse files that no container covers, before any work is done.
+
+    Raises:
+        InvalidInputError: names one of them.
+    """
+    if not locations:
+        return
+    is_covered = match_containers(pa.array(locations, pa.string()), containers).number >= 0
+    if not is_covered.all():
+        raise _uncovered(locations[int(np.argmin(is_covered))])
 
 
 @record(frozen=True)
