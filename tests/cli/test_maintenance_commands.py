@@ -96,7 +96,7 @@ def test_expire_and_gc(place: Path, tmp_path: Path) -> None:
     refused = here("expire", place, "--keep-last", "1")
     assert (refused.returncode, "--yes" in refused.stderr) == (2, True)
     done = here("expire", place, "--keep-last", "1", "--yes")
-    assert done.stdout.startswith("Expired 1 snapshots.")
+    assert done.stdout.startswith("Expired 1 snapshot.")
     plan = tmp_path / "plan"
     saved = here("gc", place, "--older-than", "now", "--save-plan", plan)
     assert saved.returncode == 0

@@ -68,13 +68,15 @@ def expire(
     }
     expired = target.repo.expire_snapshots(**rules, dry_run=True)
     if expired and not dry_run:
-        confirm(f"Expire {len(expired)} snapshots of {target.address.url}?", yes)
+        confirm(f"Expire {counted(len(expired), 'snapshot')} of {target.address.url}?", yes)
         expired = target.repo.expire_snapshots(**rules)
     verb = "Would expire" if dry_run else "Expired"
     shown = sorted(expired)
     output.show(
         {"expired": shown, "dry_run": dry_run},
-        lambda: "\n".join([f"{verb} {len(shown)} snapshots.", *(f"  {one}" for one in shown)]),
+        lambda: "\n".join(
+            [f"{verb} {counted(len(shown), 'snapshot')}.", *(f"  {one}" for one in shown)]
+        ),
     )
 
 
@@ -118,7 +120,7 @@ def gc(
     if dry_run or save_plan is not None or not plan.num_objects():
         output.show(value, lambda: f"saved to {save_plan}" if save_plan else "nothing was deleted")
         return
-    confirm(f"Delete {plan.num_objects():,} objects of {target.address.url}?", yes)
+    confirm(f"Delete {counted(plan.num_objects(), 'object')} of {target.address.url}?", yes)
     summary = target.repo.run_garbage_collection(plan)
     value["deleted"] = asdict(summary)
     deleted = sum(getattr(summary, f"{kind}_deleted") for kind in plan.objects)
@@ -127,7 +129,7 @@ def gc(
     )
     if summary.objects_failed_to_delete:
         raise click.ClickException(
-            f"{summary.objects_failed_to_delete:,} objects could not be deleted: "
+            f"{counted(summary.objects_failed_to_delete, 'object')} could not be deleted: "
             f"{'; '.join(summary.delete_errors)}. Run the same command again."
         )
 
@@ -162,7 +164,7 @@ def rewrite_manifests(target: Target, message: str, amend: bool, output: Output)
     )
     files = target.repo.list_manifest_files(made)
     output.say(
-        f"Rewrote {branch} as {made}, with {len(files)} manifests.",
+        f"Rewrote {branch} as {made}, with {counted(len(files), 'manifest')}.",
         branch=branch,
         snapshot=made,
         manifests=files,

@@ -21,6 +21,7 @@ from icefloe.cli.common import (
     repository_argument,
     time_text,
 )
+from icefloe.display.shown import counted
 
 
 @click.command()
@@ -65,7 +66,8 @@ def show(target: Target, show_all: bool, output: Output) -> None:
             f"snapshot {entry.id}\n"
             f"parent   {entry.parent_id or 'none'}\n"
             f"written  {time_text(entry.written_at)}\n"
-            f"stored   {len(manifests)} manifests with {refs} chunk references\n"
+            f"stored   {counted(len(manifests), 'manifest')} with "
+            f"{counted(refs, 'chunk reference')}\n"
             f"\n    {entry.message}\n"
             + (f"\nMetadata:\n{metadata}" if metadata else "")
             + ("" if changed is None else f"\n{changes_text(changed, shown)}")

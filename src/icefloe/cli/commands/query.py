@@ -26,6 +26,7 @@ from icefloe.cli.embedded_sql import (
     stored_value,
     views_of,
 )
+from icefloe.display.shown import counted
 from icefloe.errors import InvalidInputError, check_text
 from icefloe.paths import INTERNAL_GROUP
 from icefloe.scans.metadata.tables import TABLES
@@ -84,7 +85,7 @@ def sql(
     if answer is None:
         answer = _on_spark(query, repo, source, master, show_all=show_all)
     value = {"engine": answer.engine, "columns": answer.columns, "rows": answer.rows}
-    click.echo(f"{len(answer.rows):,} rows, by {answer.engine}", err=True)
+    click.echo(f"{counted(len(answer.rows), 'row')}, by {answer.engine}", err=True)
     output.show(value, lambda: _table(answer))
 
 
