@@ -206,3 +206,33 @@ def test_missing_packages_are_named(program: str, said: str) -> None:
     )
     assert done.returncode == 1
     assert said in done.stderr.splitlines()[-1]
+
+
+def test_a_folder_that_has_a_repository_needs_no_engine(
+    repo: icefloe.Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    places: list[Any] = ["weather", tmp_path / "weather", "weather/"]
+    for place in places:
+        with xr.open_dataset(place) as found:
+            xr.testing.assert_identical(found.load(), FIRST + 1)
+    with xr.open_dataset("weather@v1") as found:
+        xr.testing.assert_identical(found.load(), FIRST)
+    assert "/day" in xr.open_groups("weather@v1")
+    icefloe.Repository.create(
+        icefloe.local_filesystem_storage(str(tmp_path / "old")), spec_version=1
+    )
+    engine = Engine()
+    assert engine.guess_can_open("old")
+    (tmp_path / "empty").mkdir()
+    FIRST.to_zarr(tmp_path / "plain", zarr_format=3, consolidated=False)
+    for other in ("empty", "plain", "nothing", "weather/repo", "s3://bucket/weather", "", b"x", 5):
+        assert not engine.guess_can_open(other), other
+
+
+def test_the_folder_of_a_damaged_repository_is_recognised(
+    repo: icefloe.Repository, tmp_path: Path
+) -> None:
+    (tmp_path / "weather/repo").write_bytes(b"damaged")
+    with pytest.raises(icefloe.FormatError):
+        xr.open_dataset(str(tmp_path / "weather"))

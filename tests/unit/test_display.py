@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -154,3 +155,65 @@ def test_one_place_decides_the_name_of_the_package() -> None:
         assert '<div class="icechunk-repr">' in CONTAINER._repr_html_()
     finally:
         show_as("icefloe")
+
+
+def test_a_repository_shows_branches_tags_and_the_last_commit(storage: icefloe.Storage) -> None:
+    repo = Repository.create(storage)
+    with repo.transaction("main", message="first <line>\nsecond line") as store:
+        zarr.create_array(store, name="a", shape=(2,), dtype="i4")[:] = 1
+    tip = repo.lookup_branch("main")
+    assert "tags: none\n" in repr(repo)
+    repo.create_tag("v1", tip)
+    for number in range(12):
+        repo.create_branch(f"b{number:02}", tip)
+    for text in (repr(repo), str(repo)):
+        names = ", ".join(f"b{number:02}" for number in range(10))
+        assert f"branches: {names} and 3 more\ntags: v1\nlast commit to main: {tip}, 20" in text
+        assert text.rstrip().endswith(" UTC: first <line>")
+    html = repo._repr_html_()
+    assert "last commit to main" in html
+    assert "first &lt;line&gt;" in html
+
+
+def test_a_repository_that_cannot_be_reached_shows_itself(tmp_path: Path) -> None:
+    repo = Repository.create(icefloe.local_filesystem_storage(str(tmp_path / "r")))
+    (tmp_path / "r/repo").write_bytes(b"damaged")
+    assert "branches: not known: " in repr(repo)
+
+
+def test_reports_and_plans_show_themselves_for_people(storage: icefloe.Storage) -> None:
+    config = icefloe.RepositoryConfig(inline_chunk_threshold_bytes=0)
+    repo = Repository.create(storage, config)
+    for value in (1, 2):
+        with repo.transaction("main", message="m") as store:
+            array = zarr.create_array(
+                store,
+                name="a",
+                shape=(4000,),
+                chunks=(4000,),
+                dtype="i8",
+                overwrite=True,
+                compressors=None,
+            )
+            array[:] = value
+    repo.reset_branch("main", icefloe.FIRST_SNAPSHOT_ID.text)
+    later = datetime.now(UTC) + timedelta(hours=1)
+    plan = repo.plan_garbage_collection(later)
+    for shown in (plan, repo.verify(), repo.plan_repair()):
+        assert repr(shown) == str(shown)
+        html = shown._repr_html_()
+        assert html.startswith('<pre class="icefloe-repr">')
+        assert html.count("<") == 2  # what is shown is escaped
+    assert "64.0 kB" in repr(plan)
+    assert "healthy" in repr(repo.verify())
+    stats = repo.chunk_storage_stats()
+    assert "native_bytes: 0\n" in repr(stats)
+    summary = repo.run_garbage_collection(plan)
+    assert f"bytes_deleted: {summary.bytes_deleted:,} ({summary.bytes_deleted / 1000:.1f} kB)" in (
+        repr(summary)
+    )
+    copied = icefloe.export_repository(repo, icefloe.in_memory_storage())
+    assert repr(copied).startswith(f"<icefloe.ExportReport> {copied.objects} objects copied, ")
+    assert "MaterializeReport> 0 chunks copied, 0 B; commits: none" in repr(
+        icefloe.materialize(repo)
+    )

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from icefloe.assets.in_flight import InFlight
 from icefloe.assets.virtual_access import VirtualAccess
 from icefloe.config import RepositoryConfig
+from icefloe.on_demand import on_demand
 from icefloe.repo.handle import Clock, RepoHandle
 from icefloe.repo.lifecycle import make_handle
 from icefloe.storage.driver import Driver
+from icefloe.storage.run import run_blocking
 from icefloe.storage.spec import Storage
+
+if TYPE_CHECKING:
+    from icefloe.repo import queries
+else:
+    queries = on_demand("icefloe.repo.queries")
 
 
 class Handles:
@@ -59,6 +66,10 @@ class Handles:
     @property
     def spec_version(self) -> int:
         return self.either.family.spec_version
+
+    def shown_refs(self) -> list[tuple[str, str]]:
+        """Branches, tags and the last commit, for people."""
+        return run_blocking(queries.shown_refs(self.blocking))
 
     def __getstate__(self) -> dict[str, Any]:
         handle = self.either

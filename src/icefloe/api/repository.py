@@ -87,10 +87,9 @@ class Repository(
         version = int(self._handles.spec_version)
         kind = f"v{version}" if version else self.generation.value
         storage = self._handles.storage._picture_()
-        return Picture(
-            f"{qualified('Repository')} ({kind})",
-            [("storage", storage), ("config", "<RepositoryConfig ...>")],
-        )
+        fields = [("config", "<RepositoryConfig ...>")]
+        fields += self._handles.shown_refs()
+        return Picture(f"{qualified('Repository')} ({kind})", [("storage", storage), *fields])
 
     def __getstate__(self) -> dict[str, Any]:
         return {"handles": self._handles}

@@ -84,6 +84,11 @@ def as_html(picture: Picture) -> str:
     return f"<style>{_STYLE.replace('PREFIX', package_name())}</style>\n{_division(picture)}"
 
 
+def as_preformatted(text: str) -> str:
+    """For notebooks: text as it is."""
+    return f'<pre class="{package_name()}-repr">{escape(text)}</pre>'
+
+
 def _division(picture: Picture) -> str:
     prefix = package_name()
     parts = [f'<div class="{prefix}-header">{escape(picture.title)}</div>']

@@ -125,6 +125,18 @@ class Shown:
         return rendering.as_html(self._picture_())
 
 
+class ShownAsText:
+    """Objects whose `str` is for people. `repr` and HTML show the same."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return rendering.as_preformatted(str(self))
+
+
 class ShownAsCode(Shown):
     """Shown objects whose `repr` is the code that makes them; `str` and HTML are for people."""
 

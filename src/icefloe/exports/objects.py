@@ -8,6 +8,7 @@ from typing import NamedTuple
 from icefloe.api.handles import driver_for
 from icefloe.api.repository import Repository
 from icefloe.assets.assets import object_metadata
+from icefloe.display.shown import counted, qualified, size_text
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
 from icefloe.format import layout
 from icefloe.storage.constructors.urls import storage_from_url
@@ -25,6 +26,11 @@ class ExportReport(NamedTuple):
 
     objects: int
     num_bytes: int
+
+    def __repr__(self) -> str:
+        return f"<{qualified('ExportReport')}> {counted(self.objects, 'object')} copied, " + (
+            size_text(self.num_bytes)
+        )
 
 
 class Sized(NamedTuple):

@@ -16,6 +16,7 @@ import zarr
 from icefloe import geometry
 from icefloe.api.maintenance_values import reporter
 from icefloe.changes.solvers import ConflictDetector
+from icefloe.display.shown import counted, qualified, size_text
 from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError
 from icefloe.exports.objects import as_repository
 from icefloe.exports.plain_zarr import slices
@@ -48,6 +49,11 @@ class MaterializeReport(NamedTuple):
     chunks: int
     num_bytes: int
     snapshot_ids: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        copied = f"{counted(self.chunks, 'chunk')} copied, {size_text(self.num_bytes)}"
+        made = ", ".join(self.snapshot_ids) or "none"
+        return f"<{qualified('MaterializeReport')}> {copied}; commits: {made}"
 
 
 class ManifestOfArray(NamedTuple):

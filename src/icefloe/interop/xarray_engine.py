@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from os import PathLike, fspath
+from pathlib import Path
 from typing import Any, ClassVar
 
 import xarray
@@ -10,10 +12,11 @@ from xarray import Dataset, DataTree
 from xarray.backends.common import BackendEntrypoint, datatree_from_dict_with_io_cleanup
 from xarray.backends.zarr import ZarrBackendEntrypoint
 
-from icefloe.api.addresses import is_address
+from icefloe.api.addresses import is_address, parse_address
 from icefloe.api.open_store import Credentials, Source, open_store
 from icefloe.api.repository import Repository
 from icefloe.api.session import Session
+from icefloe.errors import FormatError, IcechunkError
 from icefloe.paths import is_internal
 from icefloe.store.zarr_store import IcechunkStore
 
@@ -47,9 +50,13 @@ class IcefloeBackendEntrypoint(BackendEntrypoint):
     )
 
     def guess_can_open(self, filename_or_obj: Any) -> bool:
-        """Whether nothing but a repository can be meant; a plain path or URL may be anything."""
-        if isinstance(filename_or_obj, str):
-            return is_address(filename_or_obj)
+        """Whether a repository is meant: an address that says so, or a folder that has one.
+
+        A URL may be anything, and is not asked.
+        """
+        if isinstance(filename_or_obj, str | PathLike):
+            text = fspath(filename_or_obj)
+            return isinstance(text, str) and (is_address(text) or _is_folder_of_repository(text))
         return isinstance(filename_or_obj, Repository | Session | IcechunkStore)
 
     def open_dataset(  # type: ignore[override]
@@ -94,6 +101,18 @@ class IcefloeBackendEntrypoint(BackendEntrypoint):
         """Open a group and all groups below it, by path; they need not fit together."""
         store = open_store(filename_or_obj, ref, storage_options, authorize_virtual_chunk_access)
         return _open_groups(store, options)
+
+
+def _is_folder_of_repository(text: str) -> bool:
+    address = parse_address(text)
+    if "://" in address.url or not Path(address.url).is_dir():
+        return False
+    try:
+        return Repository.exists(address.storage())
+    except FormatError:
+        return True  # a damaged one, and opening it says what is wrong
+    except IcechunkError:
+        return False
 
 
 def _open_groups(store: IcechunkStore, options: Mapping[str, Any]) -> dict[str, Dataset]:

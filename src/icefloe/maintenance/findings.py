@@ -13,6 +13,7 @@ from enum import StrEnum
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
+from icefloe.display.shown import ShownAsText
 from icefloe.on_demand import on_demand
 from icefloe.records import record
 
@@ -217,7 +218,7 @@ class FindingLog:
 
 
 @record(frozen=True)
-class VerifyReport:
+class VerifyReport(ShownAsText):
     """The result of a verification: what was checked, and the findings, worst first."""
 
     findings: tuple[Finding, ...]

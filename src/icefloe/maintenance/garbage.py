@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from icefloe.display.shown import ShownAsText, size_text
 from icefloe.errors import FormatError
 from icefloe.format.columns.id_set import IdSet
 from icefloe.maintenance.listing import StoredObjects
@@ -39,8 +40,8 @@ class InUse(NamedTuple):
     """Only generations before spec version 1 have such files."""
 
 
-@dataclass(frozen=True, slots=True)
-class GarbagePlan:
+@dataclass(frozen=True, slots=True, repr=False)
+class GarbagePlan(ShownAsText):
     """The objects that can be deleted. The plan can be printed, saved, reviewed and run.
 
     A run checks the repository again: objects that came into use since then stay.
@@ -92,8 +93,9 @@ class GarbagePlan:
         for kind in self.objects:
             number, size = self.num_objects(kind), self.num_bytes(kind)
             name = kind.replace("_", " ")
-            lines.append(f"  {name:<17}{number:>10,}{_size(size):>12}   {REASONS[kind]}")
-        lines.append(f"  {'together':<17}{self.num_objects():>10,}{_size(self.num_bytes()):>12}")
+            lines.append(f"  {name:<17}{number:>10,}{size_text(size):>12}   {REASONS[kind]}")
+        number, size = self.num_objects(), self.num_bytes()
+        lines.append(f"  {'together':<17}{number:>10,}{size_text(size):>12}")
         if self.num_forgotten:
             lines.append(f"  {self.num_forgotten:,} of the snapshots leave the repository's list.")
         if self.num_strange:
@@ -198,11 +200,3 @@ def newest_before(stored: Mapping[str, StoredObjects], older_than: int) -> int:
 
 def _time(microseconds: int) -> str:
     return datetime.fromtimestamp(microseconds // 1_000_000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def _size(number: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if number < 1000:
-            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
-        number /= 1000
-    return f"{number:.1f} TB"

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from icefloe.changes.prepared import PreparedPiece, prepare_array
 from icefloe.changes.splits import SplitRewrite, SplitsPlan
+from icefloe.display.shown import ShownAsText
 from icefloe.errors import ConflictError, InvalidInputError, StorageError
 from icefloe.format import layout
 from icefloe.format.columns.chunk_index import Index
@@ -74,7 +75,7 @@ class _Broken(NamedTuple):
 
 
 @record(frozen=True)
-class RepairPlan:
+class RepairPlan(ShownAsText):
     """The changes of a repair to a branch. `print` shows them, `run_repair` commits them."""
 
     branch: str

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from icefloe.assets.assets import object_metadata
 from icefloe.changes.ops_log import with_entry
+from icefloe.display.shown import ShownAsText
 from icefloe.errors import (
     ConflictError,
     ErrorKind,
@@ -62,7 +63,7 @@ class RescueAction(NamedTuple):
 
 
 @record(frozen=True)
-class RescuePlan:
+class RescuePlan(ShownAsText):
     """The writes of a rescue. `print` shows them, `run_rescue` makes them."""
 
     actions: tuple[RescueAction, ...]

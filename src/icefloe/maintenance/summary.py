@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import ClassVar
 
-from icefloe.display.shown import Picture, Shown
+from icefloe.display.shown import Picture, Shown, size_text
 
 
 @dataclass(slots=True, repr=False)
@@ -67,4 +67,11 @@ class ChunkStorageStats(Shown):
 
 
 def _shown(value: GCSummary | ChunkStorageStats) -> list[tuple[str, str]]:
-    return [(each.name, str(getattr(value, each.name))) for each in fields(value)]
+    return [(each.name, _text(each.name, getattr(value, each.name))) for each in fields(value)]
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, int):
+        return str(value)
+    is_long_size = "bytes" in name and value >= 1000
+    return f"{value:,} ({size_text(value)})" if is_long_size else f"{value:,}"

@@ -45,9 +45,9 @@ async def find_by_id(handle: RepoHandle, text: str) -> SnapshotId | None:
     except InvalidInputError:
         if len(text) < _SHORTEST:
             return None
-    start = text.upper().translate(_LENIENT)
+    starts = text.upper(), text.upper().translate(_LENIENT)
     every = await handle.family.all_snapshots(handle)
-    found = [info.id.text for info in every if info.id.text.startswith(start)]
+    found = [info.id.text for info in every if info.id.text.upper().startswith(starts)]
     if len(found) > 1:
         raise InvalidInputError(
             f"{len(found)} snapshot ids begin with {text!r}: {', '.join(found[:3])}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError
 from icefloe.format.repo_info.file import Update
 from icefloe.format.repo_info.snapshots import SnapshotInfo
 from icefloe.format.snapshot.file import ManifestFileInfo
@@ -13,11 +13,16 @@ from icefloe.ids import SnapshotId
 from icefloe.records import NamedTuple
 from icefloe.repo import history
 from icefloe.repo.handle import RepoHandle
+from icefloe.repo.refs import MAIN
 from icefloe.repo.sessions import SessionState, open_readonly
+from icefloe.storage.keys import instant
 
 if TYPE_CHECKING:
     from icefloe.changes.diff import Diff
     from icefloe.repo.handle import Line
+
+_SHOWN = 10
+"""Names of branches and tags that a repository shows."""
 
 
 async def ancestry_of(
@@ -110,3 +115,24 @@ async def graph_lines(
     if branch is not None or tag is not None or snapshot_id is not None:
         tips = [await history.resolve(handle, branch=branch, tag=tag, snapshot_id=snapshot_id)]
     return GraphLines([await handle.family.line(handle, tip) for tip in tips], names)
+
+
+async def shown_refs(handle: RepoHandle) -> list[tuple[str, str]]:
+    """Branches, tags and the last commit of main, for people. A storage that fails says so."""
+    try:
+        branches = await handle.family.list_branches(handle)
+        tags = await handle.family.list_tags(handle)
+        fields = [("branches", _named(branches)), ("tags", _named(tags))]
+        tip = await handle.family.lookup_branch(handle, MAIN)
+        last = await handle.family.lookup_snapshot(handle, tip)
+    except IcechunkError as error:
+        return [("branches", f"not known: {error}")]
+    at = instant(last.flushed_at).strftime("%Y-%m-%d %H:%M:%S UTC")
+    message = last.message.partition("\n")[0]
+    return [*fields, ("last commit to main", f"{last.id}, {at}: {message:.80}")]
+
+
+def _named(names: set[str]) -> str:
+    listed = sorted(names)
+    more = f" and {len(listed) - _SHOWN:,} more" if len(listed) > _SHOWN else ""
+    return (", ".join(listed[:_SHOWN]) or "none") + more

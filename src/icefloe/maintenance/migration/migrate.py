@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 
 from icefloe.assets.assets import RepoObject, object_metadata
 from icefloe.config import RepositoryConfig
+from icefloe.display.shown import ShownAsText, size_text
 from icefloe.errors import (
     AlreadyExistsError,
     ErrorKind,
@@ -87,7 +88,7 @@ _JSON = "application/json"
 
 
 @record(frozen=True)
-class MigrationReport:
+class MigrationReport(ShownAsText):
     """The result of a migration, or with `dry_run` of its plan."""
 
     source: str
@@ -122,10 +123,8 @@ class MigrationReport:
             f"    {self.manifests:,} manifests with {self.chunk_references:,} chunk references",
         ]
         if not self.dry_run:
-            lines.append(
-                f"    {self.chunks_copied:,} chunk objects copied ({self.bytes_copied:,} bytes), "
-                f"{self.chunks_compared:,} compared"
-            )
+            copied = f"{self.chunks_copied:,} chunk objects copied ({size_text(self.bytes_copied)})"
+            lines.append(f"    {copied}, {self.chunks_compared:,} compared")
         if self.snapshots_lost:
             lines.append(f"    lost before: {', '.join(self.snapshots_lost)}")
         if self.snapshots_without_log:
