@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from tests.safety.worker import Job
+from tests.safety.worker import Job, UpgradeJob
 
 ROOT = Path(__file__).parents[2]
 MAX_SECONDS = 110.0
@@ -28,7 +28,7 @@ class Worker:
             cwd=ROOT,
         )
 
-    def start(self, job: Job) -> None:
+    def start(self, job: Job | UpgradeJob) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(job.line())
         self.process.stdin.flush()

@@ -25,7 +25,10 @@ def upgrade_icechunk_repository(
     Branches, tags, deleted tags, history and the saved configuration are kept. Snapshots, manifests
     and chunks do not change. Sessions that were opened before fail to commit, and `repo` itself
     raises RuntimeError from then on.
-    A call that was interrupted can be repeated. `dry_run` reads everything and changes nothing.
+
+    Writers of icefloe may be active: a commit that was acknowledged is in the upgraded repository,
+    any other is refused. A call that was interrupted can be repeated; until then the repository can
+    be read, and takes no changes. `dry_run` reads everything and changes nothing.
 
     Official clients of version 1 must not write during the upgrade. They do not notice it unless
     `delete_unused_v1_files` is on. `prefetch_concurrency` has no effect: snapshots are read along

@@ -190,6 +190,8 @@ class Collection:
         tips = await live.ref_tips(self.handle)
         reached = await self._reached_from(tips)
         await self.walk(reached)
+        # An upgrade to version 2 writes `repo` before it deletes refs. If there is none, no ref was
+        # missing when they were read.
         await refs_v1.require_not_migrated(self.handle)
         return self._in_use(reached, reached), 0
 
@@ -302,9 +304,7 @@ class Collection:
             await self.walk(reached)
             moved = {name: tip for name, tip in tips.items() if touched.get(name) != tip}
             if not moved:
-                # An upgrade to version 2 writes `repo` before it deletes refs. If there is none,
-                # no ref was missing when they were read.
-                await refs_v1.require_not_migrated(self.handle)
+                await refs_v1.require_open(self.handle)
                 return self._in_use(reached, reached)
             for name, tip in moved.items():
                 kind, _, bare = name.partition(".")

@@ -19,7 +19,7 @@ from icefloe.maintenance.retention import (
 )
 from icefloe.observe import MAINTENANCE, observed
 from icefloe.on_demand import on_demand
-from icefloe.repo.families.spec1.refs import require_not_migrated
+from icefloe.repo.families.spec1.refs import require_open
 from icefloe.repo.families.spec2.checks import require_online
 from icefloe.repo.families.spec2.update import Changed, update_repo
 from icefloe.repo.handle import RepoHandle
@@ -80,7 +80,7 @@ def expired(info: RepoInfo, plan: Expiration) -> RepoInfo:
 async def _expire_v1(handle: RepoHandle, rules: Rules, *, dry_run: bool) -> set[SnapshotId]:
     """Rewrite the files one by one. After a crash, another run cuts the remaining histories."""
     tips = await live.ref_tips(handle)
-    await require_not_migrated(handle)
+    await require_open(handle)
     infos = await live.reachable_infos(handle.driver, tips.values())
     history = SnapshotLines(
         SnapshotTable.from_infos(infos),
@@ -103,4 +103,5 @@ async def _expire_v1(handle: RepoHandle, rules: Rules, *, dry_run: bool) -> set[
             await handle.family.delete_tag(handle, name)
         for name in sorted(plan.deleted_branches):
             await handle.family.delete_branch(handle, name)
+        await require_open(handle, is_done=True)
     return set(plan.released_ids(table))

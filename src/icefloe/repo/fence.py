@@ -1,43 +1,75 @@
-"""The fence: the time before which a collection may have deleted unreferenced objects.
+"""What maintenance tells writers: the fence, and whether an upgrade to spec version 2 is under way.
 
-A collection raises the fence before it commits its decision, and deletes objects only afterwards. A
-writer that finds a concurrent collection checks that its own objects are newer than the fence. The
-fence never goes down.
+The fence is the time before which a collection may have deleted unreferenced objects. A collection
+raises it before it commits its decision, and deletes objects only afterwards. A writer that finds a
+concurrent collection checks that its own objects are newer than the fence. The fence never goes
+down.
+
+Both are in one small object, so that a commit of version 1 reads them with one request.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 from icefloe.errors import ErrorKind, FormatError, SessionStateError, StorageError
 from icefloe.format import layout
+from icefloe.records import NamedTuple
 from icefloe.repo.handle import RepoHandle
 from icefloe.storage.driver import ConditionFailed, Version
 
 _TRIES = 100
 
 
-async def collected_before(handle: RepoHandle) -> int:
-    """No collection deleted an object stored at or after this time (microseconds, storage clock).
+class Fence(NamedTuple):
+    """The content of the object."""
 
-    0 when icefloe has never collected in this repository.
-    """
+    collected_before: int = 0
+    """No collection deleted an object stored at or after this time (microseconds, storage clock).
+    0 when icefloe has never collected in this repository."""
+    is_upgrading: bool = False
+    """Whether an upgrade has stopped the writers of spec version 1."""
+
+
+async def read_fence(handle: RepoHandle) -> Fence:
+    """The fence as it is now."""
     return (await _read(handle))[0]
+
+
+async def collected_before(handle: RepoHandle) -> int:
+    """No collection deleted an object stored at or after this time."""
+    return (await read_fence(handle)).collected_before
 
 
 async def raise_fence(handle: RepoHandle, instant: int) -> None:
     """Raise the fence: unreferenced objects stored before `instant` may be deleted."""
+    await _change(
+        handle, lambda now: now._replace(collected_before=max(now.collected_before, instant))
+    )
+
+
+async def mark_upgrade(handle: RepoHandle, *, is_upgrading: bool) -> None:
+    """Stop the writers of spec version 1, or take that back once `repo` exists."""
+    await _change(handle, lambda now: now._replace(is_upgrading=is_upgrading))
+
+
+async def _change(handle: RepoHandle, change: Callable[[Fence], Fence]) -> None:
     for _ in range(_TRIES):
         present, version = await _read(handle)
-        if present >= instant:
+        wanted = change(present)
+        if wanted == present:
             return
-        data = json.dumps({"collected_before": instant}).encode()
+        document: dict[str, int] = {"collected_before": wanted.collected_before}
+        if wanted.is_upgrading:
+            document["is_upgrading"] = True
+        data = json.dumps(document).encode()
         try:
             await handle.driver.put_if(
                 layout.COLLECTED, data, previous=version, content_type="application/json"
             )
         except ConditionFailed:
-            continue  # another collection replaced the file first
+            continue  # another process replaced the file first
         return
     raise StorageError(
         f"{layout.COLLECTED} was changed by others at each of {_TRIES} attempts", ErrorKind.UNKNOWN
@@ -54,16 +86,18 @@ def objects_collected(shown: str) -> SessionStateError:
     )
 
 
-async def _read(handle: RepoHandle) -> tuple[int, Version | None]:
+async def _read(handle: RepoHandle) -> tuple[Fence, Version | None]:
     try:
         data, version = await handle.driver.get_versioned(layout.COLLECTED)
     except StorageError as error:
         if error.kind != ErrorKind.OBJECT_NOT_FOUND:
             raise
-        return 0, None
+        return Fence(), None
     try:
-        return int(json.loads(data)["collected_before"]), version
-    except (ValueError, TypeError, KeyError) as error:
+        found = json.loads(data)
+        is_upgrading = bool(found.get("is_upgrading", False))
+        return Fence(int(found["collected_before"]), is_upgrading), version
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise FormatError(
             f"{layout.COLLECTED}: expected a JSON object with the number 'collected_before'"
         ) from error

@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -18,7 +19,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from icefloe.assets.assets import Assets
 from icefloe.config import RepositoryConfig
 from icefloe.config.resolved import ResolvedConfig
-from icefloe.errors import ErrorKind, FormatError, InvalidInputError, ReadOnlyError
+from icefloe.errors import (
+    ErrorKind,
+    FormatError,
+    InvalidInputError,
+    ReadOnlyError,
+    RefNotFoundError,
+)
 from icefloe.format.repo_info.snapshots import SnapshotInfo, SnapshotTable
 from icefloe.format.snapshot.file import Snapshot
 from icefloe.format.snapshot.nodes import ArrayData
@@ -281,13 +288,12 @@ class Family(ABC):
         """The snapshot of a tag; `RefNotFoundError` when there is no such tag."""
 
     async def branches(self, handle: RepoHandle) -> dict[str, SnapshotId]:
-        """All branches with their tips."""
-        names = await self.list_branches(handle)
-        return {name: await self.lookup_branch(handle, name) for name in names}
+        """All branches with their tips. One that is deleted after it was listed is left out."""
+        return await _tips(handle, await self.list_branches(handle), self.lookup_branch)
 
     async def tags(self, handle: RepoHandle) -> dict[str, SnapshotId]:
-        """All tags with their snapshots."""
-        return {name: await self.lookup_tag(handle, name) for name in await self.list_tags(handle)}
+        """All tags with their snapshots, without those that are deleted meanwhile."""
+        return await _tips(handle, await self.list_tags(handle), self.lookup_tag)
 
     def require_ref_name(self, name: str) -> None:
         """Refuse a name that no ref of this family can have."""
@@ -520,3 +526,15 @@ class Family(ABC):
             f"{what} is not possible in {self.noun}; migrate it first",
             ErrorKind.UNSUPPORTED_OPERATION_FOR_VERSION,
         )
+
+
+async def _tips(
+    handle: RepoHandle,
+    names: Iterable[str],
+    lookup: Callable[[RepoHandle, str], Awaitable[SnapshotId]],
+) -> dict[str, SnapshotId]:
+    found = {}
+    for name in names:
+        with suppress(RefNotFoundError):
+            found[name] = await lookup(handle, name)
+    return found

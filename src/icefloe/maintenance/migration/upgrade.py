@@ -1,11 +1,26 @@
 """In-place upgrade from spec version 1 to 2: adds the `repo` object and deletes the old refs.
 
-1. The `repo` object is made from refs and history. Writing it is the upgrade: from then on,
-   clients that open the repository find version 2. A crash before that leaves version 1.
-2. Every branch file is rewritten. A concurrent commit of version 1 then fails its conditional
-   write. If it was first, step 1 is repeated with it.
-3. Old files are deleted, `main` first, so that no client sees version 1. A crash in between
-   leaves unused files, which another call deletes.
+1. The `repo` object is made once and thrown away. So a repository that cannot be upgraded is left
+   as it was.
+2. A mark in the object of the fence (`icefloe.repo.fence`) stops icefloe's writers of version 1.
+3. Every branch file is rewritten. So it gets a new version.
+4. The `repo` object is made from refs and history, and created. This is the upgrade: from then on,
+   clients that open the repository find version 2, official ones too.
+5. The mark is taken back, and old files are deleted, `main` first, so that no client finds
+   version 1.
+
+Why no acknowledged commit is lost: a commit of version 1 reads its branch, then the mark, then
+looks for `repo`, and then replaces the branch file if it still has the version that was read. If it
+read the branch after step 3, it finds the mark, or `repo` once the mark is gone, and refuses. If it
+read the branch before step 3, its write succeeds only before step 3, and step 4 finds the commit on
+its branch. Writers of version 2 need `repo`, which is complete when it appears. Whatever else
+changes refs or settings in version 1 looks for the mark before and after its write, and is
+acknowledged only if there was none afterwards: then the write came before step 2.
+
+Several upgrades at the same time set the same mark, and one of them creates `repo`. The mark is
+never taken back before that, because another upgrade may rely on it. So a crash before step 4
+leaves a repository of version 1 that can be read and takes no changes until the call is repeated.
+A crash after step 4 leaves a repository of version 2 with unused files, which another call deletes.
 """
 
 from __future__ import annotations
@@ -13,7 +28,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from icefloe.assets.assets import object_metadata
-from icefloe.errors import ConflictError, ErrorKind, SessionStateError
+from icefloe.errors import (
+    ConflictError,
+    ErrorKind,
+    IcechunkError,
+    RefNotFoundError,
+    SessionStateError,
+)
 from icefloe.format import layout
 from icefloe.format.config.file import decode_config_yaml, encode_config_flexbuffer
 from icefloe.format.ref_files import decode_ref_file
@@ -31,12 +52,13 @@ from icefloe.maintenance.migration.past_operations import past_operations
 from icefloe.maintenance.progress import Reporter
 from icefloe.observe import MAINTENANCE, observed
 from icefloe.repo.families.spec1 import refs
+from icefloe.repo.fence import mark_upgrade
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.refs import MAIN
-from icefloe.storage.driver import ConditionFailed, Version, find_object
+from icefloe.storage.driver import ConditionFailed, find_object
 from icefloe.storage.drivers.probe import check_conditions_are_honoured
 
-_TRIES = 20
+_TRIES = 100
 
 
 class _Refs(NamedTuple):
@@ -85,6 +107,9 @@ async def _read(handle: RepoHandle) -> _Refs:
 async def _make(handle: RepoHandle, found: _Refs) -> bytes:
     """The `repo` object for these refs."""
     branches, tags, deleted = found
+    if MAIN not in branches:
+        await refs.require_not_migrated(handle)  # the end of another upgrade deletes `main` first
+        raise RefNotFoundError(f"no branch {MAIN!r} in this repository; create it first")
     tips = [*branches.values(), *tags.values()]
     table = SnapshotTable.from_infos(await live.reachable_infos(handle.driver, tips))
     first = table.info(int(table.line(branches[MAIN])[-1]))
@@ -107,29 +132,40 @@ async def _make(handle: RepoHandle, found: _Refs) -> bytes:
 
 
 async def _publish(handle: RepoHandle) -> None:
-    """Write the object, and repeat while version-1 commits interfere."""
-    version: Version | None = None
+    await _make(handle, await _read(handle))
+    await mark_upgrade(handle, is_upgrading=True)
+    try:
+        data = await _make(handle, await _frozen_refs(handle))
+        await handle.driver.put_if(layout.REPO, data, previous=None, metadata=object_metadata(data))
+    except ConditionFailed:
+        raise ConflictError(
+            message="another process upgraded the repository at the same time; open it again",
+            kind=ErrorKind.REPO_INFO_UPDATED,
+        ) from None
+    except IcechunkError as error:
+        error.add_note(
+            "The upgrade has not ended. The repository can be read, and takes no changes until "
+            "upgrade_icechunk_repository is called again and succeeds."
+        )
+        raise
+    await mark_upgrade(handle, is_upgrading=False)
+
+
+async def _frozen_refs(handle: RepoHandle) -> _Refs:
+    """The refs, after every branch was rewritten. Only writers that were faster than the mark can
+    move a branch once more."""
+    frozen: dict[str, SnapshotId] = {}
     for _ in range(_TRIES):
         found = await _read(handle)
-        data = await _make(handle, found)
-        try:
-            version = await handle.driver.put_if(
-                layout.REPO, data, previous=version, metadata=object_metadata(data)
-            )
-        except ConditionFailed:
-            raise ConflictError(
-                message="somebody else upgraded the repository, or changed it after the upgrade, "
-                "at the same time; open it again and compare its branches with those under refs/",
-                kind=ErrorKind.REPO_INFO_UPDATED,
-            ) from None
-        for name, tip in found.branches.items():
-            if not await refs.touch_branch(handle, name, tip):
-                break
-        else:
-            if await _read(handle) == found:
-                return
+        moved = {name: tip for name, tip in found.branches.items() if frozen.get(name) != tip}
+        if not moved:
+            return found
+        frozen |= {
+            name: tip for name, tip in moved.items() if await refs.touch_branch(handle, name, tip)
+        }
     raise ConflictError(
-        message=f"version-1 writers committed at each of {_TRIES} attempts to upgrade; stop them",
+        message=f"branches moved at each of {_TRIES} attempts to upgrade: stop other clients of "
+        "version 1, and repeat the call",
         kind=ErrorKind.UPDATE_ATTEMPTS_EXHAUSTED,
     )
 
@@ -157,6 +193,7 @@ async def _finish(handle: RepoHandle, report: Reporter) -> bool:
                     "of version 1 may have committed after the upgrade. Nothing was deleted",
                     ErrorKind.INVALID_REPOSITORY_MIGRATION,
                 )
+    await mark_upgrade(handle, is_upgrading=False)
     await _delete_old(handle)
     report.tell("upgrading", 2, 2)
     return True

@@ -27,7 +27,6 @@ from icefloe.ids import FIRST_SNAPSHOT_ID, SnapshotId
 from icefloe.on_demand import on_demand
 from icefloe.repo.clock_checks import MOST_CLOCK_SKEW_US
 from icefloe.repo.families.spec1 import refs
-from icefloe.repo.fence import collected_before
 from icefloe.repo.handle import Family, FoundRepository, LineCommit, NewCommit, RepoHandle, SeenTip
 from icefloe.repo.own_objects import require_own_objects
 from icefloe.repo.refs import MAIN
@@ -214,13 +213,13 @@ async def _move_branch(
     If the commits replace those after `since`, all of these are still in the history.
     """
 
-    async def check() -> None:
+    async def check(fence: int) -> None:
         # A collection never deletes an object that was stored after its listing.
-        if await collected_before(handle) > commits[-1].opened_at - MOST_CLOCK_SKEW_US:
+        if fence > commits[-1].opened_at - MOST_CLOCK_SKEW_US:
             if since is not None:
                 await _require_line(handle, [commit.base for commit in commits], since)
             for commit in commits:
-                await require_own_objects(handle, commit)
+                await require_own_objects(handle, commit, fence)
 
     base = commits[-1].base
     try:

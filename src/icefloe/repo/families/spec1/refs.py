@@ -9,6 +9,7 @@ from icefloe.errors import (
     ConflictError,
     ErrorKind,
     FormatError,
+    ReadOnlyError,
     RefNotFoundError,
     StorageError,
     branch_moved,
@@ -16,10 +17,12 @@ from icefloe.errors import (
 from icefloe.format import layout
 from icefloe.format.ref_files import TOMBSTONE, decode_ref_file, encode_ref_file
 from icefloe.ids import SnapshotId
+from icefloe.repo.fence import read_fence
 from icefloe.repo.handle import RepoHandle
 from icefloe.storage.driver import ConditionFailed, Version, find_object
 
 _JSON = "application/json"
+_TRIES = 100
 
 
 async def list_branches(handle: RepoHandle) -> set[str]:
@@ -93,8 +96,29 @@ async def lookup_tag(handle: RepoHandle, name: str) -> SnapshotId:
     return decode_ref_file(found[0], key)
 
 
+async def require_open(handle: RepoHandle, *, is_done: bool = False) -> int:
+    """Refuse to write during and after an upgrade to version 2. Returns the fence of collections.
+
+    A write under the version of a branch calls this after it has read that version, because an
+    upgrade gives branches new versions once it has stopped writers. Any other write calls this
+    before and afterwards (`is_done`): an upgrade that started in between may have missed it.
+    """
+    # In this order: an upgrade lets writers go on after `repo` exists.
+    fence = await read_fence(handle)
+    if fence.is_upgrading:
+        outcome = "may not be part of it" if is_done else "was not made"
+        raise ReadOnlyError(
+            "the repository is being upgraded to spec version 2, and takes no changes until then; "
+            f"this change {outcome}. Open the repository again when the upgrade has ended. If the "
+            "upgrade was interrupted, call upgrade_icechunk_repository again",
+            ErrorKind.READ_ONLY_REPOSITORY,
+        )
+    await require_not_migrated(handle)
+    return fence.collected_before
+
+
 async def require_not_migrated(handle: RepoHandle) -> None:
-    """Refuse to write refs after a migration: readers no longer use them."""
+    """Refuse to use the refs after a migration: other clients no longer do."""
     try:
         await handle.driver.head(layout.REPO)
     except StorageError as error:
@@ -130,7 +154,7 @@ async def touch_branch(handle: RepoHandle, name: str, expected: SnapshotId) -> b
 async def create_branch(handle: RepoHandle, name: str, snapshot_id: SnapshotId) -> None:
     """Create the ref file of a branch."""
     handle.require_writable()
-    await require_not_migrated(handle)
+    await require_open(handle)
     await handle.assets.snapshot(snapshot_id)
     try:
         await put_ref(handle, layout.branch_key(name), encode_ref_file(snapshot_id), None)
@@ -143,6 +167,7 @@ async def create_branch(handle: RepoHandle, name: str, snapshot_id: SnapshotId) 
             "reset_branch",
             ErrorKind.BRANCH_UPDATE_CONFLICT,
         ) from None
+    await require_open(handle, is_done=True)
 
 
 async def move_branch(
@@ -150,26 +175,31 @@ async def move_branch(
     name: str,
     snapshot_id: SnapshotId,
     expected: SnapshotId | None,
-    check: Callable[[], Awaitable[None]] | None = None,
+    check: Callable[[int], Awaitable[None]] | None = None,
 ) -> None:
     """Point a branch at another snapshot, unless another writer moved it first.
 
-    `check` may refuse. It runs between reading and writing the branch. A collection or a migration
-    that starts after the check gives the branch another version, so the write fails.
+    `check` gets the fence of collections and may refuse. It runs between reading and writing the
+    branch. A collection or an upgrade that starts after the check gives the branch another version,
+    so the write fails, and everything is checked again.
     """
     handle.require_writable()
-    tip, version = await _require_branch(handle, name)
-    if expected is None or tip == expected:
-        await require_not_migrated(handle)
+    start = expected
+    for attempt in range(_TRIES):
+        tip, version = await _require_branch(handle, name)
+        if attempt and tip == snapshot_id:
+            return  # an earlier attempt of this request succeeded
+        start = start or tip
+        if tip != start:
+            break
+        fence = await require_open(handle)
         if check is not None:
-            await check()
+            await check(fence)
         try:
             await put_ref(handle, layout.branch_key(name), encode_ref_file(snapshot_id), version)
-            return
         except ConditionFailed:
-            tip, _ = await _require_branch(handle, name)
-            if tip == snapshot_id:
-                return  # an earlier attempt of this request succeeded
+            continue
+        return
     was = None if expected is None else expected.text
     raise branch_moved(name, was, tip.text, ErrorKind.BRANCH_UPDATE_CONFLICT)
 
@@ -177,15 +207,16 @@ async def move_branch(
 async def delete_branch(handle: RepoHandle, name: str) -> None:
     """Delete the ref file of a branch."""
     handle.require_writable()
-    await require_not_migrated(handle)
+    await require_open(handle)
     await _require_branch(handle, name)
     await handle.driver.delete_many([layout.branch_key(name)])
+    await require_open(handle, is_done=True)
 
 
 async def create_tag(handle: RepoHandle, name: str, snapshot_id: SnapshotId) -> None:
     """Create the ref file of a tag."""
     handle.require_writable()
-    await require_not_migrated(handle)
+    await require_open(handle)
     await handle.assets.snapshot(snapshot_id)
     try:
         await put_ref(handle, layout.tag_key(name), encode_ref_file(snapshot_id), None)
@@ -195,17 +226,19 @@ async def create_tag(handle: RepoHandle, name: str, snapshot_id: SnapshotId) -> 
             "used again",
             ErrorKind.TAG_ALREADY_EXISTS,
         ) from None
+    await require_open(handle, is_done=True)
 
 
 async def delete_tag(handle: RepoHandle, name: str) -> None:
     """Write the tombstone of a tag."""
     handle.require_writable()
-    await require_not_migrated(handle)
+    await require_open(handle)
     await lookup_tag(handle, name)
     try:
         await handle.driver.put_if(layout.tag_tombstone_key(name), TOMBSTONE, previous=None)
     except ConditionFailed:
         raise RefNotFoundError(f"tag {name!r} was deleted") from None
+    await require_open(handle, is_done=True)
 
 
 async def put_ref(handle: RepoHandle, key: str, data: bytes, previous: Version | None) -> None:
