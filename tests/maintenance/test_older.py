@@ -559,3 +559,29 @@ def test_snapshots_behind_an_expired_one_without_message_stay() -> None:
     repo.garbage_collect(later())
     assert read(repo, snapshot_id=line[0]) == values(0).tolist()
     assert repo.verify(read_chunks=True).is_healthy
+
+
+@NAMES
+def test_flushes_and_refs_after_a_collection_are_refused(name: str) -> None:
+    repo = create(icefloe.in_memory_storage(), name)
+    session = repo.writable_session("main")
+    add_array(session)
+    write(session, 1)
+    session.commit("first")
+    flushing = repo.writable_session("main")
+    write(flushing, 2, at=0)
+    flushed = flushing.flush("flushed")
+    slow = repo.writable_session("main")
+    write(slow, 3, at=0)
+    open_repository(repo.storage).garbage_collect(later())
+    with pytest.raises(SessionStateError) as caught:
+        slow.flush("too late")
+    assert caught.value.kind == ErrorKind.OBJECTS_COLLECTED
+    for refused in (
+        lambda: repo.create_branch("new", flushed),
+        lambda: repo.create_tag("new", flushed),
+        lambda: repo.reset_branch("main", flushed),
+    ):
+        with pytest.raises(icefloe.errors.NotFoundError):
+            refused()
+    assert open_repository(repo.storage).list_branches() == {"main"}

@@ -305,7 +305,8 @@ class Collection:
             moved = {name: tip for name, tip in tips.items() if touched.get(name) != tip}
             if not moved:
                 await refs_v1.require_open(self.handle)
-                return self._in_use(reached, reached)
+                # A writer may rely on a ref that was deleted since it was walked.
+                return self._in_use(self.walked, self.walked)
             for name, tip in moved.items():
                 kind, _, bare = name.partition(".")
                 # Tags never move, so no writer has to be stopped.

@@ -43,8 +43,11 @@ async def commit(
     rebase_with: ConflictSolver | None = None,
     rebase_tries: int = 1000,
     rewrite_all: bool = False,
+    source: SnapshotId | None = None,
 ) -> SnapshotId:
     """Make the session's changes the new tip of its branch.
+
+    `source` is another snapshot whose chunks the changes refer to, if there is one.
 
     Raises:
         ConflictError: the branch has moved since the session was opened. With a solver: it still
@@ -54,7 +57,7 @@ async def commit(
     state = workspace.state
     branch = _require_branch(state)
     _require_changes(state, allow_empty=allow_empty)
-    request = CommitRequest(message, metadata, rewrite_all)
+    request = CommitRequest(message, metadata, rewrite_all, source)
     with state.sealed():
         if rebase_with is not None:
             return await _commit_rebasing(workspace, branch, request, rebase_with, rebase_tries)
@@ -127,7 +130,7 @@ async def _try_commit(
         tip_check=tip_check,
         made=made,
     )
-    new = _new_commit(state, written.snapshot)
+    new = _new_commit(state, written.snapshot)._replace(source=request.source)
     await handle.family.publish(handle, new, branch, written.seen)
     COMMIT.info("committed %s to %r of %s", written.snapshot.id, branch, handle.storage.url)
     return _finish(workspace, written.snapshot)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Any, NamedTuple
 
 from icefloe.assets.computed_logs import differing_chunks
@@ -41,6 +42,8 @@ from icefloe.repo.history import find_log
 from icefloe.repo.merge_base import NOTES, merge_base, merge_notes
 from icefloe.repo.sessions import SessionState, open_writable
 from icefloe.repo.workspace import Workspace
+
+_TRIES_AFTER_COLLECTIONS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +173,10 @@ async def _replay(
                 request.message if request.message is not None else plan.message,
                 {**plan.metadata, **(request.metadata or {}), NOTES: dict(plan.notes)},
                 allow_empty=plan.may_be_empty,
+                source=plan.ours,
             )
         except (ConflictError, SessionStateError) as error:
-            if not _is_overtaken(error) or tries >= request.tries:
+            if tries >= min(request.tries, _most_tries(error)):
                 raise
             tries += 1
             contention.lost(clock.now_us(), (clock.now_us() - started) / 1e6)
@@ -182,9 +186,15 @@ async def _replay(
             return done._replace(snapshot_id=landed)
 
 
-def _is_overtaken(error: IcechunkError) -> bool:
-    """Whether another try starts from a newer state."""
-    return error.kind in (ErrorKind.COMMIT_CONFLICT, ErrorKind.OBJECTS_COLLECTED)
+def _most_tries(error: IcechunkError) -> float:
+    """How often another try, which uploads everything again, may succeed after an error.
+
+    Another writer always leaves a newer state. A collection took files that were being uploaded;
+    one that does so again and again has a wrong cutoff.
+    """
+    if error.kind == ErrorKind.OBJECTS_COLLECTED:
+        return _TRIES_AFTER_COLLECTIONS
+    return inf if error.kind == ErrorKind.COMMIT_CONFLICT else 0
 
 
 async def _merge_into(

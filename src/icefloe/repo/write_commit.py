@@ -33,6 +33,8 @@ class CommitRequest(NamedTuple):
     message: str
     metadata: Mapping[str, Any] | None
     rewrite_all: bool = False
+    source: SnapshotId | None = None
+    """Another snapshot whose chunks the commit refers to."""
 
 
 class TipCheck(Enum):

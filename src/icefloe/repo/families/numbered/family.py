@@ -124,7 +124,7 @@ class Numbered(Family):
         self, handle: RepoHandle, name: str, to: SnapshotId, expected: SnapshotId | None
     ) -> None:
         handle.require_writable()
-        await handle.assets.snapshot(to)
+        await refs.require_stored(handle, to)
         await refs.move_branch(handle, name, to, expected, ErrorKind.BRANCH_UPDATE_CONFLICT)
 
     async def create_tag(self, handle: RepoHandle, name: str, at: SnapshotId) -> None:
@@ -202,9 +202,17 @@ class Numbered(Family):
         self, handle: RepoHandle, commit: NewCommit, branch: str, seen: SeenTip | None
     ) -> None:
         async def check() -> None:
-            # A collection never deletes an object that was stored after its listing.
-            if await collected_before(handle) > commit.opened_at - MOST_CLOCK_SKEW_US:
-                await require_own_objects(handle, commit)
+            await _require_objects(handle, commit)
 
         kind = ErrorKind.COMMIT_CONFLICT
         await refs.move_branch(handle, branch, commit.snapshot.id, commit.base, kind, check)
+
+    async def publish_detached(self, handle: RepoHandle, commit: NewCommit) -> None:
+        await refs.require_stored(handle, commit.base)
+        await _require_objects(handle, commit)
+
+
+async def _require_objects(handle: RepoHandle, commit: NewCommit) -> None:
+    # A collection never deletes an object that was stored after its listing.
+    if await collected_before(handle) > commit.opened_at - MOST_CLOCK_SKEW_US:
+        await require_own_objects(handle, commit)

@@ -126,6 +126,11 @@ async def _read(handle: RepoHandle, key: str) -> SnapshotId | None:
 # -- writing
 
 
+async def require_stored(handle: RepoHandle, snapshot_id: SnapshotId) -> None:
+    """Refuse a snapshot whose file is missing, even if it is still in memory."""
+    await handle.assets.past_disk_cache().load_snapshot(snapshot_id)
+
+
 async def create_file(handle: RepoHandle, key: str, snapshot_id: SnapshotId) -> bool:
     """Create a ref file; False when it exists already."""
     handle.require_writable()
@@ -186,7 +191,7 @@ async def move_branch(
 async def create_branch(handle: RepoHandle, name: str, at: SnapshotId) -> None:
     """Create the first file of a branch."""
     names = assets_of(handle).names
-    await handle.assets.snapshot(at)
+    await require_stored(handle, at)
     # The first file of a branch is never deleted, so this cannot succeed twice.
     if await create_file(handle, names.branch_key(name, 0), at):
         return
@@ -199,7 +204,7 @@ async def create_branch(handle: RepoHandle, name: str, at: SnapshotId) -> None:
 
 async def create_tag(handle: RepoHandle, name: str, at: SnapshotId) -> None:
     """Create the file of a tag."""
-    await handle.assets.snapshot(at)
+    await require_stored(handle, at)
     if not await create_file(handle, assets_of(handle).names.tag_key(name), at):
         raise AlreadyExistsError(
             f"{name!r}; choose another name, because tags of this repository cannot be deleted",

@@ -26,7 +26,7 @@ from icefloe.format.snapshot.nodes import ArrayData
 from icefloe.ids import FIRST_SNAPSHOT_ID, SnapshotId
 from icefloe.on_demand import on_demand
 from icefloe.repo.clock_checks import MOST_CLOCK_SKEW_US
-from icefloe.repo.families.spec1 import refs
+from icefloe.repo.families.spec1 import kept, refs
 from icefloe.repo.handle import Family, FoundRepository, LineCommit, NewCommit, RepoHandle, SeenTip
 from icefloe.repo.own_objects import require_own_objects
 from icefloe.repo.refs import MAIN
@@ -120,8 +120,10 @@ class Spec1(Family):
     async def reset_branch(
         self, handle: RepoHandle, name: str, to: SnapshotId, expected: SnapshotId | None
     ) -> None:
-        await handle.assets.snapshot(to)
-        await refs.move_branch(handle, name, to, expected)
+        async def check(fence: int) -> None:
+            await kept.require_kept(handle, to, fence)
+
+        await refs.move_branch(handle, name, to, expected, check)
 
     async def delete_branch(self, handle: RepoHandle, name: str) -> None:
         await refs.delete_branch(handle, name)
@@ -136,6 +138,9 @@ class Spec1(Family):
 
     async def lookup_snapshot(self, handle: RepoHandle, snapshot_id: SnapshotId) -> SnapshotInfo:
         return _info(await handle.assets.snapshot(snapshot_id))
+
+    async def require_kept(self, handle: RepoHandle, snapshot_id: SnapshotId, fence: int) -> None:
+        await kept.require_kept(handle, snapshot_id, fence)
 
     async def ancestry(self, handle: RepoHandle, tip: SnapshotId) -> list[SnapshotInfo]:
         found: dict[SnapshotId, SnapshotInfo] = {}
@@ -178,6 +183,13 @@ class Spec1(Family):
         self, handle: RepoHandle, commit: NewCommit, branch: str, seen: SeenTip | None
     ) -> None:
         await _move_branch(handle, branch, [commit])
+
+    async def publish_detached(self, handle: RepoHandle, commit: NewCommit) -> None:
+        """No file lists the snapshot. It is worth nothing if its objects were collected."""
+        fence = await refs.require_open(handle)
+        if fence > commit.opened_at - MOST_CLOCK_SKEW_US:
+            await kept.require_kept(handle, commit.base, fence)
+            await require_own_objects(handle, commit, fence)
 
     async def publish_squashed(
         self,

@@ -11,12 +11,14 @@ from icefloe.errors import (
     FormatError,
     ReadOnlyError,
     RefNotFoundError,
+    SnapshotNotFoundError,
     StorageError,
     branch_moved,
 )
 from icefloe.format import layout
 from icefloe.format.ref_files import TOMBSTONE, decode_ref_file, encode_ref_file
 from icefloe.ids import SnapshotId
+from icefloe.repo.families.spec1.kept import require_kept
 from icefloe.repo.fence import read_fence
 from icefloe.repo.handle import RepoHandle
 from icefloe.storage.driver import ConditionFailed, Version, find_object
@@ -153,11 +155,8 @@ async def touch_branch(handle: RepoHandle, name: str, expected: SnapshotId) -> b
 
 async def create_branch(handle: RepoHandle, name: str, snapshot_id: SnapshotId) -> None:
     """Create the ref file of a branch."""
-    handle.require_writable()
-    await require_open(handle)
-    await handle.assets.snapshot(snapshot_id)
     try:
-        await put_ref(handle, layout.branch_key(name), encode_ref_file(snapshot_id), None)
+        await _create_ref(handle, layout.branch_key(name), f"branch.{name}", snapshot_id)
     except ConditionFailed:
         tip = await lookup_branch(handle, name)
         raise ConflictError(
@@ -167,7 +166,21 @@ async def create_branch(handle: RepoHandle, name: str, snapshot_id: SnapshotId) 
             "reset_branch",
             ErrorKind.BRANCH_UPDATE_CONFLICT,
         ) from None
-    await require_open(handle, is_done=True)
+
+
+async def _create_ref(handle: RepoHandle, key: str, ref: str, snapshot_id: SnapshotId) -> None:
+    """Create a ref file. A collection that became final before may have missed it."""
+    handle.require_writable()
+    fence = await require_open(handle)
+    await require_kept(handle, snapshot_id, fence)
+    await put_ref(handle, key, encode_ref_file(snapshot_id), None)
+    now = await require_open(handle, is_done=True)
+    if now != fence:
+        try:
+            await require_kept(handle, snapshot_id, now, besides=ref)
+        except SnapshotNotFoundError:
+            await handle.driver.delete_many([key])
+            raise
 
 
 async def move_branch(
@@ -215,18 +228,14 @@ async def delete_branch(handle: RepoHandle, name: str) -> None:
 
 async def create_tag(handle: RepoHandle, name: str, snapshot_id: SnapshotId) -> None:
     """Create the ref file of a tag."""
-    handle.require_writable()
-    await require_open(handle)
-    await handle.assets.snapshot(snapshot_id)
     try:
-        await put_ref(handle, layout.tag_key(name), encode_ref_file(snapshot_id), None)
+        await _create_ref(handle, layout.tag_key(name), f"tag.{name}", snapshot_id)
     except ConditionFailed:
         raise AlreadyExistsError(
             f"{name!r}; choose another name, also if the tag was deleted: names of tags are never "
             "used again",
             ErrorKind.TAG_ALREADY_EXISTS,
         ) from None
-    await require_open(handle, is_done=True)
 
 
 async def delete_tag(handle: RepoHandle, name: str) -> None:
