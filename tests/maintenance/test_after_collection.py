@@ -173,10 +173,9 @@ def test_a_flushed_snapshot_whose_base_was_collected_is_not_tagged() -> None:
     base = repo.lookup_branch("dev")
     flushed = session.flush("flushed")
     repo.delete_branch("dev")
-    stored = {key: at for key, _, at in _times(repo)}
-    cutoff = stored[layout.snapshot_key(SnapshotId.parse(flushed))]
+    cutoff = stored(repo)[layout.snapshot_key(SnapshotId.parse(flushed))]
     icefloe.Repository.open(repo.storage).garbage_collect(cutoff)
-    keys = {key for key, _, _ in _times(repo)}
+    keys = stored(repo)
     assert layout.snapshot_key(SnapshotId.parse(flushed)) in keys
     assert layout.snapshot_key(SnapshotId.parse(base)) not in keys
     for change in at_collected(repo, flushed):
@@ -184,8 +183,8 @@ def test_a_flushed_snapshot_whose_base_was_collected_is_not_tagged() -> None:
             change()
 
 
-def _times(repo: icefloe.Repository) -> list[tuple[str, int, datetime]]:
-    return [tuple(one) for one in run_blocking(driver_of(repo.storage).list(""))]
+def stored(repo: icefloe.Repository) -> dict[str, datetime]:
+    return {one.key: one.created_at for one in run_blocking(driver_of(repo.storage).list(""))}
 
 
 @SPECS

@@ -25,7 +25,7 @@ from icefloe.on_demand import on_demand
 from icefloe.repo import lifecycle, sessions
 from icefloe.repo.handle import Clock, RepoHandle
 from icefloe.repo.workspace import Workspace
-from icefloe.storage.run import run_blocking
+from icefloe.storage.run import each_blocking, run_blocking
 from icefloe.storage.spec import Storage
 
 if TYPE_CHECKING:
@@ -443,8 +443,15 @@ class Repository(
         found = await queries.line_of(
             self._aio_handle, branch=branch, tag=tag, snapshot_id=snapshot_id
         )
-        for info in values.SnapshotInfo.along(found):
+        async for info in values.SnapshotInfo.along_async(found):
             yield info
+
+    async def ancestry_async(
+        self, *, branch: str | None = None, tag: str | None = None, snapshot_id: str | None = None
+    ) -> Iterator[SnapshotInfo]:
+        """Like `ancestry`, inside an event loop, all of it. `async_ancestry` reads what is used."""
+        line = self.async_ancestry(branch=branch, tag=tag, snapshot_id=snapshot_id)
+        return iter([info async for info in line])
 
     def ancestry_graph(
         self,
@@ -462,7 +469,8 @@ class Repository(
 
     def ops_log(self) -> Iterator[Update]:
         """Every operation on the repository, newest first."""
-        pages = run_blocking(queries.all_operations_pages(self.handle))
+        self.handle.family.require_repo_object("the operations log")
+        pages = each_blocking(history.operations_pages(self.handle))
         return chain.from_iterable(map(values.Update.all_of, pages))
 
     async def ops_log_async(self) -> AsyncIterator[Update]:

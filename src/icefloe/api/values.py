@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from functools import cache, cached_property
@@ -20,6 +20,7 @@ from icefloe.format.repo_info import snapshots as snapshot_table
 from icefloe.format.repo_info.updates import UpdateTable
 from icefloe.format.snapshot import file as snapshot
 from icefloe.ids import encode_base32, encode_base32_rows
+from icefloe.storage.run import each_blocking
 
 if TYPE_CHECKING:
     from icefloe.repo.handle import Line
@@ -139,13 +140,13 @@ class SnapshotInfo(PagedValue):
 
     @classmethod
     def along(cls, line: Line) -> Iterator[SnapshotInfo]:
-        """Snapshots and their ancestors, one page at a time.
+        """Snapshots and their ancestors, one page at a time, read without suspending.
 
         Args:
             line: the snapshots of a history, newest first.
         """
-        if isinstance(line, list):
-            yield from map(cls.of, line)
+        if not isinstance(line, tuple):
+            yield from map(cls.of, each_blocking(line))
             return
         table, rows = line
         first, size = 0, _FIRST_PAGE
@@ -153,6 +154,20 @@ class SnapshotInfo(PagedValue):
             page = _Page(table, rows[first : first + size])
             yield from map(_make_snapshot_info, repeat(page), range(len(page.rows)))
             first, size = first + size, min(4 * size, _LARGEST_PAGE)
+
+    @classmethod
+    async def along_async(cls, line: Line) -> AsyncIterator[SnapshotInfo]:
+        """Like `along`, inside an event loop.
+
+        Args:
+            line: the snapshots of a history, newest first.
+        """
+        if isinstance(line, tuple):
+            for info in cls.along(line):
+                yield info
+        else:
+            async for entry in line:
+                yield cls.of(entry)
 
 
 class _Page:

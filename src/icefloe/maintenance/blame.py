@@ -7,7 +7,7 @@ unexplained.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +23,6 @@ from icefloe.maintenance.check_files import get_all
 from icefloe.maintenance.live import require_spec_1_or_2
 from icefloe.maintenance.progress import Reporter
 from icefloe.records import record
-from icefloe.repo import history
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.session_view import all_chunks
 from icefloe.repo.workspace import Workspace
@@ -113,23 +112,36 @@ async def _logs(
 ) -> AsyncIterator[tuple[SnapshotInfo, TransactionLog]]:
     """The logs of a line of history, newest first, each with the commit that has it."""
     require_spec_1_or_2(handle, "finding out who wrote what")
-    line = (await history.ancestry(handle, tip))[:max_commits]
-    owners = [
-        (entry, key)
-        for entry in line
-        for key in (entry.id, *reversed(entry.pruned_ancestor_tx_logs))
-    ]
-    for first in range(0, len(owners), _LOGS_AT_ONCE):
-        some = owners[first : first + _LOGS_AT_ONCE]
-        names = [layout.transaction_log_key(key) for _, key in some]
-        for (entry, _), name, data in zip(some, names, await get_all(handle, names), strict=True):
-            if isinstance(data, StorageError):
-                if data.kind != ErrorKind.OBJECT_NOT_FOUND:
-                    raise data
-                continue  # collected, or the first snapshot of version 1
-            yield entry, decode_transaction_log(data, name)
-        if report is not None:
-            report.tell("reading logs", first + len(some), len(owners))
+    owners: list[tuple[SnapshotInfo, SnapshotId]] = []
+    num_commits = num_logs = 0
+    async for entry in handle.family.ancestors(handle, tip):
+        if num_commits == max_commits:
+            break
+        num_commits += 1
+        owners += [(entry, key) for key in (entry.id, *reversed(entry.pruned_ancestor_tx_logs))]
+        if len(owners) >= _LOGS_AT_ONCE:
+            for found in await _read_logs(handle, owners):
+                yield found
+            num_logs += len(owners)
+            owners = []
+            if report is not None:
+                report.tell("reading logs", num_logs)
+    for found in await _read_logs(handle, owners):
+        yield found
+
+
+async def _read_logs(
+    handle: RepoHandle, owners: Sequence[tuple[SnapshotInfo, SnapshotId]]
+) -> list[tuple[SnapshotInfo, TransactionLog]]:
+    """Those that exist: some are collected, and the first snapshot of version 1 has none."""
+    found = []
+    names = [layout.transaction_log_key(key) for _, key in owners]
+    for (entry, _), name, data in zip(owners, names, await get_all(handle, names), strict=True):
+        if not isinstance(data, StorageError):
+            found.append((entry, decode_transaction_log(data, name)))
+        elif data.kind != ErrorKind.OBJECT_NOT_FOUND:
+            raise data
+    return found
 
 
 def _keys(index: Index) -> NDArray[np.bytes_]:

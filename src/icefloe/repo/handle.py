@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field
 from functools import cached_property
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from icefloe.repo import contention as competitors
     from icefloe.repo.contention import Contention
 
-    Line = list[SnapshotInfo] | tuple[SnapshotTable, Ints]
-    """A snapshot and its ancestors: values, or rows of a table."""
+    Line = AsyncIterator[SnapshotInfo] | tuple[SnapshotTable, Ints]
+    """A snapshot and its ancestors: values that are read one by one, or rows of a table."""
 
 else:
     competitors = on_demand("icefloe.repo.contention")
@@ -337,13 +337,18 @@ class Family(ABC):
         await self.lookup_snapshot(handle, snapshot_id)
 
     @abstractmethod
+    def ancestors(self, handle: RepoHandle, tip: SnapshotId) -> AsyncIterator[SnapshotInfo]:
+        """A snapshot and all its ancestors, newest first. What is not taken is not read."""
+
     async def ancestry(self, handle: RepoHandle, tip: SnapshotId) -> list[SnapshotInfo]:
-        """A snapshot and all its ancestors, newest first."""
+        """The same, all of them."""
+        return [info async for info in self.ancestors(handle, tip)]
 
     async def line(self, handle: RepoHandle, tip: SnapshotId) -> Line:
         """The same, as rows of a table if the family has one. That is cheaper than one object
         each."""
-        return await self.ancestry(handle, tip)
+        await self.lookup_snapshot(handle, tip)
+        return self.ancestors(handle, tip)
 
     async def branch_line(self, handle: RepoHandle, branch: str) -> Line:
         """The tip of a branch and all its ancestors, newest first."""

@@ -67,8 +67,8 @@ async def ancestry(handle: RepoHandle, tip: SnapshotId) -> list[SnapshotInfo]:
 async def snapshot_as_of(handle: RepoHandle, branch: str, instant_us: int) -> SnapshotId:
     """The newest snapshot of a branch that is not later than the given time."""
     line = await handle.family.branch_line(handle, branch)
-    if isinstance(line, list):
-        for entry in line:
+    if not isinstance(line, tuple):
+        async for entry in line:
             if entry.flushed_at <= instant_us:
                 return entry.id
     else:
@@ -105,14 +105,13 @@ async def diff(handle: RepoHandle, start: SnapshotId, end: SnapshotId) -> Diff:
 async def _since(handle: RepoHandle, start: SnapshotId, end: SnapshotId) -> list[LineCommit] | None:
     """The commits after `start` up to `end`, newest first; None if they are not on one line."""
     line = await handle.family.line(handle, end)
-    if isinstance(line, list):
-        ids = [entry.id for entry in line]
-        if start not in ids:
-            return None
-        return [
-            LineCommit(entry.id, entry.pruned_ancestor_tx_logs)
-            for entry in line[: ids.index(start)]
-        ]
+    if not isinstance(line, tuple):
+        newer: list[LineCommit] = []
+        async for entry in line:
+            if entry.id == start:
+                return newer
+            newer.append(LineCommit(entry.id, entry.pruned_ancestor_tx_logs))
+        return None
     table, rows = line
     found = np.flatnonzero(rows == table.find(start))
     if not len(found):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError
 from icefloe.format.repo_info.file import Update
-from icefloe.format.repo_info.snapshots import SnapshotInfo
+from icefloe.format.repo_info.snapshots import SnapshotInfo, SnapshotTable
 from icefloe.format.snapshot.file import ManifestFileInfo
 from icefloe.ids import SnapshotId
 from icefloe.records import NamedTuple
@@ -19,24 +19,17 @@ from icefloe.storage.keys import instant
 
 if TYPE_CHECKING:
     from icefloe.changes.diff import Diff
+    from icefloe.format.columns.blobs import Ints
     from icefloe.repo.handle import Line
 
 _SHOWN = 10
 """Names of branches and tags that a repository shows."""
 
 
-async def ancestry_of(
-    handle: RepoHandle, *, branch: str | None, tag: str | None, snapshot_id: str | None
-) -> list[SnapshotInfo]:
-    """The history of a ref, newest first."""
-    tip = await history.resolve(handle, branch=branch, tag=tag, snapshot_id=snapshot_id)
-    return await history.ancestry(handle, tip)
-
-
 async def line_of(
     handle: RepoHandle, *, branch: str | None, tag: str | None, snapshot_id: str | None
 ) -> Line:
-    """The same, as rows of a table if the family has one."""
+    """The history of a ref, newest first, as rows of a table if the family has one."""
     tip = await history.resolve(handle, branch=branch, tag=tag, snapshot_id=snapshot_id)
     return await handle.family.line(handle, tip)
 
@@ -81,15 +74,10 @@ async def all_operations(handle: RepoHandle) -> list[Update]:
     return [entry async for entry in history.ops_log(handle)]
 
 
-async def all_operations_pages(handle: RepoHandle) -> list[history.OperationsPage]:
-    """The same, one page per `repo` object."""
-    return [page async for page in history.operations_pages(handle)]
-
-
 class GraphLines(NamedTuple):
     """Lines of history for a graph, and the names of refs by snapshot."""
 
-    lines: list[Line]
+    lines: list[list[SnapshotInfo] | tuple[SnapshotTable, Ints]]
     names: dict[SnapshotId, list[str]]
 
     def infos(self) -> list[SnapshotInfo]:
@@ -114,7 +102,9 @@ async def graph_lines(
         names.setdefault(tags[name], []).append(f"tag: {name}")
     if branch is not None or tag is not None or snapshot_id is not None:
         tips = [await history.resolve(handle, branch=branch, tag=tag, snapshot_id=snapshot_id)]
-    return GraphLines([await handle.family.line(handle, tip) for tip in tips], names)
+    lines = [await handle.family.line(handle, tip) for tip in tips]
+    whole = [line if isinstance(line, tuple) else [info async for info in line] for line in lines]
+    return GraphLines(whole, names)
 
 
 async def shown_refs(handle: RepoHandle) -> list[tuple[str, str]]:

@@ -98,9 +98,10 @@ async def undo(handle: RepoHandle, snapshot_id: SnapshotId, request: ReplayReque
     """Apply the reverse of one commit to the branch that has it."""
 
     async def plan(state: SessionState) -> _Plan:
-        line = await handle.family.ancestry(handle, state.snapshot_id)
-        info = next((entry for entry in line if entry.id == snapshot_id), None)
-        if info is None:
+        async for info in handle.family.ancestors(handle, state.snapshot_id):
+            if info.id == snapshot_id:
+                break
+        else:
             raise InvalidInputError(
                 f"snapshot {snapshot_id} is not in the history of branch {request.branch!r}, so "
                 "there is nothing to undo",

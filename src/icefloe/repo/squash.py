@@ -39,7 +39,11 @@ async def squash(
     """
     handle.family.require_spec_folders("squashing")
     state = await open_writable(handle, request.branch)
-    line = await handle.family.ancestry(handle, state.snapshot_id)
+    line: list[SnapshotInfo] = []
+    async for info in handle.family.ancestors(handle, state.snapshot_id):
+        line.append(info)
+        if info.id == since:
+            break
     later, squashed = _cut(line, since, until, request.branch)
     (base, newest), _ = await handle.assets.snapshots_and_logs([since, squashed[0].id], [])
     log = await _log(handle, base, newest)

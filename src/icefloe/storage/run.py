@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
@@ -23,6 +23,21 @@ def run_blocking(operation: Coroutine[Any, Any, Result]) -> Result:
         return value
     operation.close()
     raise InternalError("an operation waited for an event loop while running in blocking mode")
+
+
+def each_blocking(items: AsyncIterator[Result]) -> Iterator[Result]:
+    """The items, each made when it is wanted. Making one must only await drivers that never
+    suspend."""
+
+    async def following() -> Result:
+        return await anext(items)
+
+    while True:
+        try:
+            item = run_blocking(following())
+        except StopAsyncIteration:
+            return
+        yield item
 
 
 def wait_blocking(work: Future[Any], seconds: float) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
@@ -321,15 +321,6 @@ class RepositoryAsync:
         key = await self._aio_handle.given_id(snapshot_id)
         files = await queries.manifest_files(self._aio_handle, key)
         return [values.ManifestFileInfo.of(info) for info in files]
-
-    async def ancestry_async(
-        self, *, branch: str | None = None, tag: str | None = None, snapshot_id: str | None = None
-    ) -> Iterator[SnapshotInfo]:
-        """Like `ancestry`, inside an event loop: A snapshot and its ancestors, newest first."""
-        found = await queries.line_of(
-            self._aio_handle, branch=branch, tag=tag, snapshot_id=snapshot_id
-        )
-        return values.SnapshotInfo.along(found)
 
     async def ancestry_graph_async(
         self,

@@ -24,7 +24,7 @@ from icefloe.scans.arrow_types import INDEX, INSTANT, index_column, required
 from icefloe.scans.metadata.id_text import key_column
 from icefloe.scans.pinned import PinnedSnapshot
 from icefloe.scans.scan import ROWS_PER_BATCH
-from icefloe.storage.run import run_blocking
+from icefloe.storage.run import each_blocking, run_blocking
 
 SCHEMA = pa.schema(
     [
@@ -93,18 +93,21 @@ def find_commits(repository: Repository, start: str | None, end: str) -> list[Co
     Raises:
         InvalidInputError: `start` is not an ancestor of `end`, so nothing lies between them.
     """
-    chain = run_blocking(history.ancestry(repository.handle, repository.handle.snapshot_id(end)))
-    if start is not None:
-        stop = repository.handle.snapshot_id(start)
-        ids = [info.id for info in chain]
-        if stop not in ids:
+    handle = repository.handle
+    stop = None if start is None else handle.snapshot_id(start)
+    newer = []
+    for info in each_blocking(handle.family.ancestors(handle, handle.snapshot_id(end))):
+        if info.id == stop:
+            break
+        newer.append(_commit(info))
+    else:
+        if stop is not None:
             raise InvalidInputError(
                 f"snapshot {stop} is not an ancestor of {end}: the branch was reset, amended or "
                 "expired since; start again from a snapshot that is",
                 ErrorKind.BAD_SNAPSHOT_CHAIN_FOR_DIFF,
             )
-        chain = chain[: ids.index(stop)]
-    return [_commit(info) for info in reversed(chain)]
+    return newer[::-1]
 
 
 def _commit(info: SnapshotInfo) -> Commit:

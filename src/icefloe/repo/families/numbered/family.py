@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any, cast
 
 from icefloe.assets.assets import Assets
@@ -145,12 +145,12 @@ class Numbered(Family):
     async def lookup_snapshot(self, handle: RepoHandle, snapshot_id: SnapshotId) -> SnapshotInfo:
         return history.info_of(await handle.assets.snapshot(snapshot_id))
 
-    async def ancestry(self, handle: RepoHandle, tip: SnapshotId) -> list[SnapshotInfo]:
-        return list((await history.reachable(handle, [tip])).values())
+    def ancestors(self, handle: RepoHandle, tip: SnapshotId) -> AsyncIterator[SnapshotInfo]:
+        return history.reachable(handle, [tip])
 
     async def all_snapshots(self, handle: RepoHandle) -> list[SnapshotInfo]:
         refs = [*(await self.branches(handle)).values(), *(await self.tags(handle)).values()]
-        return list((await history.reachable(handle, refs)).values())
+        return [info async for info in history.reachable(handle, refs)]
 
     async def stored_history(
         self, handle: RepoHandle, tips: Iterable[SnapshotId]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import replace
 
 from icefloe.errors import SnapshotNotFoundError
@@ -21,25 +21,23 @@ def info_of(snapshot: Snapshot) -> SnapshotInfo:
     )
 
 
-async def reachable(
-    handle: RepoHandle, tips: Iterable[SnapshotId]
-) -> dict[SnapshotId, SnapshotInfo]:
+async def reachable(handle: RepoHandle, tips: Iterable[SnapshotId]) -> AsyncIterator[SnapshotInfo]:
     """These snapshots and all their ancestors, each line newest first. Each is read once.
 
     A snapshot whose file is gone is described by a newer snapshot, without properties. A line ends
     where no file describes the next snapshot.
     """
-    found: dict[SnapshotId, SnapshotInfo] = {}
+    seen: set[SnapshotId] = set()
     for tip in tips:
         remembered: list[Ancestor] = []
         current: SnapshotId | None = tip
-        while current is not None and current not in found:
+        while current is not None and current not in seen:
             info = await _info(handle, current, remembered, must_exist=current == tip)
             if info is None:
                 break
-            found[current] = info
+            yield info
+            seen.add(current)
             current = info.parent_id
-    return found
 
 
 async def _info(

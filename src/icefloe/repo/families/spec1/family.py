@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from icefloe.assets.assets import Assets, Caches
@@ -40,6 +40,10 @@ else:
     config_file = on_demand("icefloe.format.config.file")
     creation = on_demand("icefloe.repo.families.creation")
     config_yaml = on_demand("icefloe.repo.families.spec1.config_yaml")
+
+
+_MOST_ANCESTORS_CACHED = 1000
+"""More of a long history are read again when they are wanted again."""
 
 
 class _FoundBranch(FoundRepository):
@@ -142,13 +146,17 @@ class Spec1(Family):
     async def require_kept(self, handle: RepoHandle, snapshot_id: SnapshotId, fence: int) -> None:
         await kept.require_kept(handle, snapshot_id, fence)
 
-    async def ancestry(self, handle: RepoHandle, tip: SnapshotId) -> list[SnapshotInfo]:
-        found: dict[SnapshotId, SnapshotInfo] = {}
+    async def ancestors(self, handle: RepoHandle, tip: SnapshotId) -> AsyncIterator[SnapshotInfo]:
+        """Only a snapshot file says what comes before it, so nothing is fetched ahead."""
+        seen: set[SnapshotId] = set()
         current: SnapshotId | None = tip
-        while current is not None and current not in found:
-            found[current] = info = _info(await handle.assets.snapshot(current))
+        while current is not None and current not in seen:
+            info = _info(await handle.assets.snapshot(current))
+            seen.add(current)
+            if len(seen) > _MOST_ANCESTORS_CACHED:
+                handle.assets.caches.snapshots.drop([current])
+            yield info
             current = info.parent_id
-        return list(found.values())
 
     # -- sessions and commits
 

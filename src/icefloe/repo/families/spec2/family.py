@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from icefloe.config.resolved import ResolvedConfig
 from icefloe.errors import ErrorKind, RefNotFoundError
 from icefloe.format import layout
 from icefloe.format.repo_info.file import RepoInfo, decode_repo_info
-from icefloe.format.repo_info.snapshots import SnapshotInfo
+from icefloe.format.repo_info.snapshots import SnapshotInfo, SnapshotTable
 from icefloe.ids import SnapshotId
 from icefloe.on_demand import on_demand
 from icefloe.repo.families.spec2.checks import (
@@ -26,6 +26,7 @@ from icefloe.repo.handle import Family, FoundRepository, LineCommit, NewCommit, 
 from icefloe.storage.driver import Driver, find_object
 
 if TYPE_CHECKING:
+    from icefloe.format.columns.blobs import Ints
     from icefloe.format.config import file as config_file
     from icefloe.format.metadata import items
     from icefloe.repo.families import creation
@@ -133,10 +134,12 @@ class Spec2(Family):
         info = await _info(handle)
         return info.snapshots.info(require_snapshot(info, snapshot_id))
 
-    async def ancestry(self, handle: RepoHandle, tip: SnapshotId) -> list[SnapshotInfo]:
-        return _ancestry(await _info(handle), tip)
+    async def ancestors(self, handle: RepoHandle, tip: SnapshotId) -> AsyncIterator[SnapshotInfo]:
+        table, rows = await self.line(handle, tip)
+        for info in table.infos(rows):
+            yield info
 
-    async def line(self, handle: RepoHandle, tip: SnapshotId) -> Line:
+    async def line(self, handle: RepoHandle, tip: SnapshotId) -> tuple[SnapshotTable, Ints]:
         info = await _info(handle)
         require_snapshot(info, tip)
         return info.snapshots, info.snapshots.line(tip)
@@ -234,11 +237,6 @@ class Spec2(Family):
 
 async def _info(handle: RepoHandle) -> RepoInfo:
     return (await handle.assets.repo_object()).info
-
-
-def _ancestry(info: RepoInfo, tip: SnapshotId) -> list[SnapshotInfo]:
-    require_snapshot(info, tip)
-    return info.snapshots.infos(info.snapshots.line(tip))
 
 
 def _line_since(info: RepoInfo, tip: SnapshotId, base: SnapshotId) -> list[LineCommit] | None:

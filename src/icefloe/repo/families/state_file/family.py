@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -163,10 +163,11 @@ class StateFile(Family):
     async def lookup_snapshot(self, handle: RepoHandle, snapshot_id: SnapshotId) -> SnapshotInfo:
         return _info(refs.require_entry(await _current(handle), snapshot_id))
 
-    async def ancestry(self, handle: RepoHandle, tip: SnapshotId) -> list[SnapshotInfo]:
+    async def ancestors(self, handle: RepoHandle, tip: SnapshotId) -> AsyncIterator[SnapshotInfo]:
         current = await _current(handle)
         refs.require_entry(current, tip)
-        return [_info(entry) for entry in line(current.entries, tip)]
+        for entry in line(current.entries, tip):
+            yield _info(entry)
 
     async def all_snapshots(self, handle: RepoHandle) -> list[SnapshotInfo]:
         return [_info(entry) for entry in (await _current(handle)).state.snapshots]
