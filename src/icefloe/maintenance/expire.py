@@ -19,7 +19,7 @@ from icefloe.maintenance.retention import (
 )
 from icefloe.observe import MAINTENANCE, observed
 from icefloe.on_demand import on_demand
-from icefloe.repo.families.spec1.refs import require_open
+from icefloe.repo.families.spec1.refs import require_open, require_still_open
 from icefloe.repo.families.spec2.checks import require_online
 from icefloe.repo.families.spec2.update import Changed, update_repo
 from icefloe.repo.handle import RepoHandle
@@ -103,5 +103,5 @@ async def _expire_v1(handle: RepoHandle, rules: Rules, *, dry_run: bool) -> set[
             await handle.family.delete_tag(handle, name)
         for name in sorted(plan.deleted_branches):
             await handle.family.delete_branch(handle, name)
-        await require_open(handle, is_done=True)
+        await require_still_open(handle)
     return set(plan.released_ids(table))

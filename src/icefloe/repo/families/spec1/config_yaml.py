@@ -49,7 +49,7 @@ async def save(handle: RepoHandle) -> None:
             "opened; reopen it, make the change again and save",
             kind=ErrorKind.CONFIG_UPDATED,
         ) from None
-    await refs.require_open(handle, is_done=True)
+    await refs.require_still_open(handle)
 
 
 async def _put(handle: RepoHandle, data: bytes, previous: Version | None) -> Version:

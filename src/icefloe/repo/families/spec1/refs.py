@@ -13,6 +13,7 @@ from icefloe.errors import (
     RefNotFoundError,
     SnapshotNotFoundError,
     StorageError,
+    UnknownOutcomeError,
     branch_moved,
 )
 from icefloe.format import layout
@@ -98,17 +99,16 @@ async def lookup_tag(handle: RepoHandle, name: str) -> SnapshotId:
     return decode_ref_file(found[0], key)
 
 
-async def require_open(handle: RepoHandle, *, is_done: bool = False) -> int:
+async def require_open(handle: RepoHandle, outcome: str = "was not made") -> int:
     """Refuse to write during and after an upgrade to version 2. Returns the fence of collections.
 
     A write under the version of a branch calls this after it has read that version, because an
-    upgrade gives branches new versions once it has stopped writers. Any other write calls this
-    before and afterwards (`is_done`): an upgrade that started in between may have missed it.
+    upgrade gives branches new versions once it has stopped writers. Any other write calls
+    `require_still_open` afterwards too.
     """
     # In this order: an upgrade lets writers go on after `repo` exists.
     fence = await read_fence(handle)
     if fence.is_upgrading:
-        outcome = "may not be part of it" if is_done else "was not made"
         raise ReadOnlyError(
             "the repository is being upgraded to spec version 2, and takes no changes until then; "
             f"this change {outcome}. Open the repository again when the upgrade has ended. If the "
@@ -117,6 +117,21 @@ async def require_open(handle: RepoHandle, *, is_done: bool = False) -> int:
         )
     await require_not_migrated(handle)
     return fence.collected_before
+
+
+async def require_still_open(handle: RepoHandle) -> int:
+    """Refuse a change that was just made, if an upgrade that started meanwhile may have missed it.
+
+    Raises:
+        UnknownOutcomeError: the storage does not say.
+    """
+    try:
+        return await require_open(handle, "may not be part of it")
+    except StorageError as error:
+        raise UnknownOutcomeError(
+            "the change was made, and whether an upgrade or a garbage collection at the same time "
+            f"has missed it cannot be told: {error}; look at the present state before trying again"
+        ) from error
 
 
 async def require_not_migrated(handle: RepoHandle) -> None:
@@ -174,7 +189,7 @@ async def _create_ref(handle: RepoHandle, key: str, ref: str, snapshot_id: Snaps
     fence = await require_open(handle)
     await require_kept(handle, snapshot_id, fence)
     await put_ref(handle, key, encode_ref_file(snapshot_id), None)
-    now = await require_open(handle, is_done=True)
+    now = await require_still_open(handle)
     if now != fence:
         try:
             await require_kept(handle, snapshot_id, now, besides=ref)
@@ -223,7 +238,7 @@ async def delete_branch(handle: RepoHandle, name: str) -> None:
     await require_open(handle)
     await _require_branch(handle, name)
     await handle.driver.delete_many([layout.branch_key(name)])
-    await require_open(handle, is_done=True)
+    await require_still_open(handle)
 
 
 async def create_tag(handle: RepoHandle, name: str, snapshot_id: SnapshotId) -> None:
@@ -247,7 +262,7 @@ async def delete_tag(handle: RepoHandle, name: str) -> None:
         await handle.driver.put_if(layout.tag_tombstone_key(name), TOMBSTONE, previous=None)
     except ConditionFailed:
         raise RefNotFoundError(f"tag {name!r} was deleted") from None
-    await require_open(handle, is_done=True)
+    await require_still_open(handle)
 
 
 async def put_ref(handle: RepoHandle, key: str, data: bytes, previous: Version | None) -> None:
