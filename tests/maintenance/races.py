@@ -117,6 +117,17 @@ async def flushes_and_tags(handle: RepoHandle) -> SnapshotId:
     return found
 
 
+async def deletes_branch(handle: RepoHandle) -> None:
+    await handle.family.delete_branch(handle, "side")
+
+
+async def tags_side(handle: RepoHandle) -> SnapshotId:
+    """A tag at the tip of `side`, which may lose its branch meanwhile."""
+    found = await handle.family.lookup_branch(handle, "side")
+    await refs.create_tag(handle, "kept", found)
+    return found
+
+
 async def merges(handle: RepoHandle) -> SnapshotId:
     """A fork of a session that has written already; both write; the session commits."""
     state = await sessions.open_writable(handle, "main")
@@ -261,7 +272,8 @@ class Race(NamedTuple):
             ref = LANDS_IN.get(self.works[number])
             if isinstance(result, IcechunkError):
                 is_told = result.kind == ErrorKind.OBJECTS_COLLECTED or upgrades in self.works
-                is_told |= self.works[number] is flushes_and_tags  # nothing led to the snapshot
+                # Nothing led to the snapshot.
+                is_told |= self.works[number] in (flushes_and_tags, tags_side)
                 assert is_told or isinstance(result, ConflictError), result
                 assert result.kind != ErrorKind.OBJECT_NOT_FOUND or upgrades in self.works
             elif ref and not is_undone:
@@ -276,6 +288,7 @@ LANDS_IN: dict[Work, tuple[str, str]] = {
     merges: ("branch", "main"),
     amends: ("branch", "side"),
     flushes_and_tags: ("tag", "kept"),
+    tags_side: ("tag", "kept"),
 }
 
 
@@ -289,8 +302,9 @@ RACES = {
     "commit": Race((1, 2), (collects, commits)),
     "commit with rebase": Race((1, 2), (collects, rebases, commits)),
     "amend": Race((2,), (collects, amends)),
-    "flush": Race((2,), (collects, flushes)),
-    "flush and tag": Race((2,), (collects, flushes_and_tags)),
+    "flush": Race((1, 2), (collects, flushes)),
+    "flush and tag": Race((1, 2), (collects, flushes_and_tags)),
+    "tag what a deleted branch had": Race((1, 2), (collects, deletes_branch, tags_side)),
     "fork and merge": Race((1, 2), (collects, merges)),
     "expiration": Race((1, 2), (collects, expires)),
     "collection": Race((1, 2), (collects, collects)),

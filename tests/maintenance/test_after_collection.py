@@ -5,8 +5,10 @@ A repository object that was open all the time remembers snapshots that were col
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,10 +29,11 @@ SPECS = pytest.mark.parametrize("spec", [1, 2])
 FUTURE = timedelta(days=1)
 
 
-def repository(spec: int) -> icefloe.Repository:
+def repository(spec: int, storage: icefloe.Storage | None = None) -> icefloe.Repository:
     """The array `a` on `main`, and a commit on `dev` that sets a[1]."""
     config = icefloe.RepositoryConfig(inline_chunk_threshold_bytes=0)
-    repo = icefloe.Repository.create(icefloe.in_memory_storage(), config, spec_version=spec)
+    storage = storage or icefloe.in_memory_storage()
+    repo = icefloe.Repository.create(storage, config, spec_version=spec)
     session = repo.writable_session("main")
     made = zarr.create_array(session.store, name="a", shape=(8,), chunks=(1,), dtype="<i8")
     made[:] = 7
@@ -103,6 +106,28 @@ def test_chunks_of_a_snapshot_that_no_ref_leads_to_are_not_picked() -> None:
     with pytest.raises(SnapshotNotFoundError, match="no branch or tag leads to snapshot"):
         run_blocking(replay.cherry_pick(handle, handle.snapshot_id(picked), ReplayRequest("main")))
     assert repo.lookup_branch("main") == before
+
+
+@SPECS
+def test_a_snapshot_that_was_collected_long_ago_is_not_picked_from_memory(
+    tmp_path: Path, spec: int
+) -> None:
+    """Its chunks are gone, and the session was opened long after the collection."""
+    storage = icefloe.local_filesystem_storage(tmp_path / "repository", durable=False)
+    repo = repository(spec, storage)
+    picked = repo.lookup_branch("dev")
+    values(repo, "dev")  # snapshot and manifests are in memory
+    repo.delete_branch("dev")
+    yesterday = datetime.now(UTC) - FUTURE
+    for path in (tmp_path / "repository").rglob("*"):
+        if path.is_file() and spec == 1:
+            os.utime(path, (yesterday.timestamp(), yesterday.timestamp()))
+    cutoff = datetime.now(UTC) - (FUTURE / 2 if spec == 1 else -FUTURE)
+    icefloe.Repository.open(storage).garbage_collect(cutoff)
+    before = repo.lookup_branch("main")
+    with pytest.raises(SnapshotNotFoundError):
+        repo.cherry_pick(picked, branch="main")
+    assert icefloe.Repository.open(storage).lookup_branch("main") == before
 
 
 # -- refs at snapshots that were collected

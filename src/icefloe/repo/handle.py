@@ -159,7 +159,7 @@ class NewCommit(NamedTuple):
     opened_at: int = 0
     """The result of `Family.opened_at` when the session was opened."""
     source: SnapshotId | None = None
-    """Another snapshot whose chunks the commit refers to."""
+    """Another snapshot whose chunks the commit refers to. The repository has to keep it."""
 
 
 @record(frozen=True)
@@ -330,10 +330,6 @@ class Family(ABC):
 
     async def require_snapshot(self, handle: RepoHandle, snapshot_id: SnapshotId) -> None:
         """Refuse to open a snapshot that is not listed, even if its file exists."""
-        await self.lookup_snapshot(handle, snapshot_id)
-
-    async def require_kept(self, handle: RepoHandle, snapshot_id: SnapshotId, fence: int) -> None:
-        """Refuse a snapshot whose objects a collection may have deleted, or may delete."""
         await self.lookup_snapshot(handle, snapshot_id)
 
     @abstractmethod

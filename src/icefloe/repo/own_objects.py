@@ -2,7 +2,7 @@
 
 A collection deletes unreferenced objects that are old enough. The objects of the session's base are
 safe, because a branch leads to them. So are those of the snapshot that a merge, cherry-pick or undo
-takes chunks from, as long as the repository keeps it.
+takes chunks from: families check that they keep it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,6 @@ async def require_own_objects(
         # Chunks that were moved within an array are old. The base may still refer to them.
         lost = lost.minus(await _chunks_of(handle, theirs, IdSet.of(theirs.id)))
     if lost.size and commit.source is not None:
-        await handle.family.require_kept(handle, commit.source, fence)
         other = (await assets.snapshot(commit.source)).manifest_files
         own = IdSet.of(other.id).minus(IdSet.of(theirs.id))
         lost = lost.minus(await _chunks_of(handle, other, own))

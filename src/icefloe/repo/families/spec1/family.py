@@ -143,9 +143,6 @@ class Spec1(Family):
     async def lookup_snapshot(self, handle: RepoHandle, snapshot_id: SnapshotId) -> SnapshotInfo:
         return _info(await handle.assets.snapshot(snapshot_id))
 
-    async def require_kept(self, handle: RepoHandle, snapshot_id: SnapshotId, fence: int) -> None:
-        await kept.require_kept(handle, snapshot_id, fence)
-
     async def ancestors(self, handle: RepoHandle, tip: SnapshotId) -> AsyncIterator[SnapshotInfo]:
         """Only a snapshot file says what comes before it, so nothing is fetched ahead."""
         seen: set[SnapshotId] = set()
@@ -234,6 +231,8 @@ async def _move_branch(
     """
 
     async def check(fence: int) -> None:
+        if commits[-1].source is not None:
+            await kept.require_kept(handle, commits[-1].source, fence)
         # A collection never deletes an object that was stored after its listing.
         if fence > commits[-1].opened_at - MOST_CLOCK_SKEW_US:
             if since is not None:

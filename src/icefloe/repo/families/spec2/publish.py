@@ -15,7 +15,7 @@ from icefloe.format.repo_info.updates import UpdateLog
 from icefloe.format.snapshot.file import Snapshot
 from icefloe.ids import SnapshotId
 from icefloe.records import changed
-from icefloe.repo.families.spec2.checks import require_branch
+from icefloe.repo.families.spec2.checks import require_branch, require_snapshot
 from icefloe.repo.families.spec2.flags import require_flag
 from icefloe.repo.families.spec2.update import Change, Changed, SeenRepo, update_repo
 from icefloe.repo.handle import NewCommit, RepoHandle, SeenTip
@@ -138,6 +138,8 @@ async def _update(
         if any(commit.moves_nodes for commit in commits):
             require_flag(info, "move_node")
         result = change(info)
+        if commits[-1].source is not None:
+            require_snapshot(info, commits[-1].source)
         if may_have_collected(info, opened_at):
             raise _Collected(info.newest_update_at)
         return result
