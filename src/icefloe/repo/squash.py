@@ -40,9 +40,11 @@ async def squash(
     handle.family.require_spec_folders("squashing")
     state = await open_writable(handle, request.branch)
     line: list[SnapshotInfo] = []
+    ends = {since, until or since}
     async for info in handle.family.ancestors(handle, state.snapshot_id):
         line.append(info)
-        if info.id == since:
+        ends.discard(info.id)
+        if not ends:
             break
     later, squashed = _cut(line, since, until, request.branch)
     (base, newest), _ = await handle.assets.snapshots_and_logs([since, squashed[0].id], [])
