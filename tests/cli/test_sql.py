@@ -127,3 +127,16 @@ def test_spark_gives_the_same_answer(weather: Path) -> None:
     bad = call("sql", weather, "SELECT nope FROM data_era5", "--engine", "spark")
     assert bad.returncode == 2
     assert "Traceback" not in bad.stderr
+
+
+def test_numbers_that_json_lacks_are_texts_in_json(tmp_path: Path) -> None:
+    place = tmp_path / "odd"
+    repo = icefloe.Repository.create(icefloe.local_filesystem_storage(str(place)))
+    with repo.transaction("main", message="odd numbers") as store:
+        zarr.create_array(store, name="a", data=np.array([np.inf, -np.inf, 1.5]))
+    said = here("sql", place, "SELECT a FROM data", "--json").stdout
+    assert json.loads(said, parse_constant=pytest.fail)["rows"] == [
+        ["Infinity"],
+        ["-Infinity"],
+        [1.5],
+    ]

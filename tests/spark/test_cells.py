@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -92,6 +93,16 @@ def test_decoded_cells_agree_with_xarray(repository: Repository, case: Case) -> 
             complex(*one.values()) if isinstance(one, dict) else one for one in column.to_pylist()
         ]
     assert [None if one != one else one for one in found] == comparable(xarray_values(repository))
+
+
+def test_a_time_that_is_infinite_is_missing(repository: Repository) -> None:
+    hours = Case("f8", [1, np.inf, -np.inf], {"units": "hours since 2020-01-01"})
+    write_case(repository, hours)
+    assert rows(repository, variables="a")["a"].to_pylist() == [
+        datetime(2020, 1, 1, 1),  # noqa: DTZ001 - as CF has them
+        None,
+        None,
+    ]
 
 
 DTYPES: dict[str, tuple[Any, pa.DataType, list[Any]]] = {

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import datetime
 from enum import Enum
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -140,7 +141,7 @@ class Output:
     def show(self, value: Any, text: Callable[[], str]) -> None:
         """`value` is what JSON has; `text` makes what people see, and is called if they do."""
         if self.as_json:
-            click.echo(json.dumps(plain(value), ensure_ascii=False, indent=2))
+            click.echo(json.dumps(plain(value), ensure_ascii=False, indent=2, allow_nan=False))
         else:
             click.echo(text())
 
@@ -241,9 +242,14 @@ def confirm(question: str, yes: bool) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Values of the API as JSON has them, also inside others. An enumeration shows its name."""
+    """Values of the API as JSON has them, also inside others. An enumeration shows its name.
+
+    NaN and infinite numbers, which JSON lacks, become texts such as "NaN" and "Infinity".
+    """
     if isinstance(value, Enum):
         return value.name
+    if isinstance(value, float) and not isfinite(value):
+        return json.dumps(value)
     if value is None or isinstance(value, str | int | float):
         return value
     if isinstance(value, datetime):

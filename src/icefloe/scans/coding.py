@@ -91,7 +91,7 @@ class Coding:
                     raw = raw + self.offset
         if self.time is not None:
             if raw.dtype.kind == "f":
-                missing = np.isnan(raw)
+                missing = ~np.isfinite(raw)
                 mask = missing if mask is None else mask | missing
             return Values(self.time.decode(raw, mask).view(self.dtype), mask)
         if self.encoding is not None:
@@ -237,8 +237,10 @@ def _fill_values(
 ) -> tuple[Any, ...]:
     found: list[Any] = []
     for key, given in _given_fills(attributes).items():
-        for value in given if isinstance(given, list) and stored.kind != "c" else [given]:
-            fill = _fill_value(stored, view, value, is_own_type=key == "_FillValue")
+        is_own_type = key == "_FillValue"
+        is_pair = stored.kind == "c" and is_own_type
+        for value in given if isinstance(given, list) and not is_pair else [given]:
+            fill = _fill_value(stored, view, value, is_own_type=is_own_type)
             if fill is not None and fill not in found:
                 found.append(fill)
     return tuple(found)
@@ -261,7 +263,7 @@ def _fill_value(stored: np.dtype[Any], view: str | None, value: Any, *, is_own_t
         whole = None if real is None or imaginary is None else complex(real, imaginary)
         return _fitting(stored, whole, is_rounded=False)
     if stored.kind == "b" and isinstance(value, bool | int):
-        return bool(value)
+        return bool(value) if is_own_type or value in (0, 1) else None
     if stored.kind in "iu" and isinstance(value, int | float):
         if isinstance(value, float) and not value.is_integer():
             return None

@@ -112,7 +112,7 @@ async function drawArray(panel, app, before, after, change, kept, isCurrent) {
     steps.mark(controls.at);
     images.forEach((image) => image.show(image.version));
   };
-  const controls = new PlaneControls(larger, axes, change_, { ...kept, shown: [...shownAxes], at: first?.at });
+  const controls = new PlaneControls(larger, axes, change_, { ...kept, shown: [...shownAxes], at: first?.at ?? touched[0]?.map((cell, axis) => cell * (node.chunk_shape?.[axis] ?? 1)) });
   // A plane that is sampled may leave out what differs: then its chunk is shown first.
   if (first && node.chunk_shape && shownAxes.some((axis) => shape[axis] > PIXELS)) controls.window = windowOf(first.at, shownAxes, node.chunk_shape, shape);
   controls.whole.hidden = controls.window === null;
@@ -155,6 +155,7 @@ async function drawArray(panel, app, before, after, change, kept, isCurrent) {
 }
 
 const PIXELS = 768;
+const MOST_ROUNDS = 8;
 
 function windowOf(at, axes, chunk, shape) {
   return axes.flatMap((axis) => {
@@ -184,10 +185,12 @@ class ChangedSteps {
     await this.more();
   }
 
-  // Compare further chunks, until some differ.
+  // Compare further chunks, until some differ or there were many.
   async more() {
     const asked = this.shown;
+    let rounds = 0;
     do {
+      rounds += 1;
       const answer = await get("changed-steps", { ...this.ids, axes: asked.join(","), offset: this.next });
       if (asked !== this.shown) return;
       Object.assign(this, { next: answer.next, compared: answer.compared, total: answer.total, about: answer });
@@ -196,7 +199,7 @@ class ChangedSteps {
         if (known) known.changed += step.changed;
         else this.found.set(this.key(step.at), step);
       }
-    } while (this.next !== null && !this.found.size);
+    } while (this.next !== null && !this.found.size && rounds < MOST_ROUNDS);
     this.draw();
   }
 

@@ -227,6 +227,7 @@ export class PlaneImage {
       const [one, other] = [this.index(start), this.index(event)];
       this.controls.zoom([0, 1].flatMap((which) => [Math.min(one[which], other[which]), Math.max(one[which], other[which]) + 1]));
     });
+    this.frame.addEventListener("pointercancel", () => { from = null; band.hidden = true; }); // the finger scrolls the page
     this.frame.addEventListener("dblclick", () => this.controls.zoom(null));
   }
 
