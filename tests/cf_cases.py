@@ -115,6 +115,7 @@ def write_case(repository: Repository, case: Case) -> str:
                 shape=data.shape,
                 dtype=case.dtype,
                 dimension_names=list(dimensions),
+                overwrite=True,
             )
             array[...] = data
             array.attrs.update(case.attributes)

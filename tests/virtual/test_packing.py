@@ -10,6 +10,10 @@ import pytest
 
 from icefloe import InvalidInputError, Repository
 from icefloe.virtual import ingest_local
+from icefloe.virtual.model.description import VariableDescription
+from icefloe.virtual.model.missing import missing_value_of
+from icefloe.virtual.planning.cf_packing import packing_of
+from tests.cf_cases import CASES, Case, comparable, write_case, xarray_values
 from tests.virtual.datasets import read
 
 xr: Any = pytest.importorskip("xarray", reason="xarray is an optional dependency")
@@ -150,3 +154,27 @@ def test_values_out_of_the_range_of_a_packed_array_are_refused(
     far.to_netcdf(tmp_path / "1.nc", encoding={"t2m": era(2)})
     with pytest.raises(InvalidInputError, match=r"1\.nc: 't2m' has values that cannot be packed"):
         ingest_local(tmp_path / "1.nc", repository, concat_dim="time", append=True)
+
+
+PACKED = {
+    name: case
+    for name, case in CASES.items()
+    if case.dtype[0] in "iuf" and "dtype" not in case.attributes and "since" not in str(case)
+}
+
+
+@pytest.mark.parametrize("case", PACKED.values(), ids=PACKED)
+def test_files_are_unpacked_as_xarray_does(case: Case, repository: Repository) -> None:
+    write_case(repository, case)
+    stored = np.array(case.values, case.dtype)
+    variable = VariableDescription(
+        "a", stored.dtype.str, (3,), (3,), ("x",), case.attributes, case.dtype, None, ()
+    )
+    packing = packing_of(variable)
+    assert packing is not None
+    expected = np.array(xarray_values(repository), "f8")
+    np.testing.assert_array_equal(packing.unpack(stored, np.dtype("f8")), expected)
+    missing = missing_value_of(case.attributes, case.dtype)
+    if missing is not None:  # what holes are filled with is missing for xarray, too
+        write_case(repository, case._replace(values=[missing] * 3))
+        assert comparable(xarray_values(repository)) == [None] * 3

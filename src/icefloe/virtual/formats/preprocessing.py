@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.errors import InvalidInputError
-from icefloe.virtual.model.cf_attributes import FILL, zarr_attributes
+from icefloe.virtual.model.cf_attributes import FILL, MISSING, zarr_attributes
 from icefloe.virtual.model.data_types import attribute_json, data_type_of, fill_value_json
 from icefloe.virtual.model.description import (
     GroupDescription,
@@ -24,7 +24,7 @@ from icefloe.virtual.model.description import (
     wants_values,
     with_values,
 )
-from icefloe.virtual.model.missing import stored_value
+from icefloe.virtual.model.missing import missing_value_of
 
 try:
     import xarray as xr
@@ -130,7 +130,8 @@ def _raw_attributes(variable: VariableDescription) -> dict[str, Any]:
     """Attributes as a file has them: `_FillValue` is a value of the variable's type."""
     found: dict[str, Any] = dict(variable.attributes)
     if FILL in found:
-        value = stored_value(found, found[FILL], variable.dtype)
+        own = {name: given for name, given in found.items() if name != MISSING}
+        value = missing_value_of(own, variable.dtype)
         if value is None:
             del found[FILL]
         else:

@@ -7,15 +7,13 @@ for floating point numbers; and for integers that have none, the one NetCDF keep
 
 from __future__ import annotations
 
-import base64
-import binascii
-import struct
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from icefloe.scans.coding import find_coding
 from icefloe.virtual.model.cf_attributes import FILL, MISSING
 from icefloe.virtual.model.data_types import fill_value_json
 from icefloe.virtual.model.description import Json, VariableDescription
@@ -23,6 +21,7 @@ from icefloe.virtual.model.description import Json, VariableDescription
 NO_TEXT = "\0"
 """Text of any length that is missing: no file can hold it, because it ends text in C."""
 
+_UNSIGNED = "_Unsigned"
 _RESERVED = {
     "i2": -32767,
     "u2": 65535,
@@ -36,47 +35,24 @@ _RESERVED = {
 
 def missing_value_of(attributes: Mapping[str, Json], dtype: str) -> Any:
     """The stored value that the attributes say is missing; None if they name none of the type."""
-    for name in (FILL, MISSING):
-        if name in attributes:
-            given = attributes[name]
-            first = given[0] if isinstance(given, list) and given else given
-            found = stored_value(attributes, first, dtype)
-            if found is not None:
-                return found
-    return None
+    return next(iter(missing_values_of(attributes, dtype)), None)
 
 
-def stored_value(attributes: Mapping[str, Json], value: Any, dtype: str) -> Any:
-    """A value that attributes name, as the array has it; None if it is none of its type."""
-    return _stored(value, dtype, is_unsigned=_is_unsigned(attributes))
-
-
-def _is_unsigned(attributes: Mapping[str, Json]) -> bool:
-    return str(attributes.get("_Unsigned", "")).lower() == "true"
-
-
-def _stored(value: Any, dtype: str, *, is_unsigned: bool) -> Any:
+def missing_values_of(attributes: Mapping[str, Json], dtype: str) -> tuple[Any, ...]:
+    """The stored values that readers take for missing, `_FillValue` first."""
     if dtype == "string":
-        return value if isinstance(value, str) else None
+        given = (attributes.get(name) for name in (FILL, MISSING))
+        lists = (value if isinstance(value, list) else [value] for value in given)
+        return tuple(value for values in lists for value in values if isinstance(value, str))
     kind = np.dtype(dtype)
-    if kind.kind == "f":
-        return _float(value)
-    if kind.kind not in "iu" or not isinstance(value, int | float) or not float(value).is_integer():
-        return None
-    number, limits = int(value), np.iinfo(kind)
-    if is_unsigned and number > limits.max:
-        number -= 1 << (8 * kind.itemsize)
-    return number if limits.min <= number <= limits.max else None
-
-
-def _float(value: Any) -> float | None:
-    if isinstance(value, int | float):
-        return float(value)
-    try:
-        found: float = struct.unpack("<d", base64.standard_b64decode(value))[0]
-    except (binascii.Error, struct.error, TypeError, ValueError):
-        return None
-    return found
+    if kind.kind not in "iuf":
+        return ()
+    said = {key: value for key, value in attributes.items() if key in (FILL, MISSING, _UNSIGNED)}
+    coding = find_coding("", kind, said, decode=True)
+    if coding.view is None:
+        return coding.fill_values
+    stored = np.array(coding.fill_values, coding.view).view(f"{kind.kind}{kind.itemsize}")
+    return tuple(stored.tolist())
 
 
 def natural_fill_value(variable: VariableDescription) -> Json | None:
@@ -102,7 +78,7 @@ def reserved_value(variable: VariableDescription) -> Any:
     if variable.dtype == "string":
         return NO_TEXT
     kind = np.dtype(variable.dtype)
-    if _is_unsigned(variable.attributes) or kind.kind not in "iu":
+    if variable.attributes.get(_UNSIGNED) == "true" or kind.kind not in "iu":
         return None
     return _RESERVED.get(f"{kind.kind}{kind.itemsize}")
 

@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.records import record
+from icefloe.scans.coding import find_coding
 from icefloe.virtual.model.cf_attributes import FILL, MISSING
 from icefloe.virtual.model.data_types import data_type_of, fill_value_json
 from icefloe.virtual.model.description import Json, VariableDescription
-from icefloe.virtual.model.missing import stored_value
+from icefloe.virtual.model.missing import missing_values_of
 
 _SCALES = ("scale_factor", "add_offset", "_Unsigned")
 _RANGES = ("valid_min", "valid_max", "valid_range")
@@ -33,7 +34,10 @@ class Packing:
     scale: float | None
     offset: float | None
     missing: tuple[Any, ...]
+    """As they are stored."""
     view: str | None
+    scaled: str = "f8"
+    """The type in which numbers are scaled and moved."""
 
     @property
     def is_plain(self) -> bool:
@@ -46,11 +50,13 @@ class Packing:
         is_missing = np.zeros(numbers.shape, bool)
         for mark in self.missing:
             is_missing |= np.asarray(stored == mark)
-        values = numbers.astype(dtype)
+        is_packed = self.scale is not None or self.offset is not None
+        values = numbers.astype(self.scaled if is_packed else dtype)
         if self.scale is not None:
             values = values * self.scale
         if self.offset is not None:
             values = values + self.offset
+        values = values.astype(dtype, copy=False)
         if is_missing.any():
             values[is_missing] = np.nan
         return values
@@ -91,17 +97,13 @@ def packing_of(variable: VariableDescription) -> Packing | None:
     scale, offset = (attributes.get(name) for name in _SCALES[:2])
     if not all(isinstance(value, int | float | None) for value in (scale, offset)):
         return None
-    view = None
-    if kind.kind == "i" and str(attributes.get("_Unsigned", "")).lower() == "true":
-        view = f"{kind.byteorder.replace('|', '=')}u{kind.itemsize}"
-    marks = []
-    for name in (FILL, MISSING):
-        given = attributes.get(name)
-        for value in given if isinstance(given, list) else [given]:
-            found = None if value is None else stored_value(attributes, value, variable.dtype)
-            if found is not None:
-                marks.append(found)
-    return Packing(scale, offset, tuple(dict.fromkeys(marks)), view)
+    if kind.kind not in "iuf":
+        return Packing(scale, offset, (), None)
+    said = {key: attributes[key] for key in (*_SCALES, FILL, MISSING) if key in attributes}
+    coding = find_coding(variable.path, kind, said, decode=True)
+    view = coding.view and f"{kind.byteorder.replace('|', '=')}{coding.view}"
+    missing = missing_values_of(attributes, variable.dtype)
+    return Packing(scale, offset, missing, view, coding.scaled)
 
 
 def common_type(variables: Iterable[VariableDescription]) -> np.dtype[Any] | None:
