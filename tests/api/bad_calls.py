@@ -180,7 +180,7 @@ BOTH: dict[str, tuple[Call, str]] = {
     ),
     "difference from nothing": (
         lambda _, p: p.repository.diff(to_branch="main"),
-        r"branch, tag and snapshot_id",
+        r"from_branch, from_tag and from_snapshot_id",
     ),
     # sessions
     "read a branch that is not there": (

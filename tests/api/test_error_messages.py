@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import xarray as xr
 import zarr
 
 import icefloe
 from icefloe import Repository, in_memory_storage
 from icefloe.errors import FIRST_WORDS, branch_moved
+from icefloe.xarray import to_icechunk
 
 FIRST = icefloe.FIRST_SNAPSHOT_ID.text
 
@@ -224,6 +226,47 @@ def test_a_ref_where_an_id_is_expected_is_named(repo: Repository, what: str) -> 
             WANT_AN_ID[what](repo, name)
         assert said in str(caught.value)
         assert caught.value.kind == icefloe.ErrorKind.INVALID_SNAPSHOT_ID
+
+
+def test_a_ref_of_another_kind_is_named(repo: Repository) -> None:
+    for call in (repo.writable_session, repo.readonly_session, repo.lookup_branch):
+        with pytest.raises(icefloe.RefNotFoundError, match=r"branch 'v1'.*it is a tag"):
+            call("v1")
+    with pytest.raises(icefloe.RefNotFoundError, match="it is a branch"):
+        repo.lookup_tag("main")
+    if repo.spec_version == 2:
+        tip = repo.lookup_branch("main")
+        with pytest.raises(icefloe.RefNotFoundError, match=f"a snapshot id .snapshot_id='{tip}'"):
+            repo.writable_session(tip)
+
+
+def test_what_is_named_in_errors_is_public(repo: Repository) -> None:
+    """Methods of base classes, and arguments under the names that callers know."""
+    calls: dict[str, Callable[[Any], object]] = {
+        r"^Repository\.merge\(\): missing": lambda any_repo: any_repo.merge("main"),
+        r"^Repository\.verify\(\)": lambda any_repo: any_repo.verify(5),
+        r"^Repository\.garbage_collect\(\): delete_object_older_than is 5": (
+            lambda any_repo: any_repo.garbage_collect(5)
+        ),
+        r"^Repository\.undo_async\(\)": lambda any_repo: asyncio.run(any_repo.undo_async(5)),
+        r"made by Repository\.open": lambda _: Repository("weather"),  # type: ignore[arg-type]
+    }
+    for said, call in calls.items():
+        with pytest.raises(TypeError, match=said):
+            call(repo)
+    with pytest.raises(icefloe.InvalidInputError, match="one of from_branch, from_tag and from_sn"):
+        repo.diff()
+    with pytest.raises(icefloe.InvalidInputError, match="one of to_branch, to_tag and to_snapshot"):
+        repo.diff(from_branch="main")
+
+
+def test_to_icechunk_says_that_a_session_was_committed(repo: Repository) -> None:
+    session = repo.writable_session("main")
+    dataset = xr.Dataset({"b": ("x", [1, 2])})
+    to_icechunk(dataset, session, mode="w")
+    session.commit("dataset")
+    with pytest.raises(icefloe.ReadOnlyError, match="this session was committed as"):
+        to_icechunk(dataset, session, mode="w")
 
 
 # -- without arguments

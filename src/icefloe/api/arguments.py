@@ -196,6 +196,7 @@ def _misfit(
     function: str, signature: inspect.Signature, given: dict[str, Any], error: TypeError
 ) -> TypeError:
     """The error of a call that does not fit the signature, with the arguments that there are."""
+    function = _public(function)
     known = [name for name in signature.parameters if name not in ("self", "cls")]
     unknown = [name for name in given if name not in known]
     if not unknown:
@@ -247,5 +248,12 @@ def _fits(value: Any, classes: tuple[type, ...]) -> bool:
 def _problem(where: str, name: str, value: Any, classes: tuple[type, ...]) -> str:
     wanted = " or ".join("None" if c is type(None) else c.__name__ for c in classes)
     hint = "".join(f"; {_HINTS[c.__name__]}" for c in classes if c.__name__ in _HINTS)
-    where = where.replace("Async.", ".")  # the base class of the async twins is an internal detail
-    return f"{where}(): {name} is {value!r:.80}, expected {wanted}{hint}"
+    found = " ".join(repr(value).split())
+    return f"{_public(where)}(): {name} is {found:.80}, expected {wanted}{hint}"
+
+
+def _public(where: str) -> str:
+    """The name of a method as users know it: base classes of `Repository` are internal."""
+    owner, dot, method = where.rpartition(".")
+    owner = owner.removesuffix("Async")
+    return f"{'Repository' if owner.startswith('Repository') else owner}{dot}{method}"

@@ -81,6 +81,8 @@ class Repository(
     """
 
     def __init__(self, handles: Handles) -> None:
+        if not isinstance(handles, Handles):
+            raise TypeError("a Repository is made by Repository.open, create or open_or_create")
         self._handles = handles
 
     def _picture_(self) -> Picture:

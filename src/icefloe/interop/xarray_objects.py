@@ -61,6 +61,7 @@ def to_icechunk(
             f"to_icechunk(): session is {session!r:.80}, expected a Session; pass "
             "repository.writable_session(...), not its store"
         )
+    session.workspace.state.require_open()
     writer = ArrayWriter()  # type: ignore[no-untyped-call]
     open_mode = _mode(mode, append_dim, region)
     for path, dataset, its_encoding in _datasets(obj, encoding, write_inherited_coords):

@@ -38,13 +38,15 @@ async def resolve(
     branch: str | None = None,
     tag: str | None = None,
     snapshot_id: str | None = None,
+    prefix: str = "",
 ) -> SnapshotId:
-    """The snapshot that exactly one of these names."""
+    """The snapshot that exactly one of these names; `prefix` is that of the caller's arguments."""
     given = {"branch": branch, "tag": tag, "snapshot_id": snapshot_id}
     named = [name for name, value in given.items() if value is not None]
     if len(named) != 1:
         raise InvalidInputError(
-            f"give one of branch, tag and snapshot_id; got {' and '.join(named) or 'none'}",
+            f"give one of {prefix}branch, {prefix}tag and {prefix}snapshot_id; got "
+            f"{' and '.join(prefix + name for name in named) or 'none'}",
             ErrorKind.INVALID_REF_TYPE,
         )
     if branch is not None:

@@ -38,8 +38,8 @@ async def diff_of(
     handle: RepoHandle, start: Mapping[str, str | None], end: Mapping[str, str | None]
 ) -> Diff:
     """What changed between two refs."""
-    first = await history.resolve(handle, **start)
-    return await history.diff(handle, first, await history.resolve(handle, **end))
+    first = await history.resolve(handle, **start, prefix="from_")
+    return await history.diff(handle, first, await history.resolve(handle, **end, prefix="to_"))
 
 
 async def open_at(

@@ -123,7 +123,7 @@ async def merge(
         base = await merge_base(handle, source, state.snapshot_id)
         if base == source:
             raise SessionStateError(
-                f"there is nothing to merge: branch {request.branch!r} already contains {name}",
+                f"branch {request.branch!r} already contains {name}",
                 ErrorKind.NO_CHANGES_TO_COMMIT,
             )
         message = f"Merge {name} into {request.branch}"

@@ -85,7 +85,9 @@ async def _require_branch(handle: RepoHandle, name: str) -> tuple[SnapshotId, Ve
     key = layout.branch_key(name)
     found = await find_object(handle.driver, key)
     if found is None:
-        raise RefNotFoundError(f"branch {name!r} in this repository (there is no object {key})")
+        is_tag = await find_object(handle.driver, layout.tag_key(name)) is not None
+        why = "it is a tag" if is_tag else f"there is no object {key}"
+        raise RefNotFoundError(f"branch {name!r} in this repository ({why})")
     return decode_ref_file(found[0], key), found[1]
 
 
@@ -94,8 +96,10 @@ async def lookup_tag(handle: RepoHandle, name: str) -> SnapshotId:
     key = layout.tag_key(name)
     found = await find_object(handle.driver, key)
     if found is None or await find_object(handle.driver, layout.tag_tombstone_key(name)):
-        state = "does not exist" if found is None else "was deleted"
-        raise RefNotFoundError(f"tag {name!r} in this repository ({key} {state})")
+        why = f"{key} {'does not exist' if found is None else 'was deleted'}"
+        if await find_object(handle.driver, layout.branch_key(name)) is not None:
+            why = "it is a branch"
+        raise RefNotFoundError(f"tag {name!r} in this repository ({why})")
     return decode_ref_file(found[0], key)
 
 

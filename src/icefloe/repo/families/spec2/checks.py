@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from icefloe.errors import ErrorKind, ReadOnlyError, RefNotFoundError, SnapshotNotFoundError
+from icefloe.errors import (
+    ErrorKind,
+    InvalidInputError,
+    ReadOnlyError,
+    RefNotFoundError,
+    SnapshotNotFoundError,
+)
 from icefloe.format.repo_info.file import RepoAvailability, RepoInfo
 from icefloe.ids import SnapshotId
 
@@ -23,7 +29,8 @@ def require_branch(info: RepoInfo, name: str) -> SnapshotId:
     """The tip of a branch; raises if there is no such branch."""
     tip = info.branches.get(name)
     if tip is None:
-        raise RefNotFoundError(f"branch {name!r}; {_known('branches', info.branches)}")
+        other = "it is a tag; " if name in info.tags else _is_id(info, name)
+        raise RefNotFoundError(f"branch {name!r}; {other}{_known('branches', info.branches)}")
     return tip
 
 
@@ -31,8 +38,17 @@ def require_tag(info: RepoInfo, name: str) -> SnapshotId:
     """The snapshot of a tag; raises if there is no such tag."""
     found = info.tags.get(name)
     if found is None:
-        raise RefNotFoundError(f"tag {name!r}; {_known('tags', info.tags)}")
+        other = "it is a branch; " if name in info.branches else _is_id(info, name)
+        raise RefNotFoundError(f"tag {name!r}; {other}{_known('tags', info.tags)}")
     return found
+
+
+def _is_id(info: RepoInfo, name: str) -> str:
+    try:
+        is_listed = SnapshotId.parse(name) in info.snapshots
+    except InvalidInputError:
+        return ""
+    return f"it is a snapshot id (snapshot_id={name!r}); " if is_listed else ""
 
 
 def require_snapshot(info: RepoInfo, snapshot_id: SnapshotId) -> int:
