@@ -292,6 +292,28 @@ def test_compare_opens_at_the_first_place_that_differs(browser: Browser, series:
     page.close()
 
 
+def test_compare_shows_the_chunk_that_differs_of_a_large_plane(browser: Browser) -> None:
+    repo = with_objects()
+    with repo.transaction("main", message="zeros") as store:
+        zarr.create_array(store, name="a", shape=(3, 1600, 1600), chunks=(1, 400, 400), dtype="i1")
+    first = repo.lookup_branch("main")
+    with repo.transaction("main", message="two") as store:
+        array = zarr.open_array(store, path="a")
+        array[1, 901, 1001] = 5
+        array[2, 1, 1] = 6
+    with serving(repo) as server:
+        tip = repo.lookup_branch("main")
+        page = browser.open(f"{server.url}#/compare?from={first}&snapshot={tip}")
+        page.see(".compare-body > .plane-facts", "1 of 160,000 values differ here, by up to 5")
+        assert page.texts(".ruler.across .ends")[0].split() == ["800", "999", "1,199"]
+        page.click(".step", "dimension 0 2")
+        page.see(".compare-body > .plane-facts", "1 of 160,000 values differ here, by up to 6")
+        page.click(".toolbar button", "Whole plane")
+        page.see(".plane-facts", "every 3 × 3th value")
+        assert page.problems() == []
+        page.close()
+
+
 def test_the_read_out_is_decoded_and_has_its_unit(browser: Browser, series: Any) -> None:
     server, commits = series
     page = browser.open(f"{server.url}#/data?snapshot={commits[1]}&path=/t2m")

@@ -146,8 +146,10 @@ def find_coding(
     view = _unsigned_view(stored, attributes)
     fills = _fill_values(stored, view, attributes)
     stored = np.dtype(view) if view else stored
+    scale, offset = (_number(attributes.get(key)) for key in ("scale_factor", "add_offset"))
+    packing = fills, view, scale, offset
     if stored.kind in "iuf" and attributes.get("dtype") == "bool":
-        return Coding(pa.bool_(), "bool", fills, view)
+        return Coding(pa.bool_(), "bool", *packing)
     encoding = _text_encoding(stored, attributes)
     if encoding is not None:
         return Coding(pa.string(), "O", fills, encoding=encoding)
@@ -155,8 +157,6 @@ def find_coding(
         return Coding(_arrow_type(name, stored), _column_dtype(stored), fills, view)
     time = find_time_units(attributes, parent)
     duration = find_duration_units(attributes)
-    scale, offset = (_number(attributes.get(key)) for key in ("scale_factor", "add_offset"))
-    packing = fills, view, scale, offset
     if time is not None:
         return Coding(pa.timestamp("us"), "M8[us]", *packing, time=time)
     if duration is not None:
@@ -262,7 +262,7 @@ def _fill_value(stored: np.dtype[Any], view: str | None, value: Any, *, is_own_t
         real, imaginary = map(_float, parts)
         whole = None if real is None or imaginary is None else complex(real, imaginary)
         return _fitting(stored, whole, is_rounded=False)
-    if stored.kind == "b" and isinstance(value, bool | int):
+    if stored.kind == "b" and isinstance(value, bool | int | float):
         return bool(value) if is_own_type or value in (0, 1) else None
     if stored.kind in "iu" and isinstance(value, int | float):
         if isinstance(value, float) and not value.is_integer():

@@ -113,10 +113,14 @@ async function drawArray(panel, app, before, after, change, kept, isCurrent) {
     images.forEach((image) => image.show(image.version));
   };
   const controls = new PlaneControls(larger, axes, change_, { ...kept, shown: [...shownAxes], at: first?.at ?? touched[0]?.map((cell, axis) => cell * (node.chunk_shape?.[axis] ?? 1)) });
-  // A plane that is sampled may leave out what differs: then its chunk is shown first.
-  if (first && node.chunk_shape && shownAxes.some((axis) => shape[axis] > PIXELS)) controls.window = windowOf(first.at, shownAxes, node.chunk_shape, shape);
-  controls.whole.hidden = controls.window === null;
-  steps.onchoose = (at) => { controls.at = [...at]; controls.draw(); controls.whole.hidden = controls.window === null; change_(); };
+  // A plane that is sampled may leave out what differs: then its chunk is shown.
+  const focus = (at) => {
+    const isSampled = node.chunk_shape && controls.shown.some((axis) => shape[axis] > PIXELS);
+    if (isSampled) controls.window = windowOf(at, controls.shown, node.chunk_shape, shape);
+    controls.whole.hidden = controls.window === null;
+  };
+  if (first) focus(first.at);
+  steps.onchoose = (at) => { controls.at = [...at]; controls.draw(); focus(at); change_(); };
   const whole = () => controls.window ?? controls.shown.flatMap((axis) => [0, shape[axis]]);
   const value = (version, at) => get("values", { snapshot: version.id, path: change.path, at: at.join(","), shape: shape.join(",") });
   const readOut = async (at) => {
