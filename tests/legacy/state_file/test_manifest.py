@@ -8,6 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from icefloe.errors import FormatError, InvalidInputError
 from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
@@ -55,15 +57,12 @@ def test_golden_rows() -> None:
     names = ("id", "array_id", "coord", "inline_data", "chunk_file", "offset", "length")
     first = "000G40R40M30E209185G"
 
-    def coord(*index: int) -> bytes:
-        return b"".join(number.to_bytes(8, "big") for number in index)
-
     assert [tuple(row[name] for name in names) for row in rows] == [
-        (0, 7, coord(0, 1), None, first, 0, 5),
-        (1, 7, coord(0, 2), None, first, 5, 8),
-        (2, 7, coord(1, 1), b"abc", None, None, 3),
-        (3, 7, coord(1, 2), None, "s3://bucket/f.nc", 100, 2),
-        (4, 7, coord(3, 30), None, "sub/f.nc", 1, 2),
+        (0, 7, bytes([0, 1]), None, first, 0, 5),
+        (1, 7, bytes([0, 2]), None, first, 5, 8),
+        (2, 7, bytes([1, 1]), b"abc", None, None, 3),
+        (3, 7, bytes([1, 2]), None, "s3://bucket/f.nc", 100, 2),
+        (4, 7, bytes([3, 30]), None, "sub/f.nc", 1, 2),
     ]
 
 
@@ -75,18 +74,65 @@ def test_references_come_back(profile: Profile) -> None:
     assert found.get((3, 30)) == ChunkRef(ChunkKind.NATIVE, 1, 2, location="c/sub/f.nc")
 
 
+def written_coords(data: bytes) -> list[bytes]:
+    found: list[bytes] = pq.read_table(pa.BufferReader(data))["coord"].to_pylist()
+    return found
+
+
 def test_coords_sort_like_indices_and_can_be_searched() -> None:
     """Section "Chunk Coord Encoding": sortable, and usable as a predicate in Arrow."""
-    index = [[0, 255], [0, 256], [1, 0], [255, 1], [256, 0], [65536, 3]]
+    index = [[0, 247], [0, 255], [0, 256], [1, 0], [255, 1], [256, 0], [65536, 3]]
     table = ChunkRefs.inline_chunks(index, [b"x"] * len(index))
     data = encode_manifest(ARRAY, table, Profile.strict, "/a")
-    coords = pq.read_table(pa.BufferReader(data))["coord"].to_pylist()
+    coords = written_coords(data)
     assert coords == sorted(coords)
-    low, high = (np.array(at, ">u8").tobytes() for at in ([0, 256], [255, 2]))
+    low, high = bytes([0, 249, 1, 0]), bytes([248, 255, 2])  # (0, 256) and (255, 2)
     found = pq.read_table(
         pa.BufferReader(data), filters=[("coord", ">=", low), ("coord", "<", high)]
     )
-    assert found["coord"].to_pylist() == coords[1:4]
+    assert found["coord"].to_pylist() == coords[2:5]
+
+
+@given(
+    st.integers(0, 4).flatmap(
+        lambda ndim: st.lists(
+            st.tuples(*[st.integers(0, 2**32 - 1) | st.integers(0, 300)] * ndim),
+            min_size=1,
+            max_size=30,
+            unique=True,
+        )
+    )
+)
+def test_coords_are_minimal_sort_like_indices_and_come_back(index: list[tuple[int, ...]]) -> None:
+    index = sorted(index)
+    ndim = len(index[0])
+    table = ChunkRefs.inline_chunks(np.array(index).reshape(len(index), ndim), [b"x"] * len(index))
+    data = encode_manifest(ARRAY, table, Profile.wide, "/a")
+    coords = written_coords(data)
+    assert coords == sorted(coords)
+    bytes_of = [0 if at < 248 else -(-at.bit_length() // 8) for row in index for at in row]
+    assert sum(map(len, coords)) == sum(bytes_of) + ndim * len(index)
+    assert read_back(data, ((0, 2**32),) * ndim).equals(table)
+
+
+def test_coords_of_eight_bytes_per_axis_are_read_too() -> None:
+    """Earlier versions wrote them, and other programs may."""
+    rows = [_row(7, 0, coord=np.array([1, 30], ">u8").tobytes())]
+    rows.append(_row(7, 1, coord=np.array([3, 2], ">u8").tobytes()))
+    assert read_back(_file(rows)).index.tolist() == [[1, 30], [3, 2]]
+    mixed = [_row(7, 0, coord=np.array([0, 30], ">u8").tobytes()), _row(7, 1, coord=bytes([3, 2]))]
+    with pytest.raises(FormatError, match="is not the index of a chunk"):
+        read_back(_file(mixed))
+
+
+@pytest.mark.parametrize(
+    "coord",
+    [b"", b"\1", b"\1\2\3", b"\1\xf8", b"\1\xf8\xf7", b"\1\xf9\0\xff", b"\xfc\1\1\1\1\1\2"],
+    ids=["empty", "short", "long", "cut", "small", "zeros", "huge"],
+)
+def test_coords_that_are_no_index_are_refused(coord: bytes) -> None:
+    with pytest.raises(FormatError, match="is not the index of a chunk"):
+        read_back(_file([_row(7, 0, coord=bytes([0, 1])), _row(7, 1, coord=coord)]))
 
 
 def test_an_array_without_dimensions_has_an_empty_coord() -> None:
@@ -155,7 +201,7 @@ def test_other_widths_are_read() -> None:
     [
         ([_row(8, 0)], "row 0 is not one of array 7"),
         ([], "row 0 is not one of array 7"),
-        ([_row(7, 0, coord=b"123")], "coord has"),
+        ([_row(7, 0, coord=b"123")], "not the index of a chunk"),
         ([_row(7, 0, chunk_file=None)], "neither inline_data nor a chunk_file"),
         ([_row(7, 0, chunk_file="../x")], "not the name of a file"),
         ([_row(7, 0, length=None)], "'length' has rows without a value"),

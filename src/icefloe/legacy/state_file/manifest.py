@@ -1,7 +1,9 @@
 """Chunk manifest files: one row per chunk, of one array or of several.
 
-`coord` is the concatenation of the chunk indices as eight big-endian bytes each, so it sorts like
-the indices. The document does not define this encoding.
+`coord` is the concatenation of the chunk indices. An index up to 247 is one byte. A larger one is
+the byte 247 + n, then its n big-endian bytes. So `coord` is short and sorts like the indices. The
+document demands that, and defines no encoding. Earlier versions wrote eight big-endian bytes for
+each index, which are read too: the encoding of today never is as long.
 """
 
 from __future__ import annotations
@@ -36,7 +38,11 @@ else:
     pa, pc = on_demand("pyarrow"), on_demand("pyarrow.compute")
 
 _COLUMNS = ("array_id", "coord", "inline_data", "chunk_file", "offset", "length")
-_INDEX_BYTES = 8
+_LAST_SINGLE = 247
+"""The last index that is a single byte. Larger ones follow a byte that counts theirs."""
+_MOST_BYTES = 4
+_WIDE_BYTES = 8
+"""Per index in files of earlier versions."""
 _ID_LETTERS = 20
 
 
@@ -108,14 +114,36 @@ def _refs(table: pa.Table, inventory: Inventory, name: str) -> ChunkRefs:
 
 def _decode_coords(coords: pa.Array, ndim: int, name: str) -> NDArray[np.uint64]:
     blobs = BlobColumn.from_arrow(coords)
-    width = ndim * _INDEX_BYTES
-    if len(blobs) and not bool((blobs.length == width).all()):
-        found = sorted(set(blobs.length.tolist()))[:5]
+    if bool((blobs.length == ndim * _WIDE_BYTES).all()):
+        raw = blobs.data[int(blobs.offsets[0]) : int(blobs.offsets[-1])]
+        return np.ascontiguousarray(raw).view(">u8").reshape(len(blobs), ndim).astype(np.uint64)
+    found = np.zeros((len(blobs), ndim), np.uint64)
+    at, end = blobs.offsets[:-1].astype(np.int64), blobs.offsets[1:].astype(np.int64)
+    data = np.append(blobs.data, np.zeros(1 + _MOST_BYTES, np.uint8))
+    is_wrong = np.zeros(len(blobs), np.bool_)
+    for axis in range(ndim):
+        first = data[np.minimum(at, end)].astype(np.int64)
+        size = np.maximum(first - _LAST_SINGLE, 0)
+        is_wrong |= (at + size >= end) | (size > _MOST_BYTES)
+        value = np.where(size == 0, first, 0).astype(np.uint64)
+        for byte in range(_MOST_BYTES):
+            more = data[np.minimum(at + 1 + byte, end)].astype(np.uint64)
+            value = np.where(byte < size, value << np.uint64(8) | more, value)
+        is_wrong |= size != _sizes(value)  # another spelling of the same index
+        found[:, axis], at = value, np.minimum(at + 1 + size, end)
+    is_wrong |= at != end
+    if is_wrong.any():
+        wrong = blobs.take(np.flatnonzero(is_wrong)[:1]).to_list()[0]
         raise names.checked(name).fail(
-            f"coord has {found} bytes, expected {width} for an array of {ndim} dimensions"
+            f"coord {wrong.hex()!r} is not the index of a chunk in an array of {ndim} dimensions"
         )
-    raw = blobs.data[int(blobs.offsets[0]) : int(blobs.offsets[-1])]
-    return np.ascontiguousarray(raw).view(">u8").reshape(len(blobs), ndim).astype(np.uint64)
+    return found
+
+
+def _sizes(index: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """The number of bytes behind the first one."""
+    limits = [_LAST_SINGLE, *(256**size - 1 for size in range(1, _MOST_BYTES))]
+    return np.sum([index > np.uint64(limit) for limit in limits], axis=0, dtype=np.int64)
 
 
 def _native(
@@ -187,8 +215,17 @@ def encode_manifest(node_id: NodeId, refs: ChunkRefs, profile: Profile, path: st
 
 def _encode_coords(index: Index) -> pa.Array:
     count, ndim = index.shape
-    data = np.ascontiguousarray(index.astype(">u8")).view(np.uint8).reshape(-1)
-    offsets = np.arange(count + 1, dtype=np.int64) * (ndim * _INDEX_BYTES)
+    flat = index.astype(np.uint64).reshape(-1)
+    size = _sizes(flat)
+    end = np.cumsum(size + 1)
+    data = np.empty(int(end[-1]) if len(end) else 0, np.uint8)
+    data[end - size - 1] = np.where(size == 0, flat, size.astype(np.uint64) + _LAST_SINGLE)
+    for byte in range(_MOST_BYTES):  # from the last one
+        rows = size > byte
+        data[end[rows] - 1 - byte] = flat[rows] >> np.uint64(8 * byte) & np.uint64(255)
+    offsets = np.zeros(count + 1, np.int64)
+    if ndim:
+        offsets[1:] = end[ndim - 1 :: ndim]
     return BlobColumn(offsets, data).to_arrow().cast(pa.binary())
 
 
