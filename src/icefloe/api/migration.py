@@ -50,13 +50,15 @@ def migrate_repository(
         chunks: "copy" chunk objects, or "keep" them where they are and refer to them as virtual
             chunks. Repositories of Icechunk 0.1 that are migrated in place keep theirs either way.
         dry_run: write nothing and report what would be done.
-        check: read everything back and compare with the source before the new repository can
-            be opened.
+        check: read everything back, compare it with the source, and verify it as
+            `Repository.verify` does, before the new repository can be opened.
         progress: called with the stage and its progress. Without it, a terminal shows a bar.
 
     Raises:
         AlreadyExistsError: there is a repository in `storage`.
-        FormatError: a file of the source cannot be read, or the comparison found a difference.
+        FormatError: a file of the source cannot be read, the comparison found a difference, or
+            the verification an error.
+        InvalidInputError: `storage` is a folder inside of the old repository.
     """
     source = repo.handle
     target = target_handle(repo, storage or repo.storage, int(spec_version), config, chunks)
