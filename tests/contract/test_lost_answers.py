@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
@@ -15,7 +16,10 @@ from icefloe.errors import ErrorKind, StorageError, UnknownOutcomeError
 from icefloe.storage.driver import ConditionFailed, Driver, Span
 from icefloe.storage.drivers.probe import check_conditions_are_honoured
 from icefloe.storage.keys import PROBE_DIRECTORY
+from icefloe.storage.places.locations import S3Location
 from icefloe.storage.run import run_blocking
+from icefloe.virtual.places.access import SourceAccess
+from icefloe.virtual.places.list_objects import Place
 from tests.proxy import LATE_SECONDS, Proxy, Seen, misbehaving_proxy
 from tests.servers import S3Server
 
@@ -35,8 +39,10 @@ def is_blocking(request: pytest.FixtureRequest) -> bool:
     return bool(request.param == "blocking")
 
 
-def driver_through(proxy: Proxy, *, blocking: bool = True, **settings: Any) -> Driver:
-    storage = proxy.storage()
+def driver_through(
+    proxy: Proxy, prefix: str | None = None, *, blocking: bool = True, **settings: Any
+) -> Driver:
+    storage = proxy.storage(prefix)
     resolved = storage.default_settings().resolved()
     return storage.driver(
         dataclasses.replace(resolved, retries=QUICK, **settings), blocking=blocking
@@ -218,6 +224,110 @@ def test_a_body_that_breaks_off_is_read_again(proxy: Proxy, is_blocking: bool) -
             assert bytes(await driver.get("chunks/A", Span(10, 900_000))) == data[10 : 10 + 900_000]
 
     run(scenario())
+
+
+def cut(method: str, *numbers: int) -> Callable[[Seen], str]:
+    """Cut the answers to these requests of a method off in the middle."""
+    seen_before = itertools.count()
+
+    def fault(seen: Seen) -> str:
+        is_cut = seen.method == method and next(seen_before) in numbers
+        return "cut answer" if is_cut else ""
+
+    return fault
+
+
+NAMES = [f"{number:020d}" for number in range(2200)]
+"""Three pages of a listing."""
+
+
+@pytest.fixture(scope="module")
+def many_keys(s3_server: S3Server) -> str:
+    """A prefix with many chunks."""
+    prefix = "many-keys"
+    driver = s3_server.storage(prefix).driver(blocking=True)
+    run_blocking(driver.put_many([(f"chunks/{name}", b"x") for name in NAMES]))
+    return prefix
+
+
+@pytest.mark.parametrize("at", [0, 1, 2, 4])
+def test_a_listing_that_breaks_off_is_read_again(
+    proxy: Proxy, many_keys: str, is_blocking: bool, at: int
+) -> None:
+    run: Run = run_blocking if is_blocking else asyncio.run
+    driver = driver_through(proxy, many_keys, blocking=is_blocking)
+
+    async def scenario() -> None:
+        proxy.fault = cut("GET", at)
+        found = await driver.list("chunks/")
+        assert [one.key for one in found] == [f"chunks/{name}" for name in NAMES]
+        for at_once in (1, 8):
+            proxy.fault = cut("GET", at)
+            pages = await driver.list_pages("chunks/", at_once)
+            listed = [name.decode() for page in pages for name in page.name.tolist()]
+            assert sorted(listed) == NAMES, "every key once"
+        proxy.fault = cut("GET", 0)
+        assert not await driver.is_empty()
+        proxy.fault = cut("GET", 0)
+        assert list(await driver.list_top()) == ["chunks/"]
+
+    run(scenario())
+
+
+def test_a_long_listing_on_a_bad_network_comes_to_its_end(proxy: Proxy, many_keys: str) -> None:
+    """Every page is cut twice: more often in all than one request is tried."""
+    driver = driver_through(proxy, many_keys)
+    proxy.fault = cut("GET", 0, 1, 3, 4, 6, 7)
+    assert len(run_blocking(driver.list("chunks/"))) == len(NAMES)
+    proxy.fault = lambda seen: "cut answer"
+    proxy.seen.clear()
+    with pytest.raises(StorageError, match="cannot list 'chunks'"):
+        run_blocking(driver.list("chunks/"))
+    assert len(proxy.seen) == QUICK.max_tries
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_answers_to_deletions_and_uploads_that_break_off_are_tried_again(
+    proxy: Proxy, is_blocking: bool, number: int
+) -> None:
+    run: Run = run_blocking if is_blocking else asyncio.run
+    driver = driver_through(
+        proxy, blocking=is_blocking, minimum_size_for_multipart_upload=6_000_000
+    )
+    keys = [f"chunks/{number}" for number in range(5)]
+
+    async def scenario() -> None:
+        await driver.put_many([(key, b"x") for key in keys])
+        proxy.fault = cut("POST", number)
+        await driver.delete_many(keys[:3])
+        assert await driver.delete_batches([keys[3:]]) == [None]
+        assert await driver.list("chunks/") == []
+        # The beginning and the end of an upload in parts are POST requests.
+        proxy.fault = cut("POST", number)
+        data = bytes(range(256)) * 50_000
+        await driver.put("chunks/large", data)
+        proxy.fault = lambda _: ""
+        assert bytes(await driver.get("chunks/large")) == data
+
+    run(scenario())
+
+
+def test_sources_are_listed_and_read_again_when_an_answer_breaks_off(proxy: Proxy) -> None:
+    storage = proxy.storage()
+    location = storage.location
+    assert isinstance(location, S3Location)
+    root = f"s3://{location.bucket}/{location.prefix}"
+    options = {"endpoint_url": proxy.endpoint_url, "allow_http": True, "force_path_style": True}
+    keys = {"access_key_id": "test", "secret_access_key": "test-secret", "region": "us-east-1"}
+    place = Place(root, SourceAccess({**options, **keys}))
+    run_blocking(storage.driver(blocking=True).put_many([("a/0", b"x" * 999), ("b", b"1")]))
+    for look, expected in (
+        (lambda: place.list_all().keys, ["a/0", "b"]),
+        (lambda: place.list_folder(""), (["a"], ["b"])),
+        (lambda: place.find("a/0"), b"x" * 999),
+    ):
+        proxy.fault = cut("GET", 0, 1)
+        assert look() == expected
 
 
 WHOLE_OR_PART = pytest.mark.parametrize("span", [None, Span(10, 50_000)])

@@ -439,3 +439,14 @@ def test_a_driver_is_made_once(place: Place) -> None:
     assert place.storage.driver(blocking=place.is_blocking) is place.driver
     assert place.driver.can_write
     assert place.driver.settings == place.storage.default_settings().resolved()
+
+
+def test_the_top_level_is_listed_without_what_is_below(place: Place) -> None:
+    async def scenario() -> None:
+        assert list(await place.driver.list_top()) == []
+        keys = ["repo", "chunks/A", "chunks/B", "a/b/c/0", "zarr.json", "ä~b/zarr.json"]
+        await place.driver.put_many([(key, b"1") for key in keys])
+        found = list(await place.driver.list_top())
+        assert found == ["a/", "chunks/", "repo", "zarr.json", "ä~b/"]
+
+    place.run(scenario())

@@ -189,6 +189,11 @@ class Driver(Protocol):
         """
         ...
 
+    async def list_top(self) -> Sequence[str]:
+        """The names of objects and folders at the root, sorted. Those of folders end with a
+        slash."""
+        ...
+
     async def is_empty(self) -> bool:
         """Whether nothing at all is stored here."""
         ...

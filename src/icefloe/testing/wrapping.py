@@ -178,6 +178,12 @@ class WrappingDriver:
         await self.after("list", prefix)
         return found
 
+    async def list_top(self) -> Sequence[str]:
+        await self.before("list", "")
+        found = await self.inner.list_top()
+        await self.after("list", "")
+        return found
+
     async def list_pages(
         self, folder: str, at_once: int, *, names_only: bool = False
     ) -> Sequence[ObjectPage]:

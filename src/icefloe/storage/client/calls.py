@@ -20,7 +20,7 @@ from icefloe.storage.process_forks import check_obstore_is_ours
 from icefloe.storage.run import run_blocking, wait_blocking
 
 if TYPE_CHECKING:
-    from obstore import Bytes, GetOptions, GetResult, ObjectMeta, PutResult
+    from obstore import Bytes, GetOptions, GetResult, ListResult, ObjectMeta, PutResult
     from obstore.store import ObjectStore
 
     from icefloe.storage.driver import Span
@@ -30,8 +30,6 @@ Result = TypeVar("Result")
 
 KEYS_OF_PAGE = 1000
 """What services send at once."""
-SEVERAL_KEYS = 50
-"""How many keys are listed at once when only the first are of interest."""
 
 
 _NO_LIMIT: AbstractAsyncContextManager[Any] = nullcontext()
@@ -62,10 +60,8 @@ class Calls(Protocol):
 
     async def head(self, store: ObjectStore, key: str) -> ObjectMeta: ...
 
-    async def list_all(self, store: ObjectStore, prefix: str | None) -> list[ObjectMeta]: ...
-
-    async def list_some(self, store: ObjectStore) -> list[ObjectMeta]:
-        """The first keys, or all if there are few."""
+    async def list_top(self, store: ObjectStore) -> ListResult[Sequence[ObjectMeta]]:
+        """Objects and folders at the root."""
         ...
 
     async def list_while(
@@ -140,11 +136,8 @@ class BlockingCalls:
     async def head(self, store: ObjectStore, key: str) -> ObjectMeta:
         return interruptibly(lambda: store.head(key))
 
-    async def list_all(self, store: ObjectStore, prefix: str | None) -> list[ObjectMeta]:
-        return interruptibly(lambda: list(store.list(prefix).collect()))
-
-    async def list_some(self, store: ObjectStore) -> list[ObjectMeta]:
-        return interruptibly(lambda: list(next(iter(store.list(chunk_size=SEVERAL_KEYS)), ())))
+    async def list_top(self, store: ObjectStore) -> ListResult[Sequence[ObjectMeta]]:
+        return interruptibly(store.list_with_delimiter)
 
     async def list_while(
         self,

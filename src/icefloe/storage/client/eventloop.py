@@ -13,11 +13,11 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from icefloe.storage.client.calls import KEYS_OF_PAGE, SEVERAL_KEYS
+from icefloe.storage.client.calls import KEYS_OF_PAGE
 from icefloe.storage.client.interruptible import MAX_THREADS, DaemonThreads
 
 if TYPE_CHECKING:
-    from obstore import Bytes, GetOptions, GetResult, ObjectMeta, PutResult
+    from obstore import Bytes, GetOptions, GetResult, ListResult, ObjectMeta, PutResult
     from obstore.store import ObjectStore
 
     from icefloe.storage.driver import Span
@@ -71,13 +71,8 @@ class EventLoopCalls:
     async def head(self, store: ObjectStore, key: str) -> ObjectMeta:
         return await store.head_async(key)
 
-    async def list_all(self, store: ObjectStore, prefix: str | None) -> list[ObjectMeta]:
-        return list(await store.list(prefix).collect_async())
-
-    async def list_some(self, store: ObjectStore) -> list[ObjectMeta]:
-        async for page in store.list(chunk_size=SEVERAL_KEYS):
-            return list(page)
-        return []
+    async def list_top(self, store: ObjectStore) -> ListResult[Sequence[ObjectMeta]]:
+        return await store.list_with_delimiter_async()
 
     async def list_while(
         self,

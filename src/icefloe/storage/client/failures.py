@@ -18,6 +18,7 @@ _ANSWER = re.compile(r"<Code>([^<]*)</Code>(?:.*?<Message>([^<]*)</Message>)?", 
 _THROTTLED = re.compile(r"status code: (429|503)|SlowDown|TooManyRequests|ServerBusy")
 _UNSATISFIABLE = re.compile(r"status code: 416|InvalidRange")
 _NO_ANSWER = "Error performing"  # how the client begins once it has given up on a request
+_CUT = re.compile("response body|invalid list response")
 _NOT_SENT = re.compile(r"kind: Connect\b")
 _NO_KEYS = re.compile(r"/latest/(api/token|meta-data/iam)")  # the last resort: the machine's role
 _NO_BUCKET = re.compile("NoSuchBucket|ContainerNotFound|bucket does not exist")
@@ -73,6 +74,15 @@ def lacks_ranges(error: Exception) -> bool:
 def broke_off(error: Exception) -> bool:
     """Whether an answer arrived that could not be used, for example because it was cut short."""
     return isinstance(error, obstore.GenericError) and _NO_ANSWER not in str(error)
+
+
+def was_cut(error: Exception) -> bool:
+    """Whether an answer broke off, whatever it was an answer to."""
+    text = str(error)
+    # A large object may be complete although the answer broke off. The client then finds no upload
+    # to give up.
+    is_upload_gone = isinstance(error, FileNotFoundError) and "uploadId=" in text
+    return is_upload_gone or _CUT.search(text) is not None
 
 
 def translated(

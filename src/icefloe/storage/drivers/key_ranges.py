@@ -34,6 +34,10 @@ class PagesOf:
         """Whether keys came in an order that makes ranges of them meaningless."""
         self._most = most
 
+    def start_again(self) -> None:
+        """Forget pages that came in no order: it is unknown what follows them."""
+        self.last, self.pages, self.is_unordered = self.after or "", [], False
+
     def take(self, page: Sequence[ObjectMeta]) -> bool:
         """Add a page; whether the next one is wanted."""
         rows = [(meta["path"], meta["size"], microseconds(meta["last_modified"])) for meta in page]

@@ -32,6 +32,21 @@ def files_below(root: str, folder: str) -> Iterator[tuple[str, os.DirEntry[str]]
                     yield name, entry
 
 
+def top_level(root: str) -> Iterator[str]:
+    """The names of files and folders in the root, those of folders with a slash."""
+    try:
+        entries = os.scandir(root)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    with entries:
+        for entry in entries:
+            if entry.is_dir():
+                if entry.name != OWN_DIRECTORY:
+                    yield decode_key(entry.name) + "/"
+            elif not _UNFINISHED.search(entry.name):
+                yield decode_key(entry.name)
+
+
 def rows_below(root: str, folder: str) -> Iterator[tuple[str, int, int]]:
     """Name below the folder, size and time of every file; for folders with very many."""
     try:

@@ -235,6 +235,12 @@ class LocalDriver:
             object_page(rows[at : at + _ROWS_OF_PAGE]) for at in range(0, len(rows), _ROWS_OF_PAGE)
         ]
 
+    async def list_top(self) -> Sequence[str]:
+        try:
+            return sorted(list_directory.top_level(self._root))
+        except OSError as error:
+            raise self._reading_failed("", error) from error
+
     async def is_empty(self) -> bool:
         try:
             return next(list_directory.files_below(self._root, ""), None) is None

@@ -186,6 +186,11 @@ class MemoryDriver:
             )
         ]
 
+    async def list_top(self) -> Sequence[str]:
+        with self._held.lock:
+            parts = [key.partition("/") for key in self._held.objects]
+        return sorted({name + slash for name, slash, _ in parts})
+
     async def is_empty(self) -> bool:
         return not self._held.objects
 

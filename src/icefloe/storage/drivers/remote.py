@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from icefloe.errors import ErrorKind, ReadOnlyError, StorageError
 from icefloe.observe import StorageCall
 from icefloe.storage.client import failures
+from icefloe.storage.client.backoff import retry_cut
 from icefloe.storage.driver import (
     ConditionFailed,
     Describe,
@@ -20,7 +21,9 @@ from icefloe.storage.driver import (
 from icefloe.storage.drivers import conditional
 from icefloe.storage.drivers.key_ranges import PagesOf, ranges_after
 from icefloe.storage.drivers.remote_reads import ObstoreReads
-from icefloe.storage.keys import PROBE_DIRECTORY, check_key
+from icefloe.storage.keys import PROBE_DIRECTORY, check_key, instant
+
+Result = TypeVar("Result")
 
 DELETE_AT_ONCE = 1000  # keys per request; what S3 allows
 
@@ -41,17 +44,25 @@ class ObstoreDriver(ObstoreReads):
     async def list(self, prefix: str) -> list[ObjectInfo]:
         self._check_can_list()
         # obstore matches whole segments only: list the folder and choose from it.
-        folder = self._name(prefix.rpartition("/")[0]) or None
-        try:
-            with StorageCall("list", prefix, self.location):
-                found = await self._calls.list_all(self._connection.reader(), folder)
-        except failures.ClientError as error:
-            raise failures.translated(error, "list", prefix, self.location) from error
+        found = PagesOf(self._name(prefix.rpartition("/")[0]), None, None)
+        await self._read_pages(found)
         infos = (
-            ObjectInfo(self._key(meta["path"]), meta["size"], meta["last_modified"])
-            for meta in found
+            ObjectInfo(self._key(name), size, instant(time))
+            for rows in found.pages
+            for name, size, time in rows
         )
         return sorted(info for info in infos if info.key.startswith(prefix) and _is_ours(info.key))
+
+    async def list_top(self) -> Sequence[str]:
+        self._check_can_list()
+
+        async def request() -> Sequence[str]:
+            with StorageCall("list", "", self.location):
+                found = await self._calls.list_top(self._connection.reader())
+            folders = [self._key(path.rstrip("/")) + "/" for path in found["common_prefixes"]]
+            return [*folders, *(self._key(meta["path"]) for meta in found["objects"])]
+
+        return sorted(filter(_is_ours, await self._retried("list", "", request)))
 
     async def list_pages(
         self, folder: str, at_once: int, *, names_only: bool = False
@@ -60,24 +71,42 @@ class ObstoreDriver(ObstoreReads):
         self._check_can_list()
         has_ranges = self._connection.lists_ranges and at_once > 1
         start = PagesOf(self._name(folder), None, None, most=1 if has_ranges else None)
-        try:
+        await self._read_pages(start)
+        if not start.is_cut:
+            return self._as_pages(start, folder)
+        ranges = ranges_after(self._name(folder), start.last)
+        for first in range(0, len(ranges), at_once):
+            await self._calls.each(self._read_pages, ranges[first : first + at_once])
+        if any(part.is_unordered for part in (start, *ranges)):  # S3 Express, for one
+            start, ranges = PagesOf(self._name(folder), None, None), []
             await self._read_pages(start)
-            if not start.is_cut:
-                return self._as_pages(start, folder)
-            ranges = ranges_after(self._name(folder), start.last)
-            for first in range(0, len(ranges), at_once):
-                await self._calls.each(self._read_pages, ranges[first : first + at_once])
-            if any(part.is_unordered for part in (start, *ranges)):  # S3 Express, for one
-                start, ranges = PagesOf(self._name(folder), None, None), []
-                await self._read_pages(start)
-        except failures.ClientError as error:
-            raise failures.translated(error, "list", folder, self.location) from error
         return [page for part in (start, *ranges) for page in self._as_pages(part, folder)]
 
     async def _read_pages(self, part: PagesOf) -> None:
         prefix = part.folder.removesuffix("/") or None
-        with StorageCall("list", part.folder, self.location):
-            await self._calls.list_while(self._connection.reader(), prefix, part.after, part.take)
+
+        async def request() -> None:
+            """Pages behind those that are here."""
+            if part.is_unordered:
+                part.start_again()
+            store, last = self._connection.reader(), part.last or None
+            with StorageCall("list", part.folder, self.location):
+                await self._calls.list_while(store, prefix, last, part.take)
+
+        await self._retried("list", self._key(part.folder), request, lambda: part.last)
+
+    async def _retried(
+        self,
+        action: str,
+        key: str,
+        request: Callable[[], Awaitable[Result]],
+        progress: Callable[[], object] = lambda: None,
+    ) -> Result:
+        """The result of a request that may be repeated; see `retry_cut`."""
+        try:
+            return await retry_cut(request, self.settings.retries, self._calls.sleep, progress)
+        except failures.ClientError as error:
+            raise failures.translated(error, action, key, self.location) from error
 
     def _as_pages(self, part: PagesOf, folder: str) -> Sequence[ObjectPage]:
         return [
@@ -87,12 +116,9 @@ class ObstoreDriver(ObstoreReads):
 
     async def is_empty(self) -> bool:
         self._check_can_list()
-        try:
-            with StorageCall("list", "", self.location):
-                found = await self._calls.list_some(self._connection.reader())
-        except failures.ClientError as error:
-            raise failures.translated(error, "list", "", self.location) from error
-        return not any(_is_ours(self._key(meta["path"])) for meta in found)
+        first = PagesOf("", None, None, most=1)
+        await self._read_pages(first)
+        return not any(_is_ours(self._key(name)) for rows in first.pages for name, _, _ in rows)
 
     def _check_can_list(self) -> None:
         if not self._connection.can_list:
@@ -122,14 +148,15 @@ class ObstoreDriver(ObstoreReads):
             "chunk_size": limits.ideal_concurrent_request_size,
             "max_concurrency": limits.max_concurrent_requests_for_object,
         }
-        try:
+
+        async def request() -> None:
             async with self._calls.turn():
-                with StorageCall("put", key, self.location) as request:
-                    request.nbytes = len(buffer)
+                with StorageCall("put", key, self.location) as call:
+                    call.nbytes = len(buffer)
                     store = self._connection.writer()
                     await self._calls.put(store, self._name(key), buffer, options)
-        except failures.ClientError as error:
-            raise failures.translated(error, "write", key, self.location) from error
+
+        await self._retried("write", key, request)
 
     async def put_many(
         self,
@@ -231,16 +258,18 @@ class ObstoreDriver(ObstoreReads):
         return await self._calls.each(delete, batches)
 
     async def _delete(self, names: Sequence[str]) -> None:
-        try:
-            with StorageCall("delete", _named(names), self.location):
-                await self._calls.delete(self._connection.writer(), [*names])
-        except FileNotFoundError:
-            # The answer does not say which of several was missing, nor whether others are gone.
-            if len(names) > 1:
-                for name in names:
-                    await self._delete([name])
-        except failures.ClientError as error:
-            raise failures.translated(error, "delete", names[0], self.location) from error
+        async def request() -> bool:
+            try:
+                with StorageCall("delete", _named(names), self.location):
+                    await self._calls.delete(self._connection.writer(), [*names])
+            except FileNotFoundError:
+                return False
+            return True
+
+        # The answer does not say which of several was missing, nor whether others are gone.
+        if not await self._retried("delete", names[0], request) and len(names) > 1:
+            for name in names:
+                await self._delete([name])
 
     async def sync(self) -> None:
         """Nothing to do: object stores answer when an object is safe."""

@@ -36,13 +36,14 @@ from icefloe.virtual.model.description import SourceVersion
 if TYPE_CHECKING:
     import obstore
     from _typeshed import WriteableBuffer
-    from obstore import GetResult, ObjectMeta
+    from obstore import ObjectMeta
 
-    from icefloe.storage.client import connect, failures
+    from icefloe.storage.client import backoff, connect, failures
     from icefloe.storage.client.connect import Connection
 else:
     # A local file needs no client.
     obstore = on_demand("obstore")
+    backoff = on_demand("icefloe.storage.client.backoff")
     connect = on_demand("icefloe.storage.client.connect")
     failures = on_demand("icefloe.storage.client.failures")
 
@@ -170,7 +171,9 @@ class SourceAccess:
 
 def get_bytes(store: Any, key: str, options: Any = None) -> bytes:
     """An object or part of it; errors are obstore's."""
-    return interruptibly(lambda: bytes(obstore.get(store, key, options=options).bytes()))
+    return backoff.retry_cut_blocking(
+        lambda: bytes(obstore.get(store, key, options=options).bytes())
+    )
 
 
 @record(frozen=True)
@@ -208,18 +211,22 @@ class BlockReader(io.RawIOBase):
     def _begin(self) -> tuple[bytes, ObjectMeta]:
         try:
             try:
-                options: Any = {"range": (0, FIRST_BLOCK_BYTES)}
-                result = self._get(options)
+                return self._get({"range": (0, FIRST_BLOCK_BYTES)})
             except obstore.exceptions.NotSupportedError:
                 # Servers without ranges send all of it.
-                result = self._get({})
-            return bytes(interruptibly(result.bytes)), result.meta
+                return self._get({})
         except failures.ClientError as error:
             raise _translated(error, self._key, self._connection) from error
 
-    def _get(self, options: Any) -> GetResult:
+    def _get(self, options: Any) -> tuple[bytes, ObjectMeta]:
         store, key = self._connection.reader(), self._key
-        return interruptibly(lambda: obstore.get(store, key, options=options))
+
+        def request() -> tuple[bytes, ObjectMeta]:
+            result = obstore.get(store, key, options=options)
+            meta = result.meta
+            return bytes(result.bytes()), meta
+
+        return backoff.retry_cut_blocking(request)
 
     def readable(self) -> bool:
         return True

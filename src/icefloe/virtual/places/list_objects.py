@@ -16,7 +16,8 @@ from zarr.storage import ObjectStore
 from icefloe.errors import ErrorKind, StorageError
 from icefloe.on_demand import on_demand
 from icefloe.records import record
-from icefloe.storage.client.interruptible import DaemonThreads, interruptibly
+from icefloe.storage.client.backoff import retry_cut_blocking
+from icefloe.storage.client.interruptible import DaemonThreads
 from icefloe.virtual.model.description import SourceError, SourceVersion
 from icefloe.virtual.places.access import SourceAccess, get_bytes, local_path
 
@@ -123,13 +124,13 @@ class Place:
         skipped = len(self._prefix) + 1 if self._prefix else 0
         try:
             store = self._connection.reader()
-            pages = iter(obstore.list(store, self._prefix or None, chunk_size=1000))
-            while (batch := interruptibly(lambda: next(pages, None))) is not None:
-                for meta in batch:
-                    seconds = math.ceil(meta["last_modified"].timestamp())
-                    yield meta["path"][skipped:], meta["size"], meta["e_tag"], seconds
+            prefix = self._prefix or None
+            found = retry_cut_blocking(lambda: obstore.list(store, prefix).collect())
         except failures.ClientError as error:
             raise self._told(error, "list", "") from error
+        for meta in found:
+            seconds = math.ceil(meta["last_modified"].timestamp())
+            yield meta["path"][skipped:], meta["size"], meta["e_tag"], seconds
 
     def list_folder(self, folder: str) -> tuple[list[str], list[str]]:
         """Names of the folders and of the objects directly below a folder, ascending."""
@@ -146,7 +147,7 @@ class Place:
         try:
             prefix = self.name(folder).strip("/") or None
             store = self._connection.reader()
-            found = interruptibly(lambda: obstore.list_with_delimiter(store, prefix))
+            found = retry_cut_blocking(lambda: obstore.list_with_delimiter(store, prefix))
         except failures.ClientError as error:
             raise self._told(error, "list", folder) from error
         folders = [path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"]]
