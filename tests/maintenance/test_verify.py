@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ from zarr.codecs import ZstdCodec
 
 import icefloe
 from icefloe.maintenance.findings import FindingKind, Severity, VerifyReport
+from icefloe.storage.run import run_blocking
 from tests.golden import repository_path
 from tests.golden.decoded import NAMES
 from tests.maintenance.damages import DAMAGES, chunk_of, flip, manifest_of, orphans, tip
 from tests.maintenance.worlds import World, make_world
+from tests.places import KINDS, fresh_storage
 
 
 @pytest.fixture(scope="module")
@@ -212,3 +215,42 @@ def test_a_place_without_a_repository_is_refused(tmp_path: Path) -> None:
     storage = icefloe.local_filesystem_storage(str(tmp_path / "nothing"))
     with pytest.raises(icefloe.RepositoryNotFoundError):
         icefloe.Repository.verify_storage(storage)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("spec", [1, 2])
+def test_objects_that_zarr_wrote_past_the_repository_are_named(
+    tmp_path: Path, request: pytest.FixtureRequest, kind: str, spec: int
+) -> None:
+    server = request.getfixturevalue("s3_server") if kind == "s3" else None
+    storage = fresh_storage(kind, tmp_path, server)
+    repo = icefloe.Repository.create(storage, spec_version=spec)
+    with repo.transaction("main", message="a") as store:
+        zarr.create_array(store, name="a", shape=(4,), chunks=(1,), dtype="i4")[:] = 1
+    repo.garbage_collect(datetime.now(UTC))  # leaves the mark of a collection in version 1
+    assert not repo.verify().of_kind(FindingKind.FOREIGN_OBJECT)
+    strays = stray_objects(tmp_path)
+    run_blocking(storage.driver(blocking=True).put_many(list(strays.items())))
+    report = repo.verify()
+    found = report.of_kind(FindingKind.FOREIGN_OBJECT)
+    assert sorted(one.object for one in found) == sorted(strays)
+    assert "session.store" in str(report)
+    assert report.is_healthy, "everything in the repository can be read"
+    repo.garbage_collect(datetime.now(UTC))
+    assert len(repo.verify().of_kind(FindingKind.FOREIGN_OBJECT)) == len(strays)
+
+
+def stray_objects(folder: Path) -> dict[str, bytes]:
+    """What Zarr writes for arrays at the root, below it, and in a folder of the repository."""
+    place = folder / "zarr"
+    for number, path in enumerate(("", "group/b", "chunks/in")):
+        target = place / str(number)
+        zarr.create_array(str(target), name=path or None, shape=(2,), chunks=(1,), dtype="i4")[
+            :
+        ] = 1
+    return {
+        str(path.relative_to(target)): path.read_bytes()
+        for target in place.iterdir()
+        for path in target.rglob("*")
+        if path.is_file()
+    }

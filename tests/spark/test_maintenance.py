@@ -69,6 +69,7 @@ def test_verify(
         flip(min(set(world.files("chunks")) - known), at=0)
     orphans(world)
     (world.folder / "chunks" / "notes.txt").write_text("not ours")
+    zarr.create_array(str(world.folder), shape=(2,), chunks=(1,), dtype="i4")[:] = 1  # past it
     repo = world.open()
     options: Any = {"virtual_sources": True, "read_chunks": True}
     expected = repo.verify(**options)
@@ -77,6 +78,8 @@ def test_verify(
     assert found.counts == expected.counts
     assert found.checked == expected.checked
     assert bool(found.of_kind("undecodable-chunk")) == bool(names)
+    strays = {one.object for one in found.of_kind("object-of-unknown-name")}
+    assert strays == {"chunks/notes.txt", "zarr.json", "c/0", "c/1"}
 
 
 @pytest.mark.parametrize("spec", [2, pytest.param(1, marks=pytest.mark.long)])

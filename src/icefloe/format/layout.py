@@ -18,6 +18,10 @@ REFS = "refs/"
 COLLECTED = "icefloe/collected.json"
 """Up to when objects may have been collected; see `icefloe.repo.fence`."""
 OVERWRITTEN = "overwritten/"
+TOP_LEVEL = frozenset(
+    {REPO, CONFIG_YAML, SNAPSHOTS, MANIFESTS, TRANSACTIONS, CHUNKS, REFS, OVERWRITTEN, "icefloe/"}
+)
+"""The files and folders at the root of a repository."""
 
 KINDS = {
     "snapshots": SNAPSHOTS,

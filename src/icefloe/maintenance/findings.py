@@ -169,6 +169,7 @@ _REPAIRS = {
     _K.UNREADABLE_SOURCE: "check the credentials and the network, and verify again",
     _K.UNCHECKED_SOURCES: "authorize the container when the repository is opened, to check them",
     _K.ORPHAN: _COLLECT,
+    _K.FOREIGN_OBJECT: "delete it if nothing else needs it; icefloe neither reads nor deletes it",
     _K.NODES_BY_SEGMENT: "any commit writes the nodes in the order that Icechunk 2 searches them",
     _K.NODES_DISORDER: "any commit writes the nodes in order again",
 }

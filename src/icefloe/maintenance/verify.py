@@ -30,7 +30,7 @@ from icefloe.maintenance.check_snapshot import ENTRIES, USES, entries_of, uses_o
 from icefloe.maintenance.check_sources import SourceTable, check_sources
 from icefloe.maintenance.findings import DEFAULT_KEPT, FindingKind, FindingLog, VerifyReport
 from icefloe.maintenance.growing_table import GrowingTable
-from icefloe.maintenance.listing import StoredObjects, list_folder
+from icefloe.maintenance.listing import StoredObjects, list_folder, list_strays
 from icefloe.maintenance.object_table import ObjectTable
 from icefloe.maintenance.progress import Reporter
 from icefloe.maintenance.read_chunks import UnreadChunks, read_and_decode
@@ -38,6 +38,7 @@ from icefloe.observe import MAINTENANCE, observed
 from icefloe.on_demand import on_demand
 from icefloe.records import record
 from icefloe.repo.handle import RepoHandle
+from icefloe.storage.driver import Driver
 
 if TYPE_CHECKING:
     from icefloe.format.manifest.file import Manifest
@@ -132,7 +133,19 @@ async def _list_all(handle: RepoHandle, state: Verification) -> Listed:
         state.report.tell("listing", state.checked["objects"])
         note_strange(state.log, found)
         tables.append(ObjectTable(found))
+    await note_strays(handle.driver, state.log)
     return Listed(*tables)
+
+
+async def note_strays(driver: Driver, log: FindingLog) -> None:
+    """Objects outside of the repository's folders."""
+    async for key in list_strays(driver):
+        log.add(
+            FindingKind.FOREIGN_OBJECT,
+            key,
+            "it is in no folder of the repository, so no version has it; zarr.open writes such "
+            "files into the folder of a repository: write to session.store instead",
+        )
 
 
 def note_strange(log: FindingLog, found: StoredObjects) -> None:

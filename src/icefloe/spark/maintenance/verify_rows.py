@@ -40,6 +40,7 @@ from icefloe.maintenance.findings import (
 )
 from icefloe.maintenance.live import require_spec_1_or_2
 from icefloe.maintenance.object_table import length_detail, missing_detail, orphan_detail
+from icefloe.maintenance.verify import note_strays
 from icefloe.scans.pinned import as_repository
 from icefloe.spark.maintenance.stages import (
     Batches,
@@ -112,6 +113,7 @@ def verify(
     require_spec_1_or_2(opened.handle, "verification")
     log = FindingLog(max(1, max_findings))
     history = run_blocking(read_history(opened.handle, log))
+    run_blocking(note_strays(opened.handle.driver, log))
     job = _Job(
         spark,
         WorkerRepository.of(opened),
