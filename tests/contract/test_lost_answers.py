@@ -40,7 +40,7 @@ def is_blocking(request: pytest.FixtureRequest) -> bool:
 
 
 def driver_through(
-    proxy: Proxy, prefix: str | None = None, *, blocking: bool = True, **settings: Any
+    proxy: Proxy, prefix: str | None = None, /, *, blocking: bool = True, **settings: Any
 ) -> Driver:
     storage = proxy.storage(prefix)
     resolved = storage.default_settings().resolved()
