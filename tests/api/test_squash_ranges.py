@@ -49,7 +49,8 @@ def test_commits_after_the_squashed_ones_stay_as_they_are(
     assert after[4:] == before[5:]
     line = list(repo.ancestry(branch="main"))
     assert (line[3].id, line[3].parent_id) == (done.snapshot_id, ids[0])
-    assert line[3].metadata == {"__icefloe": {"squashed": ids[2], "commits": 2}}
+    notes = {"squashed": ids[2], "commits": 2, "contains": [ids[1]]}
+    assert line[3].metadata == {"__icefloe": notes}
     assert [info.metadata["by"] for info in line[:3]] == ["main"] * 3
     assert [info.metadata["__icefloe"] for info in line[:3]] == [
         {"rewritten": old} for old in reversed(ids[3:])

@@ -196,7 +196,7 @@ def test_changes_of_expired_snapshots_are_not_taken_for_those_of_others(
 
 
 def test_a_merge_is_one_commit_with_all_changes(repo: icefloe.Repository) -> None:
-    put(repo, "dev", 0, 1)
+    first = put(repo, "dev", 0, 1)
     last = put(repo, "dev", 1, 2)
     tip = put(repo, "main", 2, 3)
     done = repo.merge("dev", "main")
@@ -205,7 +205,7 @@ def test_a_merge_is_one_commit_with_all_changes(repo: icefloe.Repository) -> Non
     assert values(repo, "dev") == [1, 2, 0, 0, 0, 0, 0, 0]
     newest = next(repo.ancestry(branch="main"))
     assert newest.message == "Merge dev into main"
-    assert newest.metadata == {"__icefloe": {"merged": [last]}}
+    assert newest.metadata == {"__icefloe": {"merged": [last], "contains": [first]}}
     assert repo.verify().is_healthy
 
 
@@ -325,9 +325,7 @@ def test_tags_and_snapshots_can_be_merged(repo: icefloe.Repository) -> None:
 
 def test_a_squash_keeps_the_content_and_shortens_the_history(repo: icefloe.Repository) -> None:
     start = repo.lookup_branch("main")
-    for at in range(3):
-        put(repo, "main", at, at + 1)
-    old = repo.lookup_branch("main")
+    *earlier, old = [put(repo, "main", at, at + 1) for at in range(3)]
     before = values(repo)
     done = repo.squash("main", start, message="all of it")
     assert values(repo) == before
@@ -335,7 +333,8 @@ def test_a_squash_keeps_the_content_and_shortens_the_history(repo: icefloe.Repos
     newest, below, *_ = repo.ancestry(branch="main")
     assert (newest.id, newest.parent_id, below.id) == (done.snapshot_id, start, start)
     assert newest.message == "all of it"
-    assert newest.metadata == {"__icefloe": {"squashed": old, "commits": 3}}
+    notes = {"squashed": old, "commits": 3, "contains": sorted(earlier)}
+    assert newest.metadata == {"__icefloe": notes}
     assert repo.lookup_snapshot(old).id == old, "the old snapshots are still there"
     assert repo.diff(from_snapshot_id=start, to_branch="main") == done.changes
     assert repo.verify(orphans=False).is_healthy

@@ -12,12 +12,13 @@ import icefloe
 from icefloe import ConflictType
 
 
-def new_repository(spec: int) -> icefloe.Repository:
+def new_repository(spec: int, *, inline_bytes: int = 2) -> icefloe.Repository:
     """Arrays `a` and `g/x` on `main` and, from the same snapshot, on `dev`."""
     arrays, axes = icefloe.ManifestSplitCondition, icefloe.ManifestSplitDimCondition
     splitting = icefloe.ManifestSplittingConfig.from_dict({arrays.AnyArray(): {axes.Axis(0): 4}})
     config = icefloe.RepositoryConfig(
-        inline_chunk_threshold_bytes=2, manifest=icefloe.ManifestConfig(splitting=splitting)
+        inline_chunk_threshold_bytes=inline_bytes,
+        manifest=icefloe.ManifestConfig(splitting=splitting),
     )
     found = icefloe.Repository.create(icefloe.in_memory_storage(), config, spec_version=spec)
     session = found.writable_session("main")

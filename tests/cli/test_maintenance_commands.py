@@ -111,6 +111,29 @@ def test_expire_and_gc(place: Path, tmp_path: Path) -> None:
     assert told("verify", place)["healthy"] is True
 
 
+def test_expire_keeps_fork_points_and_warns_before_it_asks(place: Path) -> None:
+    told("tag", "delete", place, "v1", "--yes")
+    fork = told("log", place)[0]["id"]
+    told("branch", "create", f"{place}@main", "dev")
+    repo = icefloe.Repository.open(icefloe.local_filesystem_storage(place))
+    for branch in ("main", "dev"):
+        session = repo.writable_session(branch)
+        zarr.open_group(session.store, mode="a").create_group(branch)
+        session.commit(f"on {branch}")
+    kept = told("expire", place, "--keep-last", "1", "--dry-run")
+    assert fork not in kept["expired"]
+    assert kept["warnings"] == []
+    asked = here("expire", place, "--keep-last", "1", "--cut-fork-points")
+    assert asked.returncode == 2
+    assert asked.stderr.index("branch 'dev'") < asked.stderr.index("--yes")
+    assert len(told("log", place)) == 4, "nothing has happened yet"
+    cut = told("expire", place, "--keep-last", "1", "--cut-fork-points", "--yes")
+    assert fork in cut["expired"]
+    [warning] = cut["warnings"]
+    assert "branch 'main'" in warning
+    assert fork in warning
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

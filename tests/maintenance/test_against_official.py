@@ -23,6 +23,8 @@ from icefloe.maintenance import live
 from icefloe.storage.run import run_blocking
 from tests.maintenance.histories import Made, arrays_of, make_history, open_official, open_ours
 
+pytestmark = pytest.mark.filterwarnings("ignore:the expiration cuts")
+
 SUMMARY = (
     "bytes_deleted",
     "chunks_deleted",

@@ -43,6 +43,7 @@ class RepositoryMaintenance(RepositoryMaintenanceAsync):
         delete_expired_tags: bool = False,
         keep_last: int = 0,
         keep_tagged: bool = False,
+        keep_fork_points: bool = False,
         branches: Mapping[str, Keep] | None = None,
         snapshot_ids: Iterable[str] | None = None,
         dry_run: bool = False,
@@ -54,10 +55,14 @@ class RepositoryMaintenance(RepositoryMaintenanceAsync):
 
         Beyond Icechunk: `keep_last` keeps the newest snapshots of every branch (without
         `older_than` all others expire). `keep_tagged` keeps tagged snapshots with their ancestors.
+        `keep_fork_points` keeps the snapshots where branches and tags part, which a merge needs.
         `branches` has a rule `Keep(since=..., last=...)` per branch. `snapshot_ids` expires exactly
         these snapshots. With any of them, a snapshot that loses its parent gets the nearest
         remaining ancestor as its parent, or else the first snapshot of the history.
         `dry_run` only returns what would expire.
+
+        A warning names the branches and tags that lose the snapshot where they part: they can be
+        merged until its files are collected, and in spec version 1 not at all.
 
         Args:
             delete_expired_branches: also delete branches whose tip has expired.
@@ -69,11 +74,13 @@ class RepositoryMaintenance(RepositoryMaintenanceAsync):
             delete_expired_tags=delete_expired_tags,
             keep_last=keep_last,
             keep_tagged=keep_tagged,
+            keep_fork_points=keep_fork_points,
             branches=branches,
             snapshot_ids=snapshot_ids,
         )
-        released = run_blocking(expire.expire_snapshots(self.handle, chosen, dry_run=dry_run))
-        return {one.text for one in released}
+        expired = run_blocking(expire.expire_snapshots(self.handle, chosen, dry_run=dry_run))
+        maintenance_values.warn_about_forks(expired)
+        return {one.text for one in expired.snapshots}
 
     def garbage_collect(
         self,

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 
 from icefloe.api.values import to_microseconds
+from icefloe.display.shown import package_name
 from icefloe.errors import InvalidInputError
 from icefloe.maintenance.collect import Options
 from icefloe.maintenance.deleting import Pace
+from icefloe.maintenance.expire import Expired
 from icefloe.maintenance.listing import LISTINGS_AT_ONCE
 from icefloe.maintenance.live import MANIFEST_BYTES_AT_ONCE, Limits
 from icefloe.maintenance.progress import Report, Reporter
 from icefloe.maintenance.retention import Keep, Rules
+from icefloe.observe import MAINTENANCE
+
+_MAX_LINES, _MAX_NAMES = 20, 10
+
+
+class ForkPointWarning(UserWarning):
+    """An expiration removes the snapshot where branches or tags part."""
 
 
 def instant(moment: datetime, name: str) -> int:
@@ -33,6 +42,7 @@ def expiration_rules(
     delete_expired_tags: bool,
     keep_last: int,
     keep_tagged: bool,
+    keep_fork_points: bool,
     branches: Mapping[str, Keep] | None,
     snapshot_ids: Iterable[str] | None,
 ) -> Rules:
@@ -51,6 +61,7 @@ def expiration_rules(
         delete_expired_tags,
         keep_last,
         keep_tagged,
+        keep_fork_points,
         dict(branches or {}),
         names=None if snapshot_ids is None else frozenset(snapshot_ids),
     )
@@ -113,6 +124,35 @@ def reporter(progress: Report | None) -> Iterator[Reporter]:
         yield made
     finally:
         made.finish()
+
+
+def warn_about_forks(expired: Expired) -> None:
+    """Say which branches and tags lose the snapshot where they part.
+
+    Programs that were written for the original get a line in the log instead.
+    """
+    if not expired.apart:
+        return
+    lines = [
+        f"{_names(names)} part at snapshot {key}" for key, names in sorted(expired.apart.items())
+    ]
+    more = [f"and {len(lines) - _MAX_LINES:,} more"] if len(lines) > _MAX_LINES else []
+    message = (
+        "the expiration cuts branches or tags from each other's history: "
+        + "; ".join([*lines[:_MAX_LINES], *more])
+        + ". They cannot be merged once that snapshot has been collected; keep_fork_points=True "
+        "keeps it"
+    )
+    if package_name() == "icefloe":
+        warnings.warn(message, ForkPointWarning, stacklevel=4)
+    else:
+        MAINTENANCE.warning("%s", message)
+
+
+def _names(names: Sequence[str]) -> str:
+    more = [f"{len(names) - _MAX_NAMES:,} more"] if len(names) > _MAX_NAMES else []
+    *first, last = [*names[:_MAX_NAMES], *more]
+    return f"{', '.join(first)} and {last}"
 
 
 def warn_about_total_chunks_storage() -> None:

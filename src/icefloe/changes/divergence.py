@@ -67,6 +67,56 @@ def log_between(
     return replace(log, updated_chunks=updated, moved_nodes=moved)
 
 
+def accounts_for(
+    log: TransactionLog,
+    before: NodeTable,
+    after: NodeTable,
+    chunks: Mapping[NodeId, tuple[ChunkRefs, ChunkRefs]],
+) -> bool:
+    """Whether the log of a commit lists all that differs between two snapshots.
+
+    `chunks` has both states of the arrays in both whose manifests differ, limited to the
+    difference.
+    """
+    net = log_between(log.id, before, after, chunks)
+    made, gone = log.new_arrays | log.new_groups, log.deleted_arrays | log.deleted_groups
+    updated = log.updated_arrays | log.updated_groups
+    old, new = _by_id(before), _by_id(after)
+    if not (
+        net.new_arrays | net.new_groups <= made
+        and net.deleted_arrays | net.deleted_groups <= gone
+        and net.updated_arrays | net.updated_groups <= made | updated
+        # An amended commit may have made what the amendment deletes.
+        and gone - made <= old.keys()
+    ):
+        return False
+    if net.moved_nodes and not log.moved_nodes:
+        return False
+    for key in chunks.keys() - made:
+        first, second = old[key].array, new[key].array
+        assert first is not None
+        assert second is not None
+        if [axis[:2] for axis in first.shape] != [axis[:2] for axis in second.shape]:
+            continue  # an array of another shape loses and moves chunks that no log lists
+        listed, found = log.updated_chunks.get(key), net.updated_chunks.get(key)
+        if (
+            found is not None
+            and len(found)
+            and (listed is None or not has_rows(listed, found).all())
+        ):
+            return False
+    return True
+
+
+def has_rows(index: Index, rows: Index) -> NDArray[np.bool_]:
+    """Which of these rows an index has."""
+    if index.shape[1] != rows.shape[1]:
+        return np.zeros(len(rows), np.bool_)
+    known = set(map(bytes, np.ascontiguousarray(index, np.uint32)))
+    asked = map(bytes, np.ascontiguousarray(rows, np.uint32))
+    return np.fromiter((row in known for row in asked), np.bool_, len(rows))
+
+
 def _goes_along(move: Move, went: Mapping[str, str]) -> bool:
     """Whether a node moved only because a group above it moved."""
     group = paths.parent(move.source)

@@ -15,7 +15,7 @@ import numpy as np
 from icefloe.changes.align_nodes import Aligned
 from icefloe.changes.change_set import ChangeSet, Deleted, NodeUpdate
 from icefloe.changes.conflicts import Conflict, find_conflicts
-from icefloe.changes.divergence import differs, net_log
+from icefloe.changes.divergence import differs, has_rows, net_log
 from icefloe.changes.moves import Moves
 from icefloe.changes.solvers import ConflictSolver, VersionSelection, apply_decisions, decide
 from icefloe.format.columns.chunk_index import sort_rows
@@ -62,6 +62,27 @@ def drop_shared_chunks(changes: ChangeSet, ours: ChunkPairs, theirs: ChunkPairs)
             both = touched[differs(touched, before, after)]
             shared = both[~differs(both, ours[key][1], after)]
             changes.chunks[key] = changes.chunks[key].without(shared)
+    _forget_nothing(changes)
+
+
+def drop_settled(changes: ChangeSet, made: ChangeSet, later: ChangeSet) -> None:
+    """Forget what another base has `made` and we have not changed since (`later`).
+
+    Both sides contain that base. Where the tip differs, it has changed it since.
+    """
+    for path in made.new.keys() - later.new.keys() - later.deleted.keys():
+        if made.new[path].id not in later.updated:
+            changes.new.pop(path, None)
+    for key in made.updated.keys() - later.updated.keys():
+        changes.updated.pop(key, None)
+    for path in made.deleted.keys() - later.new.keys():
+        changes.deleted.pop(path, None)
+    for key in changes.chunks.keys() & made.chunks.keys():
+        touched = changes.touched_chunks(key)
+        settled = touched[has_rows(made.touched_chunks(key), touched)]
+        if key in later.chunks:
+            settled = settled[~has_rows(later.touched_chunks(key), settled)]
+        changes.chunks[key] = changes.chunks[key].without(settled)
     _forget_nothing(changes)
 
 

@@ -31,6 +31,7 @@ from icefloe.format.snapshot.nodes import NodeTable
 from icefloe.format.transaction_log import TransactionLog, decode_transaction_log
 from icefloe.ids import ManifestId, NodeId, SnapshotId
 from icefloe.maintenance.findings import Finding, FindingKind
+from icefloe.repo.commit_notes import without_expired
 from icefloe.storage.driver import Readable
 
 USES = pa.schema(
@@ -94,6 +95,8 @@ def check_decoded(snapshot: Snapshot, key: str, info: SnapshotInfo | None) -> li
     if info is not None:
         for name in ("flushed_at", "message", "metadata"):
             mine, theirs = getattr(snapshot, name), getattr(info, name)
+            if name == "metadata":  # expirations leave notes in the repo object only
+                mine, theirs = without_expired(mine), without_expired(theirs)
             if mine != theirs:
                 detail = f"{name} is {mine!r:.60}, the repo object says {theirs!r:.60}"
                 note(FindingKind.SNAPSHOT_DIFFERS, detail)

@@ -6,8 +6,8 @@ comes from the `repo` object, or from the snapshot files in version 1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 import numpy as np
@@ -18,6 +18,7 @@ from icefloe.format.columns.blobs import Ints
 from icefloe.format.repo_info.snapshots import SnapshotTable
 from icefloe.ids import SnapshotId
 from icefloe.records import NamedTuple
+from icefloe.repo import commit_notes
 from icefloe.storage.keys import microseconds
 
 MAIN = "main"
@@ -29,6 +30,11 @@ class SnapshotLines(NamedTuple):
     snapshots: SnapshotTable
     branches: Mapping[str, SnapshotId]
     tags: Mapping[str, SnapshotId]
+
+    def tips(self) -> dict[str, SnapshotId]:
+        """The snapshots of all refs, by kind and name."""
+        branches = {f"branch {name!r}": tip for name, tip in self.branches.items()}
+        return branches | {f"tag {name!r}": tip for name, tip in self.tags.items()}
 
     def tip_rows(self, tips: Iterable[SnapshotId]) -> list[int]:
         return [self.snapshots.row(tip) for tip in tips]
@@ -62,6 +68,8 @@ class Rules:
     delete_expired_tags: bool = False
     keep_last: int = 0
     keep_tagged: bool = False
+    keep_fork_points: bool = False
+    """Whether snapshots stay where branches and tags part."""
     branches: Mapping[str, Keep] = field(default_factory=dict)
     ids: frozenset[SnapshotId] | None = None
     names: frozenset[str] | None = None
@@ -71,7 +79,8 @@ class Rules:
     def is_plain(self) -> bool:
         """Whether only options of Icechunk are used."""
         has_ids = self.ids is not None or self.names is not None
-        return not (self.keep_last or self.keep_tagged or self.branches or has_ids)
+        kept = self.keep_last or self.keep_tagged or self.keep_fork_points or self.branches
+        return not (kept or has_ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +93,13 @@ class Expiration:
     """The new parent of every row that loses its own."""
     deleted_branches: frozenset[str] = frozenset()
     deleted_tags: frozenset[str] = frozenset()
+
+    def left(self, history: SnapshotLines) -> SnapshotLines:
+        """The same snapshots with the refs that stay."""
+        return history._replace(
+            branches={n: k for n, k in history.branches.items() if n not in self.deleted_branches},
+            tags={n: k for n, k in history.tags.items() if n not in self.deleted_tags},
+        )
 
     def released_ids(self, table: SnapshotTable) -> list[SnapshotId]:
         return [SnapshotId(row.tobytes()) for row in table.id[self.released]]
@@ -108,10 +124,9 @@ def plan_expiration(history: SnapshotLines, rules: Rules) -> Expiration:
     if not rules.delete_expired_tags:
         protected[history.tip_rows(history.tags.values())] = True
     gone = expired & ~protected
-    boundary = (table.parent < 0) if rules.is_plain else ~gone
-    return Expiration(
+    plan = Expiration(
         np.flatnonzero(gone),
-        _new_parents(table, gone, boundary),
+        {},
         frozenset(
             name
             for name, tip in history.branches.items()
@@ -123,6 +138,11 @@ def plan_expiration(history: SnapshotLines, rules: Rules) -> Expiration:
             if rules.delete_expired_tags and expired[table.row(tip)]
         ),
     )
+    if rules.keep_fork_points and rules.ids is None:
+        gone[list(fork_points(plan.left(history)))] = False
+    boundary = (table.parent < 0) if rules.is_plain else ~gone
+    parents = _new_parents(table, gone, boundary)
+    return replace(plan, released=np.flatnonzero(gone), parents=parents)
 
 
 def _old(history: SnapshotLines, rules: Rules) -> NDArray[np.bool_]:
@@ -226,21 +246,106 @@ def plan_plain_expiration_v1(history: SnapshotLines, rules: Rules) -> Expiration
     )
 
 
+def fork_points(history: SnapshotLines) -> dict[int, int]:
+    """The rows of the newest snapshots that several refs contain, and bit by bit their refs.
+
+    What a commit merged counts as contained.
+    """
+    older = _older(history.snapshots)
+    refs = [0] * len(older)
+    for bit, row in enumerate(history.tip_rows(history.tips().values())):
+        refs[row] |= 1 << bit
+    for row in _newest_first(older):
+        for below in older[row]:
+            refs[below] |= refs[row]
+    covered = {
+        below for row, rows in enumerate(older) for below in rows if refs[below] == refs[row]
+    }
+    found = {row: bits for row, bits in enumerate(refs) if bits & (bits - 1)}
+    return {row: bits for row, bits in found.items() if row not in covered}
+
+
+def cut_apart(
+    history: SnapshotLines, plan: Expiration, *, keeps_ids: bool
+) -> dict[SnapshotId, list[str]]:
+    """The refs that no longer have the snapshot in common where they part, by that snapshot.
+
+    `keeps_ids`: whether snapshots that lose their parent list the expired ones in between.
+    """
+    left, table = plan.left(history), history.snapshots
+    pruned = {row: pruned_logs(table, row, parent) for row, parent in plan.parents.items()}
+    later = table.with_parents(plan.parents, pruned if keeps_ids else {})
+    after = fork_points(left._replace(snapshots=later))
+    gone = set(plan.released.tolist()) - set(left.tip_rows(left.tips().values()))
+    names = list(left.tips())
+    return {
+        SnapshotId(table.id[row].tobytes()): [
+            name for bit, name in enumerate(names) if bits >> bit & 1
+        ]
+        for row, bits in fork_points(left).items()
+        if row in gone or after.get(row) != bits
+    }
+
+
+def _has_notes(table: SnapshotTable) -> NDArray[np.bool_]:
+    """Which rows have notes of icefloe in their metadata."""
+    is_note = [name == commit_notes.NOTES for name in table.metadata_name.to_list()]
+    owners = np.repeat(np.arange(len(table)), table.num_metadata)
+    found = np.zeros(len(table), np.bool_)
+    found[owners[np.array(is_note, np.bool_)]] = True
+    return found
+
+
+def _older(table: SnapshotTable) -> list[list[int]]:
+    """For each row the rows that it comes after: its parent, pruned ancestors, what it merged."""
+    parent = table.parent.tolist()
+    older = [[row] if row >= 0 else [] for row in parent]
+    noted = np.flatnonzero(_has_notes(table))
+    for row, metadata in zip(noted.tolist(), table.metadata(noted), strict=True):
+        notes = commit_notes.notes_of(metadata)
+        keys = [bytes(SnapshotId.parse(text)) for text in commit_notes.contained_in(notes)]
+        older[row] += [at for key in keys if (at := table.find(key)) >= 0]
+    for row in np.flatnonzero(table.num_pruned).tolist():
+        keys = [one.tobytes() for one in table.pruned_of(row)]
+        older[row] += [at for key in keys if (at := table.find(key)) >= 0]
+    return older
+
+
+def _newest_first(older: Sequence[Sequence[int]]) -> list[int]:
+    """Every row before those that it comes after."""
+    waiting = [0] * len(older)
+    for rows in older:
+        for row in rows:
+            waiting[row] += 1
+    ordered = [row for row, count in enumerate(waiting) if not count]
+    for row in ordered:
+        for below in older[row]:
+            waiting[below] -= 1
+            if not waiting[below]:
+                ordered.append(below)
+    return ordered
+
+
 def pruned_logs(table: SnapshotTable, row: int, new_parent: int) -> list[bytes]:
     """The logs between a row and its new parent, oldest first, to be read with its own log.
 
     A removed ancestor may itself have pruned logs, which are included.
     """
-    between: list[int] = []
-    ancestor = int(table.parent[row])
-    while ancestor != new_parent:
-        between.append(ancestor)
-        ancestor = int(table.parent[ancestor])
     ids: list[bytes] = []
-    for at in reversed(between):
+    for at in reversed(between_rows(table, row, new_parent)):
         ids += [one.tobytes() for one in table.pruned_of(at)]
         ids.append(table.id[at].tobytes())
     return ids + [one.tobytes() for one in table.pruned_of(row)]
+
+
+def between_rows(table: SnapshotTable, row: int, new_parent: int) -> list[int]:
+    """The ancestors of a row up to its new parent, newest first, without both."""
+    found: list[int] = []
+    ancestor = int(table.parent[row])
+    while ancestor != new_parent:
+        found.append(ancestor)
+        ancestor = int(table.parent[ancestor])
+    return found
 
 
 def without(table: SnapshotTable, gone: Ints, parents: Mapping[int, int]) -> SnapshotTable:
@@ -263,4 +368,7 @@ def plan_collection(
     stays = history.reached([*history.branches.values(), *history.tags.values()])
     stays |= is_young(table)
     stays |= table.parent < 0
+    if _has_notes(table).any():
+        # A merge of two refs needs the newest snapshot that both contain.
+        stays[list(fork_points(history))] = True
     return Expiration(np.flatnonzero(~stays), _new_parents(table, ~stays, stays))

@@ -16,7 +16,7 @@ from icefloe.errors import (
     StorageError,
 )
 from icefloe.format import layout
-from icefloe.format.repo_info.file import Update, decode_operations
+from icefloe.format.repo_info.file import Update, UpdateKind, decode_operations, decode_repo_info
 from icefloe.format.repo_info.snapshots import SnapshotInfo
 from icefloe.format.repo_info.updates import UpdateTable
 from icefloe.ids import SnapshotId
@@ -25,11 +25,17 @@ from icefloe.records import NamedTuple
 from icefloe.repo.handle import LineCommit, RepoHandle
 
 if TYPE_CHECKING:
+    from icefloe.assets import computed_logs
     from icefloe.changes import diff as diffs
+    from icefloe.changes import divergence
     from icefloe.changes.diff import Diff
     from icefloe.format.transaction_log import TransactionLog
 else:
+    computed_logs = on_demand("icefloe.assets.computed_logs")
     diffs = on_demand("icefloe.changes.diff")
+    divergence = on_demand("icefloe.changes.divergence")
+
+_MAX_BACKUPS = 100
 
 
 async def resolve(
@@ -130,6 +136,49 @@ async def find_log(handle: RepoHandle, snapshot_id: SnapshotId) -> TransactionLo
         if error.kind == ErrorKind.OBJECT_NOT_FOUND:
             return None
         raise
+
+
+async def is_child(handle: RepoHandle, parent_id: SnapshotId, snapshot_id: SnapshotId) -> bool:
+    """Whether a commit was made on top of its parent: its log accounts for all differences.
+
+    Otherwise snapshots in between have expired. Spec version 1 does not say so.
+    """
+    (before, after), _ = await handle.assets.snapshots_and_logs([parent_id, snapshot_id], [])
+    log = await find_log(handle, snapshot_id)
+    if log is None:
+        return False
+    old = {node.id: node for node in before.nodes}
+    pairs = {
+        node.id: (old[node.id], node)
+        for node in after.nodes
+        if node.id in old and node.array is not None
+    }
+    files = before.manifest_files, after.manifest_files
+    chunks = await computed_logs.differing_chunks(handle.assets, *files, pairs)
+    return divergence.accounts_for(log, before.nodes, after.nodes, chunks)
+
+
+async def expired_snapshots(handle: RepoHandle) -> AsyncIterator[list[SnapshotInfo]]:
+    """The snapshots that were listed before each expiration and collection, the newest first.
+
+    Backups of the `repo` object have them. They are read as far as the caller iterates.
+    """
+    if not handle.family.has_repo_object:
+        return
+    is_next, num_read = False, 0
+    async for page in operations_pages(handle):
+        for entry, name in zip(page.updates, page.backup_paths(), strict=True):
+            if is_next and name is not None and num_read < _MAX_BACKUPS:
+                key = layout.OVERWRITTEN + name
+                num_read += 1
+                try:
+                    table = decode_repo_info(bytes(await handle.driver.get(key)), key).snapshots
+                except StorageError as error:
+                    if error.kind != ErrorKind.OBJECT_NOT_FOUND:
+                        raise
+                else:
+                    yield table.infos(np.arange(len(table)))
+            is_next = entry.kind in (UpdateKind.EXPIRATION_RAN, UpdateKind.GC_RAN)
 
 
 class OperationsPage(NamedTuple):

@@ -33,6 +33,7 @@ from icefloe.ids import NodeId, SnapshotId
 from icefloe.observe import COMMIT, observed
 from icefloe.records import record
 from icefloe.repo.handle import LineCommit, RepoHandle
+from icefloe.repo.history import is_child
 from icefloe.repo.restore_edits import restore_edits
 from icefloe.repo.session_view import committed_chunks
 from icefloe.repo.sessions import SessionMode, SessionState
@@ -195,11 +196,26 @@ async def _line_to_tip(handle: RepoHandle, branch: str, base: Snapshot) -> _Line
     tip, since = await handle.family.line_since(handle, branch, base.id)
     if tip is None or tip == base.id:
         return None
-    if since is None:
-        snapshot = await handle.assets.snapshot(tip)
-        return _Line([_Commit(tip, [])], snapshot, {tip: snapshot}, is_diverged=True)
-    snapshot, commits = await _fetch_commits(handle, since)
-    return _Line(commits, snapshot, {tip: snapshot})
+    if since is not None and await _has_all_logs(handle, base, since):
+        snapshot, commits = await _fetch_commits(handle, since)
+        return _Line(commits, snapshot, {tip: snapshot})
+    snapshot = await handle.assets.snapshot(tip)
+    return _Line([_Commit(tip, [])], snapshot, {tip: snapshot}, is_diverged=True)
+
+
+async def _has_all_logs(handle: RepoHandle, base: Snapshot, line: Sequence[LineCommit]) -> bool:
+    """Whether the logs of a line tell all that changed, as far as that is known before a fetch.
+
+    Official Icechunk makes snapshots that lose their parent children of the first one. In spec
+    version 1 it leaves no ids of those that expired, and collections delete their logs.
+    """
+    family, oldest = handle.family, line[0]
+    if family.has_spec_folders and not family.has_repo_object and any(one.pruned for one in line):
+        return False
+    is_first = base.parent_id is None if family.stores_parents else not base.nodes
+    if not is_first or not family.has_spec_folders or oldest.pruned:
+        return True
+    return await is_child(handle, base.id, oldest.id)
 
 
 # -- fetching

@@ -7,7 +7,7 @@ leads to. The result is one commit. It reuses references, so chunks are not copi
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ from icefloe.changes.diff import Diff, make_diff, paths_by_id
 from icefloe.changes.solvers import ConflictDetector, ConflictSolver
 from icefloe.changes.three_way import (
     ChunkPairs,
+    drop_settled,
     drop_shared_chunks,
     merge_three_ways,
     our_changes,
@@ -31,19 +32,21 @@ from icefloe.errors import (
     RebaseFailedError,
     SessionStateError,
     SnapshotNotFoundError,
+    StorageError,
 )
 from icefloe.format.repo_info.snapshots import SnapshotInfo
 from icefloe.format.snapshot.file import Snapshot
-from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import FIRST_SNAPSHOT_ID, SnapshotId
 from icefloe.repo.commit import commit
+from icefloe.repo.commit_notes import NOTES, merge_notes
 from icefloe.repo.handle import RepoHandle
-from icefloe.repo.history import find_log
-from icefloe.repo.merge_base import NOTES, merge_base, merge_notes
+from icefloe.repo.history import is_child
+from icefloe.repo.merge_base import merge_base, unknown_base
 from icefloe.repo.sessions import SessionState, open_writable
 from icefloe.repo.workspace import Workspace
 
 _TRIES_AFTER_COLLECTIONS = 5
+_GONE = (ErrorKind.OBJECT_NOT_FOUND, ErrorKind.SNAPSHOT_NOT_FOUND)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +78,10 @@ class _Plan(NamedTuple):
     notes: Mapping[str, Any]
     metadata: Mapping[str, Any]
     may_be_empty: bool = False
-    log: TransactionLog | None = None
-    """The log that the difference has to agree with."""
+    may_vanish: bool = False
+    """Whether the base has expired, so that a collection may delete its files."""
+    others: Sequence[tuple[SnapshotId, SnapshotId]] = ()
+    """See `MergeBase`."""
 
 
 async def cherry_pick(
@@ -88,8 +93,7 @@ async def cherry_pick(
         info = await handle.family.lookup_snapshot(handle, snapshot_id)
         kept = {key: value for key, value in info.metadata.items() if not key.startswith("__")}
         notes = {"cherry_picked": snapshot_id.text}
-        log = await find_log(handle, snapshot_id)
-        return _Plan(_parent_of(info), snapshot_id, info.message, notes, kept, log=log)
+        return _Plan(await _parent_of(handle, info), snapshot_id, info.message, notes, kept)
 
     return await _replay(handle, request, plan, "cherry-picking")
 
@@ -108,8 +112,8 @@ async def undo(handle: RepoHandle, snapshot_id: SnapshotId, request: ReplayReque
                 ErrorKind.BAD_SNAPSHOT_CHAIN_FOR_DIFF,
             )
         notes = {"undone": snapshot_id.text}
-        message, log = f"Undo: {info.message}", await find_log(handle, snapshot_id)
-        return _Plan(snapshot_id, _parent_of(info), message, notes, {}, log=log)
+        message = f"Undo: {info.message}"
+        return _Plan(snapshot_id, await _parent_of(handle, info), message, notes, {})
 
     return await _replay(handle, request, plan, "undoing a commit")
 
@@ -121,33 +125,31 @@ async def merge(
 
     async def plan(state: SessionState) -> _Plan:
         base = await merge_base(handle, source, state.snapshot_id)
-        if base == source:
+        if base.id == source:
             raise SessionStateError(
                 f"branch {request.branch!r} already contains {name}",
                 ErrorKind.NO_CHANGES_TO_COMMIT,
             )
         message = f"Merge {name} into {request.branch}"
-        return _Plan(base, source, message, merge_notes([source.text]), {}, may_be_empty=True)
+        notes = merge_notes([source.text], base.contained)
+        return _Plan(base.id, source, message, notes, {}, True, not base.is_listed, base.others)
 
     return await _replay(handle, request, plan, "merging")
 
 
-def _parent_of(info: SnapshotInfo) -> SnapshotId:
+async def _parent_of(handle: RepoHandle, info: SnapshotInfo) -> SnapshotId:
+    """The snapshot that a commit was made on."""
     if info.parent_id is None:
         raise InvalidInputError(
             f"snapshot {info.id} is the first one, so it changed nothing",
             ErrorKind.BAD_SNAPSHOT_CHAIN_FOR_DIFF,
         )
-    if info.pruned_ancestor_tx_logs:
-        raise _expired(info.id)
+    if info.pruned_ancestor_tx_logs or not await is_child(handle, info.parent_id, info.id):
+        raise SnapshotNotFoundError(
+            f"the snapshot before {info.id} has expired, so its changes cannot be told from those "
+            "of the snapshots before it"
+        )
     return info.parent_id
-
-
-def _expired(snapshot_id: SnapshotId) -> SnapshotNotFoundError:
-    return SnapshotNotFoundError(
-        f"the snapshot before {snapshot_id} has expired, so its changes cannot be told from those "
-        "of the snapshots before it"
-    )
 
 
 async def _replay(
@@ -165,7 +167,13 @@ async def _replay(
         # Opened before anything else is read, so that the commit notices a garbage collection.
         state = await open_writable(handle, request.branch)
         plan = await make_plan(state)
-        done = await _merge_into(handle, state, plan, request)
+        try:
+            done = await _merge_into(handle, state, plan, request)
+        except (StorageError, SnapshotNotFoundError) as error:
+            if not plan.may_vanish or error.kind not in _GONE:
+                raise
+            what = f"snapshot {plan.base}, the newest that both contain,"
+            raise unknown_base(plan.ours, state.snapshot_id, what) from None
         if request.dry_run:
             return done
         try:
@@ -213,8 +221,10 @@ async def _merge_into(
         handle.family.require_moves()
     mine = await _our_chunks(handle, versions, base, ours)
     changes = our_changes(versions, mine)
-    if plan.log is not None and not _agrees(changes, plan.log, versions):
-        raise _expired(plan.log.id)
+    for key, below in plan.others:
+        (other, older), _ = await handle.assets.snapshots_and_logs([key, below], [])
+        made = await _changes(handle, older, other, tip)
+        drop_settled(changes, made, await _changes(handle, other, ours, tip))
     theirs = await _their_chunks(handle, versions, base, tip, changes)
     drop_shared_chunks(changes, mine, theirs)
     merged, conflicts = merge_three_ways(versions, changes, theirs, tip.nodes, tip.id, solver)
@@ -230,18 +240,9 @@ async def _merge_into(
     return Replayed(None, tip.id, _diff(merged, tip))
 
 
-def _agrees(changes: ChangeSet, log: TransactionLog, versions: Aligned) -> bool:
-    """Whether a commit's own log lists all nodes that differ from the snapshot before it.
-
-    Spec version 1 does not say whether an ancestor in between has expired.
-    """
-    own = {versions.renamed.get(key, key) for key in changes.edited}
-    nodes = {versions.renamed.get(node.id, node.id) for node in changes.new.values()}
-    nodes |= {versions.renamed.get(key, key) for key in changes.updated}
-    nodes |= {versions.renamed.get(gone.id, gone.id) for gone in changes.deleted.values()}
-    created = log.new_arrays | log.new_groups | log.deleted_arrays | log.deleted_groups
-    updated = log.updated_arrays | log.updated_groups
-    return nodes <= created | updated and own <= created | updated | log.updated_chunks.keys()
+async def _changes(handle: RepoHandle, base: Snapshot, ours: Snapshot, tip: Snapshot) -> ChangeSet:
+    versions = align(base.nodes, ours.nodes, tip.nodes)
+    return our_changes(versions, await _our_chunks(handle, versions, base, ours))
 
 
 async def _our_chunks(

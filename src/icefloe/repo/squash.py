@@ -20,8 +20,17 @@ from icefloe.format.snapshot.file import Snapshot
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import SnapshotId
 from icefloe.repo.clock_checks import later_than
+from icefloe.repo.commit_notes import (
+    NOTES,
+    REWRITTEN,
+    SQUASHED,
+    merge_notes,
+    merged_into,
+    moved_expired,
+    notes_of,
+)
 from icefloe.repo.handle import NewCommit, RepoHandle
-from icefloe.repo.merge_base import NOTES, REWRITTEN, SQUASHED, merge_notes, merged_into, notes_of
+from icefloe.repo.merge_base import contained_since
 from icefloe.repo.replay import Replayed, ReplayRequest
 from icefloe.repo.sessions import open_writable
 from icefloe.repo.write_commit import store_commits
@@ -59,7 +68,7 @@ async def squash(
         id=log.id,
         parent_id=since if handle.family.stores_parents else None,
         message=request.message if request.message is not None else "\n".join(messages),
-        metadata=_metadata(handle, squashed, request),
+        metadata=await _metadata(handle, since, squashed, request),
         # Times increase along a branch, and those of later commits stay.
         flushed_at=newest.flushed_at
         if later
@@ -107,16 +116,19 @@ def _unfit(message: str) -> InvalidInputError:
     return InvalidInputError(message, ErrorKind.BAD_SNAPSHOT_CHAIN_FOR_DIFF)
 
 
-def _metadata(
-    handle: RepoHandle, squashed: Sequence[SnapshotInfo], request: ReplayRequest
+async def _metadata(
+    handle: RepoHandle, since: SnapshotId, squashed: Sequence[SnapshotInfo], request: ReplayRequest
 ) -> dict[str, Any]:
-    merged = [each for info in squashed for each in merged_into(info)]
+    merged = [each for info in squashed for each in merged_into(notes_of(info.metadata))]
+    contained = await contained_since(handle, since, squashed[0].id)
+    if contained is not None:
+        contained -= {squashed[0].id}
     # The newest one leads to the others.
     notes = {SQUASHED: squashed[0].id.text, "commits": len(squashed)}
     return {
         **handle.shared.default_commit_metadata,
         **(request.metadata or {}),
-        NOTES: {**notes, **(merge_notes(merged) if merged else {})},
+        NOTES: {**notes, **merge_notes(merged, contained)},
     }
 
 
@@ -130,7 +142,8 @@ async def _written_again(
         old, *await handle.assets.snapshots_and_logs(keys, keys), strict=True
     ):
         key = handle.new_id(SnapshotId)
-        metadata = {**info.metadata, NOTES: {**notes_of(info), REWRITTEN: info.id.text}}
+        metadata = moved_expired(info, info.metadata, parent)
+        metadata[NOTES] = {**notes_of(metadata), REWRITTEN: info.id.text}
         parent_id = parent if handle.family.stores_parents else None
         again = replace(snapshot, id=key, parent_id=parent_id, metadata=metadata)
         made.append((again, replace(log, id=key)))

@@ -51,6 +51,7 @@ class RepositoryMaintenanceAsync:
         delete_expired_tags: bool = False,
         keep_last: int = 0,
         keep_tagged: bool = False,
+        keep_fork_points: bool = False,
         branches: Mapping[str, Keep] | None = None,
         snapshot_ids: Iterable[str] | None = None,
         dry_run: bool = False,
@@ -65,11 +66,13 @@ class RepositoryMaintenanceAsync:
             delete_expired_tags=delete_expired_tags,
             keep_last=keep_last,
             keep_tagged=keep_tagged,
+            keep_fork_points=keep_fork_points,
             branches=branches,
             snapshot_ids=snapshot_ids,
         )
-        released = await expire.expire_snapshots(self._aio_handle, chosen, dry_run=dry_run)
-        return {one.text for one in released}
+        expired = await expire.expire_snapshots(self._aio_handle, chosen, dry_run=dry_run)
+        maintenance_values.warn_about_forks(expired)
+        return {one.text for one in expired.snapshots}
 
     async def garbage_collect_async(
         self,

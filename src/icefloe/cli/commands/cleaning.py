@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import click
 
 from icefloe.api.addresses import snapshot_of
+from icefloe.api.maintenance_values import ForkPointWarning
 from icefloe.cli.common import (
     WHOLE,
     Output,
@@ -36,6 +38,11 @@ _PATH = click.Path(path_type=Path, dir_okay=False)
 )
 @click.option("--keep-last", type=at_least_1, help="Keep the newest of every branch.")
 @click.option("--keep-tagged", is_flag=True, help="Keep tagged snapshots with their ancestors.")
+@click.option(
+    "--cut-fork-points",
+    is_flag=True,
+    help="Let snapshots expire where branches and tags part, as Icechunk does; merges need them.",
+)
 @click.option("--snapshot", "ids", multiple=True, metavar="ID", help="Expire exactly this one.")
 @click.option("--delete-expired-branches", is_flag=True, help="Delete branches with old tips.")
 @click.option("--delete-expired-tags", is_flag=True, help="Delete tags of old snapshots.")
@@ -47,6 +54,7 @@ def expire(
     older_than: datetime | None,
     keep_last: int | None,
     keep_tagged: bool,
+    cut_fork_points: bool,
     ids: tuple[str, ...],
     delete_expired_branches: bool,
     delete_expired_tags: bool,
@@ -54,7 +62,10 @@ def expire(
     yes: bool,
     output: Output,
 ) -> None:
-    """Remove old snapshots from the history. No data is deleted; see gc."""
+    """Remove old snapshots from the history. No data is deleted; see gc.
+
+    Snapshots where branches and tags part stay, because merges need them.
+    """
     target.require_no_ref(WHOLE)
     if older_than is None and keep_last is None and not ids:
         raise click.UsageError("Say what is to expire: --older-than, --keep-last or --snapshot.")
@@ -64,16 +75,24 @@ def expire(
         "delete_expired_tags": delete_expired_tags,
         "keep_last": keep_last or 0,
         "keep_tagged": keep_tagged,
+        "keep_fork_points": not cut_fork_points and not ids,
         "snapshot_ids": [snapshot_of(target.repo, one) for one in ids] or None,
     }
-    expired = target.repo.expire_snapshots(**rules, dry_run=True)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ForkPointWarning)
+        expired = target.repo.expire_snapshots(**rules, dry_run=True)
+    said = [str(warning.message) for warning in caught]
+    for text in said:
+        click.echo(f"Warning: {text}.", err=True)
     if expired and not dry_run:
         confirm(f"Expire {counted(len(expired), 'snapshot')} of {target.address.url}?", yes)
-        expired = target.repo.expire_snapshots(**rules)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ForkPointWarning)
+            expired = target.repo.expire_snapshots(**rules)
     verb = "Would expire" if dry_run else "Expired"
     shown = sorted(expired)
     output.show(
-        {"expired": shown, "dry_run": dry_run},
+        {"expired": shown, "dry_run": dry_run, "warnings": said},
         lambda: "\n".join(
             [f"{verb} {counted(len(shown), 'snapshot')}.", *(f"  {one}" for one in shown)]
         ),

@@ -322,6 +322,25 @@ class SnapshotTable(Mapping[SnapshotId, SnapshotInfo]):
             pruned_id[_rows_of(counts, np.array([row]))] = _ids(ids)
         return replace(self, parent=parent, num_pruned=counts, pruned_id=pruned_id)
 
+    def with_metadata(self, changed: Mapping[int, Mapping[str, Any]]) -> SnapshotTable:
+        """Some rows with other metadata; all others stay as they are encoded."""
+        if not changed:
+            return self
+        items = [encode_metadata(values, _METADATA_VERSION) for values in changed.values()]
+        new = np.array([len(each) for each in items], np.int64)
+        counts, first = self.num_metadata.copy(), self._first_item.copy()
+        counts[list(changed)] = new
+        first[list(changed)] = int(self.num_metadata.sum()) + np.cumsum(new) - new
+        rows = spread(first, counts, 1)
+        names = BlobColumn.from_values([name for each in items for name in each], is_text=True)
+        values = BlobColumn.from_values([value for each in items for value in each.values()])
+        return replace(
+            self,
+            num_metadata=counts,
+            metadata_name=BlobColumn.concat([self.metadata_name, names]).take(rows),
+            metadata_value=BlobColumn.concat([self.metadata_value, values]).take(rows),
+        )
+
     def pruned(self, rows: Ints) -> list[tuple[SnapshotId, ...]]:
         """The pruned logs of many rows."""
         found: list[tuple[SnapshotId, ...]] = [()] * len(rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from icefloe.assets.assets import Assets, Caches
@@ -26,6 +27,7 @@ from icefloe.format.snapshot.nodes import ArrayData
 from icefloe.ids import FIRST_SNAPSHOT_ID, SnapshotId
 from icefloe.on_demand import on_demand
 from icefloe.repo.clock_checks import MOST_CLOCK_SKEW_US
+from icefloe.repo.commit_notes import expired_before
 from icefloe.repo.families.spec1 import kept, refs
 from icefloe.repo.handle import Family, FoundRepository, LineCommit, NewCommit, RepoHandle, SeenTip
 from icefloe.repo.own_objects import require_own_objects
@@ -214,9 +216,11 @@ class Spec1(Family):
 
 
 def _info(snapshot: Snapshot) -> SnapshotInfo:
-    return SnapshotInfo(
+    info = SnapshotInfo(
         snapshot.id, snapshot.parent_id, snapshot.flushed_at, snapshot.message, snapshot.metadata
     )
+    expired = expired_before(info)
+    return replace(info, pruned_ancestor_tx_logs=expired) if expired else info
 
 
 async def _move_branch(
@@ -261,6 +265,7 @@ async def _require_line(
         reached.add(current)
         current = None if current == since else (await stored.load_snapshot(current)).parent_id
     if not reached >= {since, *wanted}:
+        handle.assets.caches.snapshots.drop(wanted)  # they were read before they were cut
         raise SnapshotNotFoundError(
             "snapshots that were to be squashed have expired in the meantime; nothing has changed: "
             "try again"
@@ -275,11 +280,16 @@ async def _line_since(
     while current is not None and current not in line:
         if current == base:
             return list(line.values())[::-1]
-        line[current] = LineCommit(current)
         try:
-            current = (await handle.assets.snapshot(current)).parent_id
+            info = _info(await handle.assets.snapshot(current))
         except SnapshotNotFoundError:
             if current == tip:
                 raise
             return None  # expiration has cut the history
+        pruned = info.pruned_ancestor_tx_logs
+        if base in pruned:
+            line[current] = LineCommit(current, pruned[pruned.index(base) + 1 :])
+            return list(line.values())[::-1]
+        line[current] = LineCommit(current, pruned)
+        current = info.parent_id
     return None

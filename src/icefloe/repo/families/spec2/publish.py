@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from icefloe.errors import ErrorKind, SessionStateError, SnapshotNotFoundError, branch_moved
 from icefloe.format.repo_info.file import (
@@ -15,6 +16,7 @@ from icefloe.format.repo_info.updates import UpdateLog
 from icefloe.format.snapshot.file import Snapshot
 from icefloe.ids import SnapshotId
 from icefloe.records import changed
+from icefloe.repo.commit_notes import moved_expired
 from icefloe.repo.families.spec2.checks import require_branch, require_snapshot
 from icefloe.repo.families.spec2.flags import require_flag
 from icefloe.repo.families.spec2.update import Change, Changed, SeenRepo, update_repo
@@ -42,8 +44,12 @@ async def publish_amended(handle: RepoHandle, commit: NewCommit, branch: str) ->
         require_tip(info, branch, commit.base)
         require_base(info, commit.base)
         amended = info.snapshots[commit.base]
+        new, parent = commit.snapshot, amended.parent_id
+        if parent is not None:
+            metadata = moved_expired(amended, new.metadata, parent)
+            new = replace(new, metadata=metadata)
         pruned = amended.pruned_ancestor_tx_logs
-        return _replaced_tip(info, commit, branch, amended.parent_id, pruned)
+        return _replaced_tip(info, commit._replace(snapshot=new), branch, parent, pruned)
 
     await _update(handle, [commit], change)
 
