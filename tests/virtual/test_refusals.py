@@ -266,6 +266,15 @@ def test_the_root_is_free_when_a_group_below_was_written(files: list[Path]) -> N
     assert shapes("weather") == {"plain": (9, 4), "mine/plain": (5,)}
 
 
+def test_attributes_that_a_group_has_stay(files: list[Path]) -> None:
+    repository = Repository.create(icefloe.local_filesystem_storage("weather"))
+    with repository.transaction("main", message="by hand") as store:
+        zarr.open_group(store, mode="a").attrs.update({"title": "mine", "owner": "me"})
+    icefloe.ingest(files[0], "weather")
+    found = zarr.open_group(repository.readonly_session("main").store, mode="r").attrs.asdict()
+    assert found == {**dataset(0).attrs, "title": "mine", "owner": "me"}
+
+
 def test_groups_of_files_are_not_written_over_others(files: list[Path]) -> None:
     icefloe.ingest(files[0], "weather", group="a")
     for name, path in (("group", "a/plain"), ("array", "a")):

@@ -44,14 +44,24 @@ ReaderOf = Callable[[int], NativeReader]
 
 
 def write_metadata(store: Store, plan: IngestPlan) -> None:
-    """Write the zarr.json of every group and array of a plan."""
+    """Write the zarr.json of every group and array of a plan.
+
+    Attributes that a group has already stay as they are.
+    """
     for path in _with_parents(plan):
         write_document(store, path, group_document(plan.groups.get(path, {})), may_replace=False)
     for path, attributes in plan.groups.items():
-        if attributes:
-            write_document(store, path, group_document(attributes))
+        there = _attributes_there(store, path)
+        if attributes.keys() - there.keys():
+            write_document(store, path, group_document({**attributes, **there}))
     for array in plan.arrays:
         write_document(store, array.target, array.metadata)
+
+
+def _attributes_there(store: Store, path: str) -> dict[str, Json]:
+    key = f"{path}/zarr.json" if path else "zarr.json"
+    data = sync(store.get(key, default_buffer_prototype()))
+    return {} if data is None else json.loads(data.to_bytes()).get("attributes") or {}
 
 
 def _with_parents(plan: IngestPlan) -> list[str]:
