@@ -201,3 +201,21 @@ def test_words_of_git_are_no_commands_and_lead_to_one_each() -> None:
     assert len(words) == len(set(words))
     assert not commands & set(words)
     assert set(_ELSEWHERE) <= commands
+
+
+def test_a_version_after_a_blank_is_explained(place: Path) -> None:
+    for command in ("log", "show", "stats", "info"):
+        assert f"{place}@v1" in refused(command, place, "v1", code=2)
+    said = refused("branch", place, "dev", code=2)
+    assert f"icefloe branch create {place} dev" in said
+    assert "icefloe tag create" in refused("tag", place, "v2", "main", code=2)
+
+
+def test_the_difference_of_a_new_repository_and_of_one_version_is_nothing(
+    place: Path, tmp_path: Path
+) -> None:
+    assert here("init", tmp_path / "new").returncode == 0
+    calls: list[list[str | Path]] = [["diff", tmp_path / "new"], ["diff", place, "v1", "v1"]]
+    for words in calls:
+        done = here(*words)
+        assert (done.returncode, done.stdout) == (0, "no changes\n"), done

@@ -9,6 +9,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeGuard
 
+import click
+
 from icefloe.api.addresses import parse_address
 from icefloe.api.repository import Repository
 from icefloe.api.session import Session
@@ -86,6 +88,16 @@ def about_command(words: Sequence[str], commands: Iterable[str]) -> str:
     if given in _NO_COMMAND:
         return f" {_NO_COMMAND[given]}."
     return did_you_mean(words[0], commands)
+
+
+def about_usage(error: click.ClickException) -> str:
+    """For `icefloe log REPOSITORY v1`: a line that says how a version is named."""
+    extra = re.fullmatch(r"Got unexpected extra argument \((\S+)\)", error.message)
+    context = getattr(error, "ctx", None)
+    target = None if context is None else context.params.get("target")
+    if extra is None or target is None:
+        return ""
+    return f"  a version is named with the repository: {target.address.url}@{extra[1]}\n"
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import click
 
 from icefloe.cli import MISSING_PACKAGE
 from icefloe.cli.arrow_alone import start_arrow_alone
-from icefloe.cli.hints import about_command, after, sentence
+from icefloe.cli.hints import about_command, about_usage, after, sentence
 from icefloe.cli.overview import SECTIONS
 from icefloe.errors import (
     AlreadyExistsError,
@@ -125,6 +125,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return ended.exit_code
     except click.ClickException as error:
         error.show()
+        click.echo(about_usage(error), err=True, nl=False)
         return error.exit_code
     except IcechunkError as error:
         click.echo(f"icefloe: {sentence(error)}{after(error, words)}", err=True)

@@ -8,7 +8,7 @@ from itertools import islice
 import click
 
 from icefloe.api.addresses import snapshot_of
-from icefloe.changes.diff import without_internal
+from icefloe.changes.diff import Diff, without_internal
 from icefloe.cli.common import (
     WHOLE,
     Output,
@@ -91,9 +91,12 @@ def diff(
     Without both, it is what the last commit changed.
     """
     last = target.snapshot_id if end is None else snapshot_of(target.repo, end)
-    parent = target.repo.lookup_snapshot(last).parent_id if start is None else None
-    first = snapshot_of(target.repo, start) if start is not None else parent or last
-    found = target.repo.diff(from_snapshot_id=first, to_snapshot_id=last)
+    if start is None:
+        first = target.repo.lookup_snapshot(last).parent_id
+    else:
+        first = snapshot_of(target.repo, start)
+    is_same = first in (None, last)  # the first snapshot of all has no parent
+    found = Diff() if is_same else target.repo.diff(from_snapshot_id=first, to_snapshot_id=last)
     shown = found if show_all else without_internal(found)
     output.show(shown, lambda: changes_text(found, shown))
 

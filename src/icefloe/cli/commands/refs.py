@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from icefloe.api.addresses import snapshot_of
@@ -24,6 +26,9 @@ class _ListingGroup(click.Group):
         words = [word for word in args if not word.startswith("-")]
         if len(words) == 1 and words[0] not in self.commands:
             args = ["list", *args]
+        elif words and words[0] not in self.commands and Path(words[0]).exists():
+            named = f"icefloe {self.name} create {' '.join(words)}"
+            ctx.fail(f"Say what to do with {' '.join(words[1:])}: {named}")
         return super().resolve_command(ctx, args)
 
 
