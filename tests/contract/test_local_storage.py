@@ -16,8 +16,8 @@ import pytest
 
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError, UnknownOutcomeError
 from icefloe.storage.constructors.common import local_filesystem_storage
-from icefloe.storage.driver import ConditionFailed, Driver
-from icefloe.storage.drivers import directory, unsynced
+from icefloe.storage.driver import ConditionFailed, Driver, Span
+from icefloe.storage.drivers import directory, local, unsynced
 from icefloe.storage.keys import microseconds
 from icefloe.storage.run import run_blocking
 
@@ -500,3 +500,15 @@ def test_where_deleting_is_slow_batches_are_deleted_at_once(
     assert list(run_blocking(driver.delete_batches(batches))) == [None] * 10
     assert len(threads) > 2
     assert not [name for name in files(root) if name.startswith("chunks/")]
+
+
+def test_a_span_of_more_than_one_read_arrives_whole(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = bytes(range(100))
+    run_blocking(driver.put("chunks/A", data))
+    monkeypatch.setattr(local, "_MOST_AT_ONCE", 7)
+    assert bytes(run_blocking(driver.get("chunks/A"))) == data
+    assert bytes(run_blocking(driver.get("chunks/A", Span(3, 90)))) == data[3:93]
+    with pytest.raises(StorageError, match="100 bytes"):
+        run_blocking(driver.get("chunks/A", Span(50, 51)))

@@ -36,7 +36,7 @@ class Batch(Selection):
 
     __slots__ = ("index", "path")
 
-    def __init__(self, of: Selection, items: Sequence[Any], path: str, index: Index) -> None:
+    def __init__(self, of: Selection, items: list[Any], path: str, index: Index) -> None:
         super().__init__(of.store, items, of.values, of.drop_axes, of.codecs)
         self.path = path
         self.index = index

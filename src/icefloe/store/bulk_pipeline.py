@@ -97,7 +97,8 @@ class BulkCodecPipeline(BatchedCodecPipeline):
         selection = self._selection(items, out, drop_axes)
         if selection is not None and self._is_few(selection):
             return await few_chunks.read(selection)
-        batch = self._batch(selection)
+        is_part = selection is not None and any(map(selection.codecs.is_part_enough, items))
+        batch = self._batch(selection, 1 if is_part else FEWEST_CHUNKS)
         # Of a shard that is read in part, only the wanted inner chunks are fetched.
         is_partial = self.supports_partial_decode and not all(item[4] for item in items)
         if batch is None or (is_partial and batch.codecs.sharding is None):
@@ -116,7 +117,7 @@ class BulkCodecPipeline(BatchedCodecPipeline):
         if selection is not None and self._is_few(selection):
             await few_chunks.write(selection)
             return
-        batch = self._batch(selection)
+        batch = self._batch(selection, FEWEST_CHUNKS)
         if batch is None or (self.supports_partial_encode and not all(item[4] for item in items)):
             await super().write(items, value, drop_axes)
             return
@@ -135,9 +136,11 @@ class BulkCodecPipeline(BatchedCodecPipeline):
         is_few = len(selection.items) < FEWEST_CHUNKS and not self.supports_partial_decode
         return is_few and few_chunks.are_small(selection)
 
-    def _batch(self, selection: chunk_codecs.Selection | None) -> bulk_batch.Batch | None:
+    def _batch(
+        self, selection: chunk_codecs.Selection | None, fewest: int
+    ) -> bulk_batch.Batch | None:
         """The batch, or None if Zarr's default does it as well."""
-        if selection is None or len(selection.items) < FEWEST_CHUNKS:
+        if selection is None or len(selection.items) < fewest:
             return None
         return bulk_batch.Batch.of(selection)
 

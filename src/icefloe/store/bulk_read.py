@@ -7,6 +7,8 @@ threads. What is away is requested in groups; while one group is decoded, the ne
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from math import prod
 from typing import Any
 
 from icefloe.assets.chunks import fetch_stored
@@ -23,8 +25,15 @@ from icefloe.store.bulk_batch import (
     run_together,
     threads,
 )
-from icefloe.store.bulk_shards import Chunk, InnerChunk, WantedShard, length_of, split_shards
-from icefloe.store.chunk_codecs import scatter
+from icefloe.store.bulk_shards import (
+    Chunk,
+    InnerChunk,
+    WantedShard,
+    length_of,
+    part_of,
+    split_shards,
+)
+from icefloe.store.chunk_codecs import leading_part, scatter
 
 _FILE = "file:"
 _PRESENT: Any = {"status": "present"}
@@ -85,7 +94,7 @@ def _read_here(batch: Batch, found: FoundChunks, stored: Sequence[StoredChunk]) 
     threads.each(lambda part: _scatter(batch, part), parts)
     handle = batch.store._blocking
     here: list[Chunk] = [*stored, *(chunk for chunk in found.virtual if _is_file(chunk))]
-    chunks, shards = split_shards(batch, here)
+    chunks, shards = split_shards(batch, [_narrowed(batch, chunk) for chunk in here])
 
     def read_shard(shard: WantedShard) -> None:
         [index] = run_blocking(_fetch(handle, [shard.index_source]))
@@ -104,7 +113,7 @@ def _read_here(batch: Batch, found: FoundChunks, stored: Sequence[StoredChunk]) 
 
 async def _read_away(batch: Batch, away: Sequence[Chunk]) -> None:
     handle = batch.store._eventloop
-    chunks, shards = split_shards(batch, away)
+    chunks, shards = split_shards(batch, [_narrowed(batch, chunk) for chunk in away])
 
     async def read_some(some: Sequence[Chunk]) -> None:
         data = await _fetch(handle, some)
@@ -123,6 +132,21 @@ async def _read_away(batch: Batch, away: Sequence[Chunk]) -> None:
     inner = [[*shard.inner_chunks(index)] for shard, index in zip(shards, indices, strict=True)]
     sizes = [sum(length_of(one.source) for one in each) for each in inner]
     await in_groups(read_shards, list(zip(shards, inner, strict=True)), sizes)
+
+
+def _narrowed(batch: Batch, chunk: Chunk) -> Chunk:
+    """The part of a large chunk that is wanted. The item of the chunk is changed to that part."""
+    item = batch.items[chunk.position]
+    if not batch.codecs.is_part_enough(item):
+        return chunk
+    key, spec, selection, *rest = item
+    found = leading_part(selection, spec.shape)
+    size = spec.dtype.to_native_dtype().itemsize
+    if found is None or length_of(chunk) != prod(spec.shape) * size:
+        return chunk
+    first, count, shape, inside = found
+    batch.items[chunk.position] = (key, replace(spec, shape=shape), inside, *rest)
+    return part_of(chunk, first * size, count * size)
 
 
 async def _fetch(handle: RepoHandle, chunks: Sequence[Chunk]) -> list[Readable]:

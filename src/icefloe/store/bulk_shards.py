@@ -97,10 +97,7 @@ class WantedShard:
                 f"bytes {start} to {start + length}; the shard is damaged",
                 ErrorKind.INVALID_OBJECT_SIZE,
             )
-        if isinstance(self.source, StoredChunk):
-            return self.source._replace(span=Span(self.source.span.start + start, length))
-        ref = self.source.ref
-        return self.source._replace(ref=ref._replace(offset=ref.offset + start, length=length))
+        return part_of(self.source, start, length)
 
 
 class Layout:
@@ -155,6 +152,14 @@ def split_shards(
         else:
             shards.append(shard)
     return whole, shards
+
+
+def part_of(chunk: Chunk, start: int, length: int) -> Chunk:
+    """Part of the bytes that are stored."""
+    if isinstance(chunk, StoredChunk):
+        return chunk._replace(span=Span(chunk.span.start + start, length))
+    ref = chunk.ref
+    return chunk._replace(ref=ref._replace(offset=ref.offset + start, length=length))
 
 
 def length_of(chunk: Chunk) -> int:

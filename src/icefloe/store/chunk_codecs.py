@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 _NUMBERS = "biufcmM"
 _zstd = Zstd()
 
+PARTS_FROM_BYTES = 16 << 20
+"""Of a chunk. Smaller ones are read as a whole, so that caches have them for the next part."""
+
 
 class Selection:
     """What Zarr hands to a pipeline: one item per chunk, all of one array."""
@@ -35,7 +38,7 @@ class Selection:
     def __init__(
         self,
         store: IcechunkStore,
-        items: Sequence[Any],
+        items: list[Any],
         values: np.ndarray[Any, Any],
         drop_axes: tuple[int, ...],
         codecs: ChunkCodecs,
@@ -89,6 +92,13 @@ class ChunkCodecs:
     def is_cheap(self) -> bool:
         """Whether decoding is no more than a copy."""
         return self.is_plain and not self._bytes_bytes
+
+    def is_part_enough(self, item: Any) -> bool:
+        """Whether a large chunk is wanted in part, and its bytes are its values."""
+        spec = item[1]
+        dtype = spec.dtype.to_native_dtype()
+        is_large = prod(spec.shape) * dtype.itemsize >= PARTS_FROM_BYTES
+        return is_large and self.is_cheap and not item[4] and dtype.kind in _NUMBERS
 
     @property
     def sharding(self) -> ShardingCodec | None:
@@ -178,6 +188,36 @@ class ChunkCodecs:
         for codec in self._array_array:
             specs.append(codec.resolve_metadata(specs[-1]))
         return specs
+
+
+def leading_part(selection: Any, shape: Sequence[int]) -> tuple[int, int, Any, Any] | None:
+    """The run of values of a chunk that a selection is in, if it is smaller than the chunk.
+
+    Returns its first value, the number of values, its shape, and the selection inside of it. None
+    for a selection of another kind than slices and numbers.
+    """
+    if not isinstance(selection, tuple) or len(selection) != len(shape):
+        return None
+    first, part_shape, inside = 0, list(shape), list(selection)
+    for axis, (one, size) in enumerate(zip(selection, shape, strict=True)):
+        if isinstance(one, slice):
+            wanted = range(size)[one]
+            if not wanted or wanted.step < 1:
+                return None
+            start, stop = wanted[0], wanted[-1] + 1
+            inside[axis] = slice(0, stop - start, wanted.step)
+        elif isinstance(one, int | np.integer) and 0 <= one < size:
+            start, stop = int(one), int(one) + 1
+            inside[axis] = 0
+        else:
+            return None
+        part_shape[axis] = stop - start
+        first += start * prod(shape[axis + 1 :])
+        if stop - start > 1:  # what follows is not one run of values any more
+            inside[axis + 1 :] = selection[axis + 1 :]
+            break
+    count = prod(part_shape)
+    return (first, count, tuple(part_shape), tuple(inside)) if count < prod(shape) else None
 
 
 def scatter(array: Any, item: Any, out: Any, drop_axes: tuple[int, ...]) -> None:

@@ -74,6 +74,9 @@ THREADS_FROM_BYTES = 256 * 1024
 
 _ROWS_OF_PAGE = 1 << 16
 
+_MOST_AT_ONCE = 1 << 30
+"""Bytes of one read. Linux reads at most 2 GiB at once."""
+
 _NAMED_BY_ID = re.compile("[a-z]+/[0-9A-Z]+").fullmatch
 """Matches the keys of most objects. Their files have the same names: nothing is encoded."""
 
@@ -134,6 +137,9 @@ class LocalDriver:
                     span = Span(0, os.fstat(descriptor).st_size)
                 elif span.start < 0 or span.length < 0:
                     check_span(key, span, os.fstat(descriptor).st_size, self._root)
+                if span.length > _MOST_AT_ONCE:
+                    check_span(key, span, os.fstat(descriptor).st_size, self._root)
+                    return _read_large(descriptor, span)
                 data = os.pread(descriptor, span.length, span.start)
                 if len(data) != span.length:
                     check_span(key, span, os.fstat(descriptor).st_size, self._root)
@@ -441,8 +447,20 @@ def _info(key: str, found: os.stat_result) -> ObjectInfo:
     return ObjectInfo(key, found.st_size, instant(found.st_mtime_ns // 1000))
 
 
+def _read_large(descriptor: int, span: Span) -> bytes:
+    """A span of more bytes than are read at once, without a second copy of them."""
+    data = bytearray(span.length)
+    rest, position = memoryview(data), span.start
+    while rest:
+        count = os.preadv(descriptor, [rest[:_MOST_AT_ONCE]], position)
+        if not count:
+            raise OSError(f"the file ended at byte {position}, expected {len(rest)} more bytes")
+        rest, position = rest[count:], position + count
+    return data  # type: ignore[return-value]
+
+
 def _read_on(descriptor: int, span: Span, data: bytes) -> bytes:
-    """Linux reads at most 2 GiB at once, and a signal may cut a read short."""
+    """A signal may cut a read short."""
     parts, position, end = [data], span.start + len(data), span.start + span.length
     while position < end:
         part = os.pread(descriptor, end - position, position)
