@@ -58,6 +58,7 @@ from icefloe.repo.families.spec1 import refs as refs_v1
 from icefloe.repo.families.spec2.checks import require_online
 from icefloe.repo.families.spec2.update import Changed, update_repo
 from icefloe.repo.handle import RepoHandle
+from icefloe.storage.driver import is_out_of_space
 
 if TYPE_CHECKING:
     from icefloe.format.snapshot.file import Snapshot
@@ -66,6 +67,8 @@ else:
     collect_older = on_demand("icefloe.maintenance.collect_older")
 
 TRIES = 100
+_MIN_RESERVE = 1 << 18
+"""Bytes that a collection leaves occupied, so that the next one can run on a full disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,13 +166,30 @@ class Collection:
     async def run(self) -> GCSummary:
         """Make the decision final and delete."""
         await self._decide_and_narrow()
+        driver = self.handle.driver
+        try:
+            in_use = await self._make_final()
+        except StorageError as error:
+            if not is_out_of_space(error):
+                raise
+            # The fence and the decision have to be written before anything is deleted.
+            if not driver.give_up_reserve():
+                raise _full_disk(error) from error
+            in_use = await self._make_final()
+        garbage = find_garbage(self.stored, in_use, self.options.older_than)
+        repo = self.handle.assets.caches.repo
+        self.handle.assets.caches.clear()
+        summary = await delete_objects(driver, garbage, self.options.pace, self.report)
+        room = _MIN_RESERVE if repo is None else 3 * len(repo.data) + _MIN_RESERVE
+        driver.keep_reserve(1 << (room - 1).bit_length())
+        return summary
+
+    async def _make_final(self) -> InUse:
+        """Raise the fence and publish; returns what has to stay."""
         bound = newest_before(self.stored, self.options.older_than)
         if bound:
             await self.raise_fence(bound)
-        in_use = await self.publish()
-        garbage = find_garbage(self.stored, in_use, self.options.older_than)
-        self.handle.assets.caches.clear()
-        return await delete_objects(self.handle.driver, garbage, self.options.pace, self.report)
+        return await self.publish()
 
     async def raise_fence(self, bound: int) -> None:
         """Tell writers that unreferenced objects stored before `bound` may be deleted."""
@@ -313,6 +333,15 @@ class Collection:
                 if kind == "tag" or await refs_v1.touch_branch(self.handle, bare, tip):
                     touched[name] = tip
         raise moved_too_often()
+
+
+def _full_disk(error: StorageError) -> StorageError:
+    return StorageError(
+        f"{error.message}. Nothing was deleted: a collection has to write two small files first, "
+        "which tell writers what it deletes. Free about a megabyte on this disk, outside the "
+        "repository, and collect again",
+        error.kind,
+    )
 
 
 class NotWalkedError(Exception):

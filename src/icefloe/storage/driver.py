@@ -7,6 +7,7 @@ driver really suspends. Which of the two it is, the operation cannot tell.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
@@ -237,6 +238,20 @@ class Driver(Protocol):
         queue. It saves attempts and protects nothing: writers need not queue up, and one that has
         waited for long goes on without its turn."""
         ...
+
+    def keep_reserve(self, num_bytes: int) -> None:
+        """Occupy space that a collection on a full disk can give up; nothing on object stores."""
+        ...
+
+    def give_up_reserve(self) -> bool:
+        """Free that space; False if there is none."""
+        ...
+
+
+def is_out_of_space(error: StorageError) -> bool:
+    """Whether a write failed because a disk is full, or a quota is used up."""
+    cause = error.__cause__
+    return isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 async def find_object(

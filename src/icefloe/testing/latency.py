@@ -89,6 +89,12 @@ class _LateDriver:
 
         return late
 
+    def keep_reserve(self, num_bytes: int) -> None:
+        """Not a request."""
+
+    def give_up_reserve(self) -> bool:
+        return False
+
     def turn(self) -> None:
         """No queue: the first in it may pause in the event loop in which another one waits."""
 

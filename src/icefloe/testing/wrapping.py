@@ -172,6 +172,14 @@ class WrappingDriver:
     def turn(self) -> None:
         """No queue: whoever is first in it may be driven by the same test."""
 
+    def keep_reserve(self, num_bytes: int) -> None:
+        """Not a request."""
+        self.inner.keep_reserve(num_bytes)
+
+    def give_up_reserve(self) -> bool:
+        """Not a request."""
+        return self.inner.give_up_reserve()
+
     async def list(self, prefix: str) -> list[ObjectInfo]:
         await self.before("list", prefix)
         found = await self.inner.list(prefix)

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from zlib import crc32
 
 from icefloe.errors import ErrorKind, StorageError
+from icefloe.observe import STORAGE
 from icefloe.on_demand import on_demand
 from icefloe.storage.drivers.unsynced import Unsynced, fsync_path
 from icefloe.storage.keys import OWN_DIRECTORY
@@ -57,6 +58,7 @@ class Directory:
         self.root = root
         self._temporary = f"{root}/{OWN_DIRECTORY}/tmp"
         self._locks = f"{root}/{OWN_DIRECTORY}/locks"
+        self._reserve = f"{root}/{OWN_DIRECTORY}/reserve"
         self._names = itertools.count()
         self._is_swept = False
         self._elsewhere: set[str] = set()
@@ -197,6 +199,27 @@ class Directory:
         for folder in (*folders, OWN_DIRECTORY):
             with contextlib.suppress(OSError):  # not empty, or never made
                 Path(self.root, folder).rmdir()
+
+    # --- space --------------------------------------------------------------------------------
+
+    def keep_reserve(self, num_bytes: int) -> None:
+        """Occupy space for a collection on a full disk, unless it is there."""
+        try:
+            reserve = Path(self._reserve)
+            if reserve.exists() and reserve.stat().st_size == num_bytes:
+                return
+            # Random, because some file systems compress.
+            self.place(os.urandom(num_bytes), self._reserve, is_synced=False, may_replace=True)
+        except OSError as error:
+            STORAGE.warning("no space for the reserve %s: %s", self._reserve, error)
+
+    def give_up_reserve(self) -> bool:
+        """Free that space; False if there is none."""
+        try:
+            os.unlink(self._reserve)
+        except FileNotFoundError:
+            return False
+        return True
 
     # --- durability ---------------------------------------------------------------------------
 

@@ -441,6 +441,12 @@ class LocalDriver:
     def turn(self) -> AbstractContextManager[object]:
         return self._directory.turn()
 
+    def keep_reserve(self, num_bytes: int) -> None:
+        self._directory.keep_reserve(num_bytes)
+
+    def give_up_reserve(self) -> bool:
+        return self._directory.give_up_reserve()
+
 
 def _info(key: str, found: os.stat_result) -> ObjectInfo:
     # Rounded down, as in listings: whoever compares the two must find the same time.

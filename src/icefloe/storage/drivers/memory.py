@@ -230,3 +230,9 @@ class MemoryDriver:
 
     def turn(self) -> None:
         """There is no queue of writers."""
+
+    def keep_reserve(self, num_bytes: int) -> None:
+        """No disk can be full."""
+
+    def give_up_reserve(self) -> bool:
+        return False

@@ -283,6 +283,12 @@ class ObstoreDriver(ObstoreReads):
     def turn(self) -> None:
         """There is no queue of writers."""
 
+    def keep_reserve(self, num_bytes: int) -> None:
+        """No disk can be full."""
+
+    def give_up_reserve(self) -> bool:
+        return False
+
     def _attributes(
         self,
         metadata: Mapping[str, str] | None,
