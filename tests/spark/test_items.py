@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+import icefloe
 from icefloe.spark.writes import map_items as module
 from icefloe.spark.writes.map_items import map_items
 
@@ -34,3 +35,25 @@ def test_every_item_is_done_once_next_to_its_neighbours(
     assert len(parts) == min(count, tasks)
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
     assert (item_bytes * count > module._MAX_CARRIED_BYTES) == (item_bytes > 10 and count > 2)
+
+
+def test_reports_of_writes_show_themselves() -> None:
+    table = icefloe.spark.TableReport("1CECHNKREP0F1RSTCMT0", 1, 1_250_000, 0.25)
+    assert str(table) == repr(table)
+    assert repr(table) == (
+        "<icefloe.spark.TableReport>\ncommit: 1CECHNKREP0F1RSTCMT0\n"
+        "written: 1 chunk (1.2 MB)\nseconds: 0.2\n"
+    )
+    dataset = icefloe.spark.DatasetReport(None, 2000, 0, 1)
+    assert "commit: none, the changes wait in the session\n" in repr(dataset)
+    assert "written: 2,000 chunks (0 B)\n" in repr(dataset)
+    for report in (table, dataset, icefloe.spark.WriteReport(0, 0, 0)):
+        html = report._repr_html_()
+        assert type(report).__name__ in html
+        assert "seconds" in html
+
+
+def test_the_names_of_the_package_are_public_ones() -> None:
+    package = icefloe.spark
+    assert set(dir(package)) == {*package.__all__, "maintenance"}
+    assert all(getattr(package, name) is not None for name in dir(package))

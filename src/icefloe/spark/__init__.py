@@ -25,17 +25,21 @@ if TYPE_CHECKING:
     from icefloe.spark.migration.migrate_on_spark import migrate_repository
     from icefloe.spark.reads.reading import read
     from icefloe.spark.rows.write_stream import write_stream
-    from icefloe.spark.rows.write_table import write_table
+    from icefloe.spark.rows.write_table import TableReport, write_table
     from icefloe.spark.runtime.spark_session import session
-    from icefloe.spark.writes.write_dataset import write_dataset
+    from icefloe.spark.writes.write_dataset import DatasetReport, write_dataset
+    from icefloe.spark.writes.write_items import WriteReport
     from icefloe.spark.writes.write_regions import write_regions
     from icefloe.virtual.ingest.recipe import load_recipe
     from icefloe.virtual.ingest.report import IngestReport
 
 __all__ = [
     "Attached",
+    "DatasetReport",
     "IngestReport",
     "Region",
+    "TableReport",
+    "WriteReport",
     "attach",
     "ingest",
     "load_recipe",
@@ -60,9 +64,12 @@ _HOME = {
     "migrate_repository": "icefloe.spark.migration.migrate_on_spark",
     "read": "icefloe.spark.reads.reading",
     "write_stream": "icefloe.spark.rows.write_stream",
+    "TableReport": "icefloe.spark.rows.write_table",
     "write_table": "icefloe.spark.rows.write_table",
     "session": "icefloe.spark.runtime.spark_session",
+    "DatasetReport": "icefloe.spark.writes.write_dataset",
     "write_dataset": "icefloe.spark.writes.write_dataset",
+    "WriteReport": "icefloe.spark.writes.write_items",
     "write_regions": "icefloe.spark.writes.write_regions",
     "load_recipe": "icefloe.virtual.ingest.recipe",
     "IngestReport": "icefloe.virtual.ingest.report",
@@ -83,4 +90,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted([*__all__, "maintenance"])

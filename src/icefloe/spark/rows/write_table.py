@@ -47,13 +47,14 @@ from icefloe.spark.runtime.tasks import map_batches
 from icefloe.spark.spark_types import arrow_schema
 from icefloe.spark.writes import ref_blocks
 from icefloe.spark.writes.shared_write import TaskSide, share
+from icefloe.spark.writes.write_items import ShownWrite
 
 _TASKS_PER_SLOT = 4
 _DRAIN_ROWS = 4 << 20  # references are handed on about this often, so that a task stays small
 
 
-@dataclass(frozen=True, slots=True)
-class TableReport:
+@dataclass(frozen=True, slots=True, repr=False)
+class TableReport(ShownWrite):
     """What `write_table` did."""
 
     snapshot_id: str

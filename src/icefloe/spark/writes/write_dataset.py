@@ -21,7 +21,7 @@ from icefloe.geometry import Region, moved, shrink_chunks
 from icefloe.scans.pinned import as_repository
 from icefloe.spark.batch_ids import BatchId
 from icefloe.spark.writes.regions import chunks_in, cut
-from icefloe.spark.writes.write_items import write_items
+from icefloe.spark.writes.write_items import ShownWrite, write_items
 from icefloe.spark.writes.write_regions import common_grid, stored_chunks, write_dataset_region
 
 # Variables below this size go with the metadata, unless dask has cut them.
@@ -30,8 +30,8 @@ _SMALL_BYTES = 1 << 20
 Mode = Literal["w-", "w", "a", "r+"]
 
 
-@dataclass(frozen=True, slots=True)
-class DatasetReport:
+@dataclass(frozen=True, slots=True, repr=False)
+class DatasetReport(ShownWrite):
     """What `write_dataset` did; `snapshot_id` is None when a session was given: commit it."""
 
     snapshot_id: str | None

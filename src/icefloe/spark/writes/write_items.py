@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from icefloe.api.session import ForkSession, Session
 from icefloe.changes.split_grid import ChunkSpan
+from icefloe.display.shown import Picture, Shown, counted, qualified, size_text
 from icefloe.errors import InvalidInputError, ReadOnlyError
 from icefloe.spark.writes import ref_blocks
 from icefloe.spark.writes.map_items import map_items
@@ -24,8 +25,25 @@ Work = Callable[[ForkSession, Any], Any]
 comes back in `WriteReport.told`."""
 
 
-@dataclass(frozen=True, slots=True)
-class WriteReport:
+class ShownWrite(Shown):
+    """Reports of writes show what was written, and where to find it."""
+
+    __slots__ = ()
+
+    def _picture_(self) -> Picture:
+        report: Any = self
+        commit = getattr(report, "snapshot_id", None) or "none, the changes wait in the session"
+        written = counted(report.chunks_written, "chunk")
+        fields = [
+            ("commit", commit),
+            ("written", f"{written} ({size_text(report.bytes_written)})"),
+            ("seconds", f"{report.seconds:.1f}"),
+        ]
+        return Picture(qualified(f"spark.{type(self).__name__}"), fields)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class WriteReport(ShownWrite):
     """What a distributed write did. Nothing of it is visible before the session is committed."""
 
     chunks_written: int
