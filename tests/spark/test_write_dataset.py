@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ import zarr
 from pyspark.sql import SparkSession
 
 from icefloe import ConflictDetector, ConflictError, InvalidInputError, Repository
+from icefloe.geometry import shrink_chunks
 from icefloe.spark import write_dataset
 
 HOURS = 50
@@ -142,3 +146,68 @@ def test_bad_arguments_change_nothing(spark: SparkSession, repository: Repositor
         write_dataset(spark, weather(), repository, mode="w-")
     assert len(list(repository.ancestry(branch="main"))) == 2
     assert repository.lookup_branch("main") != before
+
+
+WITHOUT_DASK = """
+import sys
+import numpy as np
+import xarray as xr
+import icefloe
+import icefloe.spark
+try:
+    import dask
+except ImportError:
+    pass
+else:
+    raise AssertionError("dask is there")
+from tests.spark.test_write_dataset import ENCODING, opened, weather
+
+spark = icefloe.spark.session("local[2]")
+repo = icefloe.Repository.open(icefloe.local_filesystem_storage(sys.argv[1]))
+weather().to_netcdf(sys.argv[2], engine="h5netcdf")
+with xr.open_dataset(sys.argv[2], engine="h5netcdf") as stored:
+    icefloe.spark.write_dataset(spark, stored, repo, encoding=ENCODING)
+icefloe.spark.write_dataset(spark, weather(50, 30), repo, append_dim="time")
+part = weather(10, 10).drop_vars(["lat", "lon", "station", "height"])
+icefloe.spark.write_dataset(spark, part, repo, region={"time": slice(10, 20)})
+times = weather()["rain"].astype("i8") + np.datetime64("2000-01-01", "s")
+icefloe.spark.write_dataset(spark, times.to_dataset(name="t"), repo, group="times")
+icefloe.spark.write_dataset(spark, weather()[["rain"]], repo, group="plain")
+spark.stop()
+"""
+
+
+@pytest.mark.timeout(400)
+def test_datasets_are_written_without_dask(repository: Repository, tmp_path: Path) -> None:
+    """In the driver and in the workers: Python runs `sitecustomize` first."""
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    names = ("dask", "distributed")
+    lines = ["import sys", *(f"sys.modules[{name!r}] = None" for name in names)]
+    (hidden / "sitecustomize.py").write_text("\n".join(lines))
+    root = str(Path(__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_DASK, repository.storage.url, str(tmp_path / "weather.nc")],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(hidden), root))},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=390,
+    )
+    assert done.returncode == 0, done.stderr
+    first, second = weather(), weather(50, 30)
+    with opened(repository) as found:
+        for name in ("t2m", "rain"):
+            values = np.concatenate([first[name], second[name]])
+            values[10:20] = weather(10, 10)[name]
+            np.testing.assert_allclose(found[name].values, values, atol=0.006)
+        assert found["t2m"].encoding["chunks"] == (10, 30, 120)
+        assert found["t2m"].encoding["dtype"] == "int16"
+        assert np.array_equal(found["time"], np.concatenate([first["time"], second["time"]]))
+    session = repository.readonly_session("main")
+    with xr.open_zarr(session.store, group="times", consolidated=False, chunks=None) as times:
+        wanted = first["rain"].values.astype("i8") + np.datetime64("2000-01-01", "s")
+        assert np.array_equal(times["t"].values, wanted)
+    with xr.open_zarr(session.store, group="plain", consolidated=False, chunks=None) as plain:
+        assert np.array_equal(plain["rain"].values, first["rain"].values)
+        assert plain["rain"].encoding["chunks"] == shrink_chunks((50, 60, 120), 4)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, MutableMapping
+from collections.abc import Collection, Hashable, Iterator, Mapping, MutableMapping
 from importlib import import_module
 from typing import Any, Literal
 
+import numpy as np
 import zarr
 from xarray import DataArray, Dataset, DataTree, Variable
 from xarray.backends import ZarrStore
@@ -65,24 +66,9 @@ def to_icechunk(
     writer = ArrayWriter()  # type: ignore[no-untyped-call]
     open_mode = _mode(mode, append_dim, region)
     for path, dataset, its_encoding in _datasets(obj, encoding, write_inherited_coords):
-        _validate_dataset_names(dataset)
-        _refuse_virtual(dataset)
-        target = ZarrStore.open_group(
-            session.store,
-            mode=open_mode,
-            group="/".join(part for part in ((group or "").strip("/"), path) if part) or None,
-            consolidated=False,
-            consolidate_on_close=False,
-            append_dim=append_dim,
-            write_region=region,
-            safe_chunks=safe_chunks,
-            align_chunks=align_chunks,
-            zarr_format=3,
-        )
-        dataset = target._validate_and_autodetect_region(_with_empty_loaded(dataset))  # noqa: PLW2901
-        target._validate_encoding(its_encoding)
-        # Creates and resizes arrays, and writes values that are in memory.
-        dump_to_store(dataset, target, writer, encoding=its_encoding)  # type: ignore[no-untyped-call]
+        path = "/".join(part for part in ((group or "").strip("/"), path) if part)  # noqa: PLW2901
+        chunking = {"safe_chunks": safe_chunks, "align_chunks": align_chunks}
+        _dump(dataset, session, writer, its_encoding, path, open_mode, append_dim, region, chunking)
         # The first group has replaced or refused what was there. The others are below it.
         open_mode = "a" if open_mode in ("w", "w-") else open_mode
     if not writer.sources:
@@ -96,6 +82,92 @@ def to_icechunk(
     # Not at the top: who has nothing chunked needs no dask.
     dask_arrays = import_module("icefloe.interop.dask_arrays")
     session.merge(dask_arrays.session_merge_reduction(stored, split_every=split_every))
+
+
+def create_arrays(
+    dataset: Dataset,
+    session: Session,
+    absent: Collection[Hashable],
+    *,
+    group: str | None = None,
+    mode: ZarrWriteModes | None = None,
+    append_dim: Hashable | None = None,
+    region: Region = None,
+    encoding: Mapping[Any, Any] | None = None,
+) -> None:
+    """Write a dataset as `to_icechunk` does, without the values of the variables in `absent`.
+
+    Their arrays are created or resized. Values in memory that are not wanted should repeat one cell
+    (`numpy.broadcast_to`), because they are encoded before they are left out.
+    """
+    open_mode = _mode(mode, append_dim, region)
+    chunking = {"safe_chunks": False, "align_chunks": False}  # who writes the values sees to it
+    writer = _WriterOfOthers(frozenset(absent))
+    _dump(
+        dataset,
+        session,
+        writer,
+        dict(encoding or {}),
+        group,
+        open_mode,
+        append_dim,
+        region,
+        chunking,
+    )
+
+
+class _WriterOfOthers(ArrayWriter):
+    """Writes the variables that are not absent."""
+
+    def __init__(self, absent: frozenset[Hashable]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.absent = absent
+
+    def add(self, source: Any, target: Any, region: Any = None) -> None:
+        if target.basename not in self.absent:
+            super().add(source, target, region)  # type: ignore[no-untyped-call]
+
+
+class _Target(ZarrStore):
+    """Encodes an array that repeats one cell as that cell, and repeats the result."""
+
+    def encode_variable(self, variable: Variable, name: Any = None) -> Variable:
+        data = variable._data
+        if not isinstance(data, np.ndarray) or data.size < 2 or any(data.strides):
+            return super().encode_variable(variable, name)  # type: ignore[no-any-return, no-untyped-call]
+        cell = super().encode_variable(variable[(slice(0, 1),) * data.ndim], name)  # type: ignore[no-untyped-call]
+        values = np.broadcast_to(cell.values, data.shape)
+        return Variable(cell.dims, values, cell.attrs, cell.encoding)
+
+
+def _dump(
+    dataset: Dataset,
+    session: Session,
+    writer: ArrayWriter,
+    encoding: dict[Any, Any],
+    group: str | None,
+    mode: Any,
+    append_dim: Hashable | None,
+    region: Region,
+    chunking: dict[str, bool],
+) -> None:
+    """Create and resize arrays, and let the writer have the values."""
+    _validate_dataset_names(dataset)
+    _refuse_virtual(dataset)
+    target = _Target.open_group(
+        session.store,
+        mode=mode,
+        group=(group or "").strip("/") or None,
+        consolidated=False,
+        consolidate_on_close=False,
+        append_dim=append_dim,
+        write_region=region,
+        zarr_format=3,
+        **chunking,
+    )
+    dataset = target._validate_and_autodetect_region(_with_empty_loaded(dataset))
+    target._validate_encoding(encoding)
+    dump_to_store(dataset, target, writer, encoding=encoding)  # type: ignore[no-untyped-call]
 
 
 def _datasets(

@@ -160,7 +160,10 @@ def _is_far(name: Any, variable: Any, dataset: Any) -> bool:
     """Whether a variable is written by the executors; the rest goes with the metadata."""
     if not variable.dims or name in dataset.xindexes or variable.dtype == object:
         return False  # of objects xarray has to see every value to find out what they are
-    return variable.chunks is not None or variable.nbytes > _SMALL_BYTES
+    if variable.chunks is not None:
+        return True
+    # Of times it chooses the unit by their values.
+    return variable.dtype.kind not in "mM" and variable.nbytes > _SMALL_BYTES
 
 
 def _write_metadata(
@@ -174,38 +177,44 @@ def _write_metadata(
     encoding: Mapping[str, Mapping[str, Any]] | None,
 ) -> dict[str, int]:
     """Let xarray create or resize the arrays; returns where the data begins along each axis."""
+    # Not at the top: an extra that reading and ingest do without.
+    from icefloe.interop.xarray_objects import create_arrays  # noqa: PLC0415
+
     template = dataset.copy()
+    encodings = {name: dict(given) for name, given in (encoding or {}).items()}
     for name, variable in dataset.variables.items():
         if name not in far:
             template[name] = variable.compute()
         elif variable.chunks is None:
-            template[name] = variable.copy(data=_absent(variable))
+            stand_in = _without_values(variable)
+            given = encodings.get(str(name), stand_in.encoding)
+            if not given.keys() & {"chunks", "shards"}:
+                given["chunks"] = shrink_chunks(variable.shape, variable.dtype.itemsize)
+            template[name] = stand_in
     begin: dict[str, int] = {}
     if append_dim is not None:
         begin[append_dim] = _length_of(session, group, dataset, append_dim)
     for dim, part in (region or {}).items():
         begin[str(dim)] = part.start or 0
-    template.to_zarr(
-        session.store,
-        group=group.strip("/") or None,
+    create_arrays(
+        template,
+        session,
+        far,
+        group=group,
         mode=mode,
         append_dim=append_dim,
         region=region,
-        encoding=None if encoding is None else dict(encoding),
-        compute=False,
-        consolidated=False,
-        zarr_format=3,
-        safe_chunks=False,  # the parts are cut at the borders of the stored chunks, below
+        encoding=encodings,
     )
     return begin
 
 
-def _absent(variable: Any) -> Any:
-    """An array of the same shape that holds nothing: xarray writes no value of it."""
-    import dask.array  # noqa: PLC0415 - as above
-
-    chunks = shrink_chunks(variable.shape, variable.dtype.itemsize)
-    return dask.array.zeros(variable.shape, dtype=variable.dtype, chunks=chunks)
+def _without_values(variable: Any) -> Any:
+    """The variable with one cell that is repeated, which takes no room."""
+    cell: Any = np.zeros((), variable.dtype)
+    found = variable.copy(data=np.broadcast_to(cell, variable.shape))
+    found.encoding = dict(variable.encoding)
+    return found
 
 
 def _length_of(session: Session, group: str, dataset: Any, dim: str) -> int:
@@ -259,7 +268,7 @@ def _part(names: tuple[str, ...], region: Region, start: Sequence[int], pieces: 
     local = moved(region.slices, start)
     piece = pieces.isel(dict(zip(region.dims, local, strict=True)))
     if any(variable.chunks is not None for variable in piece.variables.values()):
-        from dask.base import optimize  # noqa: PLC0415 - as above
+        from dask.base import optimize  # noqa: PLC0415 - who has its arrays has dask
 
         # Drops the parts of the graph that only other pieces need.
         (piece,) = optimize(piece)  # type: ignore[no-untyped-call]
