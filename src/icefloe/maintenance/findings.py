@@ -218,6 +218,20 @@ class FindingLog:
             self.counts[kind] += total
 
 
+_CHECKED = (
+    "objects",
+    "snapshots",
+    "logs",
+    "manifests",
+    "references",
+    "chunks read",
+    "bytes read",
+    "sources",
+    "sources not checked",
+)
+"""What a verification counts, in the order of a report."""
+
+
 @record(frozen=True)
 class VerifyReport(ShownAsText):
     """The result of a verification: what was checked, and the findings, worst first."""
@@ -233,7 +247,8 @@ class VerifyReport(ShownAsText):
         """Findings in a fixed order."""
         ordered = sorted(log.rows, key=lambda row: (_ORDER[row.severity], *row[1:]))
         kinds = sorted(log.counts, key=lambda kind: (_ORDER[kind.severity], kind))
-        return cls(tuple(ordered), {kind: log.counts[kind] for kind in kinds}, dict(checked))
+        seen = {what: checked[what] for what in sorted(checked, key=_CHECKED.index)}
+        return cls(tuple(ordered), {kind: log.counts[kind] for kind in kinds}, seen)
 
     @property
     def is_healthy(self) -> bool:
