@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -24,11 +25,36 @@ def map_batches(rows: DataFrame, work: Callable[..., Any], schema: StructType | 
 
 
 def _run(work: Work, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    set_modules_aside()
+    prepare_worker()
     yield from work(batches)
 
 
-def set_modules_aside() -> None:
+def prepare_worker() -> None:
+    """What a task does first."""
+    _set_modules_aside()
+    daemon: Any = sys.modules["__main__"]
+    if getattr(daemon.__spec__, "name", "") == "pyspark.daemon":
+        daemon.traceback = _QuietAboutPipes
+
+
+class _QuietAboutPipes:
+    """The module `traceback`, as Spark's daemon uses it, without pipes that Spark has closed.
+
+    A query that has enough rows (`LIMIT`, `first`, `show`) closes the pipe of a task that has more
+    to say. From version 4.1 on Spark's own daemon prints a traceback of that for every such task.
+    Errors of a task are not printed by the daemon: they go to the driver.
+    """
+
+    format_exc = staticmethod(traceback.format_exc)
+
+    @staticmethod
+    def print_exc() -> None:
+        """Print the exception that ends a worker."""
+        if not isinstance(sys.exception(), ConnectionError):
+            traceback.print_exc()
+
+
+def _set_modules_aside() -> None:
     """Spare the garbage collector what modules consist of.
 
     Spark lets a worker collect garbage after every task. Looking through the modules of Arrow, Zarr

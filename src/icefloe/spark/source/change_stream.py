@@ -17,6 +17,7 @@ from icefloe.api.repository import Repository
 from icefloe.errors import InvalidInputError
 from icefloe.scans.metadata.changes import Commit, find_commits, read_commits
 from icefloe.scans.pinned import PinnedSnapshot, as_repository, pin
+from icefloe.spark.runtime.tasks import prepare_worker
 
 _KEY = "snapshot"
 _BEFORE_ALL = ""
@@ -77,6 +78,7 @@ class ChangeStreamReader(DataSourceStreamReader):
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        prepare_worker()
         commits: Sequence[Commit] = partition.value or ()
         yield from read_commits(self._source, commits)
 

@@ -38,7 +38,7 @@ from icefloe.scans.metadata.tables import TABLES, check_ref, check_table, plan_t
 from icefloe.scans.options import KNOWN_OPTIONS, ReadOptions, options_from_text, truth
 from icefloe.scans.pinned import REF_OPTIONS, PinnedSnapshot, pin_options
 from icefloe.scans.scan import Scan
-from icefloe.spark.runtime.tasks import set_modules_aside
+from icefloe.spark.runtime.tasks import prepare_worker
 from icefloe.spark.source.change_stream import ChangeStreamReader
 from icefloe.spark.source.stream_sink import StreamSink
 from icefloe.spark.source.writer import RowsWriter, target_of
@@ -110,7 +110,7 @@ class ScanReader(DataSourceReader):
         return [InputPartition(number) for number in range(self._scan.num_partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        set_modules_aside()
+        prepare_worker()
         if partition.value is not None:  # which stands for an empty list of partitions
             yield from self._scan.read(partition.value)
 
