@@ -12,10 +12,12 @@ OLDEST_VENV := $(VENV)-oldest
 # The demo and the site need little. Each has its own environment unless the large one is there.
 DEMO_VENV := $(if $(wildcard $(VENV)/.installed.json),$(VENV),$(VENV)-demo)
 DOCS_VENV := $(if $(wildcard $(VENV)/.installed.json),$(VENV),$(VENV)-docs)
-# The folders that meet the dependencies, without Spark: a few minutes. Zarr's own suite for stores
-# is left out, because it comes with Zarr and ours is written for that of later releases.
+# The folders that meet the dependencies, and of Spark what reads and writes; clusters and killed
+# processes do not depend on versions. Zarr's own suite for stores is left out, because it comes with
+# Zarr and ours is written for that of later releases.
 OLDEST_TESTS := tests/unit tests/api tests/store tests/virtual tests/interop tests/golden tests/cli \
 	tests/contract/test_aws_profiles.py tests/house/test_other_systems.py \
+	$(patsubst %,tests/spark/test_%.py,query_sequences spark_reading write_table write_dataset stream_sink) \
 	--ignore=tests/store/test_zarr_suite.py
 FUZZ := $(PY) -m pytest -n 2 tests/fuzz tests/differential \
         --fuzz-cases=500000 --differential-programs=10000

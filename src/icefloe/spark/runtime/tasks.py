@@ -32,8 +32,13 @@ def _run(work: Work, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
 def prepare_worker() -> None:
     """What a task does first."""
     _set_modules_aside()
+    be_quiet_about_pipes()
+
+
+def be_quiet_about_pipes() -> None:
+    """In a worker: let Spark's daemon, from which it was forked, print no closed pipes."""
     daemon: Any = sys.modules["__main__"]
-    if getattr(daemon.__spec__, "name", "") == "pyspark.daemon":
+    if getattr(getattr(daemon, "__spec__", None), "name", "") == "pyspark.daemon":
         daemon.traceback = _QuietAboutPipes
 
 
@@ -41,8 +46,9 @@ class _QuietAboutPipes:
     """The module `traceback`, as Spark's daemon uses it, without pipes that Spark has closed.
 
     A query that has enough rows (`LIMIT`, `first`, `show`) closes the pipe of a task that has more
-    to say. From version 4.1 on Spark's own daemon prints a traceback of that for every such task.
-    Errors of a task are not printed by the daemon: they go to the driver.
+    to say, and a driver that knows a source's schema or plan does so before the last byte. From
+    version 4.1 on Spark's own daemon prints a traceback of that. It prints no errors of tasks: they
+    go to the driver.
     """
 
     format_exc = staticmethod(traceback.format_exc)

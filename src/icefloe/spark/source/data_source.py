@@ -38,11 +38,13 @@ from icefloe.scans.metadata.tables import TABLES, check_ref, check_table, plan_t
 from icefloe.scans.options import KNOWN_OPTIONS, ReadOptions, options_from_text, truth
 from icefloe.scans.pinned import REF_OPTIONS, PinnedSnapshot, pin_options
 from icefloe.scans.scan import Scan
-from icefloe.spark.runtime.tasks import prepare_worker
+from icefloe.spark.runtime.tasks import be_quiet_about_pipes, prepare_worker
 from icefloe.spark.source.change_stream import ChangeStreamReader
 from icefloe.spark.source.stream_sink import StreamSink
 from icefloe.spark.source.writer import RowsWriter, target_of
 from icefloe.spark.spark_types import spark_schema
+
+be_quiet_about_pipes()  # at import: the processes that find a source and plan run no task
 
 # What Spark adds by itself when a table is created in SQL.
 _SPARK_OPTIONS = ("path", "provider", "owner", "location", "serialization.format")
