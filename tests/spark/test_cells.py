@@ -266,9 +266,9 @@ def test_chunks_never_written_are_filled_or_skipped(repository: Repository) -> N
     ("options", "problem"),
     [
         ({"group": 3}, "group is 3"),
-        ({"group": "nowhere"}, "no group '/nowhere'"),
+        ({"group": "nowhere"}, "group '/nowhere' in snapshot"),
         ({"group": "temperature"}, r"variables=\['temperature'\]"),
-        ({"variables": ["nothing"]}, "no array 'nothing'"),
+        ({"variables": ["nothing"]}, "array 'nothing' in group"),
         ({"variables": []}, "variables is empty"),
         ({"variables": 5}, "variables is 5"),
         ({"columns": ["temperature", "x"]}, "no column 'x'"),
@@ -348,7 +348,7 @@ def test_rows_of_chunks_are_the_chunks(
 
 
 def test_a_group_without_arrays_is_refused(repository: Repository) -> None:
-    with pytest.raises((InvalidInputError, NodeNotFoundError), match=r"no arrays|no group"):
+    with pytest.raises((InvalidInputError, NodeNotFoundError), match=r"no arrays|group '/' in"):
         scan_of(repository)
 
 

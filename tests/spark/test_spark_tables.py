@@ -91,7 +91,7 @@ def test_sql_and_a_schema_that_chooses_columns(spark: SparkSession, repository: 
         ({"branch": "nowhere"}, "nowhere"),
         ({"as-of": "yesterday"}, "as-of is 'yesterday'"),
         ({"decode": "perhaps"}, "expected true or false"),
-        ({"variables": "nothing"}, "no array 'nothing'"),
+        ({"variables": "nothing"}, "array 'nothing' in group"),
         ({"path": ""}, "no repository"),
     ],
 )
