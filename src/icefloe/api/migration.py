@@ -36,15 +36,15 @@ def migrate_repository(
 ) -> MigrationReport:
     """Make a repository of spec version 2, or 1, with all snapshots, branches and tags of `repo`.
 
-    The source can be of any generation and is not changed. Calling this again continues an
+    The source can be of any generation and keeps its content. Calling this again continues an
     interrupted migration. The new repository cannot be opened before the migration is complete.
 
     Args:
         repo: the repository to migrate.
         storage: where to create the new repository: empty, or with the files of an interrupted
-            call. Without it, the new repository is created beside the old files, and files are
-            only added. Do not write to the old repository during the migration or afterwards:
-            readers then see the new one.
+            call. Without it, the new repository is created next to the old files. Commits of
+            icefloe to the old repository are refused from the moment at which the new one appears;
+            if some were made during the migration, the call fails and has to be repeated.
         spec_version: 2, or 1 in another storage.
         config: saved with the new repository. The default is the saved one of the old repository.
         chunks: "copy" chunk objects, or "keep" them where they are and refer to them as virtual
@@ -56,6 +56,7 @@ def migrate_repository(
 
     Raises:
         AlreadyExistsError: there is a repository in `storage`.
+        ConflictError: branches or tags were changed during a migration in place.
         FormatError: a file of the source cannot be read, the comparison found a difference, or
             the verification an error.
         InvalidInputError: `storage` is a folder inside of the old repository.

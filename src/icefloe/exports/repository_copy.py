@@ -31,7 +31,7 @@ from icefloe.format.ref_files import decode_ref_file
 from icefloe.ids import SnapshotId, encode_base32_rows
 from icefloe.maintenance import live
 from icefloe.maintenance.listing import KINDS, StoredObjects, arrived, list_folder
-from icefloe.repo.families.spec1.refs import require_not_migrated
+from icefloe.repo.fence import require_not_migrated
 from icefloe.repo.refs import MAIN
 from icefloe.storage.driver import ConditionFailed, Driver, Version, find_object
 from icefloe.storage.run import run_blocking

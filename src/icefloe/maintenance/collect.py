@@ -212,7 +212,7 @@ class Collection:
         await self.walk(reached)
         # An upgrade to version 2 writes `repo` before it deletes refs. If there is none, no ref was
         # missing when they were read.
-        await refs_v1.require_not_migrated(self.handle)
+        await fence.require_not_migrated(self.handle)
         return self._in_use(reached, reached), 0
 
     async def publish(self) -> InUse:
@@ -324,7 +324,7 @@ class Collection:
             await self.walk(reached)
             moved = {name: tip for name, tip in tips.items() if touched.get(name) != tip}
             if not moved:
-                await refs_v1.require_open(self.handle)
+                await fence.require_open(self.handle)
                 # A writer may rely on a ref that was deleted since it was walked.
                 return self._in_use(self.walked, self.walked)
             for name, tip in moved.items():

@@ -25,9 +25,9 @@ from icefloe.observe import MAINTENANCE, observed
 from icefloe.on_demand import on_demand
 from icefloe.records import NamedTuple
 from icefloe.repo import commit_notes
-from icefloe.repo.families.spec1.refs import require_open, require_still_open
 from icefloe.repo.families.spec2.checks import require_online
 from icefloe.repo.families.spec2.update import Changed, update_repo
+from icefloe.repo.fence import require_open, require_still_open
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.history import is_child
 

@@ -13,7 +13,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from icefloe.errors import ErrorKind, FormatError, SessionStateError, StorageError
+from icefloe.errors import (
+    ErrorKind,
+    FormatError,
+    ReadOnlyError,
+    SessionStateError,
+    StorageError,
+    UnknownOutcomeError,
+)
 from icefloe.format import layout
 from icefloe.records import NamedTuple
 from icefloe.repo.handle import RepoHandle
@@ -29,7 +36,7 @@ class Fence(NamedTuple):
     """No collection deleted an object stored at or after this time (microseconds, storage clock).
     0 when icefloe has never collected in this repository."""
     is_upgrading: bool = False
-    """Whether an upgrade has stopped the writers of spec version 1."""
+    """Whether an upgrade or a migration in place has stopped writers."""
 
 
 async def read_fence(handle: RepoHandle) -> Fence:
@@ -50,7 +57,7 @@ async def raise_fence(handle: RepoHandle, instant: int) -> None:
 
 
 async def mark_upgrade(handle: RepoHandle, *, is_upgrading: bool) -> None:
-    """Stop the writers of spec version 1, or take that back once `repo` exists."""
+    """Stop the writers before version 2, or take that back once `repo` exists."""
     await _change(handle, lambda now: now._replace(is_upgrading=is_upgrading))
 
 
@@ -73,6 +80,57 @@ async def _change(handle: RepoHandle, change: Callable[[Fence], Fence]) -> None:
         return
     raise StorageError(
         f"{layout.COLLECTED} was changed by others at each of {_TRIES} attempts", ErrorKind.UNKNOWN
+    )
+
+
+async def require_open(handle: RepoHandle, outcome: str = "was not made") -> int:
+    """Refuse to write during and after an upgrade to version 2. Returns the fence of collections.
+
+    A write under the version of a branch calls this after it has read that version, because an
+    upgrade gives branches new versions once it has stopped writers. Any other write calls
+    `require_still_open` afterwards too.
+    """
+    # In this order: an upgrade lets writers go on after `repo` exists.
+    fence = await read_fence(handle)
+    if fence.is_upgrading:
+        call = "upgrade_icechunk_repository" if handle.family.spec_version else "migrate_repository"
+        raise ReadOnlyError(
+            "the repository is being upgraded to spec version 2, and takes no changes until then; "
+            f"this change {outcome}. Open the repository again when the upgrade has ended. If it "
+            f"was interrupted, call {call} again",
+            ErrorKind.READ_ONLY_REPOSITORY,
+        )
+    await require_not_migrated(handle)
+    return fence.collected_before
+
+
+async def require_still_open(handle: RepoHandle) -> int:
+    """Refuse a change that was just made, if an upgrade that started meanwhile may have missed it.
+
+    Raises:
+        UnknownOutcomeError: the storage does not say.
+    """
+    try:
+        return await require_open(handle, "may not be part of it")
+    except StorageError as error:
+        raise UnknownOutcomeError(
+            "the change was made, and whether an upgrade or a garbage collection at the same time "
+            f"has missed it cannot be told: {error}; look at the present state before trying again"
+        ) from error
+
+
+async def require_not_migrated(handle: RepoHandle) -> None:
+    """Refuse to use the refs after a migration: other clients no longer do."""
+    try:
+        await handle.driver.head(layout.REPO)
+    except StorageError as error:
+        if error.kind == ErrorKind.OBJECT_NOT_FOUND:
+            return
+        raise
+    raise FormatError(
+        "the repository was migrated to spec version 2 since it was opened, so no reader would see "
+        "this change; open it again",
+        ErrorKind.UNSUPPORTED_SPEC_VERSION,
     )
 
 

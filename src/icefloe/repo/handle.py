@@ -313,6 +313,13 @@ class Family(ABC):
         """Point a branch at a snapshot that exists, if it is still at `expected` (None: always)."""
         self._refuse("resetting a branch")
 
+    async def touch_branch(self, handle: RepoHandle, name: str, expected: SnapshotId) -> bool:
+        """Write a branch again, so that commits under way find another version of it.
+
+        Returns False if it is no longer at `expected`.
+        """
+        self._refuse("writing to a branch")
+
     async def delete_branch(self, handle: RepoHandle, name: str) -> None:
         self._refuse("deleting a branch")
 

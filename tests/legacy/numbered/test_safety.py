@@ -13,7 +13,7 @@ import pytest
 import icefloe
 from icefloe import NumberedRefs, Repository
 from icefloe.api.handles import Handles
-from icefloe.errors import RepositoryNotFoundError, StorageError
+from icefloe.errors import RepositoryNotFoundError, StorageError, UnknownOutcomeError
 from icefloe.ids import encode_base32
 from icefloe.legacy.numbered.sequence import sequence_name
 from icefloe.repo import commit, lifecycle, refs, sessions
@@ -243,6 +243,10 @@ def test_a_cut_after_any_request_leaves_the_old_state_or_the_new(
         driver.cut_after = num_requests
         try:
             run_blocking(work(handle, state))
+        except UnknownOutcomeError:  # of a tag or branch, after which a migration is looked for
+            assert driver.num_refused
+            assert portrait(storage) == after
+            continue
         except StorageError:
             assert driver.num_refused
         else:

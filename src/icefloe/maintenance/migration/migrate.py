@@ -11,6 +11,7 @@ from icefloe.config import RepositoryConfig
 from icefloe.display.shown import ShownAsText, size_text
 from icefloe.errors import (
     AlreadyExistsError,
+    ConflictError,
     ErrorKind,
     InvalidInputError,
     SnapshotNotFoundError,
@@ -45,6 +46,7 @@ from icefloe.maintenance.progress import Reporter
 from icefloe.maintenance.verify import verify_history
 from icefloe.observe import MAINTENANCE, observed
 from icefloe.records import record
+from icefloe.repo.fence import mark_upgrade
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.refs import MAIN
 from icefloe.storage.driver import ConditionFailed, Driver
@@ -146,8 +148,9 @@ async def migrate(
 ) -> MigrationReport:
     """Create the repository of the handle `target` from `source`.
 
-    Files are only added. The last write publishes the repository, so an interrupted migration can
-    be repeated. Existing chunk objects are not copied again.
+    Files are only added, except that writers of a repository that is migrated in place are stopped.
+    The last write publishes the repository, so an interrupted migration can be repeated. Existing
+    chunk objects are not copied again.
 
     Raises:
         AlreadyExistsError: the target holds a repository.
@@ -207,7 +210,12 @@ async def migrate(
             verified = engine.verify(target, written)
         warnings = require_healthy(verified)
     await target.driver.sync()
+    stops_writers = in_place and source.family.is_writable
+    if stops_writers:
+        await _stop_writers(source, branches, tags)
     await _publish(target, history, new, new_tags)
+    if stops_writers:
+        await mark_upgrade(source, is_upgrading=False)
     reporter.finish()
     return replace(
         report,
@@ -332,6 +340,26 @@ async def _has_repository(driver: Driver) -> bool:
 
 
 # -- writing
+
+
+async def _stop_writers(
+    source: RepoHandle, branches: Mapping[str, SnapshotId], tags: Mapping[str, SnapshotId]
+) -> None:
+    """Stop the writers of a repository that is migrated in place. `upgrade` says why this is safe.
+
+    Raises:
+        ConflictError: they have changed refs since these were read.
+    """
+    await mark_upgrade(source, is_upgrading=True)
+    family = source.family
+    are_same = [await family.touch_branch(source, name, tip) for name, tip in branches.items()]
+    now = await family.branches(source), await family.tags(source)
+    if not all(are_same) or now != (branches, tags):
+        raise ConflictError(
+            message="branches or tags were changed during the migration. Nothing was published; "
+            "the repository takes no changes until the call is repeated and succeeds",
+            kind=ErrorKind.REPO_INFO_UPDATED,
+        )
 
 
 def _written(target: RepoHandle, history: NewHistory) -> History:

@@ -52,7 +52,7 @@ from icefloe.maintenance.migration.past_operations import past_operations
 from icefloe.maintenance.progress import Reporter
 from icefloe.observe import MAINTENANCE, observed
 from icefloe.repo.families.spec1 import refs
-from icefloe.repo.fence import mark_upgrade
+from icefloe.repo.fence import mark_upgrade, require_not_migrated
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.refs import MAIN
 from icefloe.storage.driver import ConditionFailed, find_object
@@ -86,7 +86,7 @@ async def upgrade(
             "version 1; see migrate_repository for other generations",
             ErrorKind.INVALID_REPOSITORY_MIGRATION,
         )
-    await refs.require_not_migrated(handle)
+    await require_not_migrated(handle)
     if dry_run:
         await _make(handle, await _read(handle))
         return
@@ -108,7 +108,7 @@ async def _make(handle: RepoHandle, found: _Refs) -> bytes:
     """The `repo` object for these refs."""
     branches, tags, deleted = found
     if MAIN not in branches:
-        await refs.require_not_migrated(handle)  # the end of another upgrade deletes `main` first
+        await require_not_migrated(handle)  # the end of another upgrade deletes `main` first
         raise RefNotFoundError(f"no branch {MAIN!r} in this repository; create it first")
     tips = [*branches.values(), *tags.values()]
     table = SnapshotTable.from_infos(await live.reachable_infos(handle.driver, tips))

@@ -24,7 +24,7 @@ from icefloe.legacy.numbered.wide_ids import SHORT, IdMap, new_id
 from icefloe.legacy.numbered.zarr_documents import stored_document
 from icefloe.repo.clock_checks import MOST_CLOCK_SKEW_US
 from icefloe.repo.families.numbered import creation, history, refs
-from icefloe.repo.fence import collected_before
+from icefloe.repo.fence import require_open
 from icefloe.repo.handle import (
     Family,
     FoundRepository,
@@ -127,6 +127,9 @@ class Numbered(Family):
         await refs.require_stored(handle, to)
         await refs.move_branch(handle, name, to, expected, ErrorKind.BRANCH_UPDATE_CONFLICT)
 
+    async def touch_branch(self, handle: RepoHandle, name: str, expected: SnapshotId) -> bool:
+        return await refs.touch_branch(handle, name, expected)
+
     async def create_tag(self, handle: RepoHandle, name: str, at: SnapshotId) -> None:
         handle.require_writable()
         await refs.create_tag(handle, name, at)
@@ -201,18 +204,18 @@ class Numbered(Family):
     async def publish(
         self, handle: RepoHandle, commit: NewCommit, branch: str, seen: SeenTip | None
     ) -> None:
-        async def check() -> None:
-            await _require_objects(handle, commit)
+        async def check(fence: int) -> None:
+            await _require_objects(handle, commit, fence)
 
         kind = ErrorKind.COMMIT_CONFLICT
         await refs.move_branch(handle, branch, commit.snapshot.id, commit.base, kind, check)
 
     async def publish_detached(self, handle: RepoHandle, commit: NewCommit) -> None:
         await refs.require_stored(handle, commit.base)
-        await _require_objects(handle, commit)
+        await _require_objects(handle, commit, await require_open(handle))
 
 
-async def _require_objects(handle: RepoHandle, commit: NewCommit) -> None:
+async def _require_objects(handle: RepoHandle, commit: NewCommit, fence: int) -> None:
     # A collection never deletes an object that was stored after its listing.
-    if await collected_before(handle) > commit.opened_at - MOST_CLOCK_SKEW_US:
-        await require_own_objects(handle, commit)
+    if fence > commit.opened_at - MOST_CLOCK_SKEW_US:
+        await require_own_objects(handle, commit, fence)

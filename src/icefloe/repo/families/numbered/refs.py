@@ -20,6 +20,7 @@ from icefloe.errors import (
 from icefloe.ids import SnapshotId
 from icefloe.legacy.numbered.json_refs import decode_ref, encode_ref
 from icefloe.legacy.numbered.sequence import next_number
+from icefloe.repo.fence import require_open, require_still_open
 from icefloe.repo.handle import RepoHandle
 from icefloe.storage.driver import ConditionFailed, find_object
 
@@ -162,12 +163,12 @@ async def move_branch(
     to: SnapshotId,
     expected: SnapshotId | None,
     kind: ErrorKind,
-    check: Callable[[], Awaitable[None]] | None = None,
+    check: Callable[[int], Awaitable[None]] | None = None,
 ) -> None:
     """Create the next file of a branch, if its newest still points at `expected`.
 
-    `check` may refuse. It runs after the branch was read. A collection that starts after the check
-    takes the next number itself.
+    `check` gets the fence of collections and may refuse. It runs after the branch was read. A
+    collection or a migration that starts after the check takes the next number itself.
 
     Raises:
         ConflictError: it does not, or another writer has used the number.
@@ -176,8 +177,9 @@ async def move_branch(
     tip = await find_tip(handle, name)
     actual: SnapshotId | None = tip.snapshot_id
     if expected is None or actual == expected:
+        fence = await require_open(handle)
         if check is not None:
-            await check()
+            await check(fence)
         key = names.branch_key(name, next_number(tip.number, name, names.characters))
         if await create_file(handle, key, to):
             return
@@ -191,9 +193,11 @@ async def move_branch(
 async def create_branch(handle: RepoHandle, name: str, at: SnapshotId) -> None:
     """Create the first file of a branch."""
     names = assets_of(handle).names
+    await require_open(handle)
     await require_stored(handle, at)
     # The first file of a branch is never deleted, so this cannot succeed twice.
     if await create_file(handle, names.branch_key(name, 0), at):
+        await require_still_open(handle)
         return
     tip = await find_tip(handle, name)
     raise AlreadyExistsError(
@@ -204,9 +208,11 @@ async def create_branch(handle: RepoHandle, name: str, at: SnapshotId) -> None:
 
 async def create_tag(handle: RepoHandle, name: str, at: SnapshotId) -> None:
     """Create the file of a tag."""
+    await require_open(handle)
     await require_stored(handle, at)
     if not await create_file(handle, assets_of(handle).names.tag_key(name), at):
         raise AlreadyExistsError(
             f"{name!r}; choose another name, because tags of this repository cannot be deleted",
             ErrorKind.TAG_ALREADY_EXISTS,
         )
+    await require_still_open(handle)

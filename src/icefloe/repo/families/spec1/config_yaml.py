@@ -7,7 +7,7 @@ from icefloe.errors import AlreadyExistsError, ConflictError, ErrorKind
 from icefloe.format import layout
 from icefloe.format.config.file import encode_config_yaml
 from icefloe.ids import ChunkId
-from icefloe.repo.families.spec1 import refs
+from icefloe.repo.fence import require_open, require_still_open
 from icefloe.repo.handle import RepoHandle
 from icefloe.storage.driver import ConditionFailed, Version, find_object
 
@@ -32,7 +32,7 @@ async def create(handle: RepoHandle, config: RepositoryConfig) -> None:
 async def save(handle: RepoHandle) -> None:
     """Replace the configuration, after storing a copy of the old one."""
     handle.require_writable()
-    await refs.require_open(handle)
+    await require_open(handle)
     driver, previous = handle.driver, handle.shared.config_version
     if previous is not None and (old := await find_object(driver, layout.CONFIG_YAML)) is not None:
         now_ms = handle.clock.now_us() // 1000
@@ -49,7 +49,7 @@ async def save(handle: RepoHandle) -> None:
             "opened; reopen it, make the change again and save",
             kind=ErrorKind.CONFIG_UPDATED,
         ) from None
-    await refs.require_still_open(handle)
+    await require_still_open(handle)
 
 
 async def _put(handle: RepoHandle, data: bytes, previous: Version | None) -> Version:

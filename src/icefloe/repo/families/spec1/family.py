@@ -29,6 +29,7 @@ from icefloe.on_demand import on_demand
 from icefloe.repo.clock_checks import MOST_CLOCK_SKEW_US
 from icefloe.repo.commit_notes import expired_before
 from icefloe.repo.families.spec1 import kept, refs
+from icefloe.repo.fence import require_open
 from icefloe.repo.handle import Family, FoundRepository, LineCommit, NewCommit, RepoHandle, SeenTip
 from icefloe.repo.own_objects import require_own_objects
 from icefloe.repo.refs import MAIN
@@ -193,7 +194,7 @@ class Spec1(Family):
 
     async def publish_detached(self, handle: RepoHandle, commit: NewCommit) -> None:
         """No file lists the snapshot. It is worth nothing if its objects were collected."""
-        fence = await refs.require_open(handle)
+        fence = await require_open(handle)
         if fence > commit.opened_at - MOST_CLOCK_SKEW_US:
             await kept.require_kept(handle, commit.base, fence)
             await require_own_objects(handle, commit, fence)

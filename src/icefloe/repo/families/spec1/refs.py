@@ -9,18 +9,15 @@ from icefloe.errors import (
     ConflictError,
     ErrorKind,
     FormatError,
-    ReadOnlyError,
     RefNotFoundError,
     SnapshotNotFoundError,
-    StorageError,
-    UnknownOutcomeError,
     branch_moved,
 )
 from icefloe.format import layout
 from icefloe.format.ref_files import TOMBSTONE, decode_ref_file, encode_ref_file
 from icefloe.ids import SnapshotId
 from icefloe.repo.families.spec1.kept import require_kept
-from icefloe.repo.fence import read_fence
+from icefloe.repo.fence import require_open, require_still_open
 from icefloe.repo.handle import RepoHandle
 from icefloe.storage.driver import ConditionFailed, Version, find_object
 
@@ -101,56 +98,6 @@ async def lookup_tag(handle: RepoHandle, name: str) -> SnapshotId:
             why = "it is a branch"
         raise RefNotFoundError(f"tag {name!r} in this repository ({why})")
     return decode_ref_file(found[0], key)
-
-
-async def require_open(handle: RepoHandle, outcome: str = "was not made") -> int:
-    """Refuse to write during and after an upgrade to version 2. Returns the fence of collections.
-
-    A write under the version of a branch calls this after it has read that version, because an
-    upgrade gives branches new versions once it has stopped writers. Any other write calls
-    `require_still_open` afterwards too.
-    """
-    # In this order: an upgrade lets writers go on after `repo` exists.
-    fence = await read_fence(handle)
-    if fence.is_upgrading:
-        raise ReadOnlyError(
-            "the repository is being upgraded to spec version 2, and takes no changes until then; "
-            f"this change {outcome}. Open the repository again when the upgrade has ended. If the "
-            "upgrade was interrupted, call upgrade_icechunk_repository again",
-            ErrorKind.READ_ONLY_REPOSITORY,
-        )
-    await require_not_migrated(handle)
-    return fence.collected_before
-
-
-async def require_still_open(handle: RepoHandle) -> int:
-    """Refuse a change that was just made, if an upgrade that started meanwhile may have missed it.
-
-    Raises:
-        UnknownOutcomeError: the storage does not say.
-    """
-    try:
-        return await require_open(handle, "may not be part of it")
-    except StorageError as error:
-        raise UnknownOutcomeError(
-            "the change was made, and whether an upgrade or a garbage collection at the same time "
-            f"has missed it cannot be told: {error}; look at the present state before trying again"
-        ) from error
-
-
-async def require_not_migrated(handle: RepoHandle) -> None:
-    """Refuse to use the refs after a migration: other clients no longer do."""
-    try:
-        await handle.driver.head(layout.REPO)
-    except StorageError as error:
-        if error.kind == ErrorKind.OBJECT_NOT_FOUND:
-            return
-        raise
-    raise FormatError(
-        "the repository was migrated to spec version 2 since it was opened, so no reader would see "
-        "this change; open it again",
-        ErrorKind.UNSUPPORTED_SPEC_VERSION,
-    )
 
 
 async def touch_branch(handle: RepoHandle, name: str, expected: SnapshotId) -> bool:

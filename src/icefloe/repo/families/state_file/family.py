@@ -152,6 +152,16 @@ class StateFile(Family):
     async def create_tag(self, handle: RepoHandle, name: str, at: SnapshotId) -> None:
         await refs.create_ref(handle, RefType.tag, name, at)
 
+    async def touch_branch(self, handle: RepoHandle, name: str, expected: SnapshotId) -> bool:
+        found: list[SnapshotId] = []
+
+        def change(current: StateObject) -> State | None:
+            found[:] = [refs.find_ref(current, RefType.branch, name)]
+            return current.state if found == [expected] else None
+
+        await update_state(handle, change, is_migrating=True)
+        return found == [expected]
+
     async def delete_tag(self, handle: RepoHandle, name: str) -> None:
         await refs.delete_ref(handle, RefType.tag, name)
 

@@ -15,6 +15,7 @@ from icefloe.assets.state_file import StateFileAssets, StateObject
 from icefloe.errors import ConflictError, ErrorKind
 from icefloe.legacy.state_file import names
 from icefloe.legacy.state_file.state import State, encode_state
+from icefloe.repo.fence import require_open
 from icefloe.repo.handle import RepoHandle
 from icefloe.storage.driver import ConditionFailed
 
@@ -39,8 +40,10 @@ async def create_state(handle: RepoHandle, state: State) -> None:
     assets_of(handle).keep_state(state, version)
 
 
-async def update_state(handle: RepoHandle, change: Change) -> None:
+async def update_state(handle: RepoHandle, change: Change, *, is_migrating: bool = False) -> None:
     """Apply `change` to the newest state, and retry while other writers replace it.
+
+    Refuses during and after a migration in place, unless that is who calls.
 
     `change` checks the state it is given; an exception from it ends the update. Each update
     increments `generation`.
@@ -57,6 +60,8 @@ async def update_state(handle: RepoHandle, change: Change) -> None:
         changed = change(current)
         if changed is None:
             return
+        if not is_migrating:
+            await require_open(handle)
         state = replace(changed, generation=current.state.generation + 1)
         try:
             version = await handle.driver.put_if(
