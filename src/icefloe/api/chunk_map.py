@@ -88,6 +88,9 @@ class ChunkMap:
 
         A cell has the most frequent kind of chunk in its block. It is missing only if the whole
         block is.
+
+        Args:
+            most: the number of cells.
         """
         down, across = (max(1, -(-size // most)) for size in self.grid)
         rows, columns = -(-self.grid[0] // down), -(-self.grid[1] // across)
