@@ -18,6 +18,7 @@ def without_note(shown: dict[str, Any]) -> dict[str, Any]:
     return shown
 
 
+@pytest.mark.filterwarnings("ignore:the expiration cuts")
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("spec", [1, 2])
 def test_files_are_shown_as_official_shows_them(

@@ -194,6 +194,7 @@ def test_a_cut_just_after_a_snapshot_file_deletes_its_log_too(spec: int) -> None
         assert (summary.snapshots_deleted, summary.transaction_logs_deleted) == (1, 1)
 
 
+@pytest.mark.filterwarnings("ignore:the expiration cuts")
 def test_files_that_expiration_rewrites_keep_the_order_of_the_history(tmp_path: Path) -> None:
     """Collection compares the times of files. Random ids must not decide about their order."""
     storage = icefloe.local_filesystem_storage(tmp_path)
