@@ -69,7 +69,8 @@ def write_dataset(
     """Write a Dataset into a group, from many tasks at once, in one commit.
 
     Variables backed by dask or by files are computed on the executors, piece by piece; their
-    whole never exists in one place. Variables in memory are sent to them. Encodings, attributes
+    whole never exists in one place. Variables in memory are sent to them, but for coordinates, text
+    and times, which go with the metadata. Encodings, attributes
     and the meaning of `mode`, `append_dim`, `region` and `encoding` are those of
     `Dataset.to_zarr`. A chunk that the new data covers in part (appending to an array that ends
     within a chunk) is read, completed and written by one task.
