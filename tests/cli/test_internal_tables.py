@@ -169,5 +169,15 @@ def test_an_interrupted_export_goes_on_and_leaves_no_folders(
     assert not [path for path in target.rglob("*") if ".icefloe" in path.name]
 
 
+def test_an_export_deletes_no_foreign_file(ingested: Path, tmp_path: Path) -> None:
+    target = tmp_path / "plain.zarr"
+    foreign = [target / ".icefloe/tmp/notes.txt", target / ".icefloe/locks/keys/00"]
+    for path in foreign:
+        path.parent.mkdir(parents=True)
+        path.write_text("years of work")
+    icefloe.export_zarr(opened(ingested), str(target))
+    assert [path.read_text() for path in foreign] == ["years of work"] * 2
+
+
 async def _interrupted(*_: object) -> None:
     raise KeyboardInterrupt

@@ -13,7 +13,6 @@ from icefloe.ids import SnapshotId
 from icefloe.records import NamedTuple
 from icefloe.repo import history
 from icefloe.repo.handle import RepoHandle
-from icefloe.repo.refs import MAIN
 from icefloe.repo.sessions import SessionState, open_readonly
 from icefloe.storage.keys import instant
 
@@ -109,6 +108,8 @@ async def graph_lines(
 
 async def shown_refs(handle: RepoHandle) -> list[tuple[str, str]]:
     """Branches, tags and the last commit of main, for people. A storage that fails says so."""
+    from icefloe.repo.refs import MAIN  # noqa: PLC0415 - opening a repository does without
+
     try:
         branches = await handle.family.list_branches(handle)
         tags = await handle.family.list_tags(handle)

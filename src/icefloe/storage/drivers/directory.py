@@ -17,7 +17,6 @@ import itertools
 import os
 import random
 import re
-import shutil
 import sys
 import threading
 import time
@@ -45,6 +44,7 @@ _TURN_SECONDS = 30.0
 SWEEP_AFTER_SECONDS = 24 * 3600
 MAX_THREADS = 8
 _NAME_ASIDE = re.compile("[0-9a-f]{16}-[0-9]+").fullmatch
+_LOCK_NAME = re.compile("[0-9a-f]{2}|queue").fullmatch
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
 
 Item = TypeVar("Item")
@@ -194,9 +194,11 @@ class Directory:
 
     def remove_working_folders(self, folders: Iterable[str]) -> None:
         """Remove locks and unfinished files, and these folders below the root if they are empty."""
-        for own in (self._temporary, self._locks):
-            shutil.rmtree(own, ignore_errors=True)
-        for folder in (*folders, OWN_DIRECTORY):
+        for folder, is_own in ((self._temporary, _NAME_ASIDE), (self._locks, _LOCK_NAME)):
+            for path in Path(folder).glob("*"):
+                if is_own(path.name) and not path.is_dir():
+                    path.unlink(missing_ok=True)
+        for folder in (self._temporary, self._locks, *folders, OWN_DIRECTORY):
             with contextlib.suppress(OSError):  # not empty, or never made
                 Path(self.root, folder).rmdir()
 
