@@ -91,7 +91,7 @@ def _old(folder: str, forms: Callable[[Form], bytes | None]) -> list[tuple[str, 
 
 def _use_snapshot(data: bytes) -> None:
     old = files.decode_snapshot(data, NAME)
-    attributes: Any = {raw: [{}, {"a": 1}, {}, {}] for raw in attribute_files_of(old)}
+    attributes: Any = {raw: [{}, {"a": 1}] * 8 for raw in attribute_files_of(old)}
     snapshot = to_snapshot(old, attributes, IdMap(len(old.id)), NAME, counts_boxes=True)
     assert isinstance(snapshot, Snapshot)
     for node in snapshot.nodes:
