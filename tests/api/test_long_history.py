@@ -127,8 +127,10 @@ def test_the_end_of_a_history_that_is_cut_can_be_worked_with(
     assert "commit 38" in capsys.readouterr().out
     undone = repo.undo(ids[2], branch="main")
     assert undone.snapshot_id is not None
+    squashed = repo.squash("main", ids[5])
+    assert squashed.snapshot_id is not None
     line = list(islice(repo.ancestry(branch="main"), 3))
-    assert [info.id for info in line[1:]] == ids[:2]
+    assert [info.id for info in line[1:]] == ids[5:7]
 
 
 @pytest.mark.parametrize("num_wanted", [1, 5])

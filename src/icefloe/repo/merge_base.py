@@ -75,7 +75,10 @@ async def contained_since(
     handle: RepoHandle, since: SnapshotId, newest: SnapshotId
 ) -> frozenset[SnapshotId] | None:
     """What a snapshot contains and an ancestor of it does not; None if that is not known."""
-    known, after, before = await _compare(handle, newest, since)
+    try:
+        known, after, before = await _compare(handle, newest, since)
+    except SnapshotNotFoundError:  # spec version 1, where files of older snapshots are gone
+        return None
     found = after - before
     cut = [key for key in found & known.infos.keys() if await known.is_cut(handle, key)]
     return None if cut or known.hidden.keys() & found else frozenset(found)
