@@ -36,7 +36,7 @@ from icefloe import (
     VirtualChunkContainer,
     s3_storage,
 )
-from icefloe.display.shown import show_as
+from icefloe.display.shown import counted, show_as
 
 SPLITTING = ManifestSplittingConfig.from_dict(
     {
@@ -217,3 +217,11 @@ def test_reports_and_plans_show_themselves_for_people(storage: icefloe.Storage) 
     assert "MaterializeReport> 0 chunks copied, 0 B; commits: none" in repr(
         icefloe.materialize(repo)
     )
+
+
+@pytest.mark.parametrize(
+    ("count", "noun", "text"),
+    [(1, "file", "1 file"), (2000, "file", "2,000 files"), (0, "branch", "0 branches")],
+)
+def test_a_number_of_things_is_counted_truly(count: int, noun: str, text: str) -> None:
+    assert counted(count, noun) == text

@@ -50,8 +50,9 @@ def qualified(name: str, module: str = "") -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """A number of things: `1 file`, `2,000 files`."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+    """A number of things: `1 file`, `2,000 files`, `2 branches`."""
+    ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{count:,} {noun}{ending}"
 
 
 def size_text(size: float) -> str:

@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 
 from icefloe.assets.assets import RepoObject, object_metadata
 from icefloe.config import RepositoryConfig
-from icefloe.display.shown import ShownAsText, size_text
+from icefloe.display.shown import ShownAsText, counted, size_text
 from icefloe.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -117,16 +117,18 @@ class MigrationReport(ShownAsText):
 
     def __str__(self) -> str:
         verb = "would become" if self.dry_run else "became"
+        references = counted(self.chunk_references, "chunk reference")
         lines = [
             f"{self.source}: {self.generation}",
             f"{verb} a repository of spec version {self.spec_version} in {self.target}",
-            f"    {len(self.snapshots):,} snapshots",
-            f"    {len(self.branches):,} branches, {len(self.tags):,} tags",
-            f"    {self.manifests:,} manifests with {self.chunk_references:,} chunk references",
+            f"    {counted(len(self.snapshots), 'snapshot')}",
+            f"    {counted(len(self.branches), 'branch')}, {counted(len(self.tags), 'tag')}",
+            f"    {counted(self.manifests, 'manifest')} with {references}",
         ]
         if not self.dry_run:
-            copied = f"{self.chunks_copied:,} chunk objects copied ({size_text(self.bytes_copied)})"
-            lines.append(f"    {copied}, {self.chunks_compared:,} compared")
+            copied = f"{counted(self.chunks_copied, 'chunk object')} copied"
+            size = size_text(self.bytes_copied)
+            lines.append(f"    {copied} ({size}), {self.chunks_compared:,} compared")
         if self.snapshots_lost:
             lines.append(f"    lost before: {', '.join(self.snapshots_lost)}")
         if self.snapshots_without_log:
