@@ -98,6 +98,10 @@ class DangerousStorage(Storage):
         self._wrapped: dict[Any, Driver] = {}
         Path(fault.notes).mkdir(exist_ok=True)
 
+    def bound(self) -> DangerousStorage:
+        """Itself: the fault stays where it was put."""
+        return self
+
     def driver(
         self, settings: ResolvedStorage | None = None, *, blocking: bool, **options: Any
     ) -> Driver:
