@@ -62,7 +62,8 @@ def test_a_path_is_a_node_and_never_a_file(
     for address in ("/api/node", "/api/children"):
         reply = ask(server, address, snapshot=tip, path=path)
         assert reply.status == 404
-        assert "no node at" in reply.value["error"]
+        assert reply.value["error"].startswith("node not found: ")
+        assert "no node" not in reply.value["error"]
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])

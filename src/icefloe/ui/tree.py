@@ -58,7 +58,7 @@ class Tree:
         """Some children of a group, and how many there are. A new repository has no root group."""
         rows = self._children.get(parent, [])
         if not rows and parent != paths.ROOT and self._nodes.find(parent) is None:
-            raise NodeNotFoundError(f"no node at {parent!r}")
+            raise NodeNotFoundError(f"{parent!r}")
         return {
             "total": len(rows),
             "offset": offset,
