@@ -428,7 +428,7 @@ class LocalDriver:
     def remove_working_folders(self, *folders: str) -> None:
         """Remove the locks, unfinished files and these empty folders, where writing has ended.
 
-        Not for repositories: a lock on a removed file excludes nobody.
+        Not for repositories: once its file is removed, a lock no longer excludes other writers.
         """
         self._directory.remove_working_folders(folders)
 

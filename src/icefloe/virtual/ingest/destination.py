@@ -121,10 +121,10 @@ class Destination:
         return self.repository
 
     def prepare(self, locations: Sequence[str], access: SourceAccess, mode: Mode) -> None:
-        """In virtual mode, authorise the containers of these sources, and add those that lack.
+        """In virtual mode, authorise the containers of these sources, and add missing ones.
 
-        Whoever names sources allows that they are read, so the containers that hold them may be
-        read too: coordinates that are appended to may be virtual.
+        Naming a source permits reading it. So its container may be read too: an append reads
+        existing coordinates, which may be virtual.
         """
         is_as_given = not self.address and not self.add_containers
         if mode != "virtual" or is_as_given:
