@@ -19,6 +19,8 @@ OLDEST_TESTS := tests/unit tests/api tests/store tests/virtual tests/interop tes
 	tests/contract/test_aws_profiles.py tests/house/test_other_systems.py \
 	$(patsubst %,tests/spark/test_%.py,query_sequences spark_reading write_table write_dataset stream_sink) \
 	--ignore=tests/store/test_zarr_suite.py
+# They start clusters of separate processes and kill some of them.
+CLUSTER_TESTS := $(patsubst %,tests/spark/test_%.py,connect faults_cluster faults_driver ingest_cluster worker_modules)
 FUZZ := $(PY) -m pytest -n 2 tests/fuzz tests/differential \
         --fuzz-cases=500000 --differential-programs=10000
 
@@ -33,7 +35,7 @@ NO_PYTHON = fi; done; \
 	     "(from your system's packages, pyenv or python.org), or name it with PYTHON=..." >&2; exit 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test browser long oldest released check pages docs format fuzz bench clean
+.PHONY: help setup demo test cluster browser long oldest released check pages docs format fuzz bench clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,14 +43,17 @@ help: ## list these commands
 setup: ## build the environment, unless it is there already
 	@$(SETUP_ENV) "$(VENV)"; $(NO_PYTHON)
 
-demo: ## a first repository in seconds; then files become one with Spark, asked in SQL
+demo: ## files become a versioned dataset: in seconds on this machine, then on Spark
 	@$(SETUP_ENV) --for first "$(DEMO_VENV)"; $(NO_PYTHON)
-	@$(DEMO_VENV)/bin/python examples/first_repository.py
+	@$(DEMO_VENV)/bin/python examples/demo.py
 	@$(SETUP_ENV) --for demo "$(DEMO_VENV)"; $(NO_PYTHON)
-	@$(DEMO_VENV)/bin/python examples/ingest.py
+	@$(DEMO_VENV)/bin/python examples/demo.py --spark
 
 test: setup ## every test but the longest
-	$(PY) -m pytest -n 2 --dist worksteal $(ARGS) tests
+	$(PY) -m pytest -n 2 --dist worksteal --durations 15 $(ARGS) $(CLUSTER_TESTS:%=--ignore=%) tests
+
+cluster: setup ## the tests of Spark clusters, Spark Connect and killed processes
+	$(PY) -m pytest -n 2 --dist loadfile $(ARGS) $(CLUSTER_TESTS)
 
 browser: setup ## the tests of the web page in Chromium; installs it if it can
 	$(PY) tools/find_browser.py --install
@@ -69,6 +74,7 @@ check: setup ## lint, format, types, generated code, layers and rooms, private n
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	$(PY) tools/make_async_twins.py --check
+	$(PY) tools/make_stub.py --check
 	$(PY) tools/make_format_pages.py --check
 	$(VENV)/bin/lint-imports --no-logo
 	$(PY) tools/check_house.py
@@ -92,6 +98,7 @@ fuzz: setup ## damaged files and random programs, for long; ARGS says how long
 bench: setup ## measurements
 	$(PY) -m benchmarks $(ARGS)
 	$(if $(ARGS),,$(PY) -m benchmarks.collecting)
+	$(if $(ARGS),,$(PY) -m benchmarks.commands)
 
 clean: ## remove what these commands made, the environment included
 	@rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist

@@ -24,7 +24,7 @@ from benchmarks.cases import COLD, WARM, Case, ScenarioName, measured_together
 from benchmarks.data import ROWS_PER_STEP
 from benchmarks.fresh import measure_program
 from benchmarks.measure import Runs, least, measure, run_in_process
-from benchmarks.page import PAGE, rendered
+from benchmarks.page import PAGE, SHORT_PAGE, chosen_lines, measured_lines, rendered
 from benchmarks.places import announce_endpoint, is_remote
 from benchmarks.results import RESULTS, Results, Row
 from benchmarks.store_cases import STORE_CASES
@@ -157,9 +157,12 @@ def _measure_growth(kind: str, sizes: tuple[int, ...], results: Results) -> bool
 
 
 def render(results: Path, page: Path) -> None:
-    """Make the measured part of the page from the results, and the pictures beside it."""
+    """Make the measured parts of both pages from the results, and the pictures beside them."""
     found = Results.load(results)
-    page.write_text(rendered(page.read_text(), found))
+    page.write_text(rendered(page.read_text(), measured_lines(found)))
+    short = page.with_name(SHORT_PAGE.name)
+    if short.exists():
+        short.write_text(rendered(short.read_text(), chosen_lines(found)))
     plots.draw(found, page.parent)
     say(f"{page.name} shows {len(found.rows)} rows")
 

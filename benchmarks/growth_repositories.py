@@ -21,8 +21,8 @@ import icefloe
 from benchmarks.data import Corpus
 from benchmarks.growth import REFS_PER_ROW
 from benchmarks.histories import lengthened
-from icefloe.format.repo_info.file import decode_repo_info, encode_repo_info
-from icefloe.format.repo_info.snapshots import SnapshotTable
+from icefloe.format.repo_info import decode_repo_info, encode_repo_info
+from icefloe.format.snapshot_table import SnapshotTable
 
 REFS_PER_MANIFEST, FEW = 1000, 1000
 

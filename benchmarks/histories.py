@@ -17,11 +17,10 @@ import zarr
 import icefloe
 from benchmarks.arrays import REAL_COMMITS, num_snapshots
 from benchmarks.data import Corpus
-from icefloe.format.repo_info.file import RepoInfo, decode_repo_info, encode_repo_info
-from icefloe.format.repo_info.snapshots import SnapshotInfo, SnapshotTable
-from icefloe.format.repo_info.updates import Update, UpdateKind
-from icefloe.format.snapshot.encode import encode_snapshot
-from icefloe.format.snapshot.file import decode_snapshot
+from icefloe.format.operations_log import Update, UpdateKind
+from icefloe.format.repo_info import RepoInfo, decode_repo_info, encode_repo_info
+from icefloe.format.snapshot import decode_snapshot, encode_snapshot
+from icefloe.format.snapshot_table import SnapshotInfo, SnapshotTable
 from icefloe.ids import SnapshotId
 
 _A_SECOND = 1_000_000

@@ -29,22 +29,21 @@ import pyarrow as pa
 
 import icefloe.spark
 from benchmarks.measure import run_in_process
-from icefloe.spark.ingests.scan_sources import (
+from icefloe.format.columns import batch_of
+from icefloe.spark.ingest_engine import (
     FILES_PER_TASK,
     SCHEMA,
     descriptions_of,
-    pack_parts,
-    pack_source,
+    part_rows,
     read_rows,
     scan_frame,
+    source_rows,
 )
 from icefloe.virtual import scan
-from icefloe.virtual.model.description import SourceDescription, with_values
-from icefloe.virtual.model.shared_parts import Splitter
-from icefloe.virtual.places.access import SourceAccess
-from icefloe.virtual.places.globs import list_sources
+from icefloe.virtual.model.description import SourceDescription, Splitter, with_values
 from icefloe.virtual.planning.plan import IngestOptions, IngestPlan
-from icefloe.virtual.planning.planning import plan_ingest
+from icefloe.virtual.planning.planner import plan_ingest
+from icefloe.virtual.sources import SourceAccess, list_sources
 
 DEFAULT_FILES = 200_000
 _GRID = (20, 30)
@@ -148,9 +147,10 @@ def write_rows(folder: Path, count: int) -> None:
     splitter, batches = Splitter(), []
     with pa.ipc.new_stream(str(folder / "rows"), SCHEMA) as writer:
         for number, source in enumerate(descriptions(folder, count), start=1):
-            batches.append(pack_source(source.location, source, splitter))
+            rows = list(source_rows(source.location, source, splitter))
+            batches.append(batch_of(SCHEMA, rows))
             if number % FILES_PER_TASK == 0 or number == count:
-                batches.append(pack_parts(splitter.finish()))
+                batches.append(batch_of(SCHEMA, part_rows(splitter.finish())))
                 writer.write_table(pa.Table.from_batches(batches).combine_chunks())
                 splitter, batches = Splitter(), []
 

@@ -33,12 +33,10 @@ from benchmarks.histories import make_history
 from benchmarks.places import LOCAL, S3, SLOW_S3, UNSYNCED, Place, endpoint, ranges_prefix
 from benchmarks.s3_copies import s3_store
 from benchmarks.stores import create_array
+from icefloe.format.chunk_refs import ChunkRefs
 from icefloe.format.envelope import decode_header
-from icefloe.format.manifest.chunk_refs import ChunkRefs
-from icefloe.format.manifest.encode import encode_manifest
-from icefloe.format.manifest.file import ArrayManifest, decode_manifest
-from icefloe.format.snapshot.encode import encode_snapshot
-from icefloe.format.snapshot.file import ManifestFiles, decode_snapshot
+from icefloe.format.manifest import ArrayManifest, decode_manifest, encode_manifest
+from icefloe.format.snapshot import ManifestFiles, decode_snapshot, encode_snapshot
 from icefloe.ids import encode_base32_rows
 
 # Typed as Any: the types are not there on Python 3.11, and the check must pass there too.

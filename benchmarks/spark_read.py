@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 import icefloe.spark
 from benchmarks.spark_rows import Row, measure, official
 from icefloe import Repository, local_filesystem_storage
-from icefloe.virtual.planning.targets import native_codecs
+from icefloe.virtual.planning.agreement import native_codecs
 
 CHUNK = (4, 256, 256)
 READY = "a function that has its batches ready"

@@ -20,9 +20,8 @@ import pyarrow as pa
 import zarr
 
 import icefloe
-from icefloe.format.manifest.chunk_refs import ChunkRefs
-from icefloe.format.manifest.encode import encode_manifest
-from icefloe.format.manifest.file import ArrayManifest, Manifest, decode_manifest
+from icefloe.format.chunk_refs import ChunkRefs
+from icefloe.format.manifest import ArrayManifest, Manifest, decode_manifest, encode_manifest
 
 DAYS, ROWS, COLUMNS = 1000, 50, 20
 

@@ -23,7 +23,7 @@ from time import monotonic
 from typing import Any
 from urllib.request import Request, urlopen
 
-from icefloe.storage.constructors.cloud import azure_storage
+from icefloe.storage.constructors import azure_storage
 from icefloe.storage.spec import Storage
 
 PROGRAM = os.environ.get("ICEFLOE_AZURITE") or shutil.which("azurite-blob")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from icefloe.storage.constructors.s3 import s3_storage
+from icefloe.storage.constructors import s3_storage
 from icefloe.storage.spec import Storage
 
 BUCKET = "testbucket"

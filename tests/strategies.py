@@ -14,16 +14,16 @@ import numpy as np
 from hypothesis import strategies as st
 
 from icefloe import paths
-from icefloe.format.columns.blob_column import BlobColumn
+from icefloe.format.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
+from icefloe.format.columns import BlobColumn
 from icefloe.format.envelope import FileType
 from icefloe.format.flatbuffer.schema import UPDATE_TYPES
-from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
-from icefloe.format.manifest.file import ArrayManifest, Manifest
-from icefloe.format.repo_info.file import RepoAvailability, RepoInfo, RepoStatus, Update, UpdateKind
-from icefloe.format.repo_info.snapshots import SnapshotInfo, SnapshotTable
-from icefloe.format.snapshot.file import ManifestFileInfo, ManifestFiles, Snapshot
-from icefloe.format.snapshot.manifest_refs import ManifestRef
-from icefloe.format.snapshot.nodes import ArrayData, Dimension, Node, NodeTable
+from icefloe.format.manifest import ArrayManifest, Manifest
+from icefloe.format.nodes import ArrayData, Dimension, ManifestRef, Node, NodeTable
+from icefloe.format.operations_log import RepoAvailability, RepoStatus, Update, UpdateKind
+from icefloe.format.repo_info import RepoInfo
+from icefloe.format.snapshot import ManifestFileInfo, ManifestFiles, Snapshot
+from icefloe.format.snapshot_table import SnapshotInfo, SnapshotTable
 from icefloe.format.transaction_log import Move, NodeType, TransactionLog
 from icefloe.ids import ChunkId, ManifestId, NodeId, SnapshotId
 
@@ -315,12 +315,12 @@ def repo_infos(draw: st.DrawFn) -> RepoInfo:
     branches = draw(st.dictionaries(TEXT, tips, max_size=2))
     return RepoInfo(
         {**branches, "main": draw(tips)},
-        draw(st.dictionaries(TEXT, tips, max_size=3)),
-        draw(st.frozensets(TEXT, max_size=3)),
         table,
         draw(STATUSES),
-        draw(METADATA),
         tuple(draw(st.lists(UPDATES, min_size=1, max_size=6))),
+        draw(st.dictionaries(TEXT, tips, max_size=3)),
+        draw(st.frozensets(TEXT, max_size=3)),
+        draw(METADATA),
         draw(st.none() | TEXT),
         draw(OPTIONAL_BLOBS),
         draw(_FLAGS),

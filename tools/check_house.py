@@ -1,12 +1,12 @@
-"""Checks what no linter knows: private attributes, names, stale mentions, spec versions.
+"""Checks what no linter knows: private attributes, stale mentions, spec versions, words.
 
     python tools/check_house.py
 
 A private attribute (`thing._name`) may be used by the package that defines it, and by nobody else.
-The name of a class or of a module stands for one thing, except for those listed below with the
-reason. A file that a comment or a document mentions by its name exists. What depends on the spec
-version of a repository is a method of its family: nothing but `format` and `repo/families` compares
-the number.
+A file that a comment or a document mentions by its name exists. What depends on the spec version
+of a repository is a method of its `FormatVersion`: nothing but `format` and these classes compares
+the number. Some words read as if translated; sources and documents do without them, unless the line
+ends with a comment `word: REASON`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import ast
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -32,39 +32,16 @@ FOREIGN = {
 }  # fmt: skip
 """Private attributes of other projects that are used on purpose."""
 
-_FACE = "what users get, beside what files hold"
-SAME_NAME = {
-    "ManifestFileInfo": _FACE,
-    "RepoAvailability": _FACE,
-    "RepoStatus": _FACE,
-    "SnapshotInfo": _FACE,
-    "Update": _FACE,
-}
-"""Class names that stand for several classes, and why. Those of private classes do not count."""
-
-SAME_MODULE = {
-    "credentials": "icefloe.credentials is the name that users of Icechunk import",
-}
-"""Names that several modules have, and why."""
-
-NOUN_FOLDERS = (
-    "as_icechunk",
-    "cli",
-    "config",
-    "format",
-    "legacy",
-    "repo/families",
-    "scans/metadata",
-)
-"""Folders that say of what their modules are: `manifest/encode.py`, `snapshot/encode.py`."""
-
 MENTION = re.compile(r"`([\w/]+)\.py`")
 """A file of Python, as text mentions it: by its name or its last folders."""
 
-VERSIONED = ("format/", "repo/families/")
-"""Folders whose modules may compare spec versions."""
+VERSIONED = ("format/", "repo/spec1", "repo/spec2")
+"""Modules that may compare spec versions, by the beginning of their path."""
 
-Place = tuple[Path, int]
+
+WORDS = re.compile(
+    r"\b(anew|lately|near by|of ours|let go of|at hand|to be had|what there is to)\b", re.IGNORECASE
+)
 
 
 def package_of(path: Path) -> str:
@@ -113,35 +90,6 @@ def find_intruders(trees: dict[Path, ast.Module]) -> list[str]:
     ]
 
 
-def find_namesakes(trees: dict[Path, ast.Module]) -> list[str]:
-    """Class names that several modules define."""
-    places: defaultdict[str, list[Place]] = defaultdict(list)
-    for path, tree in trees.items():
-        for node in tree.body:
-            if isinstance(node, ast.ClassDef) and not is_private(node.name):
-                places[node.name].append((path, node.lineno))
-    found = []
-    for name, where in sorted(places.items()):
-        if len(where) > 1 and name not in SAME_NAME:
-            shown = ", ".join(f"{path.relative_to(SOURCE)}:{line}" for path, line in where)
-            found.append(f"class {name} is defined in {shown}")
-    return found
-
-
-def find_same_modules(paths: Iterable[Path]) -> list[str]:
-    """Names that several modules have."""
-    places: defaultdict[str, list[str]] = defaultdict(list)
-    for path in paths:
-        name = path.relative_to(SOURCE).as_posix()
-        if path.stem != "__init__" and not name.startswith(NOUN_FOLDERS):
-            places[path.stem].append(name)
-    return [
-        f"module {name} stands for {', '.join(where)}"
-        for name, where in sorted(places.items())
-        if len(where) > 1 and name not in SAME_MODULE
-    ]
-
-
 def find_stale_mentions() -> list[str]:
     """Mentions of files that do not exist, in sources and documents."""
     folders = ("src", "tests", "tools", "benchmarks", "examples")
@@ -161,7 +109,7 @@ def find_version_checks(trees: dict[Path, ast.Module]) -> list[str]:
     """Comparisons of `spec_version` outside the modules that are about one version."""
     return [
         f"{path.relative_to(SOURCE.parent)}:{node.lineno}: compares spec_version; make it a method "
-        "of repo.handle.Family"
+        "of repo.handle.FormatVersion"
         for path, tree in trees.items()
         if not path.relative_to(SOURCE).as_posix().startswith(VERSIONED)
         for node in ast.walk(tree)
@@ -176,17 +124,30 @@ def _is_version(node: ast.AST) -> bool:
     return named == "spec_version"
 
 
+def find_words() -> list[str]:
+    """Words that sources and documents do without."""
+    suffixes = {".py", ".js", ".html", ".md"}
+    sources = [path for path in sorted(SOURCE.rglob("*")) if path.suffix in suffixes]
+    documents = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+    return [
+        f"{path.relative_to(ROOT)}:{number}: says {found[0]!r}; use the word of the field"
+        for path in [*sources, *documents]
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        for found in WORDS.finditer(line)
+        if "word: " not in line
+    ]
+
+
 def main() -> int:
     """Print what was found."""
     trees = {path: ast.parse(path.read_text()) for path in sorted(SOURCE.rglob("*.py"))}
     problems = [
         *find_intruders(trees),
-        *find_namesakes(trees),
-        *find_same_modules(trees),
         *find_stale_mentions(),
         *find_version_checks(trees),
+        *find_words(),
     ]
-    print("\n".join(problems) or "private attributes, names, mentions, versions: as they should be")
+    print("\n".join(problems) or "private attributes, mentions, versions, words: as they should be")
     return 1 if problems else 0
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 API = Path(__file__).parents[1] / "src" / "icefloe" / "api"
 TARGETS = [
     ("repository.py", "Repository"),
-    ("health.py", "RepositoryHealth"),
     ("maintenance.py", "RepositoryMaintenance"),
     ("session.py", "Session"),
     ("versions.py", "RepositoryVersions"),
@@ -25,8 +24,8 @@ _IMPORTS = """
 from icefloe.api.arguments import check_arguments
 from icefloe.api.handles import Handles
 from icefloe.repo.handle import RepoHandle
-from icefloe.repo.sessions import SessionState
-from icefloe.repo.workspace import Workspace
+from icefloe.repo.session import SessionState
+from icefloe.repo.session import Workspace
 """
 _HEAD = '''
 @check_arguments
@@ -109,22 +108,23 @@ def make_twins(source: str, class_name: str) -> str:
             continue
         waits = ast.AsyncFunctionDef(**{key: getattr(changed, key) for key in changed._fields})
         waits.name = f"{name}_async"
-        waits.decorator_list = [one for one in method.decorator_list if not _is_shortcut(one)]
+        # A shortcut of a blocking method has nothing to await.
+        waits.decorator_list = [d for d in method.decorator_list if not isinstance(d, ast.Call)]
         docs = ast.get_docstring(method) or ""
         text = f"Like `{name}`, inside an event loop: {docs.splitlines()[0]}"
         waits.body[0] = ast.Expr(ast.Constant(_wrapped(text)))
         methods.append(waits)
     used = {n.id for method in methods for n in ast.walk(method) if isinstance(n, ast.Name)}
-    used |= {"TYPE_CHECKING", "on_demand"}  # what is not needed after all is taken out with ruff
+    used |= {"TYPE_CHECKING"}  # what is not needed after all is taken out with ruff
     lines_kept = [_only_used(node, used) for node in module.body]
     imports = [line for line in lines_kept if isinstance(line, ast.ImportFrom)]
-    on_demand = [line for line in lines_kept if isinstance(line, ast.If)]
+    for_types = [line for line in lines_kept if isinstance(line, ast.If)]
     lines = [
         f'"""Asynchronous twins of `{class_name}`. Made by tools/make_async_twins.py."""',
         "from __future__ import annotations",
         *map(ast.unparse, imports),
         _IMPORTS,
-        *map(ast.unparse, on_demand),
+        *map(ast.unparse, for_types),
         _HEAD.format(name=class_name),
         _EXTRA.get(class_name, ""),
     ]
@@ -132,11 +132,6 @@ def make_twins(source: str, class_name: str) -> str:
         ast.fix_missing_locations(method)
         lines.append("    " + ast.unparse(method).replace("\n", "\n    "))
     return _formatted("\n".join(lines) + "\n")
-
-
-def _is_shortcut(decorator: ast.expr) -> bool:
-    """A coroutine has to be awaited in any case, so shortcuts are for blocking methods only."""
-    return isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "shortcut"
 
 
 def _wrapped(text: str) -> str:
@@ -147,13 +142,10 @@ def _wrapped(text: str) -> str:
 
 
 def _only_used(node: ast.stmt, used: set[str]) -> ast.stmt | None:
-    """An import with the names that are used; so with both halves of imports on demand."""
+    """An import with the names that are used."""
     if isinstance(node, ast.If):
         body = [line for line in (_only_used(each, used) for each in node.body) if line]
-        orelse = [line for line in (_only_used(each, used) for each in node.orelse) if line]
-        return ast.If(node.test, body, orelse) if body else None
-    if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-        return node if node.targets[0].id in used else None
+        return ast.If(node.test, body, []) if body else None
     if not isinstance(node, ast.ImportFrom):
         return None
     names = [alias for alias in node.names if (alias.asname or alias.name) in used]

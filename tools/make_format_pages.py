@@ -18,9 +18,16 @@ import pyarrow as pa
 from icefloe.format.envelope import MAGIC, FileType
 from icefloe.format.flatbuffer import schema
 from icefloe.format.flatbuffer.schema import Field, TableSpec
-from icefloe.legacy.numbered.names import DOCUMENT, FIRST_ALPHA, PROTOTYPE, RELEASED
-from icefloe.legacy.numbered.sequence import LAST, LONG, sequence_name
-from icefloe.legacy.state_file.schema import (
+from icefloe.legacy.numbered.names import (
+    DOCUMENT,
+    FIRST_ALPHA,
+    LAST,
+    LONG,
+    PROTOTYPE,
+    RELEASED,
+    sequence_name,
+)
+from icefloe.legacy.state_file.tables import (
     Profile,
     attributes_schema,
     manifest_schema,

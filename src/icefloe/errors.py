@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from icefloe.display.shown import qualified
+from icefloe.display import qualified
 
 
 class ErrorKind(StrEnum):

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 
 from icefloe.errors import InvalidInputError
-from icefloe.records import record
 
 CHUNK_BYTES = 8 << 20
-"""The size of chunks that nobody chose."""
+"""Default chunk size."""
 
 Slices = tuple[slice, ...]
 """A box of cells: one slice per axis, with a start and a stop."""
 
 
-@record(frozen=True)
+@dataclass(frozen=True)
 class Region:
     """A box of an array, or of the arrays of a group that have the same axes."""
 

@@ -5,7 +5,7 @@ An id is a `bytes` subclass, so ids sort, hash and compare as the format orders 
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+from typing import ClassVar, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +35,8 @@ def encode_base32(data: bytes) -> str:
 def encode_base32_rows(rows: NDArray[np.uint8]) -> list[str]:
     """Crockford text of many ids, given as rows of bytes."""
     letters = base32_letters(rows)
-    text, length = letters.tobytes().decode(), letters.shape[1]
-    return [text[at : at + length] for at in range(0, len(text), length)]
+    texts = letters.astype(np.uint32).view(f"U{letters.shape[1]}")
+    return cast(list[str], texts[:, 0].tolist())
 
 
 def decode_base32_rows(
@@ -59,15 +59,14 @@ def base32_letters(rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
     count, size = rows.shape
     alphabet = np.frombuffer(_ALPHABET.encode(), np.uint8)
     length = (size * 8 + 4) // 5
-    letters = np.empty((count, length), np.uint8)
-    for group in range(-(-size // 5)):
-        word = np.zeros((count, 8), np.uint8)
-        part = rows[:, group * 5 : group * 5 + 5]
-        word[:, 3 : 3 + part.shape[1]] = part
-        number = word.view(">u8").reshape(count).astype(np.uint64)
-        for at in range(group * 8, min(group * 8 + 8, length)):
-            shift = np.uint64(35 - 5 * (at - group * 8))
-            letters[:, at] = alphabet[(number >> shift).astype(np.uint8) & 31]
+    num_groups = -(-size // 5)
+    words = np.zeros((count, num_groups, 8), np.uint8)
+    padded = np.zeros((count, num_groups * 5), np.uint8)
+    padded[:, :size] = rows
+    words[:, :, 3:] = padded.reshape(count, num_groups, 5)
+    numbers = words.view(">u8").astype(np.uint64)
+    digits = (numbers >> np.arange(35, -1, -5, dtype=np.uint64)).astype(np.uint8) & 31
+    letters: NDArray[np.uint8] = alphabet[digits.reshape(count, num_groups * 8)[:, :length]]
     return letters
 
 

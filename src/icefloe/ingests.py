@@ -9,25 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from icefloe.api.repository import Repository
 from icefloe.errors import InvalidInputError
 from icefloe.maintenance.progress import Report, Reporter
-from icefloe.on_demand import on_demand
 from icefloe.virtual.ingest.destination import Destination
-from icefloe.virtual.ingest.fields import check_fields
-from icefloe.virtual.ingest.local_engine import LocalEngine
-from icefloe.virtual.ingest.report import IngestReport
-from icefloe.virtual.ingest.request import IngestArguments, OnError, make_request
-from icefloe.virtual.ingest.run_ingest import run_ingest
-from icefloe.virtual.places.access import SourceAccess
-from icefloe.virtual.places.globs import Sources
+from icefloe.virtual.ingest.request import OnError, check_fields, ingest_arguments, make_request
+from icefloe.virtual.ingest.run_ingest import IngestReport, LocalEngine, run_ingest
 from icefloe.virtual.planning.plan import Mode
+from icefloe.virtual.sources import SourceAccess, Sources
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from icefloe.spark.ingests import ingest as on_spark
-    from icefloe.spark.runtime import spark_session
-else:
-    on_spark = on_demand("icefloe.spark.ingests.ingest")
-    spark_session = on_demand("icefloe.spark.runtime.spark_session")
 
 Engine = Literal["local", "spark"]
 
@@ -122,37 +111,28 @@ def ingest(
         RebaseFailedError: another writer changed the same arrays meanwhile; nothing was committed,
             run it again.
     """
+    arguments = ingest_arguments(locals())
     if engine not in ("local", "spark"):
         raise InvalidInputError(f"engine is {engine!r}, expected 'local' or 'spark'")
     if engine == "local" and (spark is not None or num_tasks is not None):
         raise InvalidInputError("spark and num_tasks are for engine='spark'")
     check_fields({"num_tasks": num_tasks})
-    arguments: IngestArguments = {
-        "group": group,
-        "branch": branch,
-        "concat_dim": concat_dim,
-        "variables": variables,
-        "chunks": chunks,
-        "mode": mode,
-        "append": append,
-        "order": order,
-        "late": late,
-        "changed": changed,
-        "exclude": exclude,
-        "preprocess": preprocess,
-        "on_error": on_error,
-        "message": message,
-        "access": access,
-    }
-    destination = Destination.of(repository, create=create, add_containers=add_containers)
     if engine == "spark":
-        session = spark or spark_session.session()
-        return on_spark.run_on_spark(session, sources, destination, arguments, num_tasks)
-    request = make_request(_plain(sources), destination, arguments)
-    return run_ingest(LocalEngine(request.access, Reporter(progress)), request)
+        # Not at the top: an extra that other engines do without.
+        from icefloe.spark import ingest_engine, start
 
-
-def _plain(sources: Any) -> Sources:
-    if hasattr(sources, "mapInArrow"):
+        return ingest_engine.ingest(
+            spark or start.session(),
+            sources,
+            repository,
+            create=create,
+            add_containers=add_containers,
+            num_tasks=num_tasks,
+            **arguments,
+        )
+    files: Any = sources
+    if hasattr(files, "mapInArrow"):
         raise InvalidInputError("sources is a DataFrame of Spark, which needs engine='spark'")
-    return sources  # type: ignore[no-any-return]
+    destination = Destination.of(repository, create=create, add_containers=add_containers)
+    request = make_request(files, destination, arguments)
+    return run_ingest(LocalEngine(request.access, Reporter(progress)), request)

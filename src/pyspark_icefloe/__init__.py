@@ -4,6 +4,6 @@ Spark imports every such package for any data source it does not know, so nothin
 that concerns others.
 """
 
-from icefloe.spark.source.data_source import IcefloeDataSource as DefaultSource
+from icefloe.spark.data_source import IcefloeDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -11,7 +11,7 @@ import numpy as np
 import zarr
 
 import icefloe
-from icefloe.repo.workspace import Workspace
+from icefloe.repo.session import Workspace
 from icefloe.storage.run import run_blocking
 from icefloe.store.operations import get
 from icefloe.testing.wrapping import WrappingDriver

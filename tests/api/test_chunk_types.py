@@ -21,9 +21,9 @@ from icefloe import (
     Session,
     in_memory_storage,
 )
-from icefloe.repo.session_view import known_kind
+from icefloe.repo.session import known_kind
 from icefloe.storage.run import run_blocking
-from icefloe.store.session_queries import chunk_kind
+from icefloe.store.operations import chunk_kind
 
 GRID = (6, 4)
 

@@ -15,7 +15,7 @@ import zarr
 import icefloe
 from icefloe import ErrorKind, Repository, RepositoryConfig
 from icefloe.changes.chunk_edits import ChunkEdits
-from icefloe.format.manifest.chunk_refs import ChunkRefs
+from icefloe.format.chunk_refs import ChunkRefs
 from tests.api.fork_cases import EDITS, IN_TURN, REFUSED, group
 from tests.api.outcomes import changes, happened, hierarchy, keys, outcome, put
 from tests.servers import S3Server

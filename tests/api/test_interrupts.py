@@ -71,7 +71,7 @@ CALLS = {
     "scan a file": Call(
         "scan('s3://testbucket/x.nc', access=SourceAccess(options))",
         "from icefloe.virtual.formats.opening import scan\n"
-        "from icefloe.virtual.places.access import SourceAccess\n",
+        "from icefloe.virtual.sources import SourceAccess\n",
     ),
 }
 

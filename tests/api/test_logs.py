@@ -16,7 +16,7 @@ import pytest
 import zarr
 
 import icefloe
-from icefloe import logs, observe
+from icefloe import observe
 from tests.proxy import Seen, misbehaving_proxy
 from tests.servers import S3Server
 
@@ -32,10 +32,10 @@ TOPICS = [
 @pytest.fixture
 def switched_back() -> Iterator[None]:
     yield
-    logs.set_levels({})
+    observe.set_levels({})
     logger = logging.getLogger("icefloe")
     for handler in [*logger.handlers]:
-        if isinstance(handler, logs.StderrHandler):
+        if isinstance(handler, observe.StderrHandler):
             logger.removeHandler(handler)
 
 

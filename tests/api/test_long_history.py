@@ -20,7 +20,7 @@ from icefloe.cli.program import run
 from icefloe.format import layout
 from icefloe.repo import lifecycle
 from icefloe.repo.handle import Clock
-from icefloe.scans.metadata.changes import find_commits
+from icefloe.scans.metadata_rows import find_commits
 from icefloe.storage.run import run_blocking
 from icefloe.testing.faults import FaultyDriver
 from tests.safety.worlds import driver_of, open_handle
@@ -53,7 +53,7 @@ def counted(storage: icefloe.Storage) -> tuple[icefloe.Repository, FaultyDriver]
     """The repository in another process, and its requests."""
     driver = FaultyDriver(driver_of(storage))
     opened = open_handle(storage)
-    handle = lifecycle.make_handle(storage, driver, opened.family, opened.config, Clock())
+    handle = lifecycle.make_handle(storage, driver, opened.format, opened.config, Clock())
     return icefloe.Repository(Handles(handle, is_blocking=True)), driver
 
 

@@ -13,7 +13,7 @@ import zarr
 
 import icefloe
 from icefloe.api.maintenance_values import ForkPointWarning
-from icefloe.changes.solvers import BasicConflictSolver, VersionSelection
+from icefloe.changes.conflicts import BasicConflictSolver, VersionSelection
 from tests.api.version_cases import edit, new_repository, nodes, put, values
 
 FAR = timedelta(days=1)
@@ -388,7 +388,7 @@ def test_refs_that_are_deleted_are_not_cut_apart(spec: int) -> None:
 def test_programs_of_the_original_get_a_line_in_the_log(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("icefloe.display.shown._Package.name", "icechunk")
+    monkeypatch.setattr("icefloe.display._Package.name", "icechunk")
     repo, instant = forked(2)
     assert repo.expire_snapshots(instant)
     assert "branch 'dev'" in caplog.text

@@ -12,7 +12,7 @@ import zarr
 
 import icefloe
 from icefloe.errors import ErrorKind, StorageError
-from icefloe.repo.workspace import Workspace
+from icefloe.repo.session import Workspace
 from icefloe.storage.run import run_blocking
 from icefloe.store.operations import get
 from icefloe.testing.wrapping import WrappingDriver

@@ -18,13 +18,13 @@ import zarr
 import icefloe
 from icefloe.changes.change_set import ChangeSet
 from icefloe.changes.conflicts import find_conflicts
-from icefloe.format.manifest.chunk_refs import ChunkRefs
-from icefloe.format.snapshot.nodes import ArrayData, Dimension, Node, NodeTable
+from icefloe.format.chunk_refs import ChunkRefs
+from icefloe.format.nodes import ArrayData, Dimension, Node, NodeTable
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import NodeId, SnapshotId
 from icefloe.repo import commit
-from icefloe.repo.contention import Contention
-from icefloe.repo.workspace import Workspace
+from icefloe.repo.rebase import Contention
+from icefloe.repo.session import Workspace
 from icefloe.storage.driver import Driver
 from icefloe.storage.run import run_blocking
 from icefloe.testing.wrapping import WrappingDriver

@@ -11,8 +11,8 @@ import pytest
 import zarr
 
 import icefloe
-from icefloe.changes.relabel import shifted
-from icefloe.format.manifest.chunk_refs import ChunkRefs
+from icefloe.changes.chunk_edits import shifted
+from icefloe.format.chunk_refs import ChunkRefs
 from tests.api.outcomes import changes, hierarchy, keys, outcome, put
 
 

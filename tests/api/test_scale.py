@@ -12,7 +12,7 @@ import zarr
 
 import icefloe
 from benchmarks import scale
-from icefloe.repo import write_manifests
+from icefloe.repo import commit
 
 GRID = (20, 10)
 PER_ROW = GRID[0] * GRID[1]
@@ -123,7 +123,7 @@ def test_memory_of_a_commit_is_bounded_by_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every batch is written before the next is fetched, and nothing but the last is held."""
-    monkeypatch.setattr(write_manifests, "_REFS_AT_ONCE", 2 * MOST)
+    monkeypatch.setattr(commit, "_REFS_AT_ONCE", 2 * MOST)
     repo = open_repository(tmp_path)
     written: list[int] = []
     put = type(repo.handle.assets).put_metadata_files

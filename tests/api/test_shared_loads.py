@@ -17,10 +17,10 @@ from zarr.core.buffer import default_buffer_prototype
 
 import icefloe
 from icefloe.assets.assets import Assets, Caches
-from icefloe.assets.in_flight import InFlight
+from icefloe.assets.cache import InFlight
 from icefloe.errors import StorageError
 from icefloe.ids import SnapshotId
-from icefloe.storage.client.eventloop import EventLoopCalls
+from icefloe.storage.calls import EventLoopCalls
 from icefloe.storage.driver import Driver, Readable, Span
 from icefloe.testing.wrapping import WrappingDriver
 from tests.servers import S3Server
@@ -110,7 +110,8 @@ class LoopDriver(WrappingDriver):
             await self.may_go_on.wait()
             if self.does_fail:
                 raise StorageError("the first read is lost")
-        return await super().get(key, span)
+        data: Readable = await super().get(key, span)
+        return data
 
     async def wait_for(self, work: Future[Any], seconds: float) -> bool:
         return await EventLoopCalls(READERS).wait_for(work, seconds)
@@ -184,7 +185,7 @@ def test_loads_are_loaded_by_whoever_claims_them_first() -> None:
 
 FORKING = """
 import os, signal
-from icefloe.assets.in_flight import InFlight
+from icefloe.assets.cache import InFlight
 
 loading = InFlight()
 loading.claim(["a"])

@@ -37,7 +37,7 @@ def history(repo: icefloe.Repository) -> list[tuple[str, Any, list[int]]]:
 def test_commits_after_the_squashed_ones_stay_as_they_are(
     repo: icefloe.Repository, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
-    monkeypatch.setattr("icefloe.repo.squash._COMMITS_AT_ONCE", at_once)
+    monkeypatch.setattr("icefloe.repo.replay._COMMITS_AT_ONCE", at_once)
     ids = [put(repo, "main", at, at + 1) for at in range(6)]
     repo.create_tag("third", ids[2])
     repo.create_branch("other", ids[5])

@@ -13,7 +13,7 @@ import zarr
 
 import icefloe
 from icefloe import ConflictType
-from icefloe.repo.session_view import all_chunks
+from icefloe.repo.session import all_chunks
 from icefloe.storage.run import run_blocking
 from tests.api.version_cases import edit, new_repository, nodes, put, refused, values
 

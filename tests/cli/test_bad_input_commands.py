@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import icefloe
-from icefloe.cli.overview import SECTIONS
-from icefloe.maintenance.garbage import GarbagePlan
+from icefloe.cli.program import SECTIONS
+from icefloe.maintenance.gc import GarbagePlan
 from tests.cli.calling import Done, here
 
 LARGE = "9" * 40
@@ -174,7 +174,7 @@ def test_commands_about_the_whole_repository_take_no_ref(place: Path) -> None:
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("revert", "Use icefloe undo: Undo a commit by a new commit."),
+        ("revert", "Use icefloe undo: Revert a commit with a new commit."),
         ("fsck", "Use icefloe verify:"),
         ("ls", "Use icefloe tree:"),
         ("reflog", "Use icefloe ops:"),
@@ -194,7 +194,7 @@ def test_words_of_git_lead_to_commands(place: Path, word: str, said: str) -> Non
 
 
 def test_words_of_git_are_no_commands_and_lead_to_one_each() -> None:
-    from icefloe.cli.hints import _ELSEWHERE, _NO_COMMAND  # noqa: PLC0415
+    from icefloe.cli.program import _ELSEWHERE, _NO_COMMAND
 
     commands = {name for named in SECTIONS.values() for name in named}
     words = [word for theirs in _ELSEWHERE.values() for word in theirs.split()] + [*_NO_COMMAND]

@@ -12,8 +12,7 @@ import yaml
 
 import icefloe
 from icefloe.cli.aliases import aliases_path
-from icefloe.cli.overview import SECTIONS
-from icefloe.cli.program import program
+from icefloe.cli.program import SECTIONS, program
 from tests.cli.calling import call, here, told
 from tests.servers import S3Server
 

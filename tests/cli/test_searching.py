@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import icefloe
-from icefloe.cli.commands.searching import find_change
+from icefloe.cli.commands.blame import find_change
 from icefloe.errors import InvalidInputError
 from icefloe.maintenance.blame import blame_chunks, blame_nodes
 from icefloe.storage.run import run_blocking

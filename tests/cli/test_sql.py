@@ -10,7 +10,7 @@ import pytest
 import zarr
 
 import icefloe
-from icefloe.cli import embedded_sql
+from icefloe.cli.commands import sql
 from tests.cli.calling import call, here, opened, told
 
 
@@ -91,7 +91,7 @@ def test_a_table_of_version_1_that_is_not_there(tmp_path: Path) -> None:
 def test_large_tables_are_refused_before_they_are_read(
     weather: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embedded_sql, "MAX_ROWS", 5)
+    monkeypatch.setattr(sql, "MAX_ROWS", 5)
     done = here("sql", weather, "SELECT count(*) FROM data_era5", "--engine", "sqlite")
     assert done.returncode == 2
     assert "--engine spark" in done.stderr
@@ -103,7 +103,7 @@ def test_large_tables_are_refused_before_they_are_read(
 
 
 def test_values_of_every_kind() -> None:
-    stored = embedded_sql.stored_value
+    stored = sql.stored_value
     assert [stored(value) for value in (True, 1 << 63, [1, 2], [("a", None)], None, {"b": 1})] == [
         1,
         str(1 << 63),

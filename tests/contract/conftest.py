@@ -10,10 +10,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from icefloe.storage.constructors.common import in_memory_storage, local_filesystem_storage
 from icefloe.storage.driver import Driver
 from icefloe.storage.run import run_blocking
-from icefloe.storage.spec import Storage
+from icefloe.storage.spec import Storage, in_memory_storage, local_filesystem_storage
 from tests import azure_server
 from tests.azure_server import AzureServer, azure_server_process
 

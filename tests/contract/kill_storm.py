@@ -17,8 +17,8 @@ import sys
 import time
 from pathlib import Path
 
-from icefloe.storage.constructors.common import local_filesystem_storage
 from icefloe.storage.run import run_blocking
+from icefloe.storage.spec import local_filesystem_storage
 from tests.contract.racers import append
 
 NUM_WORKERS = 4

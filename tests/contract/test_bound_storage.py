@@ -16,7 +16,7 @@ import pytest
 import zarr
 
 import icefloe
-from icefloe.storage.places.locations import HttpLocation
+from icefloe.storage.locations import HttpLocation
 from tests.servers import serving
 
 PROGRAM = """

@@ -20,7 +20,7 @@ import pytest
 import zarr
 
 import icefloe
-from icefloe.storage.drivers.disk_cache import CacheFolder, DiskCache
+from icefloe.storage.cached import CacheFolder, DiskCache
 from icefloe.storage.run import run_blocking
 from tests.servers import BUCKET, S3Server
 

@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from icefloe.storage.constructors.common import local_filesystem_storage
 from icefloe.storage.run import run_blocking
+from icefloe.storage.spec import local_filesystem_storage
 from tests.servers import S3Server
 
 ROOT = Path(__file__).parents[2]
@@ -18,7 +18,7 @@ PROGRAM = """
 import os, pickle, signal, sys
 from icefloe.errors import StorageError
 from icefloe.storage.run import run_blocking
-from icefloe.storage.constructors.urls import storage_from_url
+from icefloe.storage.urls import storage_from_url
 
 storages = pickle.load(sys.stdin.buffer)
 first = storages[0].driver(blocking=True)
@@ -66,8 +66,8 @@ MEMORY_PROGRAM = PROGRAM.replace(
 LOCKS_PROGRAM = """
 import os, signal, sys, tempfile, threading
 import icefloe, zarr
-from icefloe.storage.drivers import directory
-from icefloe.storage.drivers import memory
+from icefloe.storage import directory
+from icefloe.storage import memory
 from icefloe.storage import spec
 from icefloe.virtual.formats import grib
 

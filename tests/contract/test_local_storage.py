@@ -15,11 +15,10 @@ from typing import Any
 import pytest
 
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError, UnknownOutcomeError
-from icefloe.storage.constructors.common import local_filesystem_storage
-from icefloe.storage.driver import ConditionFailed, Driver, Span
-from icefloe.storage.drivers import directory, local, unsynced
-from icefloe.storage.keys import microseconds
+from icefloe.storage import directory, local
+from icefloe.storage.driver import ConditionFailed, Driver, Span, microseconds
 from icefloe.storage.run import run_blocking
+from icefloe.storage.spec import local_filesystem_storage
 
 
 @pytest.fixture
@@ -207,7 +206,7 @@ def test_storage_that_is_not_durable_never_waits_for_the_disk(
 def test_many_unsynced_files_are_synced_early(
     driver: Driver, fsynced: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unsynced, "MAX_PENDING", 10)
+    monkeypatch.setattr(directory, "MAX_PENDING", 10)
     run_blocking(driver.put_many([(f"chunks/{number}", b"1") for number in range(25)]))
     early = {path for path in fsynced if "/chunks/" in path}
     assert len(early) == 20

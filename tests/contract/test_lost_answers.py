@@ -11,15 +11,18 @@ from typing import Any
 
 import pytest
 
-from icefloe.config.resolved import ResolvedRetries, ResolvedTimeouts
+from icefloe.config.repository import ResolvedRetries, ResolvedTimeouts
 from icefloe.errors import ErrorKind, StorageError, UnknownOutcomeError
-from icefloe.storage.driver import ConditionFailed, Driver, Span
-from icefloe.storage.drivers.probe import check_conditions_are_honoured
-from icefloe.storage.keys import PROBE_DIRECTORY
-from icefloe.storage.places.locations import S3Location
+from icefloe.storage.driver import (
+    PROBE_DIRECTORY,
+    ConditionFailed,
+    Driver,
+    Span,
+    check_conditions_are_honoured,
+)
+from icefloe.storage.locations import S3Location
 from icefloe.storage.run import run_blocking
-from icefloe.virtual.places.access import SourceAccess
-from icefloe.virtual.places.list_objects import Place
+from icefloe.virtual.sources import Place, SourceAccess
 from tests.proxy import LATE_SECONDS, Proxy, Seen, misbehaving_proxy
 from tests.servers import S3Server
 

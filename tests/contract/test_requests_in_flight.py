@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from icefloe.storage.client.eventloop import MAX_IN_FLIGHT
-from icefloe.storage.constructors.common import http_storage
+from icefloe.storage.calls import MAX_IN_FLIGHT
+from icefloe.storage.spec import http_storage
 from tests.servers import S3Server
 
 ANSWER = (

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from icefloe.credentials import S3StaticCredentials
 from icefloe.errors import ErrorKind, StorageError
-from icefloe.storage.identity.credentials import S3StaticCredentials
 from icefloe.storage.run import run_blocking
 from icefloe.storage.spec import Storage
 from tests.servers import S3Server

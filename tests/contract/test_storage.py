@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
-from icefloe.storage.driver import ConditionFailed, Readable, Span, Version
-from icefloe.storage.keys import microseconds
+from icefloe.storage.driver import ConditionFailed, Readable, Span, Version, microseconds
 from tests.contract.conftest import Place
 
 DATA = bytes(range(256)) * 40

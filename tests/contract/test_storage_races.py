@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 
-from icefloe.storage.constructors.common import in_memory_storage, local_filesystem_storage
 from icefloe.storage.run import run_blocking
-from icefloe.storage.spec import Storage
+from icefloe.storage.spec import Storage, in_memory_storage, local_filesystem_storage
 from tests.contract.racers import increment, race_in_threads, report
 from tests.servers import S3Server
 

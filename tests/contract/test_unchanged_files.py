@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from icefloe.errors import ErrorKind, StorageError
-from icefloe.storage.constructors.common import local_filesystem_storage
+from icefloe.storage import local
 from icefloe.storage.driver import ConditionFailed, Driver, Version
-from icefloe.storage.drivers import last_seen
 from icefloe.storage.run import run_blocking
+from icefloe.storage.spec import local_filesystem_storage
 
 AT_REST_NS = 50_000_000
 KEY = "repo"
@@ -21,7 +21,7 @@ KEY = "repo"
 
 @pytest.fixture
 def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Driver:
-    monkeypatch.setattr(last_seen, "AT_REST_NS", AT_REST_NS)
+    monkeypatch.setattr(local, "AT_REST_NS", AT_REST_NS)
     return local_filesystem_storage(tmp_path, durable=False).driver(blocking=True)
 
 
@@ -130,7 +130,7 @@ def test_a_conditional_write_reads_what_it_replaces(
     """Even if the state of a file does not tell that it has changed."""
     path = tmp_path / KEY
     path.write_bytes(b"one")
-    monkeypatch.setattr(last_seen, "_state", lambda _: (0, 0, 0, 0, 0))
+    monkeypatch.setattr(local, "_state", lambda _: (0, 0, 0, 0, 0))
     settle()
     version = read(driver)
     replace_by_rename(path, b"two")
@@ -144,13 +144,13 @@ def test_only_a_file_at_rest_has_a_state_that_later_writes_change(tmp_path: Path
     """A second write may come before the clock of the file system moves on."""
     path = tmp_path / KEY
     path.write_bytes(b"one")
-    assert last_seen.state_at_rest(path.as_posix()) is None
+    assert local.state_at_rest(path.as_posix()) is None
     os.utime(path, (0, 0))  # the time of the change is that of the call
-    assert last_seen.state_at_rest(path.as_posix()) is None
+    assert local.state_at_rest(path.as_posix()) is None
 
 
 def test_files_without_a_block_device_are_always_read() -> None:
     """Network file systems may show the state of a file from a cache."""
     if not Path("/proc/version").exists():
         pytest.skip("there is no /proc on this system")
-    assert last_seen.state_at_rest("/proc/version") is None
+    assert local.state_at_rest("/proc/version") is None

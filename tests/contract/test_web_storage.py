@@ -12,15 +12,11 @@ from typing import Any
 import pytest
 
 from icefloe.errors import ErrorKind, ReadOnlyError, StorageError
-from icefloe.storage.constructors.common import (
-    http_storage,
-    local_filesystem_storage,
-    redirect_storage,
-)
 from icefloe.storage.driver import Driver, Span, Version
-from icefloe.storage.foreign.redirect import resolve_redirect
-from icefloe.storage.places.locations import GcsLocation, HttpLocation, RemoteLocation, S3Location
+from icefloe.storage.locations import GcsLocation, HttpLocation, RemoteLocation, S3Location
 from icefloe.storage.run import run_blocking
+from icefloe.storage.spec import http_storage, local_filesystem_storage, redirect_storage
+from icefloe.storage.web import resolve_redirect
 from tests.servers import serving
 
 DATA = bytes(range(256)) * 4

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from icefloe.cli.overview import SECTIONS
+from icefloe.cli.program import SECTIONS
 from tests.docs.run_page import examples_of
 from tests.docs.run_site import extras_of, pages, run_page
 
@@ -19,8 +19,23 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 WITH_BLOCKS = [page for page in PAGES if examples_of(page)]
 
 
+def _is_long(page: Path) -> bool:
+    """Pages of the site are run by `make pages`, so `make test` runs the quick ones only."""
+    return page.is_relative_to(ROOT / "docs") and "spark" in page.name + extras_of(page)
+
+
 @pytest.mark.timeout(600)  # one of them starts Spark
-@pytest.mark.parametrize("page", WITH_BLOCKS, ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(
+            page,
+            id=page.relative_to(ROOT).as_posix(),
+            marks=[pytest.mark.long] if _is_long(page) else [],
+        )
+        for page in WITH_BLOCKS
+    ],
+)
 def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path) -> None:
     if any(">>> " in code for _, _, code in examples_of(page)):
         result = doctest.testfile(str(page), module_relative=False)

@@ -19,6 +19,8 @@ from icefloe import Repository, in_memory_storage, local_filesystem_storage
 from icefloe.exports import objects, plain_zarr, repository_copy
 from icefloe.exports.plain_zarr import plan_zarr
 from icefloe.maintenance.progress import Progress, Reporter
+from icefloe.repo.commit import batches
+from icefloe.storage.driver import Driver
 from icefloe.storage.run import run_blocking
 from icefloe.testing.faults import FaultyDriver
 from tests.maintenance.test_verify import copied
@@ -51,8 +53,9 @@ def main(repo: Repository) -> dict[str, list[Any]]:
     return contents(repo.readonly_session("main").store)
 
 
-def silent() -> Reporter:
-    return Reporter(lambda _: None)
+def copying(repo: Repository, driver: Driver) -> repository_copy.LocalCopy:
+    """The engine of an export to this driver, which reports nothing."""
+    return repository_copy.LocalCopy(objects.Places(repo.handle, driver), Reporter(lambda _: None))
 
 
 def cut_everywhere(work: Callable[[FaultyDriver], Any], fresh: Callable[[], Any]) -> Any:
@@ -93,10 +96,11 @@ def test_a_snapshot_becomes_a_plain_store(world: World, tmp_path: Path) -> None:
 def test_an_interrupted_export_to_zarr_goes_on(world: World) -> None:
     repo = world.open()
     expected = main(repo)
-    plan = plan_zarr(repo.readonly_session("main").workspace.state.snapshot)
+    snapshot = repo.readonly_session("main").workspace.state.snapshot
+    plan = plan_zarr(snapshot)
 
     def work(driver: FaultyDriver) -> Any:
-        return run_blocking(plain_zarr._export(repo.handle, driver, plan, silent()))
+        return run_blocking(plain_zarr.copy_snapshot(copying(repo, driver), snapshot))
 
     for target, _ in cut_everywhere(work, in_memory_storage):
         found = read_objects(target)
@@ -210,7 +214,7 @@ def test_an_interrupted_copy_is_invisible_or_whole(spec: int, tmp_path: Path) ->
     expected = portrait(storage)
 
     def work(driver: FaultyDriver) -> Any:
-        return run_blocking(repository_copy._export(repo.handle, driver, silent()))
+        return run_blocking(repository_copy.copy_repository(copying(repo, driver)))
 
     for target, _ in cut_everywhere(work, in_memory_storage):
         assert portrait(target) == expected
@@ -234,14 +238,14 @@ def test_an_interrupted_copy_is_invisible_or_whole(spec: int, tmp_path: Path) ->
 def test_a_half_copied_update_shows_the_former_state(spec: int, tmp_path: Path) -> None:
     storage = copy_of(spec, "memory", tmp_path)
     repo, target = Repository.open(storage), in_memory_storage()
-    run_blocking(repository_copy._export(repo.handle, driver_of(target), silent()))
+    run_blocking(repository_copy.copy_repository(copying(repo, driver_of(target))))
     before = portrait(target)
     session = repo.writable_session("main")
     zarr.open_array(session.store, path="native", mode="r+")[0] = -1
     session.commit("more")
     driver = FaultyDriver(driver_of(target), cut_after=8)
     with pytest.raises(icefloe.StorageError, match="cut off"):
-        run_blocking(repository_copy._export(repo.handle, driver, silent()))
+        run_blocking(repository_copy.copy_repository(copying(repo, driver)))
     assert portrait(target) == before
 
 
@@ -276,8 +280,8 @@ def test_short_files_of_an_interrupted_export_are_written_again(
     plan = plan_zarr(repo.readonly_session("main").workspace.state.snapshot)
     driver = driver_of(local_filesystem_storage(str(plain), durable=False))
     run_blocking(plain_zarr.begin_zarr(driver, plan.markers))
-    for one in plan.manifests:
-        run_blocking(_all_of(plain_zarr.copy_chunks(repo.handle, driver, one, plan.markers)))
+    places = objects.Places(repo.handle, driver)
+    run_blocking(_all_of(plain_zarr.copy_chunks(plan.markers, places, plan.manifests)))
     for short in (plain / "a" / "native" / "c").rglob("*"):
         if short.is_file():
             short.write_bytes(short.read_bytes()[:-1])
@@ -326,11 +330,10 @@ def test_places_inside_of_each_other() -> None:
     assert not in_memory_storage().is_within(memory)
 
 
-def test_objects_are_copied_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(objects, "_BYTES_AT_ONCE", 100)
-    sizes = [60, 60, 500, 10, 10, 10]
-    batches = objects._batches(objects.Sized(str(at), size) for at, size in enumerate(sizes))
-    assert list(batches) == [["0"], ["1"], ["2"], ["3", "4", "5"]]
+def test_objects_are_copied_some_at_a_time() -> None:
+    sizes = [60, 60, 500, 10, 10, 10, 0]
+    found = batches(range(7), sizes.__getitem__, most_size=100, most=3)
+    assert list(found) == [[0], [1], [2], [3, 4, 5], [6]]
 
 
 # -- virtual chunks become native

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from icefloe.errors import FormatError
-from icefloe.format.manifest.file import decode_manifest
-from icefloe.format.repo_info.file import decode_repo_info
-from icefloe.format.snapshot.file import decode_snapshot
+from icefloe.format.manifest import decode_manifest
+from icefloe.format.repo_info import decode_repo_info
+from icefloe.format.snapshot import decode_snapshot
 from icefloe.format.transaction_log import decode_transaction_log
 from tests.fuzz.guard import limited
 

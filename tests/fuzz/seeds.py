@@ -12,25 +12,16 @@ from functools import cache
 import numpy as np
 import zstandard
 
-from icefloe.format.columns.blob_column import BlobColumn
+from icefloe.format.chunk_refs import ChunkRefs
+from icefloe.format.columns import BlobColumn
 from icefloe.format.flatbuffer.schema import UPDATE_TYPES
-from icefloe.format.manifest.chunk_refs import ChunkRefs
-from icefloe.format.manifest.encode import encode_manifest
-from icefloe.format.manifest.file import ArrayManifest, Manifest
-from icefloe.format.metadata.values import encode_flexbuffer, encode_msgpack
-from icefloe.format.repo_info.file import (
-    RepoAvailability,
-    RepoInfo,
-    RepoStatus,
-    Update,
-    UpdateKind,
-    encode_repo_info,
-)
-from icefloe.format.repo_info.snapshots import SnapshotInfo, SnapshotTable
-from icefloe.format.snapshot.encode import encode_snapshot
-from icefloe.format.snapshot.file import ManifestFileInfo, ManifestFiles, Snapshot
-from icefloe.format.snapshot.manifest_refs import ManifestRef
-from icefloe.format.snapshot.nodes import ArrayData, Dimension, Node, NodeTable
+from icefloe.format.manifest import ArrayManifest, Manifest, encode_manifest
+from icefloe.format.metadata import encode_flexbuffer, encode_msgpack
+from icefloe.format.nodes import ArrayData, Dimension, ManifestRef, Node, NodeTable
+from icefloe.format.operations_log import RepoAvailability, RepoStatus, Update, UpdateKind
+from icefloe.format.repo_info import RepoInfo, encode_repo_info
+from icefloe.format.snapshot import ManifestFileInfo, ManifestFiles, Snapshot, encode_snapshot
+from icefloe.format.snapshot_table import SnapshotInfo, SnapshotTable
 from icefloe.format.transaction_log import Move, NodeType, TransactionLog, encode_transaction_log
 from icefloe.ids import ManifestId, NodeId, SnapshotId
 from tests import golden
@@ -237,12 +228,12 @@ def repo_with_everything() -> RepoInfo:
     )
     return RepoInfo(
         {"main": SNAPSHOT[3], "side": SNAPSHOT[2]},
-        {"v1": SNAPSHOT[1]},
-        frozenset({"gone", "v0"}),
         SnapshotTable.from_infos(snapshots),
         RepoStatus(RepoAvailability.OFFLINE, 5, "moving"),
-        {"key": {"deep": [1, 2]}},
         (*updates, Update(UpdateKind.GC_RAN, 1, {}, "repo.1.ABC")),
+        {"v1": SNAPSHOT[1]},
+        frozenset({"gone", "v0"}),
+        {"key": {"deep": [1, 2]}},
         "repo.2.DEF",
         encode_flexbuffer({"inline_chunk_threshold_bytes": 5}),
         (1, 7),

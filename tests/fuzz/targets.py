@@ -16,25 +16,23 @@ from zlib import crc32
 
 from icefloe import paths
 from icefloe.errors import FormatError, InvalidInputError
-from icefloe.format.config.file import (
+from icefloe.format.chunk_refs import ChunkRefs
+from icefloe.format.config import (
     decode_config_flexbuffer,
     decode_config_yaml,
     encode_config_flexbuffer,
     encode_config_yaml,
 )
-from icefloe.format.manifest.chunk_refs import ChunkRefs
-from icefloe.format.manifest.encode import encode_manifest
-from icefloe.format.manifest.file import ArrayManifest, Manifest, decode_manifest
-from icefloe.format.metadata.values import (
-    decode_flexbuffer,
+from icefloe.format.flexbuffers import decode as decode_flexbuffer
+from icefloe.format.manifest import ArrayManifest, Manifest, decode_manifest, encode_manifest
+from icefloe.format.metadata import (
     decode_msgpack,
     encode_flexbuffer,
     encode_msgpack,
 )
 from icefloe.format.ref_files import decode_ref_file, encode_ref_file
-from icefloe.format.repo_info.file import RepoInfo, decode_repo_info, encode_repo_info
-from icefloe.format.snapshot.encode import encode_snapshot
-from icefloe.format.snapshot.file import Snapshot, decode_snapshot
+from icefloe.format.repo_info import RepoInfo, decode_repo_info, encode_repo_info
+from icefloe.format.snapshot import Snapshot, decode_snapshot, encode_snapshot
 from icefloe.format.transaction_log import (
     TransactionLog,
     decode_transaction_log,

@@ -9,7 +9,7 @@ import zstandard
 
 from icefloe.errors import ErrorKind
 from icefloe.format.envelope import HEADER_SIZE, FileType, encode_header
-from icefloe.format.manifest.file import decode_manifest
+from icefloe.format.manifest import decode_manifest
 from tests.fuzz import seeds
 from tests.fuzz.files import new_file, payload_of, with_payload
 from tests.fuzz.refusal import DECODERS, refused

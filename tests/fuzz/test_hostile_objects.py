@@ -14,19 +14,16 @@ import pytest
 import zstandard
 
 from icefloe.errors import ErrorKind
+from icefloe.format.chunk_refs import ChunkRefs
 from icefloe.format.envelope import FileType
 from icefloe.format.flatbuffer.schema import NODE_SNAPSHOT, SNAPSHOT
 from icefloe.format.flatbuffer.write import FlatWriter
-from icefloe.format.manifest.chunk_refs import ChunkRefs
-from icefloe.format.manifest.encode import encode_manifest
-from icefloe.format.manifest.file import ArrayManifest, Manifest, decode_manifest
-from icefloe.format.metadata.items import write_items
-from icefloe.format.repo_info.file import encode_repo_info
-from icefloe.format.repo_info.snapshots import SnapshotInfo, SnapshotTable
-from icefloe.format.snapshot.encode import encode_snapshot
-from icefloe.format.snapshot.file import decode_snapshot
-from icefloe.format.snapshot.manifest_refs import ManifestRef
-from icefloe.format.snapshot.nodes import ArrayData, Dimension, Node, NodeTable
+from icefloe.format.manifest import ArrayManifest, Manifest, decode_manifest, encode_manifest
+from icefloe.format.metadata import write_items
+from icefloe.format.nodes import ArrayData, Dimension, ManifestRef, Node, NodeTable
+from icefloe.format.repo_info import encode_repo_info
+from icefloe.format.snapshot import decode_snapshot, encode_snapshot
+from icefloe.format.snapshot_table import SnapshotInfo, SnapshotTable
 from icefloe.format.transaction_log import TransactionLog, encode_transaction_log
 from icefloe.ids import SnapshotId
 from tests.fuzz import seeds

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from icefloe.errors import ErrorKind
-from icefloe.format.config.file import decode_config_flexbuffer, decode_config_yaml
-from icefloe.format.config.yaml_document import MAX_YAML_BYTES
-from icefloe.format.metadata.flexbuffers import MAX_DEPTH
-from icefloe.format.metadata.values import decode_flexbuffer, decode_msgpack
+from icefloe.format.config import MAX_YAML_BYTES, decode_config_flexbuffer, decode_config_yaml
+from icefloe.format.flexbuffers import MAX_DEPTH
+from icefloe.format.flexbuffers import decode as decode_flexbuffer
+from icefloe.format.metadata import decode_msgpack
 from icefloe.format.ref_files import decode_ref_file
 from tests.fuzz.files import nested_vectors
 from tests.fuzz.refusal import refused_by

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from icefloe.format.envelope import decode_header
-from icefloe.format.manifest.file import Manifest, decode_manifest
-from icefloe.format.repo_info.file import RepoInfo, decode_repo_info
-from icefloe.format.snapshot.file import Snapshot, decode_snapshot
+from icefloe.format.manifest import Manifest, decode_manifest
+from icefloe.format.repo_info import RepoInfo, decode_repo_info
+from icefloe.format.snapshot import Snapshot, decode_snapshot
 from icefloe.format.transaction_log import TransactionLog, decode_transaction_log
 from icefloe.ids import ManifestId, SnapshotId
 from tests.golden import load_expectation, names, object_paths, repository_path

@@ -16,11 +16,11 @@ from icefloe.config import (
     ManifestSplittingConfig,
     ObjectStoreConfig,
     RepositoryConfig,
-    S3Options,
 )
-from icefloe.config.conditions import DimensionKind, PreloadKind, SplitKind
+from icefloe.config.manifest import ConditionKind, DimensionKind
 from icefloe.config.section import Section
-from icefloe.format.config.file import (
+from icefloe.config.stores import S3Options
+from icefloe.format.config import (
     decode_config_flexbuffer,
     decode_config_yaml,
     encode_config_flexbuffer,
@@ -60,9 +60,9 @@ def notation(value: Any) -> str:
 
 
 def condition(value: ManifestPreloadCondition | ManifestSplitCondition) -> str:
-    if value.kind in (PreloadKind.OR, PreloadKind.AND, SplitKind.OR, SplitKind.AND):
+    if value.kind in (ConditionKind.OR, ConditionKind.AND):
         return f"{value.kind}_conditions({notation(value.conditions)})"
-    if isinstance(value, ManifestPreloadCondition) and value.kind == PreloadKind.NUM_REFS:
+    if isinstance(value, ManifestPreloadCondition) and value.kind == ConditionKind.NUM_REFS:
         return f"num_refs({value.from_refs}, {value.to_refs})"
     has_regex = value.kind.endswith("_matches")
     return f"{value.kind}({notation(value.regex) if has_regex else ''})"

@@ -6,14 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from icefloe.format.columns.blob_column import BlobColumn
-from icefloe.format.manifest.chunk_refs import ChunkRefs
-from icefloe.format.manifest.encode import encode_manifest
-from icefloe.format.manifest.file import ArrayManifest, Manifest, decode_manifest
-from icefloe.format.repo_info.file import decode_repo_info, encode_repo_info
-from icefloe.format.snapshot.encode import encode_snapshot
-from icefloe.format.snapshot.file import ManifestFiles, decode_snapshot
-from icefloe.format.snapshot.nodes import NodeTable
+from icefloe.format.chunk_refs import ChunkRefs
+from icefloe.format.columns import BlobColumn
+from icefloe.format.manifest import ArrayManifest, Manifest, decode_manifest, encode_manifest
+from icefloe.format.nodes import NodeTable
+from icefloe.format.repo_info import decode_repo_info, encode_repo_info
+from icefloe.format.snapshot import ManifestFiles, decode_snapshot, encode_snapshot
 from icefloe.format.transaction_log import decode_transaction_log, encode_transaction_log
 from tests.golden import object_paths
 from tests.golden.decoded import (
@@ -47,7 +45,7 @@ def test_official_writers_leave_all_extra_fields_out() -> None:
             assert manifest.extra is None
             assert all(array.extra is None is array.refs.extra for array in manifest.arrays)
         for snapshot in snapshots(name).values():
-            assert snapshot.extra is None is snapshot.nodes.extra
+            assert snapshot.extra is None is snapshot.nodes.columns.extra
             assert snapshot.manifest_files.extra is None
         assert all(log.extra is None for log in transaction_logs(name).values())
         assert all(info.extra is None for info in repo_infos(name).values())

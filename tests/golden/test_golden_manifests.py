@@ -9,9 +9,9 @@ from urllib.parse import quote
 
 import pytest
 
-from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
-from icefloe.format.snapshot.file import Snapshot
-from icefloe.format.snapshot.nodes import Node
+from icefloe.format.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
+from icefloe.format.nodes import Node
+from icefloe.format.snapshot import Snapshot
 from tests.golden import repository_path
 from tests.golden.decoded import NAMES, Json, expectation, manifests, snapshots
 

@@ -8,12 +8,10 @@ from pathlib import Path
 import pytest
 
 from icefloe.format.envelope import FileType, decode_envelope
-from icefloe.format.manifest.encode import encode_manifest
-from icefloe.format.manifest.file import decode_manifest
-from icefloe.format.repo_info.file import decode_repo_info, encode_repo_info
-from icefloe.format.snapshot.encode import encode_snapshot
-from icefloe.format.snapshot.file import Snapshot, decode_snapshot
-from icefloe.format.snapshot.nodes import Dimension, Node, NodeTable
+from icefloe.format.manifest import decode_manifest, encode_manifest
+from icefloe.format.nodes import Dimension, Node, NodeTable
+from icefloe.format.repo_info import decode_repo_info, encode_repo_info
+from icefloe.format.snapshot import Snapshot, decode_snapshot, encode_snapshot
 from icefloe.format.transaction_log import decode_transaction_log, encode_transaction_log
 from tests.golden import object_paths
 from tests.golden.decoded import NAMES, repo_info_paths, spec_version, with_spec
@@ -125,8 +123,8 @@ def test_chunk_lengths_exist_in_version_1_files_only(name: str) -> None:
     for path in object_paths(name, "snapshots"):
         for version in (1, 2):
             _, again = reencoded(path, version)
-            if len(again.nodes.num_dimensions):
-                assert (again.nodes.chunk_length is not None) == (version == 1)
+            if len(again.nodes.columns.num_dimensions):
+                assert (again.nodes.columns.chunk_length is not None) == (version == 1)
 
 
 @every_repository

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from icefloe.format.repo_info.file import RepoAvailability, RepoInfo, RepoStatus, Update, UpdateKind
-from icefloe.format.repo_info.snapshots import SnapshotInfo
+from icefloe.format.operations_log import RepoAvailability, RepoStatus, Update, UpdateKind
+from icefloe.format.repo_info import RepoInfo
+from icefloe.format.snapshot_table import SnapshotInfo
 from icefloe.ids import SnapshotId
 from tests.golden.decoded import (
     Json,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from icefloe.format.snapshot.file import Snapshot
-from icefloe.format.snapshot.nodes import ArrayData, Dimension, Node
+from icefloe.format.nodes import ArrayData, Dimension, Node
+from icefloe.format.snapshot import Snapshot
 from icefloe.ids import FIRST_SNAPSHOT_ID
 from tests.golden import object_paths
 from tests.golden.decoded import (

@@ -28,7 +28,7 @@ async def _list(store: Any) -> list[str]:
 
 def main(kind: str, place: str, endpoint_url: str) -> None:
     """Import, open, read, list, commit and set a virtual reference."""
-    import icefloe  # noqa: PLC0415 - a step of its own
+    import icefloe
 
     _note("import")
     if kind == "directory":

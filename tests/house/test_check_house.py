@@ -15,15 +15,20 @@ CASES = {
     "if int(repository.spec_version) == 2: pass": 1,
     "spec_version = 2": 0,
     "if spec_version in known: pass": 0,
-    "if handle.family.has_repo_object: pass": 0,
+    "if handle.format.has_repo_object: pass": 0,
 }
 
 
 @pytest.mark.parametrize("source", CASES)
 def test_comparisons_of_spec_versions_are_found(source: str) -> None:
     tree = ast.parse(source)
-    for place in ("repo/commit.py", "scans/metadata/repo.py", "store/operations.py"):
+    for place in ("repo/commit.py", "scans/metadata_rows.py", "store/operations.py"):
         found = check_house.find_version_checks({check_house.SOURCE / place: tree})
         assert len(found) == CASES[source]
-    inside = [Path("repo/families/spec1/family.py"), Path("format/envelope.py")]
+    inside = [Path("repo/spec1.py"), Path("format/envelope.py")]
     assert check_house.find_version_checks({check_house.SOURCE / at: tree for at in inside}) == []
+
+
+def test_words_that_read_as_if_translated_are_found() -> None:
+    assert check_house.WORDS.search("Arrays are stored Anew.")
+    assert not check_house.WORDS.search("A renewed lock of yours is nearby.")

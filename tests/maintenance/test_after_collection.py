@@ -73,7 +73,7 @@ def test_chunks_older_than_a_collection_are_merged_at_the_first_try(spec: int, v
     collect(repo)
     driver = FaultyDriver(driver_of(repo.storage))
     opened = open_handle(repo.storage)
-    handle = lifecycle.make_handle(repo.storage, driver, opened.family, opened.config, Clock())
+    handle = lifecycle.make_handle(repo.storage, driver, opened.format, opened.config, Clock())
     request = ReplayRequest("main")
     if verb == "merge":
         source = handle.snapshot_id(repo.lookup_branch("dev"))
@@ -101,7 +101,7 @@ def test_chunks_of_a_snapshot_that_no_ref_leads_to_are_not_picked() -> None:
     other.delete_branch("dev")
     driver = FaultyDriver(driver_of(repo.storage))
     opened = open_handle(repo.storage)
-    handle = lifecycle.make_handle(repo.storage, driver, opened.family, opened.config, Clock())
+    handle = lifecycle.make_handle(repo.storage, driver, opened.format, opened.config, Clock())
     before = repo.lookup_branch("main")
     with pytest.raises(SnapshotNotFoundError, match="no branch or tag leads to snapshot"):
         run_blocking(replay.cherry_pick(handle, handle.snapshot_id(picked), ReplayRequest("main")))
@@ -243,7 +243,7 @@ def test_a_tag_that_a_collection_has_missed_is_taken_back() -> None:
     driver = Overtaken(driver_of(repo.storage))
     opened = open_handle(repo.storage)
     handle: RepoHandle = lifecycle.make_handle(
-        repo.storage, driver, opened.family, opened.config, Clock()
+        repo.storage, driver, opened.format, opened.config, Clock()
     )
     with pytest.raises(SnapshotNotFoundError):
         run_blocking(refs.create_tag(handle, "late", handle.snapshot_id(lost)))

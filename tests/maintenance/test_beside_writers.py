@@ -13,9 +13,10 @@ import zarr
 
 import icefloe
 from icefloe.errors import ErrorKind, SessionStateError
-from icefloe.repo import commit, lifecycle, sessions
+from icefloe.repo import commit, lifecycle
+from icefloe.repo import session as sessions
 from icefloe.repo.handle import Clock
-from icefloe.repo.workspace import Workspace
+from icefloe.repo.session import Workspace
 from icefloe.storage.run import run_blocking
 from icefloe.storage.spec import Storage
 from icefloe.store import operations
@@ -92,7 +93,7 @@ def test_a_commit_on_top_of_a_collection_asks_for_nothing_more(spec: int) -> Non
             repo.garbage_collect(datetime.now(UTC) - FUTURE)
         driver = FaultyDriver(driver_of(repo.storage))
         opened = open_handle(repo.storage)
-        handle = lifecycle.make_handle(repo.storage, driver, opened.family, opened.config, Clock())
+        handle = lifecycle.make_handle(repo.storage, driver, opened.format, opened.config, Clock())
         state = run_blocking(sessions.open_writable(handle, "main"))
         chunk = bytes([number + 1]) * 8 * NATIVE_CHUNK
         run_blocking(operations.set_key(Workspace(handle, state), "a/c/0", chunk))

@@ -16,7 +16,7 @@ import zarr
 
 import icefloe
 from icefloe.errors import StorageError
-from icefloe.repo.fence import collected_before
+from icefloe.repo.gc_guard import collected_before
 from icefloe.storage.run import run_blocking
 
 DISK_BYTES = 8 << 20

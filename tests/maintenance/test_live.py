@@ -7,10 +7,11 @@ import pytest
 import zarr
 
 import icefloe
+from icefloe.assets.assets import list_folder
 from icefloe.errors import FormatError, SnapshotNotFoundError
 from icefloe.format import layout
 from icefloe.ids import SnapshotId
-from icefloe.maintenance import listing, live
+from icefloe.maintenance import live
 from icefloe.maintenance.live import Limits
 from icefloe.storage.run import run_blocking
 
@@ -56,8 +57,8 @@ def test_everything_reachable_is_found(spec: int, limits: Limits) -> None:
     chunks = run_blocking(live.chunk_ids(handle, files, limits))
     # Nothing was ever thrown away, so what is stored is what is in use.
     stored = {
-        kind: run_blocking(listing.list_folder(handle.driver, folder))
-        for kind, folder in listing.KINDS.items()
+        kind: run_blocking(list_folder(handle.driver, folder))
+        for kind, folder in layout.KINDS.items()
     }
     assert chunks.size == len(stored["chunks"]) == 4 + 4 + 3
     assert chunks.contains(stored["chunks"].id).all()
@@ -86,8 +87,8 @@ def test_a_file_that_is_missing_or_broken_is_named(spec: int) -> None:
 def test_names_that_are_no_ids_are_told_apart() -> None:
     repo = repository(2)
     driver = repo.handle.driver
-    known = len(run_blocking(listing.list_folder(driver, layout.CHUNKS)))
+    known = len(run_blocking(list_folder(driver, layout.CHUNKS)))
     names = ["notes.txt", "1cechnkrep0f1rstcmt0", "1CECHNKREP0F1RSTCMT1", "1CECHNKREP0F1RSTCMT00"]
     run_blocking(driver.put_many([(layout.CHUNKS + name, b"x") for name in names]))
-    found = run_blocking(listing.list_folder(driver, layout.CHUNKS))
+    found = run_blocking(list_folder(driver, layout.CHUNKS))
     assert (len(found), set(found.strange_names)) == (known, set(names))

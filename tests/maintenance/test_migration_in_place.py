@@ -9,7 +9,7 @@ import pytest
 import icefloe
 from icefloe.errors import ConflictError, FormatError, IcechunkError
 from icefloe.format import layout
-from icefloe.maintenance.migration.migrate import migrate
+from icefloe.legacy.migrate import migrate
 from icefloe.repo import lifecycle
 from icefloe.repo.handle import Clock, RepoHandle
 from icefloe.storage.run import run_blocking
@@ -25,7 +25,7 @@ async def migrates(handle: RepoHandle) -> None:
     target = lifecycle.make_handle(
         handle.storage,
         handle.driver,
-        lifecycle.new_family(2),
+        lifecycle.new_format_version(2),
         icefloe.RepositoryConfig(),
         Clock(),
     )

@@ -19,14 +19,15 @@ from hypothesis import strategies as st
 
 import icefloe
 from icefloe.errors import ConflictError, ErrorKind, NotFoundError, SessionStateError
-from icefloe.maintenance import collect, expire
-from icefloe.maintenance.collect import Options
+from icefloe.maintenance import expire, gc
+from icefloe.maintenance.expire import Rules
 from icefloe.maintenance.findings import Severity
+from icefloe.maintenance.gc import Options
 from icefloe.maintenance.progress import Reporter
-from icefloe.maintenance.retention import Rules
-from icefloe.repo import commit, lifecycle, sessions
+from icefloe.repo import commit, lifecycle
+from icefloe.repo import session as sessions
 from icefloe.repo.handle import Clock, RepoHandle
-from icefloe.repo.workspace import Workspace
+from icefloe.repo.session import Workspace
 from icefloe.storage.run import run_blocking
 from icefloe.storage.spec import Storage
 from icefloe.store import operations
@@ -292,7 +293,7 @@ def cut() -> int:
 
 
 async def collects(handle: RepoHandle) -> Any:
-    return await collect.collect_garbage(handle, Options(cut()), silent())
+    return await gc.collect_garbage(handle, Options(cut()), silent())
 
 
 async def expires(handle: RepoHandle) -> Any:
@@ -307,8 +308,8 @@ async def commits(handle: RepoHandle) -> Any:
 
 
 async def branches(handle: RepoHandle) -> Any:
-    tip = await handle.family.lookup_branch(handle, "main")
-    await handle.family.create_branch(handle, "new", tip)
+    tip = await handle.format.lookup_branch(handle, "main")
+    await handle.format.create_branch(handle, "new", tip)
 
 
 def race(name: str, *works: Work) -> Callable[[], Case[Storage]]:
@@ -320,7 +321,7 @@ def race(name: str, *works: Work) -> Callable[[], Case[Storage]]:
         opened = open_handle(storage)
         driver = StepDriver(driver_of(storage))
         config = icefloe.RepositoryConfig(inline_chunk_threshold_bytes=0)
-        handle = lifecycle.make_handle(storage, driver, opened.family, config, Clock())
+        handle = lifecycle.make_handle(storage, driver, opened.format, config, Clock())
         return work(handle)
 
     return make
@@ -411,7 +412,7 @@ def test_a_crash_after_any_request_does_no_harm(name: str, work: Work) -> None:
         storage = copy_of(name, icefloe.in_memory_storage())
         opened = open_handle(storage)
         driver = FaultyDriver(driver_of(storage), cut_after=number)
-        handle = lifecycle.make_handle(storage, driver, opened.family, opened.config, Clock())
+        handle = lifecycle.make_handle(storage, driver, opened.format, opened.config, Clock())
         with contextlib.suppress(icefloe.IcechunkError):
             run_blocking(work(handle))
         check_outcome(storage, {})

@@ -11,10 +11,11 @@ import pytest
 import zarr
 
 import icefloe
+from icefloe.assets.assets import StoredObjects, list_folder
 from icefloe.errors import ErrorKind, StorageError
 from icefloe.format import layout
-from icefloe.maintenance.deleting import Pace, delete_objects
-from icefloe.maintenance.listing import KINDS, StoredObjects, list_folder
+from icefloe.format.layout import KINDS
+from icefloe.maintenance.gc import Pace, delete_objects
 from icefloe.maintenance.progress import Progress, Reporter
 from icefloe.storage.run import run_blocking
 from icefloe.testing.wrapping import WrappingDriver

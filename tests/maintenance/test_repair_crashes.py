@@ -16,10 +16,11 @@ import icefloe
 from icefloe.errors import ConflictError
 from icefloe.format import layout
 from icefloe.ids import ChunkId
-from icefloe.maintenance import open_damaged, repair, rescue
-from icefloe.repo import commit, lifecycle, sessions
+from icefloe.maintenance import repair, rescue
+from icefloe.repo import commit, lifecycle
+from icefloe.repo import session as sessions
 from icefloe.repo.handle import Clock, RepoHandle
-from icefloe.repo.workspace import Workspace
+from icefloe.repo.session import Workspace
 from icefloe.storage.driver import Driver
 from icefloe.storage.run import run_blocking
 from icefloe.storage.spec import Storage
@@ -40,7 +41,7 @@ Work = Callable[[RepoHandle], Coroutine[Any, Any, Any]]
 
 
 def opened(storage: Storage, driver: Driver | None = None) -> RepoHandle:
-    opening = open_damaged.open_damaged(storage, driver or driver_of(storage), None, Clock())
+    opening = rescue.open_damaged(storage, driver or driver_of(storage), None, Clock())
     return run_blocking(opening)
 
 
@@ -107,7 +108,7 @@ def test_a_repair_can_be_cut_off_anywhere(spec: int) -> None:
         write_objects(storage, objects)
         first = open_handle(storage)
         driver = FaultyDriver(driver_of(storage), cut_after=number)
-        handle = lifecycle.make_handle(storage, driver, first.family, first.config, Clock())
+        handle = lifecycle.make_handle(storage, driver, first.format, first.config, Clock())
         with contextlib.suppress(icefloe.IcechunkError):
             run_blocking(repair.run_repair(handle, plan, None))
         is_done = not driver.num_refused
@@ -136,7 +137,7 @@ def race(make_storage: Callable[[], Storage], *works: Work) -> Callable[[], Case
     def start(storage: Storage, work: Work) -> Coroutine[Any, Any, Any]:
         known = opened(storage)
         driver = StepDriver(driver_of(storage))
-        return work(lifecycle.make_handle(storage, driver, known.family, known.config, Clock()))
+        return work(lifecycle.make_handle(storage, driver, known.format, known.config, Clock()))
 
     return make
 
@@ -200,7 +201,7 @@ def test_a_rescue_can_be_cut_off_anywhere(loss: str) -> None:
         fresh = run_blocking(rescue.plan_rescue(opened(storage)))
         known = opened(storage)
         driver = FaultyDriver(driver_of(storage), cut_after=number)
-        handle = lifecycle.make_handle(storage, driver, known.family, known.config, Clock())
+        handle = lifecycle.make_handle(storage, driver, known.format, known.config, Clock())
         with contextlib.suppress(icefloe.IcechunkError):
             run_blocking(rescue.run_rescue(handle, fresh))
         is_done = not driver.num_refused

@@ -14,8 +14,8 @@ import pytest
 
 import icefloe
 from icefloe.errors import SessionStateError
-from icefloe.repo import commit, sessions
-from icefloe.repo.workspace import Workspace
+from icefloe.repo import commit, session
+from icefloe.repo.session import Workspace
 from icefloe.storage.run import run_blocking
 from icefloe.storage.spec import Storage
 from icefloe.testing.faults import FaultyDriver
@@ -105,13 +105,13 @@ def crash_everywhere(place: Place, spec: int, work: Work, *, step: int = 1) -> N
         storage = place.storage()
         write_objects(storage, objects)
         slow = open_handle(storage)
-        state = run_blocking(sessions.open_writable(slow, "main"))
+        state = run_blocking(session.open_writable(slow, "main"))
         run_blocking(races.set_chunk(slow, state, 3, 99))
         driver = FaultyDriver(driver_of(storage), cut_after=number)
         with contextlib.suppress(icefloe.IcechunkError):
             run_blocking(work(races.handle_over(storage, driver)))
         races.check_sound(storage)
-        if work is not races.expires or open_handle(storage).family.has_repo_object:
+        if work is not races.expires or open_handle(storage).format.has_repo_object:
             assert seen(storage) in (before, after)
         is_done = not driver.num_refused
         has_landed = False

@@ -120,7 +120,7 @@ def test_a_crash_after_any_request_does_no_harm(deletes: bool) -> None:
         storage = copy_of(1, "memory", Path(), has_config=True)
         driver = FaultyDriver(driver_of(storage), cut_after=number)
         opened = open_handle(storage)
-        handle = lifecycle.make_handle(storage, driver, opened.family, opened.config, Clock())
+        handle = lifecycle.make_handle(storage, driver, opened.format, opened.config, Clock())
         with contextlib.suppress(icefloe.IcechunkError):
             run_blocking(upgrades(handle, deletes=deletes))
         if number % 4 == 0 or not driver.num_refused:  # a look at everything takes its time
@@ -128,7 +128,7 @@ def test_a_crash_after_any_request_does_no_harm(deletes: bool) -> None:
         with contextlib.suppress(SessionStateError):  # it may be done already
             run_blocking(upgrades(open_handle(storage)))
         assert shown(storage) == expected
-        assert open_handle(storage).family.has_repo_object
+        assert open_handle(storage).format.has_repo_object
         assert run_blocking(driver_of(storage).list(layout.REFS)) == []
         if not driver.num_refused:
             break
@@ -146,7 +146,7 @@ def check_upgrade_race(number: int, seed: int) -> None:
             opened = open_handle(storage)
             driver = StepDriver(driver_of(storage))
             return work(
-                lifecycle.make_handle(storage, driver, opened.family, opened.config, Clock())
+                lifecycle.make_handle(storage, driver, opened.format, opened.config, Clock())
             )
 
         return Case(storage, [start(upgrades), start(commits), start(collects)])
@@ -156,15 +156,15 @@ def check_upgrade_race(number: int, seed: int) -> None:
         line = [
             one.message
             for one in run_blocking(
-                handle.family.ancestry(
-                    handle, run_blocking(handle.family.lookup_branch(handle, "main"))
+                handle.format.ancestry(
+                    handle, run_blocking(handle.format.lookup_branch(handle, "main"))
                 )
             )
         ]
-        for tip in run_blocking(handle.family.branches(handle)).values():
+        for tip in run_blocking(handle.format.branches(handle)).values():
             contents(handle, tip.text)
         has_landed = not isinstance(outcome.results[1], Exception)
-        if handle.family.has_repo_object or has_landed:
+        if handle.format.has_repo_object or has_landed:
             assert ("beside" in line) == has_landed, outcome.results
 
 

@@ -22,13 +22,14 @@ import pytest
 import zarr
 
 import icefloe
-from icefloe.changes.solvers import BasicConflictSolver, VersionSelection
+from icefloe.changes.conflicts import BasicConflictSolver, VersionSelection
 from icefloe.errors import ErrorKind, IcechunkError, ReadOnlyError
 from icefloe.format import layout
 from icefloe.ids import FIRST_SNAPSHOT_ID, SnapshotId
-from icefloe.repo import commit, lifecycle, sessions
+from icefloe.repo import commit, lifecycle
+from icefloe.repo import session as sessions
 from icefloe.repo.handle import Clock, RepoHandle
-from icefloe.repo.workspace import Workspace
+from icefloe.repo.session import Workspace
 from icefloe.storage.driver import Driver
 from icefloe.storage.run import run_blocking
 from icefloe.storage.spec import Storage
@@ -100,19 +101,19 @@ async def _commit(handle: RepoHandle, at: int, *, rebases: bool = True) -> Snaps
 
 
 async def creates_branch(storage: Storage, driver: Driver, handle: RepoHandle) -> str:
-    tip = await handle.family.lookup_branch(handle, "main")
-    await handle.family.create_branch(handle, "new", tip)
+    tip = await handle.format.lookup_branch(handle, "main")
+    await handle.format.create_branch(handle, "new", tip)
     return "branch new"
 
 
 async def creates_tag(storage: Storage, driver: Driver, handle: RepoHandle) -> str:
-    tip = await handle.family.lookup_branch(handle, "main")
-    await handle.family.create_tag(handle, "new", tip)
+    tip = await handle.format.lookup_branch(handle, "main")
+    await handle.format.create_tag(handle, "new", tip)
     return "tag new"
 
 
 async def deletes_branch(storage: Storage, driver: Driver, handle: RepoHandle) -> str:
-    await handle.family.delete_branch(handle, "other 0")
+    await handle.format.delete_branch(handle, "other 0")
     return "no branch other 0"
 
 
@@ -153,7 +154,7 @@ def race(
             inner = FaultyDriver(inner, cut_after=cut_after)
         driver = steps(inner)
         opened = open_handle(storage)
-        handle = lifecycle.make_handle(storage, driver, opened.family, opened.config, Clock())
+        handle = lifecycle.make_handle(storage, driver, opened.format, opened.config, Clock())
         return work(storage, driver, handle)
 
     return make
@@ -170,7 +171,7 @@ def check(outcome: Outcome[Storage], *, is_cut: bool = False) -> None:
             run_blocking(upgrades(open_handle(outcome.world)))
         require_there(outcome, acknowledged)
     handle = open_handle(outcome.world)
-    assert handle.family.has_repo_object, outcome.results
+    assert handle.format.has_repo_object, outcome.results
     acknowledged.append(run_blocking(_commit(handle, 3)))
     require_there(outcome, acknowledged)
     assert run_blocking(driver_of(outcome.world).list("refs/branch.main")) == []
@@ -178,11 +179,11 @@ def check(outcome: Outcome[Storage], *, is_cut: bool = False) -> None:
 
 def require_there(outcome: Outcome[Storage], acknowledged: list[Any]) -> None:
     handle = open_handle(outcome.world)
-    family = handle.family
-    tip = run_blocking(family.lookup_branch(handle, "main"))
-    line = [info.id for info in run_blocking(family.ancestry(handle, tip))]
-    refs = {f"branch {name}" for name in run_blocking(family.list_branches(handle))}
-    refs |= {f"tag {name}" for name in run_blocking(family.list_tags(handle))}
+    format_version = handle.format
+    tip = run_blocking(format_version.lookup_branch(handle, "main"))
+    line = [info.id for info in run_blocking(format_version.ancestry(handle, tip))]
+    refs = {f"branch {name}" for name in run_blocking(format_version.list_branches(handle))}
+    refs |= {f"tag {name}" for name in run_blocking(format_version.list_tags(handle))}
     for each in acknowledged:
         if isinstance(each, str):
             kept = each.removeprefix("no ") not in refs if each.startswith("no ") else each in refs
@@ -243,7 +244,7 @@ def num_requests(crew: str) -> int:
     write_objects(storage, small(2 if "deleted" in crew else 1))
     driver = FaultyDriver(driver_of(storage))
     opened = open_handle(storage)
-    handle = lifecycle.make_handle(storage, driver, opened.family, opened.config, Clock())
+    handle = lifecycle.make_handle(storage, driver, opened.format, opened.config, Clock())
     run_blocking(upgrades(handle))
     return driver.num_requests
 
@@ -276,7 +277,7 @@ def test_a_killed_upgrade_leaves_a_repository_that_says_what_to_do() -> None:
             await super().before(method, key)
 
     driver = Killed(driver_of(storage))
-    handle = lifecycle.make_handle(storage, driver, opened.family, opened.config, Clock())
+    handle = lifecycle.make_handle(storage, driver, opened.format, opened.config, Clock())
     with pytest.raises(IcechunkError) as failed:
         run_blocking(upgrades(handle))
     assert "takes no changes until" in failed.value.__notes__[0]

@@ -11,19 +11,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from icefloe.format.config.file import (
+from icefloe.format.config import (
     decode_config_flexbuffer,
     decode_config_yaml,
     encode_config_flexbuffer,
     encode_config_yaml,
 )
 from icefloe.format.envelope import decode_header
-from icefloe.format.manifest.encode import encode_manifest
-from icefloe.format.manifest.file import decode_manifest
+from icefloe.format.manifest import decode_manifest, encode_manifest
 from icefloe.format.ref_files import TOMBSTONE, decode_ref_file, encode_ref_file
-from icefloe.format.repo_info.file import decode_repo_info, encode_repo_info
-from icefloe.format.snapshot.encode import encode_snapshot
-from icefloe.format.snapshot.file import ManifestFiles, decode_snapshot
+from icefloe.format.repo_info import decode_repo_info, encode_repo_info
+from icefloe.format.snapshot import ManifestFiles, decode_snapshot, encode_snapshot
 from icefloe.format.transaction_log import decode_transaction_log, encode_transaction_log
 
 

@@ -15,16 +15,16 @@ from flatbuffers.table import Table
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from icefloe import config as floe
+import icefloe as floe
 from icefloe.errors import InvalidInputError
-from icefloe.format.config.file import (
+from icefloe.format.config import (
     decode_config_flexbuffer,
     decode_config_yaml,
     encode_config_flexbuffer,
     encode_config_yaml,
 )
-from icefloe.format.metadata.values import (
-    decode_flexbuffer,
+from icefloe.format.flexbuffers import decode as decode_flexbuffer
+from icefloe.format.metadata import (
     decode_msgpack,
     encode_flexbuffer,
     encode_msgpack,

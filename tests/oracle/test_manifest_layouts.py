@@ -16,13 +16,15 @@ import numpy as np
 import pytest
 
 from icefloe.format import layout
-from icefloe.format.manifest.chunk_refs import ChunkRefs
-from icefloe.format.manifest.encode import encode_manifest
-from icefloe.format.manifest.file import ArrayManifest, Manifest
-from icefloe.format.snapshot.encode import encode_snapshot
-from icefloe.format.snapshot.file import ManifestFileInfo, ManifestFiles, decode_snapshot
-from icefloe.format.snapshot.manifest_refs import ManifestRef
-from icefloe.format.snapshot.nodes import Node, NodeTable
+from icefloe.format.chunk_refs import ChunkRefs
+from icefloe.format.manifest import ArrayManifest, Manifest, encode_manifest
+from icefloe.format.nodes import ManifestRef, Node, NodeTable
+from icefloe.format.snapshot import (
+    ManifestFileInfo,
+    ManifestFiles,
+    decode_snapshot,
+    encode_snapshot,
+)
 from icefloe.ids import ChunkId, ManifestId, SnapshotId
 
 icechunk: Any = pytest.importorskip(

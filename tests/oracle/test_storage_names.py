@@ -14,9 +14,9 @@ import zarr
 
 icechunk = pytest.importorskip("icechunk", minversion="2")
 
-from icefloe.storage.constructors.common import local_filesystem_storage  # noqa: E402 - see above
 from icefloe.storage.driver import Driver  # noqa: E402
 from icefloe.storage.run import run_blocking  # noqa: E402
+from icefloe.storage.spec import local_filesystem_storage  # noqa: E402 - see above
 from tests.servers import BUCKET, S3Server  # noqa: E402
 
 EVERYWHERE = ["ä", "日本", "a b", "a%20b", "x~y", "a#1", "q?x", "a+b", "a\\b", ".", ".."]

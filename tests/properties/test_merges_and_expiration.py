@@ -20,7 +20,7 @@ import pytest
 import zarr
 
 import icefloe
-from icefloe.changes.solvers import BasicConflictSolver, ConflictDetector, VersionSelection
+from icefloe.changes.conflicts import BasicConflictSolver, ConflictDetector, VersionSelection
 from icefloe.errors import (
     IcechunkError,
     RebaseFailedError,

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 import icefloe
 from icefloe import Repository, RepositoryConfig
-from icefloe.changes.moves import Moves
+from icefloe.changes.change_set import Moves
 from icefloe.errors import IcechunkError
-from icefloe.format.snapshot.nodes import Node, NodeTable
+from icefloe.format.nodes import Node, NodeTable
 from icefloe.ids import NodeId
 from tests.api.fork_cases import array, group
 from tests.api.outcomes import changes, keys, outcome, put, remove

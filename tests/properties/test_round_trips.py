@@ -12,30 +12,21 @@ from hypothesis import strategies as st
 
 from icefloe import paths
 from icefloe.errors import FormatError
+from icefloe.format.chunk_refs import ChunkRef, ChunkRefs
 from icefloe.format.envelope import FileType, decode_header, encode_header
-from icefloe.format.manifest.chunk_refs import ChunkRef, ChunkRefs
-from icefloe.format.manifest.encode import encode_manifest
-from icefloe.format.manifest.file import Manifest, decode_manifest
-from icefloe.format.metadata.values import (
-    decode_flexbuffer,
+from icefloe.format.flexbuffers import decode as decode_flexbuffer
+from icefloe.format.manifest import Manifest, decode_manifest, encode_manifest
+from icefloe.format.metadata import (
     decode_msgpack,
     encode_flexbuffer,
     encode_msgpack,
 )
+from icefloe.format.nodes import ArrayData, Dimension, Node, NodeTable
+from icefloe.format.operations_log import RepoAvailability, RepoStatus, Update, UpdateKind
 from icefloe.format.ref_files import decode_ref_file, encode_ref_file
-from icefloe.format.repo_info.file import (
-    RepoAvailability,
-    RepoInfo,
-    RepoStatus,
-    Update,
-    UpdateKind,
-    decode_repo_info,
-    encode_repo_info,
-)
-from icefloe.format.repo_info.snapshots import SnapshotInfo, SnapshotTable
-from icefloe.format.snapshot.encode import encode_snapshot
-from icefloe.format.snapshot.file import ManifestFiles, Snapshot, decode_snapshot
-from icefloe.format.snapshot.nodes import ArrayData, Dimension, Node, NodeTable
+from icefloe.format.repo_info import RepoInfo, decode_repo_info, encode_repo_info
+from icefloe.format.snapshot import ManifestFiles, Snapshot, decode_snapshot, encode_snapshot
+from icefloe.format.snapshot_table import SnapshotInfo, SnapshotTable
 from icefloe.format.transaction_log import (
     TransactionLog,
     decode_transaction_log,

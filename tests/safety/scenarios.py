@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from icefloe.config import RepositoryConfig
-from icefloe.config.resolved import ResolvedPacking
-from icefloe.format.repo_info.file import RepoAvailability, RepoStatus
+from icefloe.config.repository import ResolvedPacking
+from icefloe.format.operations_log import RepoAvailability, RepoStatus
 from icefloe.ids import SnapshotId
-from icefloe.repo import commit, feature_flags, history, refs, sessions, settings
+from icefloe.repo import commit, refs, session, spec2_publish
 from icefloe.repo.handle import RepoHandle
-from icefloe.repo.sessions import SessionState
-from icefloe.repo.workspace import Workspace
+from icefloe.repo.session import SessionState, Workspace
 from icefloe.store import operations
 from tests.safety.worlds import NATIVE_CHUNK
 
@@ -48,7 +47,7 @@ def cases(operations_: list[Operation]) -> list[tuple[int, Operation]]:
 
 
 async def open_main(handle: RepoHandle) -> SessionState:
-    return await sessions.open_writable(handle, "main")
+    return await session.open_writable(handle, "main")
 
 
 async def edit(handle: RepoHandle, state: SessionState) -> None:
@@ -101,8 +100,8 @@ async def _commit_packs(handle: RepoHandle, state: SessionState) -> SnapshotId:
 
 async def tip_and_first(handle: RepoHandle) -> tuple[SnapshotId, SnapshotId]:
     """Where `main` is, and where it was one commit ago."""
-    tip = await refs.lookup_branch(handle, "main")
-    return tip, (await history.ancestry(handle, tip))[1].id
+    tip = await handle.format.lookup_branch(handle, "main")
+    return tip, (await handle.format.ancestry(handle, tip))[1].id
 
 
 async def _create_tag(handle: RepoHandle, ids: tuple[SnapshotId, SnapshotId]) -> None:
@@ -134,24 +133,24 @@ def with_config(handle: RepoHandle, threshold: int) -> RepoHandle:
 
 
 async def _save_config(handle: RepoHandle, _prepared: Any) -> None:
-    await settings.save_config(with_config(handle, 17))
+    await handle.format.save_config(with_config(handle, 17))
 
 
 async def _set_metadata(handle: RepoHandle, _prepared: Any) -> None:
-    await settings.set_metadata(handle, {"owner": "us", "list": [1, 2]})
+    await spec2_publish.set_metadata(handle, {"owner": "us", "list": [1, 2]})
 
 
 async def _update_metadata(handle: RepoHandle, _prepared: Any) -> None:
-    await settings.update_metadata(handle, {"owner": "us"})
+    await spec2_publish.update_metadata(handle, {"owner": "us"})
 
 
 async def _set_status(handle: RepoHandle, _prepared: Any) -> None:
     status = RepoStatus(RepoAvailability.READ_ONLY, handle.clock.now_us(), "being moved")
-    await settings.set_status(handle, status)
+    await spec2_publish.set_status(handle, status)
 
 
 async def _set_flag(handle: RepoHandle, _prepared: Any) -> None:
-    await feature_flags.set_feature_flag(handle, "delete_tag", False)
+    await spec2_publish.set_feature_flag(handle, "delete_tag", False)
 
 
 COMMIT = Operation("commit", _commit, open_main)

@@ -32,7 +32,7 @@ from typing import Any
 import zarr
 
 import icefloe
-from icefloe.changes.solvers import BasicConflictSolver, ConflictDetector, VersionSelection
+from icefloe.changes.conflicts import BasicConflictSolver, ConflictDetector, VersionSelection
 from icefloe.errors import IcechunkError
 from icefloe.storage.spec import Storage
 

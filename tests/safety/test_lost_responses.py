@@ -16,12 +16,11 @@ from typing import Any
 import pytest
 
 import icefloe
-from icefloe.config.resolved import ResolvedRetries
+from icefloe.config.repository import ResolvedRetries
 from icefloe.errors import ErrorKind, StorageError, UnknownOutcomeError
 from icefloe.repo import lifecycle
 from icefloe.repo.handle import Clock, RepoHandle
-from icefloe.storage.driver import Driver, Version
-from icefloe.storage.keys import PROBE_DIRECTORY
+from icefloe.storage.driver import PROBE_DIRECTORY, Driver, Version
 from icefloe.storage.run import run_blocking
 from icefloe.storage.spec import Storage
 from icefloe.testing.faults import FaultyDriver

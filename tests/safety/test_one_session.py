@@ -20,15 +20,16 @@ import zarr
 import icefloe
 from icefloe.api.handles import Handles
 from icefloe.config import RepositoryConfig
-from icefloe.config.resolved import ResolvedPacking
+from icefloe.config.repository import ResolvedPacking
 from icefloe.errors import IcechunkError, ReadOnlyError, SessionStateError
-from icefloe.repo import commit, forks, lifecycle, move_chunks, rebase, sessions
-from icefloe.repo.families.spec2.family import Spec2
+from icefloe.repo import commit, forks, lifecycle, rearrange, rebase
+from icefloe.repo import session as sessions
 from icefloe.repo.handle import Clock, RepoHandle
-from icefloe.repo.sessions import SessionState
-from icefloe.repo.workspace import Workspace
+from icefloe.repo.session import SessionState, Workspace
+from icefloe.repo.spec2 import Spec2
 from icefloe.storage.run import run_blocking
-from icefloe.store import operations, virtual_refs
+from icefloe.store import operations
+from icefloe.store.virtual import set_virtual_ref
 from icefloe.testing.schedule import Case, Outcome, StepDriver, every_schedule, some_schedules
 from tests.safety.worlds import Objects, driver_of, read_objects, write_objects
 
@@ -280,16 +281,20 @@ def _chunks(store: Any) -> dict[str, bytes]:
 def test_a_node_deleted_meanwhile_leaves_no_edits_behind(*, is_packed: bool) -> None:
     async def virtual(world: World) -> None:
         await world.handle.driver.head("repo")
-        spec = virtual_refs.VirtualChunkSpec([3], "file:///data", 0, 4)
-        virtual_refs.set_virtual_ref(
-            Workspace(world.handle, world.state), "a/c/3", spec, validate_container=False
+        set_virtual_ref(
+            Workspace(world.handle, world.state),
+            "a/c/3",
+            "file:///data",
+            0,
+            4,
+            validate_container=False,
         )
 
     async def shifts(world: World) -> None:
-        await move_chunks.shift_array(Workspace(world.handle, world.state), "/a", [1])
+        await rearrange.shift_array(Workspace(world.handle, world.state), "/a", [1])
 
     async def reindexes(world: World) -> None:
-        await move_chunks.reindex_array(
+        await rearrange.reindex_array(
             Workspace(world.handle, world.state), "/a", lambda index: [7 - next(iter(index))], None
         )
 
@@ -309,7 +314,7 @@ def test_a_node_deleted_meanwhile_leaves_no_edits_behind(*, is_packed: bool) -> 
 def _plain(world: World) -> RepoHandle:
     handle = world.handle
     return lifecycle.make_handle(
-        world.storage, driver_of(world.storage), handle.family, handle.config, Clock()
+        world.storage, driver_of(world.storage), handle.format, handle.config, Clock()
     )
 
 

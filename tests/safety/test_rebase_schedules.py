@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from icefloe.changes.solvers import ConflictDetector
+from icefloe.changes.conflicts import ConflictDetector
 from icefloe.errors import ConflictError, ErrorKind, RebaseFailedError
 from icefloe.ids import SnapshotId
-from icefloe.repo import commit, history, refs, sessions
+from icefloe.repo import commit, session
 from icefloe.repo.handle import RepoHandle
-from icefloe.repo.workspace import Workspace
+from icefloe.repo.session import Workspace
 from icefloe.storage.run import run_blocking
 from icefloe.storage.spec import Storage
 from icefloe.store import operations
@@ -38,7 +38,7 @@ def creates(name: str, *, is_amending: bool = False) -> Work:
 
     def work(handle: RepoHandle) -> Coroutine[Any, Any, SnapshotId]:
         opened = open_handle(handle.storage)
-        state = run_blocking(sessions.open_writable(opened, "main"))
+        state = run_blocking(session.open_writable(opened, "main"))
         document = {"zarr_format": 3, "node_type": "group", "attributes": {"by": name}}
         data = json.dumps(document).encode()
         run_blocking(operations.set_key(Workspace(opened, state), f"{name}/zarr.json", data))
@@ -52,10 +52,10 @@ def creates(name: str, *, is_amending: bool = False) -> Work:
 def seen_on_main(outcome: Outcome[Storage]) -> tuple[list[str], set[str]]:
     """Messages, newest first, and the nodes of the tip."""
     handle = open_handle(outcome.world)
-    tip = run_blocking(refs.lookup_branch(handle, "main"))
-    found = run_blocking(history.ancestry(handle, tip))
+    tip = run_blocking(handle.format.lookup_branch(handle, "main"))
+    found = run_blocking(handle.format.ancestry(handle, tip))
     assert [entry.parent_id for entry in found] == [*(entry.id for entry in found[1:]), None]
-    state = run_blocking(sessions.open_readonly(handle, tip))
+    state = run_blocking(session.open_readonly(handle, tip))
     return [entry.message for entry in found], set(state.all_paths())
 
 
@@ -144,4 +144,4 @@ def test_a_commit_and_a_tag(spec: int) -> None:
         assert messages == ["x", *BEFORE]
         assert "/x" in nodes
         handle = open_handle(outcome.world)
-        assert run_blocking(refs.lookup_tag(handle, "new")) == outcome.results[1]
+        assert run_blocking(handle.format.lookup_tag(handle, "new")) == outcome.results[1]

@@ -23,10 +23,9 @@ import icefloe
 from icefloe.errors import AlreadyExistsError, ConflictError, ErrorKind, InvalidInputError
 from icefloe.format import layout
 from icefloe.ids import FIRST_SNAPSHOT_ID, SnapshotId
-from icefloe.repo import commit, history, lifecycle, refs, sessions
+from icefloe.repo import commit, lifecycle, refs, session
 from icefloe.repo.handle import Clock, RepoHandle
-from icefloe.repo.sessions import SessionState
-from icefloe.repo.workspace import Workspace
+from icefloe.repo.session import SessionState, Workspace
 from icefloe.storage.run import run_blocking
 from icefloe.storage.spec import Storage
 from icefloe.store import operations
@@ -66,7 +65,7 @@ def race(
         # Opening is not part of the race, so the handle gets the stepping driver afterwards.
         opened = open_handle(storage)
         driver = driver_class(driver_of(storage))
-        handle = lifecycle.make_handle(storage, driver, opened.family, opened.config, Clock())
+        handle = lifecycle.make_handle(storage, driver, opened.format, opened.config, Clock())
         handle.assets.caches.repo = opened.assets.caches.repo
         return work(handle)
 
@@ -80,7 +79,7 @@ def adds(message: str, branch: str = "main") -> Work:
     """Read a number, add one, commit."""
 
     async def work(handle: RepoHandle) -> SnapshotId:
-        state = await sessions.open_writable(handle, branch)
+        state = await session.open_writable(handle, branch)
         await add_one(handle, state)
         return await commit.commit(Workspace(handle, state), message, None)
 
@@ -88,7 +87,7 @@ def adds(message: str, branch: str = "main") -> Work:
 
 
 async def amends(handle: RepoHandle) -> SnapshotId:
-    state = await sessions.open_writable(handle, "main")
+    state = await session.open_writable(handle, "main")
     await add_one(handle, state)
     return await commit.amend(Workspace(handle, state), "amended", None)
 
@@ -110,15 +109,15 @@ def resets(*, is_expecting: bool) -> Work:
     """Take `main` back by one commit."""
 
     async def work(handle: RepoHandle) -> None:
-        tip = await refs.lookup_branch(handle, "main")
-        back = (await history.ancestry(handle, tip))[1].id
+        tip = await handle.format.lookup_branch(handle, "main")
+        back = (await handle.format.ancestry(handle, tip))[1].id
         await refs.reset_branch(handle, "main", back, tip if is_expecting else None)
 
     return work
 
 
 async def tags(handle: RepoHandle) -> SnapshotId:
-    tip = await refs.lookup_branch(handle, "main")
+    tip = await handle.format.lookup_branch(handle, "main")
     await refs.create_tag(handle, "new", tip)
     return tip
 
@@ -133,10 +132,10 @@ def messages_of(storage: Storage, branch: str = "main") -> list[str]:
 def seen_at(storage: Storage, branch: str = "main") -> tuple[list[str], int]:
     """The messages on a branch, newest first, and the number that was counted."""
     handle = open_handle(storage)
-    tip = run_blocking(refs.lookup_branch(handle, branch))
-    found = run_blocking(history.ancestry(handle, tip))
+    tip = run_blocking(handle.format.lookup_branch(handle, branch))
+    found = run_blocking(handle.format.ancestry(handle, tip))
     assert [entry.parent_id for entry in found] == [*(entry.id for entry in found[1:]), None]
-    state = run_blocking(sessions.open_readonly(handle, tip))
+    state = run_blocking(session.open_readonly(handle, tip))
     number = run_blocking(count(handle, state)) if len(found) > 1 else 0
     return [entry.message for entry in found], number
 
@@ -257,7 +256,7 @@ def test_a_commit_and_a_tag_both_succeed(spec: int, num_orders: int) -> None:
         assert sorted(done(outcome)) == [0, 1], outcome.results
         assert messages_of(outcome.world) == ["a", *BEFORE]
         handle = open_handle(outcome.world)
-        assert run_blocking(refs.lookup_tag(handle, "new")) == outcome.results[1]
+        assert run_blocking(handle.format.lookup_tag(handle, "new")) == outcome.results[1]
     assert len(outcomes) == num_orders
 
 
@@ -309,7 +308,7 @@ def check_first_commit(outcome: Outcome[Storage], created: list[RepoHandle]) -> 
     handle = open_handle(outcome.world)
     assert messages_of(outcome.world) == BEFORE[-1:]
     file = run_blocking(handle.assets.snapshot(FIRST_SNAPSHOT_ID))
-    (listed,) = run_blocking(history.ancestry(handle, FIRST_SNAPSHOT_ID))
+    (listed,) = run_blocking(handle.format.ancestry(handle, FIRST_SNAPSHOT_ID))
     assert listed.flushed_at == file.flushed_at, (
         f"the first snapshot was replaced in order {outcome.order}"
     )

@@ -16,12 +16,11 @@ import pytest
 from icefloe.api.repository import Repository
 from icefloe.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError, StorageError
 from icefloe.ids import SnapshotId
-from icefloe.maintenance.expire import expire_snapshots
-from icefloe.maintenance.retention import Rules
-from icefloe.repo import commit, history, refs, replay, sessions, squash
+from icefloe.maintenance.expire import Rules, expire_snapshots
+from icefloe.repo import commit, refs, replay, session
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.replay import Replayed, ReplayRequest
-from icefloe.repo.workspace import Workspace
+from icefloe.repo.session import Workspace
 from icefloe.storage.run import run_blocking
 from icefloe.storage.spec import Storage
 from icefloe.store import operations
@@ -39,9 +38,9 @@ SPECS = [pytest.param(1, marks=pytest.mark.long), 2]
 def branch_with(storage: Storage, name: str) -> SnapshotId:
     """A branch at the tip of `main`, with a commit that creates a group of the same name."""
     handle = open_handle(storage)
-    tip = run_blocking(refs.lookup_branch(handle, "main"))
+    tip = run_blocking(handle.format.lookup_branch(handle, "main"))
     run_blocking(refs.create_branch(handle, name, tip))
-    state = run_blocking(sessions.open_writable(handle, name))
+    state = run_blocking(session.open_writable(handle, name))
     document = {"zarr_format": 3, "node_type": "group", "attributes": {"by": name}}
     data = json.dumps(document).encode()
     run_blocking(operations.set_key(Workspace(handle, state), f"{name}/zarr.json", data))
@@ -57,22 +56,23 @@ def merges(name: str) -> Work:
 
 
 def undoes_the_tip(handle: RepoHandle) -> Coroutine[Any, Any, Any]:
-    tip = run_blocking(refs.lookup_branch(open_handle(handle.storage), "main"))
+    opened = open_handle(handle.storage)
+    tip = run_blocking(opened.format.lookup_branch(opened, "main"))
     return replay.undo(handle, tip, MAIN)
 
 
 def squashes(handle: RepoHandle) -> Coroutine[Any, Any, Any]:
     opened = open_handle(handle.storage)
-    tip = run_blocking(refs.lookup_branch(opened, "main"))
-    *_, first = run_blocking(history.ancestry(opened, tip))
-    return squash.squash(handle, first.id, ReplayRequest("main", "squashed"))
+    tip = run_blocking(opened.format.lookup_branch(opened, "main"))
+    *_, first = run_blocking(opened.format.ancestry(opened, tip))
+    return replay.squash(handle, first.id, ReplayRequest("main", "squashed"))
 
 
 def squashes_the_middle(handle: RepoHandle) -> Coroutine[Any, Any, Any]:
     opened = open_handle(handle.storage)
-    tip = run_blocking(refs.lookup_branch(opened, "main"))
-    line = run_blocking(history.ancestry(opened, tip))
-    return squash.squash(handle, line[-1].id, ReplayRequest("main", "squashed"), line[1].id)
+    tip = run_blocking(opened.format.lookup_branch(opened, "main"))
+    line = run_blocking(opened.format.ancestry(opened, tip))
+    return replay.squash(handle, line[-1].id, ReplayRequest("main", "squashed"), line[1].id)
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -122,8 +122,8 @@ def test_a_squash_never_swallows_a_commit(spec: int, operation: Work) -> None:
 
 def expires_the_middle(handle: RepoHandle) -> Coroutine[Any, Any, Any]:
     opened = open_handle(handle.storage)
-    tip = run_blocking(refs.lookup_branch(opened, "main"))
-    middle = run_blocking(history.ancestry(opened, tip))[1]
+    tip = run_blocking(opened.format.lookup_branch(opened, "main"))
+    middle = run_blocking(opened.format.ancestry(opened, tip))[1]
     run_blocking(refs.delete_tag(opened, "old"))  # it would keep the snapshot
     return expire_snapshots(handle, Rules(ids=frozenset({middle.id})))
 
@@ -155,18 +155,19 @@ def parted(storage: Storage) -> SnapshotId:
     handle = open_handle(storage)
     for branch, name in (("main", "shared"), ("main", "passing")):
         _commit_group(storage, branch, name)
-    tip = run_blocking(refs.lookup_branch(handle, "main"))
+    tip = run_blocking(handle.format.lookup_branch(handle, "main"))
     run_blocking(refs.create_branch(handle, "dev", tip))
     _commit_group(storage, "dev", "dev")
-    state = run_blocking(sessions.open_writable(handle, "main"))
+    state = run_blocking(session.open_writable(handle, "main"))
     run_blocking(operations.delete_dir(Workspace(handle, state), "passing"))
     run_blocking(commit.commit(Workspace(handle, state), "delete", None))
-    return run_blocking(refs.lookup_branch(open_handle(storage), "dev"))
+    opened = open_handle(storage)
+    return run_blocking(opened.format.lookup_branch(opened, "dev"))
 
 
 def _commit_group(storage: Storage, branch: str, name: str) -> None:
     handle = open_handle(storage)
-    state = run_blocking(sessions.open_writable(handle, branch))
+    state = run_blocking(session.open_writable(handle, branch))
     data = json.dumps({"zarr_format": 3, "node_type": "group", "attributes": {}}).encode()
     run_blocking(operations.set_key(Workspace(handle, state), f"{name}/zarr.json", data))
     run_blocking(commit.commit(Workspace(handle, state), name, None))
@@ -183,7 +184,7 @@ def check_nothing_came_back(storage: Storage, *, is_merged: bool) -> None:
     repo = Repository.open(storage)
     nodes = set(
         run_blocking(
-            sessions.open_readonly(repo.handle, repo.handle.snapshot_id(repo.lookup_branch("main")))
+            session.open_readonly(repo.handle, repo.handle.snapshot_id(repo.lookup_branch("main")))
         ).all_paths()
     )
     assert "/passing" not in nodes, "a deletion was reverted"
@@ -250,7 +251,9 @@ def test_a_merge_after_an_expiration_that_was_cut_off_reverts_nothing(
 
 
 def _merge(handle: RepoHandle) -> Coroutine[Any, Any, Replayed]:
-    return replay.merge(handle, run_blocking(refs.lookup_branch(handle, "dev")), "dev", MAIN)
+    return replay.merge(
+        handle, run_blocking(handle.format.lookup_branch(handle, "dev")), "dev", MAIN
+    )
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -270,12 +273,13 @@ def test_a_cut_after_any_request_leaves_the_old_state_or_the_new(
         try:
             done = run_blocking(work)
         except StorageError:
-            tip = run_blocking(refs.lookup_branch(open_handle(storage), "main"))
+            opened = open_handle(storage)
+            tip = run_blocking(opened.format.lookup_branch(opened, "main"))
             assert portrait(storage) == before or tip.text not in str(before)
             continue
         opened = open_handle(storage)
-        tip = run_blocking(refs.lookup_branch(opened, "main"))
-        line = [info.id for info in run_blocking(history.ancestry(opened, tip))]
+        tip = run_blocking(opened.format.lookup_branch(opened, "main"))
+        line = [info.id for info in run_blocking(opened.format.ancestry(opened, tip))]
         assert done.snapshot_id in line[:2]
         assert num_requests > 2
         return

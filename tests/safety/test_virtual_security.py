@@ -17,7 +17,7 @@ import pytest
 import icefloe
 from icefloe import Repository, VirtualChunkContainer
 from icefloe.credentials import HttpAccess, LocalFileSystemAccess
-from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRef
+from icefloe.format.chunk_refs import ChunkKind, ChunkRef
 from tests.virtual_sources import (
     CHUNK,
     WebServer,

@@ -18,11 +18,12 @@ import icefloe
 from icefloe.api.handles import Handles
 from icefloe.format import layout
 from icefloe.ids import FIRST_SNAPSHOT_ID, SnapshotId
-from icefloe.repo import lifecycle, sessions
+from icefloe.repo import lifecycle
+from icefloe.repo import session as sessions
 from icefloe.repo.handle import Clock, RepoHandle
-from icefloe.repo.workspace import Workspace
+from icefloe.repo.session import Workspace
 from icefloe.storage.driver import Driver
-from icefloe.storage.places.locations import LocalLocation
+from icefloe.storage.locations import LocalLocation
 from icefloe.storage.run import run_blocking
 from icefloe.storage.spec import Storage
 from icefloe.store import operations
@@ -154,7 +155,7 @@ def _seen_at(repo: icefloe.Repository, handle: RepoHandle, tip: str) -> Any:
 
 
 def _retired_tags(storage: Storage, handle: RepoHandle) -> set[str]:
-    if handle.family.spec_version > 1:
+    if handle.format.spec_version > 1:
         return set(run_blocking(handle.assets.repo_object()).info.deleted_tags)
     keys = [key for key, _ in storage.list_objects(prefix=layout.REFS) if key.endswith(".deleted")]
     return {key.removeprefix("tag.").partition("/")[0] for key in keys}

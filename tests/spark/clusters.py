@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pyspark
 
-from icefloe.spark.runtime.java import find_java_home
+from icefloe.spark.start import find_java_home
 from tests.spark.fault_driver import MARK, Order
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ import json
 import sys
 
 import icefloe.spark
-from icefloe.spark.writes import reducers
+from icefloe.spark import shared_write
 
 
 def main(url: str, pattern: str) -> None:
@@ -22,7 +22,7 @@ def main(url: str, pattern: str) -> None:
             report = icefloe.spark.ingest(
                 spark, pattern, url, group=mode, concat_dim="time", mode=mode
             )
-            reducers.MIN_REDUCED_CHUNKS = reducers.MIN_CHUNKS_PER_PIECE = (
+            shared_write.MIN_REDUCED_CHUNKS = shared_write.MIN_CHUNKS_PER_PIECE = (
                 1  # the second is done as a big job is
             )
             found.append([report.files_added, report.chunks_written > 0, report.refs_written > 0])

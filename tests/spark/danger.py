@@ -20,10 +20,10 @@ from typing import Any, Literal
 import psutil
 from pyspark import TaskContext
 
-from icefloe.config.resolved import ResolvedStorage
+from icefloe.config.repository import ResolvedStorage
 from icefloe.errors import ErrorKind, StorageError
 from icefloe.storage.driver import Driver
-from icefloe.storage.places.locations import LocalLocation
+from icefloe.storage.locations import LocalLocation
 from icefloe.storage.spec import Storage
 from icefloe.testing.wrapping import WrappingDriver
 

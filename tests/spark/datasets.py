@@ -9,10 +9,8 @@ import pyarrow as pa
 import pytest
 
 from icefloe import Repository
-from icefloe.scans.choose_scan import plan_read
-from icefloe.scans.options import read_options
-from icefloe.scans.pinned import PinnedSnapshot, pin
-from icefloe.scans.scan import Scan
+from icefloe.scans.chunk_rows import plan_read
+from icefloe.scans.scan import PinnedSnapshot, Scan, pin, read_options
 
 xr: Any = pytest.importorskip("xarray", reason="xarray is an optional dependency")
 pd: Any = pytest.importorskip("pandas", reason="comes with xarray")

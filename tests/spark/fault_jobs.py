@@ -16,12 +16,19 @@ from pyspark.sql import SparkSession
 import icefloe
 from icefloe import Repository, Session
 from icefloe.credentials import LocalFileSystemAccess
-from icefloe.repo.session_view import all_chunks
-from icefloe.scans.metadata.files import Files
-from icefloe.scans.pinned import pin
-from icefloe.spark import Region, ingest, read, write_dataset, write_regions, write_table
-from icefloe.spark.writes import reducers
-from icefloe.storage.places.locations import LocalLocation
+from icefloe.repo.session import all_chunks
+from icefloe.scans.metadata_tables import plan_files
+from icefloe.scans.scan import pin
+from icefloe.spark import (
+    Region,
+    ingest,
+    read,
+    shared_write,
+    write_dataset,
+    write_regions,
+    write_table,
+)
+from icefloe.storage.locations import LocalLocation
 from icefloe.storage.run import run_blocking
 from icefloe.storage.spec import Storage
 from icefloe.virtual import ingest_local
@@ -35,7 +42,7 @@ NUM_FILES = 6
 # What may be left over: a fork keeps the changes of its session in a snapshot of its own, and the
 # copy of `repo` is made ahead of the commit.
 _LOST = {"chunk", "manifest", "snapshot", "transaction_log", "backup"}
-_REDUCED = (reducers.MIN_REDUCED_CHUNKS, reducers.MIN_CHUNKS_PER_PIECE)
+_REDUCED = (shared_write.MIN_REDUCED_CHUNKS, shared_write.MIN_CHUNKS_PER_PIECE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +115,11 @@ class Job:
     def run(self, spark: SparkSession, place: Place, fault: Fault | None = None) -> None:
         """The whole job, with its commit."""
         reduced = (1, 1) if self.is_reduced else _REDUCED
-        reducers.MIN_REDUCED_CHUNKS, reducers.MIN_CHUNKS_PER_PIECE = reduced
+        shared_write.MIN_REDUCED_CHUNKS, shared_write.MIN_CHUNKS_PER_PIECE = reduced
         try:
             self.on_spark(spark, place, place.open(fault=fault))
         finally:
-            reducers.MIN_REDUCED_CHUNKS, reducers.MIN_CHUNKS_PER_PIECE = _REDUCED
+            shared_write.MIN_REDUCED_CHUNKS, shared_write.MIN_CHUNKS_PER_PIECE = _REDUCED
 
 
 # -- what is in a repository
@@ -144,7 +151,7 @@ def history(repository: Repository) -> list[str]:
 
 def orphans(repository: Repository) -> dict[str, int]:
     """How many objects nothing refers to, by kind; all that is referred to has to be there."""
-    rows = rows_of(Files(pin(repository))).to_pylist()
+    rows = rows_of(plan_files(pin(repository))).to_pylist()
     counts: dict[str, int] = {}
     for row in rows:
         if not row["is_referenced"]:

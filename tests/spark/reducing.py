@@ -15,11 +15,11 @@ import zarr
 import icefloe
 from icefloe import Repository, Session
 from icefloe.api.session import ForkSession
-from icefloe.changes.split_grid import ChunkSpan
-from icefloe.format.manifest.chunk_refs import ChunkRefs
-from icefloe.repo.session_view import all_chunks
-from icefloe.spark.writes import reducers
-from icefloe.spark.writes.shared_write import SharedWrite, share
+from icefloe.changes.splits import ChunkSpan
+from icefloe.format.chunk_refs import ChunkRefs
+from icefloe.repo.session import all_chunks
+from icefloe.spark import shared_write
+from icefloe.spark.shared_write import SharedWrite, share
 from icefloe.storage.run import run_blocking
 
 Task = Callable[[ForkSession], None]
@@ -81,14 +81,14 @@ def run_tasks(shared: SharedWrite, tasks: Sequence[Task]) -> pa.Table:
         side = pickle.loads(pickle.dumps(shared.tasks))
         task(side.fork)
         batches.append(side.drain())
-    batches.append(reducers.pieces_to_cut(shared.tasks.reductions))
+    batches.append(shared_write.pieces_to_cut(shared.tasks.reductions))
     rows = pa.Table.from_batches(batches)
     if not shared.tasks.reductions:
         return rows
     order = [("node_id", "ascending"), ("piece", "ascending")]
     side = pickle.loads(pickle.dumps(shared.tasks))
     sorted_rows = rows.sort_by(order).to_batches(max_chunksize=2)
-    return pa.Table.from_batches(reducers.reduce_task(side.fork, side.reductions, sorted_rows))
+    return pa.Table.from_batches(shared_write.reduce_task(side.fork, side.reductions, sorted_rows))
 
 
 def job(session: Session, *tasks: Task, names: Sequence[str] = ("v",)) -> Any:
@@ -139,7 +139,7 @@ def both(
     """Tell a story twice, and compare what comes of it. Returns the one with reducers."""
     ends = []
     for name, least in (("reduced", 1), ("plain", NEVER)):
-        monkeypatch.setattr(reducers, "MIN_REDUCED_CHUNKS", least)
+        monkeypatch.setattr(shared_write, "MIN_REDUCED_CHUNKS", least)
         repository = create(tmp_path / name, **options)
         story(repository)
         ends.append(repository)

@@ -14,9 +14,8 @@ from pyspark.sql import SparkSession
 
 import icefloe.spark
 from icefloe import InvalidInputError, Repository, local_filesystem_storage
-from icefloe.scans.metadata.tables import TABLES
-from icefloe.scans.metadata.views import plan_views
-from icefloe.scans.pinned import pin
+from icefloe.scans.metadata_tables import TABLES, plan_views
+from icefloe.scans.scan import pin
 from tests.spark.datasets import rows_of, weather, write, xr
 
 

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from icefloe import InvalidInputError, Repository
 from icefloe.spark import ingest, read, run_recipe, write_table
-from icefloe.virtual.ingest.quarantine import PROBLEMS
+from icefloe.virtual.ingest.run_ingest import PROBLEMS
 from tests.spark.test_ingest import contents, make_repository
 from tests.spark.test_table_grid import DIMS, VARIABLES, assert_same, cube, opened
 from tests.spark.test_write_table import frame

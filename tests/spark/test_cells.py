@@ -12,9 +12,8 @@ import pytest
 import zarr
 
 from icefloe import InvalidInputError, NodeNotFoundError, Repository
-from icefloe.scans.choose_scan import plan_read
-from icefloe.scans.options import options_from_text
-from icefloe.scans.pinned import pin
+from icefloe.scans.chunk_rows import plan_read
+from icefloe.scans.scan import options_from_text, pin
 from tests.cf_cases import CASES, Case, comparable, write_case, xarray_values
 from tests.spark.datasets import (
     WEATHER_ENCODING,

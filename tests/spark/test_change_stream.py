@@ -9,7 +9,7 @@ import pyspark
 import pytest
 
 from icefloe import InvalidInputError, Repository
-from icefloe.spark.source.change_stream import ChangeStreamReader
+from icefloe.spark.data_source import ChangeStreamReader
 from tests.spark.test_tables import history
 
 SPARK_VERSION = tuple(map(int, pyspark.__version__.split(".")[:2]))

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from icefloe import Repository
-from icefloe.scans.metadata.changes import plan_changes
-from icefloe.scans.pinned import pin
+from icefloe.scans.metadata_rows import plan_changes
+from icefloe.scans.scan import pin
 from tests.spark.connect import SECONDS, run_connect_program
 from tests.spark.datasets import WEATHER_ENCODING, rows_of, weather, write
 from tests.spark.fault_jobs import JOBS, check_done

@@ -19,8 +19,8 @@ from icefloe import FormatError, NumberedRefs, Repository, StateFileDataset
 from icefloe.errors import ReadOnlyError
 from icefloe.ids import encode_base32
 from icefloe.legacy.numbered.parquet_files import id_of_file
-from icefloe.scans.metadata.tables import TABLES, plan_table
-from icefloe.scans.pinned import pin
+from icefloe.scans.metadata_tables import TABLES, plan_table
+from icefloe.scans.scan import pin
 from tests.legacy.migration.test_written_generations import write_history
 from tests.legacy.numbered.releases import RELEASES
 from tests.legacy.numbered.test_old_releases import built

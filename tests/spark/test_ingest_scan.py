@@ -12,13 +12,12 @@ from pyspark.sql import SparkSession
 
 from icefloe import Repository
 from icefloe.spark import ingest
-from icefloe.spark.ingests import copy as ingest_copy
-from icefloe.spark.ingests.copy import cut_pieces
-from icefloe.spark.ingests.scan_sources import descriptions_of, scan_frame
-from icefloe.spark.writes.map_items import tasks_for
-from icefloe.virtual.ingest.scanning import SCANS_AT_ONCE
-from icefloe.virtual.places.access import SourceAccess
+from icefloe.spark import ingest_engine as ingest_copy
+from icefloe.spark.ingest_engine import cut_pieces, descriptions_of, scan_frame
+from icefloe.spark.tasks import tasks_for
+from icefloe.virtual.ingest.run_ingest import SCANS_AT_ONCE
 from icefloe.virtual.planning.plan import BLOCK_BYTES, IngestOptions
+from icefloe.virtual.sources import SourceAccess
 from tests.virtual.datasets import dataset, to_netcdf4
 from tests.virtual.test_planning import plan, source, times, variable
 from tests.virtual_sources import web_server

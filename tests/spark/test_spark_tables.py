@@ -14,9 +14,9 @@ from pyspark.sql.types import DoubleType, StringType, StructField, StructType
 
 import icefloe.spark
 from icefloe import IcechunkError, InvalidInputError, Repository
-from icefloe.scans.metadata.tables import TABLES, plan_table
-from icefloe.scans.pinned import pin
-from icefloe.spark.source.data_source import IcefloeDataSource
+from icefloe.scans.metadata_tables import TABLES, plan_table
+from icefloe.scans.scan import pin
+from icefloe.spark.data_source import IcefloeDataSource
 from tests.servers import S3Server
 from tests.spark.datasets import WEATHER_ENCODING, rows, rows_of, weather, write
 from tests.spark.test_tables import history

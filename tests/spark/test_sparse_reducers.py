@@ -15,12 +15,10 @@ from pyspark.sql import SparkSession
 import icefloe
 from icefloe import Repository, Session
 from icefloe.api.session import ForkSession
-from icefloe.changes.split_grid import ChunkSpan
-from icefloe.format.snapshot.manifest_refs import ManifestRef
-from icefloe.spark import Region, write_regions
-from icefloe.spark.writes import reducers
-from icefloe.spark.writes.reducers import Reduction, _common
-from icefloe.spark.writes.shared_write import share
+from icefloe.changes.splits import ChunkSpan
+from icefloe.format.nodes import ManifestRef
+from icefloe.spark import Region, shared_write, write_regions
+from icefloe.spark.shared_write import Reduction, _common, share
 from tests.spark.reducing import Task, refs_of, run_tasks
 
 LIMIT = 64
@@ -29,8 +27,8 @@ GRIDS = [(2**27,), (2**16, 2**16), (64, 2**26), (16, 2**13, 2**13)]
 
 @pytest.fixture(autouse=True)
 def _tasks_write_manifests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reducers, "MIN_REDUCED_CHUNKS", 1)
-    monkeypatch.setattr(reducers, "MIN_CHUNKS_PER_PIECE", 1)
+    monkeypatch.setattr(shared_write, "MIN_REDUCED_CHUNKS", 1)
+    monkeypatch.setattr(shared_write, "MIN_CHUNKS_PER_PIECE", 1)
 
 
 def create(folder: Path, grid: Sequence[int], limit: int = LIMIT) -> Repository:
@@ -165,7 +163,7 @@ def test_a_dense_job_in_a_corner_of_a_huge_grid_has_a_piece_for_every_split(
     index = np.arange(first, first + 10 * LIMIT).reshape(-1, 1)
     session = repository.writable_session("main")
     reduction = job(session, index, span_of(index))
-    assert (reduction.pieces, reduction.num_pieces) == (reduction.sizes, 10)
+    assert (reduction.pieces, reduction.num_pieces) == (reduction.split.sizes, 10)
     session.commit("dense")
     assert counts_of(repository) == [LIMIT] * 10
 

@@ -10,9 +10,9 @@ import pytest
 
 from icefloe import AlreadyExistsError, InvalidInputError, Repository
 from icefloe.geometry import shrink_chunks
-from icefloe.spark.rows.arrays import check_target, prepare, table_request
-from icefloe.spark.rows.grid import BLOCK
-from icefloe.spark.rows.ordering import sorted_keys, taken_of, whole_blocks
+from icefloe.spark.data_source import taken_of
+from icefloe.spark.table_arrays import BLOCK, check_target, prepare, table_request
+from icefloe.spark.table_writer import sorted_keys, whole_blocks
 
 xr: Any = pytest.importorskip("xarray", reason="xarray is an optional dependency")
 

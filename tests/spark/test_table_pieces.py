@@ -14,12 +14,17 @@ from pyspark.sql import Row
 from pyspark.sql.types import DoubleType, LongType, StructField, StructType
 
 from icefloe import InvalidInputError, Repository
-from icefloe.spark.batch_ids import BatchId, app_of
-from icefloe.spark.rows import pieces as table_pieces
-from icefloe.spark.rows.arrays import table_request
-from icefloe.spark.rows.pieces import Piece, assemble, commit_pieces, stage
-from icefloe.spark.source.data_source import IcefloeDataSource
-from icefloe.spark.source.stream_sink import record_batches
+from icefloe.spark import data_source
+from icefloe.spark.data_source import (
+    IcefloeDataSource,
+    Piece,
+    assemble,
+    commit_pieces,
+    record_batches,
+    stage,
+)
+from icefloe.spark.shared_write import BatchId, app_of
+from icefloe.spark.table_arrays import table_request
 from tests.spark.test_table_grid import DIMS, VARIABLES, assert_same, cube, opened, rows_of
 from tests.spark.writing import number_of_objects
 
@@ -42,9 +47,9 @@ def request_of(table: pa.Table, **options: Any) -> Any:
 def test_rows_of_a_chunk_may_be_in_many_tasks(
     repository: Repository, monkeypatch: pytest.MonkeyPatch, memory: int, in_message: int
 ) -> None:
-    monkeypatch.setattr(table_pieces, "OBJECT_BYTES", 400)
-    monkeypatch.setattr(table_pieces, "PIECE_BYTES", 150)
-    monkeypatch.setattr(table_pieces, "_IN_MESSAGE_BYTES", in_message)
+    monkeypatch.setattr(data_source, "OBJECT_BYTES", 400)
+    monkeypatch.setattr(data_source, "PIECE_BYTES", 150)
+    monkeypatch.setattr(data_source, "_IN_MESSAGE_BYTES", in_message)
     table = rows_of(cube())
     request = request_of(table)
     before = number_of_objects(repository)
@@ -65,8 +70,8 @@ def test_rows_of_a_chunk_may_be_in_many_tasks(
 def test_rows_are_read_about_once_however_they_come(
     repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table_pieces, "PIECE_BYTES", 4000)
-    monkeypatch.setattr(table_pieces, "_IN_MESSAGE_BYTES", 0)
+    monkeypatch.setattr(data_source, "PIECE_BYTES", 4000)
+    monkeypatch.setattr(data_source, "_IN_MESSAGE_BYTES", 0)
     rows = 100 * 100
     order = np.random.default_rng(1).permutation(rows)
     table = pa.table({"t": order // 100, "x": order % 100, "v": order * 0.5})
@@ -123,14 +128,14 @@ def test_others_may_commit_meanwhile(
     first, second = rows_of(cube(0, 2)), rows_of(cube(2, 2))
     request = request_of(first)
     pieces = [stage(repository, request, table.to_batches()) for table in (first, second)]
-    honest = table_pieces.assemble
+    honest = data_source.assemble
 
     def overtaken(*arguments: Any) -> None:
         honest(*arguments)
-        monkeypatch.setattr(table_pieces, "assemble", honest)
+        monkeypatch.setattr(data_source, "assemble", honest)
         commit_pieces(repository, "main", request, pieces[0], "the other one")
 
-    monkeypatch.setattr(table_pieces, "assemble", overtaken)
+    monkeypatch.setattr(data_source, "assemble", overtaken)
     commit_pieces(repository, "main", request, pieces[1], "overtaken")
     messages = [info.message for info in repository.ancestry(branch="main")]
     assert messages[:2] == ["overtaken", "the other one"]

@@ -13,7 +13,7 @@ import pytest
 import zarr
 
 from icefloe import InvalidInputError, Repository
-from icefloe.spark.rows.pieces import commit_pieces, stage
+from icefloe.spark.data_source import commit_pieces, stage
 from tests.spark.datasets import rows
 from tests.spark.test_table_grid import opened, put
 from tests.spark.test_table_pieces import request_of

@@ -6,7 +6,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from icefloe import InvalidInputError, StorageError
-from icefloe.spark.writes.task_errors import as_raised
+from icefloe.spark.tasks import as_raised
 
 TRACE = "An exception was thrown from the Python worker.\nTraceback (most recent call last):\n{}\n"
 

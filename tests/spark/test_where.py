@@ -11,11 +11,9 @@ import pytest
 import zarr
 
 from icefloe import InvalidInputError, Repository
-from icefloe.scans.blocks import plan_blocks, slabs
-from icefloe.scans.cells import Cells
-from icefloe.scans.choose_scan import plan_read
-from icefloe.scans.options import read_options
-from icefloe.scans.pinned import pin
+from icefloe.scans.cells import Cells, plan_blocks, slabs
+from icefloe.scans.chunk_rows import plan_read
+from icefloe.scans.scan import pin, read_options
 from icefloe.scans.where import Condition, parse_where
 from tests.spark.datasets import WEATHER_ENCODING, pd, rows, rows_of, scan_of, weather, write, xr
 

@@ -18,7 +18,7 @@ import zarr
 from pyspark.sql import SparkSession
 
 from icefloe import Repository
-from icefloe.spark.runtime.tasks import map_batches
+from icefloe.spark.tasks import map_batches
 
 SPARK_VERSION = tuple(map(int, pyspark.__version__.split(".")[:2]))
 
@@ -55,13 +55,13 @@ def test_workers_are_reached_without_the_delays_of_tcp(spark: SparkSession) -> N
 
 @pytest.mark.parametrize(
     "module",
-    ["icefloe.scans.scan", "icefloe.spark.runtime.tasks", "icefloe.spark.ingests.copy"],
+    ["icefloe.scans.scan", "icefloe.spark.tasks", "icefloe.spark.ingest_engine"],
 )
 def test_a_worker_imports_one_module_without_the_others(module: str) -> None:
     program = f"""
 import sys
 import {module}
-for name in ("pandas", "xarray", "dask", "icefloe.spark.rows", "icefloe.spark.migration"):
+for name in ("pandas", "xarray", "dask", "icefloe.spark.rows", "icefloe.spark.maintenance"):
     assert name not in sys.modules, name
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
@@ -81,9 +81,9 @@ def test_numbers_and_times_are_read_without_pandas(repository: Repository) -> No
     session.commit("numbers")
     program = f"""
 import sys
-from icefloe.scans.choose_scan import plan_read
-from icefloe.scans.options import read_options
-from icefloe.scans.pinned import as_repository, pin
+from icefloe.scans.chunk_rows import plan_read
+from icefloe.scans.scan import read_options
+from icefloe.scans.scan import as_repository, pin
 source = pin(as_repository({repository.storage.url!r}))
 for layout in ("cells", "chunks"):
     for missing in ("fill", "skip"):

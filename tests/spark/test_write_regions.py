@@ -16,10 +16,10 @@ from pyspark.sql import SparkSession
 
 import icefloe.spark
 from icefloe import InvalidInputError, ReadOnlyError, Repository
-from icefloe.changes.split_grid import ChunkSpan
+from icefloe.changes.splits import ChunkSpan
 from icefloe.errors import SessionStateError
 from icefloe.spark import Region, write_regions
-from icefloe.spark.writes.shared_write import share
+from icefloe.spark.shared_write import share
 from tests.spark.writing import number_of_objects
 
 

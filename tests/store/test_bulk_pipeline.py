@@ -21,8 +21,8 @@ from zarr.core.codec_pipeline import BatchedCodecPipeline
 
 import icefloe
 from icefloe import Repository, RepositoryConfig, Storage, in_memory_storage
-from icefloe.store import bulk_pipeline, bulk_read
-from icefloe.store.bulk_pipeline import BulkCodecPipeline
+from icefloe.store import pipeline
+from icefloe.store.pipeline import BulkCodecPipeline
 from icefloe.testing.latency import LatencyStorage
 from tests.proxy import misbehaving_proxy
 from tests.servers import S3Server
@@ -48,16 +48,13 @@ COMPRESSORS: list[Any] = [
 
 @pytest.fixture(autouse=True)
 def bulk(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Every selection is a batch, those of one chunk too, unless a test chooses otherwise.
-
-    Chunks of any size are decoded in place, as large ones are, where that can be done.
-    """
+    """Chunks of any size are treated as large ones, unless a test chooses otherwise: threads decode
+    them, straight into the values where that can be done."""
     with (
         pytest.MonkeyPatch.context() as patch,
         zarr.config.set({"codec_pipeline.path": "zarr.core.codec_pipeline.BatchedCodecPipeline"}),
     ):
-        patch.setattr(bulk_pipeline, "FEWEST_CHUNKS", getattr(request, "param", 1))
-        patch.setattr(bulk_read, "THREADS_FROM_BYTES", 0)
+        patch.setattr(pipeline, "THREADS_FROM_BYTES", getattr(request, "param", 0))
         icefloe.use_bulk_pipeline()
         yield
 
@@ -73,8 +70,8 @@ def only_bulk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BatchedCodecPipeline, "write", refuse)
 
 
-one_by_one = pytest.mark.parametrize(
-    "bulk", [1, 1000], indirect=True, ids=["as a batch", "one by one"]
+large_and_small = pytest.mark.parametrize(
+    "bulk", [0, pipeline.THREADS_FROM_BYTES], indirect=True, ids=["large", "small"]
 )
 
 
@@ -162,7 +159,7 @@ class _Dropped(tuple[Any, ...]):
         return tuple(part.squeeze(axes) if part.ndim else part for part in grid)
 
 
-@one_by_one
+@large_and_small
 @settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_random_programs_are_what_numpy_and_zarr_make_of_them(data: st.DataObject) -> None:
@@ -283,7 +280,7 @@ def test_large_chunks_are_decoded_in_place(monkeypatch: pytest.MonkeyPatch) -> N
     written = np.random.default_rng(0).random((90, 64))
     array[:] = written
     made = []
-    monkeypatch.setattr(bulk_read, "scatter", lambda chunk, item, *_: made.append(item[3]))
+    monkeypatch.setattr(pipeline, "scatter", lambda chunk, item, *_: made.append(item[3]))
     assert np.array_equal(array[:80], written[:80])
     assert np.array_equal(array[20:60, :], written[20:60])
     assert made == []
@@ -352,7 +349,7 @@ def test_virtual_chunks_of_one_file_share_requests(tmp_path: Path) -> None:
         array[...]
 
 
-@one_by_one
+@large_and_small
 def test_a_missing_chunk_is_reported_where_zarr_is_asked_to() -> None:
     session = Repository.create(in_memory_storage()).writable_session("main")
     array = zarr.create_array(session.store, name="a", shape=(8,), chunks=(2,), dtype="i4")
@@ -365,7 +362,7 @@ def test_a_missing_chunk_is_reported_where_zarr_is_asked_to() -> None:
         strict[...]
 
 
-@one_by_one
+@large_and_small
 def test_arrays_that_were_changed_behind_an_open_one_read_as_with_zarrs_pipeline() -> None:
     session = Repository.create(in_memory_storage()).writable_session("main")
     array = zarr.create_array(session.store, name="a", shape=(8,), chunks=(2,), dtype="i4")
@@ -395,7 +392,7 @@ def test_one_small_chunk_needs_no_task_of_zarr(storage: Storage) -> None:
     assert array.nchunks_initialized == 1
 
 
-@one_by_one
+@large_and_small
 def test_read_only_stores_refuse() -> None:
     repo = Repository.create(in_memory_storage())
     session = repo.writable_session("main")

@@ -13,9 +13,9 @@ import zarr
 
 import icefloe
 from icefloe import Repository, RepositoryConfig, in_memory_storage
-from icefloe.format.manifest.chunk_refs import ChunkRefs
-from icefloe.store import bulk_read, chunk_codecs
-from icefloe.store.bulk_shards import length_of
+from icefloe.format.chunk_refs import ChunkRefs
+from icefloe.store import codecs, pipeline
+from icefloe.store.codecs import length_of
 
 pytestmark = pytest.mark.skipif(
     not hasattr(zarr.codecs.BytesCodec, "_decode_sync"),
@@ -37,7 +37,7 @@ PARTS: list[Any] = [
 def test_part_of_a_large_chunk_without_compression_is_fetched_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    monkeypatch.setattr(chunk_codecs, "PARTS_FROM_BYTES", 1000)
+    monkeypatch.setattr(codecs, "PARTS_FROM_BYTES", 1000)
     expected = np.arange(25 * 20 * 50, dtype=">i4").reshape(25, 20, 50)
     prefix = f"file://{tmp_path}/data/"
     config = RepositoryConfig(inline_chunk_threshold_bytes=0)
@@ -65,13 +65,13 @@ def test_part_of_a_large_chunk_without_compression_is_fetched_alone(
         (tmp_path / "data" / "f").write_bytes(b"head" + expected[:20].astype("<i4").tobytes())
         session.store.set_virtual_ref("a/c/0/0/0", f"{prefix}f", offset=4, length=80_000)
     fetched: list[int] = []
-    fetch = bulk_read._fetch
+    fetch = pipeline._fetch
 
     async def counted(handle: Any, chunks: Any) -> Any:
         fetched.extend(map(length_of, chunks))
         return await fetch(handle, chunks)
 
-    monkeypatch.setattr(bulk_read, "_fetch", counted)
+    monkeypatch.setattr(pipeline, "_fetch", counted)
     for part in PARTS:
         found = array.oindex[part] if isinstance(part[0], list) else array[part]
         wanted = expected[part]

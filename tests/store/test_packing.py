@@ -35,12 +35,12 @@ from icefloe import (
     local_filesystem_storage,
 )
 from icefloe.api.handles import Handles
-from icefloe.config.resolved import NO_PACKING, ResolvedPacking
+from icefloe.config.repository import NO_PACKING, ResolvedPacking
 from icefloe.format import layout
-from icefloe.format.manifest.chunk_refs import ChunkRefs
+from icefloe.format.chunk_refs import ChunkRefs
 from icefloe.repo import lifecycle
 from icefloe.repo.handle import Clock
-from icefloe.repo.session_view import all_chunks
+from icefloe.repo.session import all_chunks
 from icefloe.storage.run import run_blocking
 from icefloe.testing.faults import FaultyDriver
 from tests.proxy import Seen, misbehaving_proxy

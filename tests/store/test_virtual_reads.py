@@ -21,10 +21,10 @@ from zarr.core.buffer import default_buffer_prototype
 
 import icefloe
 from icefloe import VirtualChunkContainer
-from icefloe.assets.virtual_fetch import MOST_READERS
+from icefloe.assets.virtual import MOST_READERS
 from icefloe.credentials import HttpAccess, LocalFileSystemAccess
-from icefloe.repo.workspace import Workspace
-from icefloe.storage.places.locations import S3Location
+from icefloe.repo.session import Workspace
+from icefloe.storage.locations import S3Location
 from icefloe.storage.run import run_blocking
 from icefloe.store import operations
 from tests.servers import BUCKET, S3Server

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 import icefloe
 from icefloe import VirtualChunkContainer, VirtualChunkSpec
-from icefloe.config.container_set import ContainerSet
-from icefloe.config.virtual_urls import stored_location
-from icefloe.store.location_columns import match_containers
+from icefloe.config.containers import ContainerSet, stored_location
+from icefloe.store.virtual import match_containers
 from tests.virtual_sources import config_of
 
 CONTAINERS = [

@@ -33,10 +33,10 @@ from icefloe import (
     Session,
     Storage,
 )
-from icefloe.repo.workspace import Workspace
+from icefloe.repo.session import Workspace
 from icefloe.storage.run import run_blocking
 from icefloe.store import operations
-from icefloe.store.zarr_keys import ChunkKey, MetadataKey, metadata_key, parse_key
+from icefloe.store.operations import ChunkKey, MetadataKey, metadata_key, parse_key
 from tests.store.scripts import GROUP, array
 
 ZARR_KEYS = ["c/0", "foo/c/0/0", "foo/bar/c"]

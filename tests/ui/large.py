@@ -13,11 +13,10 @@ import numpy as np
 import zarr
 
 import icefloe
-from icefloe.format.repo_info.file import decode_repo_info, encode_repo_info
-from icefloe.format.repo_info.snapshots import SnapshotInfo, SnapshotTable
-from icefloe.format.snapshot.encode import encode_snapshot
-from icefloe.format.snapshot.file import decode_snapshot
-from icefloe.format.snapshot.nodes import ArrayData, Dimension, Node, NodeTable
+from icefloe.format.nodes import ArrayData, Dimension, Node, NodeTable
+from icefloe.format.repo_info import decode_repo_info, encode_repo_info
+from icefloe.format.snapshot import decode_snapshot, encode_snapshot
+from icefloe.format.snapshot_table import SnapshotInfo, SnapshotTable
 from icefloe.ids import NodeId, SnapshotId
 
 NUM_SNAPSHOTS = 10_000

@@ -148,7 +148,7 @@ def test_coarser_cells_keep_what_is_most_frequent() -> None:
 SPARSE = """
 import resource, sys
 import icefloe
-from icefloe.ui.chunk_pages import chunk_map_page
+from icefloe.ui.pages import chunk_map_page
 from icefloe.ui.opened import OpenedRepository
 from icefloe.ui.query import Query
 

@@ -10,7 +10,7 @@ import pytest
 import zarr
 
 import icefloe
-from icefloe.ui import PageServer, colours
+from icefloe.ui import PageServer, pictures
 from tests.ui.asking import ask, value
 from tests.ui.browser import Browser
 from tests.ui.conftest import serving
@@ -136,7 +136,7 @@ def test_what_was_appended_differs_from_nothing(series: Any) -> None:
         server, "difference", **{"from": commits[3]}, snapshot=commits[4], **where
     )
     assert (about["appeared"], about["changed"]) == (12, 0)
-    assert (pixels == colours.APPEARED).all()
+    assert (pixels == pictures.APPEARED).all()
     about, pixels = picture(server, snapshot=commits[3], **where)
     assert (about["values"], pixels.shape) == (0, (3, 4))
     told = value(server, "values", snapshot=commits[3], path="/t2m", at="10,0,0", shape="12,3,4")

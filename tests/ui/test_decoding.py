@@ -11,7 +11,7 @@ import pytest
 import zarr
 
 import icefloe
-from icefloe.ui import PageServer, colours
+from icefloe.ui import PageServer, pictures
 from tests.cf_cases import CASES, Case, comparable, write_case, xarray_values
 from tests.ui.asking import ask, value
 from tests.ui.conftest import serving
@@ -81,12 +81,12 @@ def test_the_picture_and_its_statistics_agree_with_xarray(case: Case) -> None:
     with serving(repo) as server:
         about, pixels = picture(server, snapshot=tip, path="/plane", axes="0,1", at="0,0")
     check_statistics(about, np.stack([numbers] * 2))
-    assert ((pixels[0] == colours.NOTHING) == np.isnan(numbers)).all()
+    assert ((pixels[0] == pictures.NOTHING) == np.isnan(numbers)).all()
     order = np.argsort(numbers[~np.isnan(numbers)])
     steps = pixels[0][~np.isnan(numbers)][order].astype(int)
     assert (np.diff(steps) >= 0).all()
     if about["min"] != about["max"]:
-        assert (steps[0], steps[-1]) == (0, colours.NUM_STEPS - 1)
+        assert (steps[0], steps[-1]) == (0, pictures.NUM_STEPS - 1)
 
 
 @pytest.mark.parametrize("case", NUMBERS.values(), ids=NUMBERS)
@@ -108,7 +108,7 @@ def test_the_difference_agrees_with_xarray(case: Case) -> None:
     assert about["changed"] == 2 * np.count_nonzero(change[~np.isnan(change)])
     amounts = np.abs(change[~np.isnan(change)]).max(initial=0)
     assert about["largest"] == min(amounts, np.finfo("f8").max)
-    middle = colours.NUM_STEPS // 2
+    middle = pictures.NUM_STEPS // 2
     assert (pixels[0][change == 0] == middle).all()
     assert (pixels[0][change > 0] >= middle).all()
     assert (pixels[0][change < 0] <= middle).all()

@@ -28,7 +28,8 @@ def page(browser: Browser, server: PageServer) -> Iterator[Page]:
 def test_history(page: Page) -> None:
     assert page.text("#facts") == "spec 2 · 5 snapshots · 2 branches · 1 tag"
     page.see(".commit", "an experiment")
-    assert len(page.texts(".commit")) == 5
+    # A list draws the rows in sight, and again when its size settles.
+    page.wait("document.querySelectorAll('.commit').length === 5")
     page.see(".snapshot h2", "hour 2")
     page.click(".commit", "first")
     page.see(".snapshot h2", "first")
@@ -131,7 +132,7 @@ def test_a_part_of_a_picture_other_dimensions_and_colours(page: Page) -> None:
     assert "max 47" not in page.text(".plane-facts")
     page.click(".toolbar button", "Whole plane")
     page.see(".plane-facts", "min 0 · mean 23.5 · max 47")
-    choose(page, "select[aria-label=Down]", "0")
+    choose(page, "select[aria-label='Y axis']", "0")
     page.see(".plane-facts", "8 of 32 without a value")
     choose(page, "select[aria-label=Colours]", "ember")
     page.wait("document.querySelector('.colourbar img').src.endsWith('scale=ember')")

@@ -13,10 +13,9 @@ import zarr
 from numpy.typing import NDArray
 
 import icefloe
-from icefloe.scans.coding import Values
-from icefloe.ui import PageServer, colours, planes
-from icefloe.ui.png import encode_png
-from icefloe.ui.rulers import coordinate_labels
+from icefloe.scans.variables import Values
+from icefloe.ui import PageServer, pictures, planes
+from icefloe.ui.pictures import coordinate_labels, encode_png
 from tests.ui.asking import Reply, ask, value
 from tests.ui.conftest import serving
 
@@ -52,8 +51,8 @@ def picture(server: PageServer, address: str = "picture", **given: Any) -> tuple
 
 
 def expected_pixels(values: NDArray[Any], low: float, high: float) -> NDArray[np.uint8]:
-    part = (values.astype("f8") - low) / (high - low) * colours.NUM_STEPS
-    return np.clip(part, 0, colours.NUM_STEPS - 1).astype(np.uint8)
+    part = (values.astype("f8") - low) / (high - low) * pictures.NUM_STEPS
+    return np.clip(part, 0, pictures.NUM_STEPS - 1).astype(np.uint8)
 
 
 @pytest.fixture(scope="module")
@@ -79,11 +78,11 @@ def test_a_plane_is_the_slice_of_the_array(server: PageServer, tip: str) -> None
 
 def test_a_plane_across_time_shows_what_is_missing(server: PageServer, tip: str) -> None:
     about, pixels = picture(server, snapshot=tip, path=T2M, axes="0,2", at="0,0,0")
-    assert (pixels[3] == colours.NOTHING).all()
+    assert (pixels[3] == pictures.NOTHING).all()
     assert (about["values"], about["total"]) == (24, 32)
     about, pixels = picture(server, snapshot=tip, path=T2M, axes="1,2", at="3,0,0")
     assert (about["min"], about["values"]) == (None, 0)
-    assert (pixels == colours.NOTHING).all()
+    assert (pixels == pictures.NOTHING).all()
 
 
 def test_every_snapshot_has_its_own_picture(
@@ -110,10 +109,10 @@ def test_a_difference_shows_changed_and_new_values(
     where["at"] = "1,0,0"
     about, pixels = picture(server, "difference", **{"from": first}, snapshot=tip, **where)
     assert (about["appeared"], about["vanished"], about["changed"]) == (48, 0, 0)
-    assert (pixels == colours.APPEARED).all()
+    assert (pixels == pictures.APPEARED).all()
     about, pixels = picture(server, "difference", **{"from": tip}, snapshot=first, **where)
     assert about["vanished"] == 48
-    assert (pixels == colours.VANISHED).all()
+    assert (pixels == pictures.VANISHED).all()
 
 
 def test_values_along_a_dimension_and_at_a_point(server: PageServer, tip: str) -> None:
@@ -177,7 +176,7 @@ def test_unknown_scales_nodes_and_snapshots(server: PageServer, tip: str) -> Non
     assert ask(server, "/api/scale", scale="rainbow").status == 400
     assert read_png(ask(server, "/api/scale", scale="ember").body)[0].shape == (
         1,
-        colours.NUM_STEPS,
+        pictures.NUM_STEPS,
     )
 
 
@@ -185,12 +184,12 @@ def test_unknown_scales_nodes_and_snapshots(server: PageServer, tip: str) -> Non
 
 
 def test_scales_rise_evenly_in_lightness() -> None:
-    for scale in colours.SCALES:
-        made = colours.palette(scale)[: colours.NUM_STEPS, :3].astype("f8") / 255
+    for scale in pictures.SCALES:
+        made = pictures.palette(scale)[: pictures.NUM_STEPS, :3].astype("f8") / 255
         luminance = made**2.2 @ np.array([0.2126, 0.7152, 0.0722])
         assert (np.diff(luminance) > -2e-3).all(), scale
         assert luminance[-1] - luminance[0] > 0.75
-    middle = colours.palette("difference")[colours.NUM_STEPS // 2]
+    middle = pictures.palette("difference")[pictures.NUM_STEPS // 2]
     assert middle[:3].min() > 225
 
 
@@ -199,17 +198,17 @@ def test_scales_rise_evenly_in_lightness() -> None:
 )
 def test_pixels_of_odd_limits(low: float, high: float) -> None:
     values = np.array([[low, high, np.nan, np.inf, -np.inf]])
-    found = colours.pixels(values, low, high)[0].tolist()
-    assert found[2] == colours.NOTHING
-    assert found[3:] == [colours.NUM_STEPS - 1, 0]
+    found = pictures.coloured_pixels(values, low, high)[0].tolist()
+    assert found[2] == pictures.NOTHING
+    assert found[3:] == [pictures.NUM_STEPS - 1, 0]
     assert found[0] == 0
-    assert found[1] in (0, colours.NUM_STEPS - 1)
+    assert found[1] in (0, pictures.NUM_STEPS - 1)
 
 
 def test_png_of_one_pixel() -> None:
-    pixels, palette = read_png(encode_png(np.array([[7]], np.uint8), colours.palette("ice")))
+    pixels, palette = read_png(encode_png(np.array([[7]], np.uint8), pictures.palette("ice")))
     assert pixels.tolist() == [[7]]
-    assert palette[colours.NOTHING].tolist() == [0, 0, 0, 0]
+    assert palette[pictures.NOTHING].tolist() == [0, 0, 0, 0]
     assert palette[7, 3] == 255
 
 

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from icefloe.config import (
     CachingConfig,
-    ChecksumAlgorithm,
     CompressionAlgorithm,
     CompressionConfig,
     ManifestConfig,
@@ -22,13 +21,13 @@ from icefloe.config import (
     PackingConfig,
     RepositoryConfig,
     RepoUpdateRetryConfig,
-    S3Options,
     StorageConcurrencySettings,
     StorageRetriesSettings,
     StorageSettings,
     StorageTimeoutSettings,
     VirtualChunkContainer,
 )
+from icefloe.config.stores import ChecksumAlgorithm, S3Options
 
 
 def unsigned(bits: int, lowest: int = 0) -> st.SearchStrategy[int]:

@@ -6,7 +6,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icefloe.format.columns.arrow_columns import batch_of
+from icefloe.format.columns import batch_of
 
 SCHEMA = pa.schema(
     [("name", pa.string()), ("data", pa.binary()), ("count", pa.int64()), ("ndim", pa.int32())]

@@ -255,10 +255,10 @@ def test_the_page_tells_of_fsync_lost_commits_and_rates() -> None:
 
 
 def test_only_the_measured_part_of_the_page_is_made() -> None:
-    page = rendered(f"before {START} old {END} after", Results())
+    page = rendered(f"before {START} old {END} after", measured_lines(Results()))
     assert page.startswith(f"before {START}\n")
     assert page.endswith(f"\n{END} after")
-    assert rendered(page, Results()) == page
+    assert rendered(page, measured_lines(Results())) == page
 
 
 def test_a_curve_is_steeper_if_it_adds_more_and_grows_by_more() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icefloe.format.columns.blob_column import BlobColumn
+from icefloe.format.columns import BlobColumn
 
 TEXTS = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=4), max_size=9)
 

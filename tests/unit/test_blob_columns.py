@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icefloe.format.columns.blob_column import BlobColumn
-from icefloe.format.manifest.dictionary import distinct_values
+from icefloe.format.columns import BlobColumn
+from icefloe.format.locations import distinct_values
 
 ROWS = 10_000  # more than one piece, and more than a Python dictionary is used for
 
@@ -80,8 +80,8 @@ def test_runs_of_any_length(runs: list[tuple[str | None, int]]) -> None:
 def test_arrow_is_not_loaded_for_runs() -> None:
     program = """
 import sys
-from icefloe.format.columns.blob_column import BlobColumn
-from icefloe.format.manifest.dictionary import distinct_values
+from icefloe.format.columns import BlobColumn
+from icefloe.format.locations import distinct_values
 texts = [b"%d" % (row // 100) for row in range(10_000)]
 codes, values = distinct_values(BlobColumn.from_values(texts))
 print(len(values), "pyarrow" in sys.modules)

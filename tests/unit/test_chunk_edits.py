@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icefloe.changes.chunk_edits import ChunkEdits, Coordinates
-from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
+from icefloe.format.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
 
 coordinates = st.tuples(st.integers(0, 3), st.integers(0, 3))
 payload = st.binary(min_size=1, max_size=4)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icefloe.format.columns.chunk_index import (
+from icefloe.format.chunk_index import (
     Index,
     KeySpace,
     SortedIndex,

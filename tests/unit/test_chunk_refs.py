@@ -10,13 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icefloe.format.columns.blob_column import BlobColumn
-from icefloe.format.manifest import chunk_refs
-from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
-from icefloe.format.manifest.coded import Coded
-from icefloe.format.manifest.encode import encode_manifest
-from icefloe.format.manifest.file import ArrayManifest, Manifest, decode_manifest
-from icefloe.format.manifest.locations import Locations
+from icefloe.format import chunk_refs
+from icefloe.format.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
+from icefloe.format.columns import BlobColumn
+from icefloe.format.locations import Coded, Locations
+from icefloe.format.manifest import ArrayManifest, Manifest, decode_manifest, encode_manifest
 from icefloe.ids import ChunkId, ManifestId, NodeId
 
 Cell = tuple[int, ...]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.format.manifest.chunk_refs import ChunkRefs
+from icefloe.format.chunk_refs import ChunkRefs
 
 
 @pytest.mark.parametrize("coordinates", [(), (0,), (0, 0, 0)])

@@ -13,7 +13,6 @@ from hypothesis import given
 from icefloe import config as icechunk  # what a program written for Icechunk would import
 from icefloe.config import (
     CachingConfig,
-    ChecksumAlgorithm,
     CompressionAlgorithm,
     CompressionConfig,
     ManifestConfig,
@@ -27,18 +26,21 @@ from icefloe.config import (
     PackingConfig,
     RepositoryConfig,
     RepoUpdateRetryConfig,
-    S3Options,
     StorageConcurrencySettings,
     StorageRetriesSettings,
     StorageSettings,
     StorageTimeoutSettings,
     VirtualChunkContainer,
+    usable_containers,
+)
+from icefloe.config.stores import (
+    ChecksumAlgorithm,
+    S3Options,
     azure_store,
     gcs_store,
     http_store,
     local_filesystem_store,
     s3_store,
-    usable_containers,
 )
 from icefloe.errors import ErrorKind, InvalidInputError
 from tests.unit.config_strategies import CONFIGS

@@ -20,27 +20,32 @@ from icefloe.config import (
     ManifestSplitDimCondition,
     ManifestSplittingConfig,
     RepositoryConfig,
-    S3Options,
     StorageConcurrencySettings,
     StorageRetriesSettings,
     StorageSettings,
     VirtualChunkContainer,
+    usable_containers,
+)
+from icefloe.config.stores import (
+    Azure,
+    Gcs,
+    LocalFileSystem,
+    S3Options,
+    Tigris,
     gcs_store,
     http_store,
     local_filesystem_store,
     s3_store,
-    usable_containers,
 )
-from icefloe.config.stores import Azure, Gcs, LocalFileSystem, Tigris
 from icefloe.errors import ErrorKind, FormatError, InvalidInputError
-from icefloe.format.config.file import (
+from icefloe.format import flexbuffers
+from icefloe.format.config import (
+    MAX_YAML_BYTES,
     decode_config_flexbuffer,
     decode_config_yaml,
     encode_config_flexbuffer,
     encode_config_yaml,
 )
-from icefloe.format.config.yaml_document import MAX_YAML_BYTES
-from icefloe.format.metadata import flexbuffers
 from tests.unit.config_strategies import CONFIGS
 from tests.unit.test_values import mutations
 

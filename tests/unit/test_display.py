@@ -36,7 +36,7 @@ from icefloe import (
     VirtualChunkContainer,
     s3_storage,
 )
-from icefloe.display.shown import counted, show_as
+from icefloe.display import counted, show_as
 
 SPLITTING = ManifestSplittingConfig.from_dict(
     {

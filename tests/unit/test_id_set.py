@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icefloe.format.columns.id_set import IdSet
+from icefloe.format.chunk_index import IdSet
 from icefloe.maintenance.live import GrowingIdSet
 
 # Few values, many zeros: trailing zeros are what fixed-width strings of numpy get wrong.

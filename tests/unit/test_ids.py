@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.format.columns.blobs import find_id, find_ids
+from icefloe.format.columns import find_id, find_ids
 from icefloe.ids import (
     FIRST_SNAPSHOT_ID,
     ChunkId,

@@ -9,11 +9,11 @@ import pytest
 import zstandard
 
 from icefloe.errors import FormatError
-from icefloe.format.columns.blob_column import BlobColumn
-from icefloe.format.manifest.chunk_refs import ChunkRefs
-from icefloe.format.manifest.coded import Coded
-from icefloe.format.manifest.locations import (
+from icefloe.format.chunk_refs import ChunkRefs
+from icefloe.format.columns import BlobColumn
+from icefloe.format.locations import (
     MAX_COMPRESSED_LOCATION_BYTES,
+    Coded,
     CompressedLocations,
     Locations,
 )

@@ -6,15 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icefloe.format.snapshot.manifest_refs import (
-    ManifestBoxes,
-    ManifestRef,
-    ManifestRefs,
-    extents_of,
-    ids_of,
-)
+from icefloe.format.nodes import ManifestBoxes, ManifestRef, ManifestRefs, extents_of, ids_of
 from icefloe.ids import ManifestId
-from icefloe.maintenance.check_snapshot import overlapping_boxes
+from icefloe.maintenance.checks import overlapping_boxes
 
 Box = tuple[tuple[int, int], ...]
 

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from icefloe.api import values
-from icefloe.changes.ops_log import with_entry
+from icefloe.changes.diff import with_entry
 from icefloe.errors import FormatError
-from icefloe.format.repo_info.file import RepoInfo, decode_repo_info, encode_repo_info
-from icefloe.format.repo_info.snapshots import SnapshotInfo, SnapshotTable
-from icefloe.format.repo_info.updates import (
+from icefloe.format.operations_log import (
     RepoAvailability,
     RepoStatus,
     Update,
     UpdateKind,
     UpdateTable,
 )
+from icefloe.format.repo_info import RepoInfo, decode_repo_info, encode_repo_info
+from icefloe.format.snapshot_table import SnapshotInfo, SnapshotTable
 from icefloe.ids import FIRST_SNAPSHOT_ID, SnapshotId
 from icefloe.repo.history import OperationsPage
 
@@ -46,11 +46,8 @@ def new_repo_info() -> RepoInfo:
     first = SnapshotInfo(FIRST_SNAPSHOT_ID, None, 1, "first")
     return RepoInfo(
         {"main": FIRST_SNAPSHOT_ID},
-        {},
-        frozenset(),
         SnapshotTable.from_infos([first]),
         RepoStatus(RepoAvailability.ONLINE, 1),
-        {},
         UpdateTable.from_updates([Update(UpdateKind.REPO_INITIALIZED, 1)]),
     )
 

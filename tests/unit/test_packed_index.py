@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icefloe.format.columns import packed_index
-from icefloe.format.columns.chunk_index import Index, sort_rows
-from icefloe.format.columns.packed_index import PackedIndex
+from icefloe.format import chunk_index
+from icefloe.format.chunk_index import Index, PackedIndex, sort_rows
 from icefloe.format.transaction_log import (
     TransactionLog,
     decode_transaction_log,
@@ -51,7 +50,7 @@ def test_neighbours_take_next_to_no_room() -> None:
 
 @pytest.mark.parametrize("size", [1, 7, 64, 1000])
 def test_slices_have_the_size_asked_for(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    monkeypatch.setattr(packed_index, "_PIECE_ROWS", 10)
+    monkeypatch.setattr(chunk_index, "_PIECE_ROWS", 10)
     index = full(11, 9)
     slices = list(PackedIndex.pack(index).slices(size))
     assert [len(rows) for rows in slices[:-1]] == [size] * (len(slices) - 1)

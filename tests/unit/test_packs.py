@@ -6,12 +6,11 @@ import itertools
 
 import pytest
 
-from icefloe.changes.change_set import ChangeSet
+from icefloe.changes.change_set import PENDING, ChangeSet, Pack, Packs, check_placed
 from icefloe.changes.chunk_edits import Coordinates
-from icefloe.changes.packs import PENDING, Pack, Packs, check_placed
 from icefloe.errors import InternalError
-from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
-from icefloe.format.snapshot.nodes import ArrayData, Dimension, Node
+from icefloe.format.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
+from icefloe.format.nodes import ArrayData, Dimension, Node
 from icefloe.ids import ChunkId, NodeId
 
 

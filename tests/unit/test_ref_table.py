@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icefloe.format.columns.blob_column import BlobColumn
-from icefloe.format.columns.blobs import find_rows
-from icefloe.format.repo_info.refs import RefTable, read_refs, with_ref
+from icefloe.format.columns import BlobColumn, find_rows
+from icefloe.format.repo_info import RefTable, read_refs, with_ref
 from icefloe.ids import SnapshotId
 
 NAMES = [f"branch-{number:03}" for number in range(100)]
@@ -47,14 +46,13 @@ def test_many_refs_are_what_a_dictionary_is(texts: set[str]) -> None:
 @pytest.mark.parametrize(
     "names",
     [
-        NAMES[:3],
         NAMES[::-1],
         [*NAMES, NAMES[-1]],
         [*NAMES, "branch-1\0"],
         ["", *NAMES],
         [*NAMES, "z" * 300],
     ],
-    ids=["few", "not in order", "twice", "a zero", "empty", "long"],
+    ids=["not in order", "twice", "a zero", "empty", "long"],
 )
 def test_refs_in_any_other_order_are_a_dictionary(names: list[str]) -> None:
     assert refs_of(names) == as_dict(names)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icefloe.storage.client.shared_requests import (
+from icefloe.storage.calls import (
     MAX_GAP_BYTES,
     MAX_REQUEST_BYTES,
     MAX_SHARED_BYTES,

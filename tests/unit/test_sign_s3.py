@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import icefloe
-from icefloe.storage.client.sign_s3 import s3_signer, signed_headers
-from icefloe.storage.places.locations import S3Location
+from icefloe.storage.locations import S3Location
+from icefloe.storage.signing import s3_signer, signed_headers
 
 KEYS = {
     "access_key_id": "AKIAIOSFODNN7EXAMPLE",

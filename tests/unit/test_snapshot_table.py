@@ -3,7 +3,6 @@ commit to commit, and must stay what a fresh encoding would say."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
 
@@ -11,17 +10,17 @@ import numpy as np
 import pytest
 
 from icefloe.errors import FormatError
-from icefloe.format.columns.blob_column import BlobColumn
-from icefloe.format.repo_info.file import RepoInfo, decode_repo_info, encode_repo_info
-from icefloe.format.repo_info.snapshots import SnapshotInfo, SnapshotTable
-from icefloe.format.repo_info.updates import RepoAvailability, RepoStatus, Update, UpdateKind
+from icefloe.format.columns import BlobColumn
+from icefloe.format.operations_log import RepoAvailability, RepoStatus, Update, UpdateKind
+from icefloe.format.repo_info import RepoInfo, decode_repo_info, encode_repo_info
+from icefloe.format.snapshot_table import ListedSnapshots, SnapshotInfo, SnapshotTable
 from icefloe.ids import FIRST_SNAPSHOT_ID, SnapshotId
 
 
 def repo_of(snapshots: SnapshotTable) -> RepoInfo:
     status = RepoStatus(RepoAvailability.ONLINE, 1)
     updates = (Update(UpdateKind.REPO_INITIALIZED, 1),)
-    return RepoInfo({"main": FIRST_SNAPSHOT_ID}, {}, frozenset(), snapshots, status, {}, updates)
+    return RepoInfo({"main": FIRST_SNAPSHOT_ID}, snapshots, status, updates)
 
 
 def noise(number: int) -> SnapshotId:
@@ -53,7 +52,8 @@ def test_a_list_that_grows_reads_as_if_it_were_encoded_anew(every: int) -> None:
 def test_what_was_written_is_not_what_a_changed_list_writes() -> None:
     table = SnapshotTable.from_infos([SnapshotInfo(FIRST_SNAPSHOT_ID, None, 1, "first")])
     encode_repo_info(repo_of(table))
-    other = replace(table, message=BlobColumn.from_values(["other"], is_text=True))
+    message = BlobColumn.from_values(["other"], is_text=True)
+    other = ListedSnapshots(table.id, table.parent, table.columns._replace(message=message))
     found = decode_repo_info(encode_repo_info(repo_of(other))).snapshots
     assert found[FIRST_SNAPSHOT_ID].message == "other"
 
@@ -89,8 +89,9 @@ def test_snapshots_with_equal_metadata_do_not_share_it() -> None:
 def test_metadata_that_cannot_be_read_is_named() -> None:
     infos = [SnapshotInfo(noise(number), None, 1, "same", {"a": 1}) for number in range(3)]
     table = SnapshotTable.from_infos(infos)
-    values = [*table.metadata_value.to_list()[:2], b"\0"]
-    damaged = replace(table, metadata_value=BlobColumn.from_values(values))
+    values = [*table.columns.metadata_value.to_list()[:2], b"\0"]
+    columns = table.columns._replace(metadata_value=BlobColumn.from_values(values))
+    damaged = ListedSnapshots(table.id, table.parent, columns)
     name = SnapshotId(table.id[2].tobytes())
     for read in (lambda: damaged.info(2), lambda: damaged.metadata(np.arange(3))):
         with pytest.raises(FormatError, match=f"snapshot {name}: metadata 'a'"):

@@ -5,9 +5,9 @@ from math import prod
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icefloe.changes.split_grid import Splits
-from icefloe.changes.split_sizes import (
+from icefloe.changes.splits import (
     UNSPLIT,
+    Splits,
     automatic_split_sizes,
     coarser_sizes,
     split_sizes,
@@ -19,7 +19,7 @@ from icefloe.config import (
     ManifestSplittingConfig,
     RepositoryConfig,
 )
-from icefloe.format.snapshot.nodes import ArrayData, Dimension
+from icefloe.format.nodes import ArrayData, Dimension
 
 MOST = 1000
 

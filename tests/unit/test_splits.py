@@ -7,11 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icefloe.changes.split_sizes import UNSPLIT
-from icefloe.changes.splits import merge_split, plan_array
-from icefloe.format.manifest.chunk_refs import ChunkRefs
-from icefloe.format.snapshot.manifest_refs import ManifestRef, ManifestRefs, extents_of, ids_of
-from icefloe.format.snapshot.nodes import ArrayData, Dimension
+from icefloe.changes.splits import UNSPLIT, merge_split, plan_array
+from icefloe.format.chunk_refs import ChunkRefs
+from icefloe.format.nodes import ArrayData, Dimension, ManifestRef, ManifestRefs, extents_of, ids_of
 from icefloe.ids import ManifestId
 
 NUMBERS = count(1)

@@ -12,25 +12,30 @@ from typing import Any
 import pytest
 
 from icefloe.config.stores import ChecksumAlgorithm
+from icefloe.credentials import (
+    AzureRefreshableCredential,
+    GcsBearerCredential,
+    S3StaticCredentials,
+)
 from icefloe.errors import ErrorKind, InternalError, InvalidInputError, StorageError
-from icefloe.storage.client.connect import connect
-from icefloe.storage.constructors.cloud import azure_storage, gcs_storage
-from icefloe.storage.constructors.common import (
+from icefloe.storage.client import connect
+from icefloe.storage.constructors import (
+    azure_storage,
+    gcs_storage,
+    r2_storage,
+    s3_storage,
+    tigris_storage,
+)
+from icefloe.storage.locations import MemoryLocation, RedirectLocation
+from icefloe.storage.run import run_blocking
+from icefloe.storage.spec import (
+    Storage,
     http_storage,
     in_memory_storage,
     local_filesystem_storage,
     redirect_storage,
 )
-from icefloe.storage.constructors.s3 import r2_storage, s3_storage, tigris_storage
-from icefloe.storage.constructors.urls import storage_from_url
-from icefloe.storage.identity.credentials import (
-    AzureRefreshableCredential,
-    GcsBearerCredential,
-    S3StaticCredentials,
-)
-from icefloe.storage.places.locations import MemoryLocation, RedirectLocation
-from icefloe.storage.run import run_blocking
-from icefloe.storage.spec import Storage
+from icefloe.storage.urls import storage_from_url
 
 SECRET = "hush-hush"
 

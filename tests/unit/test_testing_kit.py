@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from icefloe.errors import ErrorKind, StorageError, UnknownOutcomeError
-from icefloe.storage.constructors.common import in_memory_storage
 from icefloe.storage.driver import ConditionFailed, Driver, Span
 from icefloe.storage.run import run_blocking
+from icefloe.storage.spec import in_memory_storage
 from icefloe.testing.faults import FaultyDriver, Request
 from icefloe.testing.schedule import (
     Case,

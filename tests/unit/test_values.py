@@ -16,12 +16,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from icefloe.errors import ErrorKind, FormatError, InvalidInputError
-from icefloe.format.columns.blob_column import BlobColumn
-from icefloe.format.metadata import flexbuffers
-from icefloe.format.metadata.flexbuffers import MAX_DEPTH
-from icefloe.format.metadata.values import (
-    decode_flexbuffer,
-    decode_flexbuffers,
+from icefloe.format import flexbuffers
+from icefloe.format.columns import BlobColumn
+from icefloe.format.flexbuffers import MAX_DEPTH
+from icefloe.format.flexbuffers import decode as decode_flexbuffer
+from icefloe.format.flexbuffers import decode_many as decode_flexbuffers
+from icefloe.format.metadata import (
     decode_msgpack,
     encode_flexbuffer,
     encode_msgpack,

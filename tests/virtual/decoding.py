@@ -12,9 +12,8 @@ from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 from zarr.storage import MemoryStore
 
-from icefloe.virtual.model.description import SourceDescription
-from icefloe.virtual.model.references import index_of
-from icefloe.virtual.places.access import SourceAccess
+from icefloe.virtual.model.description import SourceDescription, index_of
+from icefloe.virtual.sources import SourceAccess
 
 
 def bytes_at(location: str, offset: int, length: int, access: SourceAccess) -> bytes:

@@ -19,7 +19,7 @@ from icefloe import (
     local_filesystem_storage,
 )
 from icefloe.virtual import ingest_local, list_sources
-from icefloe.virtual.ingest.quarantine import PROBLEMS
+from icefloe.virtual.ingest.run_ingest import PROBLEMS
 from tests.virtual.datasets import check, dataset, expected, read, to_netcdf4
 
 xr: Any = pytest.importorskip("xarray", reason="xarray is an optional dependency")

@@ -20,11 +20,11 @@ from icefloe import Repository
 from icefloe.errors import StorageError
 from icefloe.virtual import ingest_local, scan
 from icefloe.virtual.formats.opening import NativeReader, open_native
-from icefloe.virtual.ingest.chunk_copy import copy_region
 from icefloe.virtual.ingest.request import make_options
-from icefloe.virtual.ingest.transfer import write_metadata
-from icefloe.virtual.planning.planning import plan_ingest
-from icefloe.virtual.planning.targets import native_codecs
+from icefloe.virtual.ingest.transfer import OpenFiles, copy_region, write_metadata
+from icefloe.virtual.planning.agreement import native_codecs
+from icefloe.virtual.planning.planner import plan_ingest
+from icefloe.virtual.sources import SourceAccess
 
 FILL = 99
 
@@ -141,7 +141,11 @@ class Recorded:
     ids=["as in the file", "two chunks", "cut", "cut at other places"],
 )
 def test_no_chunk_of_a_file_is_read_twice(
-    tmp_path: Path, repository: Repository, length: int, reads: list[tuple[int, int]]
+    tmp_path: Path,
+    repository: Repository,
+    monkeypatch: pytest.MonkeyPatch,
+    length: int,
+    reads: list[tuple[int, int]],
 ) -> None:
     values = rows(24)
     write(tmp_path / "a.nc", values, 0, (12, 10))
@@ -152,7 +156,9 @@ def test_no_chunk_of_a_file_is_read_twice(
     with open_native(tmp_path / "a.nc") as reader:
         recorded = Recorded(reader)
         region = (slice(0, 24), slice(0, 10))
-        copy_region(session.store, plan, array, region, lambda _: recorded)
+        files = OpenFiles(SourceAccess())
+        monkeypatch.setattr(files, "read", lambda _, *part: recorded.read(*part))
+        copy_region(session.store, plan, array, region, files)
     assert recorded.rows == reads
     session.commit("copied")
     np.testing.assert_array_equal(stored(repository)[:], values)

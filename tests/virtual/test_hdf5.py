@@ -17,8 +17,8 @@ from tests.virtual.decoding import decode
 h5py: Any = pytest.importorskip("h5py", reason="h5py is an optional dependency")
 nc: Any = pytest.importorskip("netCDF4", reason="makes NetCDF files")
 
-hdf5_chunks: Any = pytest.importorskip("icefloe.virtual.formats.hdf5_chunks")
-plain_chunk, read_plain_chunk = hdf5_chunks.plain_chunk, hdf5_chunks.read_plain_chunk
+hdf5: Any = pytest.importorskip("icefloe.virtual.formats.hdf5")
+plain_chunk, read_plain_chunk = hdf5.plain_chunk, hdf5.read_plain_chunk
 
 GRID = np.arange(7 * 10, dtype="f8").reshape(7, 10)
 

@@ -12,8 +12,8 @@ import zarr
 
 from icefloe import AlreadyExistsError, InvalidInputError, Repository
 from icefloe.virtual import ingest_local, list_sources
-from icefloe.virtual.model.references import cut_leading, index_of, make_references
-from icefloe.virtual.planning.targets import cut_chunks
+from icefloe.virtual.model.description import cut_leading, index_of, make_references
+from icefloe.virtual.planning.agreement import cut_chunks
 from tests.virtual.datasets import (
     NAMES,
     PACKED,

@@ -10,9 +10,9 @@ import pytest
 
 from icefloe import InvalidInputError, Repository
 from icefloe.virtual import ingest_local
+from icefloe.virtual.model.data_types import missing_value_of
 from icefloe.virtual.model.description import VariableDescription
-from icefloe.virtual.model.missing import missing_value_of
-from icefloe.virtual.planning.cf_packing import packing_of
+from icefloe.virtual.planning.plan import packing_of
 from tests.cf_cases import CASES, Case, comparable, write_case, xarray_values
 from tests.virtual.datasets import read
 

@@ -13,22 +13,20 @@ from icefloe import InvalidInputError
 from icefloe.virtual.model.data_types import bytes_codec, data_type_of
 from icefloe.virtual.model.description import (
     GroupDescription,
+    Joiner,
     SourceDescription,
     SourceVersion,
+    Splitter,
     VariableDescription,
-    digest_of,
-)
-from icefloe.virtual.model.references import (
     cut_leading,
+    digest_of,
     index_of,
     make_references,
     shift_references,
 )
-from icefloe.virtual.model.shared_parts import Joiner, Splitter
-from icefloe.virtual.planning.arrangement import Existing
-from icefloe.virtual.planning.ledger import Ledger
+from icefloe.virtual.planning.file_boxes import Existing, Ledger
 from icefloe.virtual.planning.plan import ArrayPlan, BoxIndex, IngestOptions, IngestPlan
-from icefloe.virtual.planning.planning import plan_ingest
+from icefloe.virtual.planning.planner import plan_ingest
 
 DAYS = "days since 2000-01-01"
 

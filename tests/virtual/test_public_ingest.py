@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +11,7 @@ import pytest
 
 import icefloe
 from icefloe import InvalidInputError, Progress, Repository, RepositoryNotFoundError
-from icefloe.virtual.places.access import SourceAccess
-from icefloe.virtual.places.source_containers import containers_of
+from icefloe.virtual.sources import SourceAccess, containers_of
 from tests.virtual.datasets import FORMATS, check, dataset, expected, read, to_netcdf4
 
 
@@ -134,3 +135,16 @@ def test_containers_are_as_narrow_as_the_folders_of_the_sources(
     access = SourceAccess()
     found = [one.container for one in containers_of(locations, access)]
     assert [one.url_prefix for one in found] == prefixes
+
+
+def test_ingest_does_without_spark() -> None:
+    program = "import sys; sys.modules['pyspark'] = None; import icefloe; icefloe.ingest"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+
+
+def test_a_misspelt_argument_is_refused_by_python(tmp_path: Path) -> None:
+    misspelt: Any = {"concat_dimm": "time"}
+    with pytest.raises(TypeError, match="unexpected keyword argument 'concat_dimm'"):
+        icefloe.ingest("*.nc", tmp_path, **misspelt)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'concat_dimm'"):
+        icefloe.spark.ingest(misspelt, "*.nc", tmp_path, **misspelt)

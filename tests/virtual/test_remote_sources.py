@@ -12,8 +12,8 @@ import pytest
 import icefloe
 from icefloe import InvalidInputError, Repository, StorageError, VirtualChunkContainer
 from icefloe.credentials import HttpAccess
-from icefloe.storage.client.connect import connect
-from icefloe.storage.places.locations import S3Location
+from icefloe.storage.client import connect
+from icefloe.storage.locations import S3Location
 from icefloe.virtual import SourceAccess, ingest_local, list_sources, open_native, scan
 from tests.servers import BUCKET, S3Server
 from tests.virtual.datasets import dataset, expected, read, to_netcdf3, to_netcdf4, to_zarr

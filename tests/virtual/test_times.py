@@ -143,7 +143,7 @@ def test_every_unit_is_the_one_that_xarray_knows(calendar: str | None) -> None:
 
 def test_spark_means_the_same() -> None:
     pytest.importorskip("pyspark", reason="Spark is an optional dependency")
-    cf_time = importlib.import_module("icefloe.scans.cf_time")
+    cf_time = importlib.import_module("icefloe.scans.variables")
     for date in DATES:
         attributes = {"units": f"hours since {date}"}
         found, wanted = cf_time.find_time_units(attributes), by_xarray(attributes["units"], None, 5)

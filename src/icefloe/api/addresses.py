@@ -11,32 +11,27 @@
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from icefloe.errors import (
     ErrorKind,
     InvalidInputError,
     RefNotFoundError,
 )
-from icefloe.on_demand import on_demand
-from icefloe.records import NamedTuple
-from icefloe.repo.named_snapshots import find_by_id
-from icefloe.storage.constructors.urls import storage_from_url
+from icefloe.repo.refs import find_by_id
 from icefloe.storage.run import run_blocking
 from icefloe.storage.spec import Storage
+from icefloe.storage.urls import storage_from_url
 
 if TYPE_CHECKING:
-    import difflib
-
     from icefloe.api.repository import Repository
-else:
-    difflib = on_demand("difflib")
 
 _MARKS = ("icefloe+", "icechunk+")
 _PIPES = ("|icechunk:", "|icefloe:")
 _SHOWN = 10
-_KINDS = {"branch.": "branch", "tag.": "tag", "snapshot.": "snapshot_id"}
+_KINDS = {"branch.": "branch", "tag.": "tag"}
 
 
 class Address(NamedTuple):
@@ -118,7 +113,7 @@ def resolve_ref(repo: Repository, ref: str | None) -> dict[str, str]:
     if ref in repo.list_tags():
         return {"tag": ref}
     for prefix, kind in _KINDS.items():
-        if ref.startswith(prefix) and kind != "snapshot_id":
+        if ref.startswith(prefix):
             return {kind: ref.removeprefix(prefix)}
     found = run_blocking(find_by_id(repo.handle, ref.removeprefix("snapshot.")))
     if found is None:

@@ -1,22 +1,94 @@
 """The history as a graph, drawn as text, as SVG or as HTML.
 
-Each snapshot is one row. Each line of commits is one lane; see `graph_lanes.py`.
+Each snapshot is one row. Each line of commits is one lane. A snapshot has one parent, so lanes part
+only upwards: several children meet in the row of their parent. A lane keeps its place from its
+first row to its last, and is then used again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from heapq import heapify, heappop, heappush
 from html import escape
+from typing import NamedTuple
 
-from icefloe.api.graph_lanes import LaneRow, children_first, lane_rows
-from icefloe.api.values import to_datetime
-from icefloe.repo.queries import GraphLines
+from icefloe.format.snapshot_table import SnapshotInfo
+from icefloe.ids import SnapshotId
+from icefloe.repo.refs import GraphLines
+from icefloe.storage.driver import instant
 
 _COLOURS = (36, 33, 35, 32, 34, 31)
 _SVG_COLOURS = ("#1b9e77", "#d95f02", "#7570b3", "#66a61e", "#1f78b4", "#e7298a")
 _STEP = 24
 """Pixels between two rows, and between two lanes."""
+
+
+class LaneRow(NamedTuple):
+    """One snapshot of the picture."""
+
+    info: SnapshotInfo
+    lane: int
+    passing: tuple[int, ...]
+    """Lanes that pass this row."""
+    joining: tuple[int, ...]
+    """Lanes of further children, which end in this row."""
+    has_child: bool
+    """Whether the lane continues upwards, to a child."""
+    has_parent: bool
+    """Whether the lane continues downwards, to a parent that is in the picture."""
+
+    @property
+    def width(self) -> int:
+        """The number of lanes that are needed to draw this row."""
+        return max(self.lane, *self.passing, *self.joining, 0) + 1
+
+
+def children_first(snapshots: Iterable[SnapshotInfo]) -> list[SnapshotInfo]:
+    """Reverse topological order, newest first, independent of clock skew."""
+    found = {info.id: info for info in snapshots}
+    waiting = dict.fromkeys(found, 0)  # children that are not placed yet
+    for info in found.values():
+        if info.parent_id in waiting:
+            waiting[info.parent_id] += 1
+    ready = [(-info.flushed_at, info.id) for info in found.values() if not waiting[info.id]]
+    heapify(ready)
+    placed = []
+    while ready:
+        info = found[heappop(ready)[1]]
+        placed.append(info)
+        parent = info.parent_id
+        if parent in waiting:
+            waiting[parent] -= 1
+            if not waiting[parent]:
+                heappush(ready, (-found[parent].flushed_at, parent))
+    return placed
+
+
+def lane_rows(snapshots: Sequence[SnapshotInfo]) -> list[LaneRow]:
+    """The rows of a picture, for snapshots in the order of `children_first`."""
+    known = {info.id for info in snapshots}
+    lanes: dict[int, SnapshotId] = {}  # the parent that each lane leads to
+    free: list[int] = []
+    rows = []
+    for info in snapshots:
+        ending = sorted(lane for lane, wanted in lanes.items() if wanted == info.id)
+        passing = tuple(sorted(lane for lane, wanted in lanes.items() if wanted != info.id))
+        lane = ending[0] if ending else heappop(free) if free else len(lanes)
+        for each in ending:
+            del lanes[each]
+            heappush(free, each)
+        has_parent = info.parent_id is not None and info.parent_id in known
+        if has_parent:
+            assert info.parent_id is not None
+            lanes[lane] = info.parent_id
+            if lane in free:
+                free.remove(lane)
+                heapify(free)
+        elif not ending:
+            heappush(free, lane)
+        rows.append(LaneRow(info, lane, passing, tuple(ending[1:]), bool(ending), has_parent))
+    return rows
 
 
 class AncestryGraph:
@@ -71,8 +143,6 @@ class AncestryGraph:
 
     def _repr_svg_(self) -> str:
         return self.to_svg()
-
-    # -- parts
 
     @property
     def _width(self) -> int:
@@ -134,7 +204,7 @@ class AncestryGraph:
 
 
 def _time(row: LaneRow) -> str:
-    return to_datetime(row.info.flushed_at).strftime("%Y-%m-%d %H:%M:%S")
+    return instant(row.info.flushed_at).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _centre(lane: int) -> int:

@@ -1,42 +1,33 @@
 """Type checks of the arguments of public methods.
 
-Arguments are checked against the annotations. Only plain classes, unions and None are checked; the
-items of containers are checked where they are used.
+Arguments are checked against the annotations: classes, unions and None. The items of containers are
+checked where they are used. A class that a module imports for type checkers only is compared by its
+name: loading it for the check would make every program wait for it.
 """
 
 from __future__ import annotations
 
+import ast
+import builtins
 import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable, Sequence
-from importlib import import_module
-from typing import Any, TypeVar, Union
+import warnings
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar, Union
 
 from icefloe.errors import check_text
 
+if TYPE_CHECKING:
+    from icefloe.credentials import AnyCredential
+
 Class = TypeVar("Class", bound=type[Any])
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-_HOMES = {
-    "AnyCredential": "storage.identity.containers",
-    "Attribution": "storage.identity.attribution",
-    "CommitMethod": "repo.rewrite",
-    "ConflictSolver": "changes.solvers",
-    "GarbagePlan": "maintenance.garbage",
-    "Keep": "maintenance.retention",
-    "NewGeneration": "api.generations",
-    "RepairPlan": "maintenance.repair",
-    "RepoStatus": "api.values",
-    "Report": "maintenance.progress",
-    "RescuePlan": "maintenance.rescue",
-    "SpecVersion": "api.named_numbers",
-}
-"""The modules of names in annotations that are imported on demand."""
+Accepted = tuple[type | str, ...]
+"""Classes or the names of classes; empty if everything is accepted."""
 
 _SHORTCUT = "_shortcut_"
-
 _HINTS = {
     "Storage": "make one with storage_from_url, local_filesystem_storage, s3_storage, ...",
 }
@@ -55,141 +46,102 @@ def check_arguments(owner: Class) -> Class:
 
 
 def shortcut(answer: Callable[..., Any]) -> Callable[[Function], Function]:
-    """Make a method ask `answer` first, which looks at its arguments itself.
+    """Make a method try `answer` first, which gets unchecked arguments and returns None if unsure.
 
-    It is called with positional arguments, whatever they are, and returns None if the method has to
-    be called after all. For queries that many programs make in a loop: a check of the arguments
-    would take longer than the answer.
+    For queries that programs make in a loop: a check of the arguments takes longer than the answer.
     """
 
     def mark(function: Function) -> Function:
-        function.__dict__[_SHORTCUT] = answer
+        setattr(function, _SHORTCUT, answer)
         return function
 
     return mark
 
 
 def _checked(function: Function) -> Function:
-    rules = _Rules(function)
-    flags = function.__code__.co_flags
-    checked: Any
-    if flags & inspect.CO_ASYNC_GENERATOR:
-        checked = _generated(function, rules)
-    elif flags & inspect.CO_COROUTINE:
-        checked = _awaited(function, rules)
-    else:
-        checked = _blocking(function, rules)
-        answer = function.__dict__.get(_SHORTCUT)
-        checked = checked if answer is None else _shortened(checked, answer)
-    return typing.cast(Function, functools.update_wrapper(checked, function))
+    answer: Any = vars(function).get(_SHORTCUT)
 
-
-def _blocking(function: Callable[..., Any], rules: _Rules) -> Callable[..., Any]:
     def blocking(*args: Any, **kwargs: Any) -> Any:
-        if kwargs or not rules.are_usual(args):
-            rules.check(args, kwargs)
+        _check_call(function, args, kwargs)
         return function(*args, **kwargs)
 
-    return blocking
+    def shortened(*args: Any, **kwargs: Any) -> Any:
+        known = None if kwargs else answer(*args)
+        return blocking(*args, **kwargs) if known is None else known
 
-
-def _awaited(function: Callable[..., Any], rules: _Rules) -> Callable[..., Any]:
     async def awaited(*args: Any, **kwargs: Any) -> Any:
-        rules.check(args, kwargs)
+        _check_call(function, args, kwargs)
         return await function(*args, **kwargs)
 
-    return awaited
-
-
-def _generated(function: Callable[..., Any], rules: _Rules) -> Callable[..., Any]:
     async def generated(*args: Any, **kwargs: Any) -> Any:
-        rules.check(args, kwargs)
+        _check_call(function, args, kwargs)
         async for item in function(*args, **kwargs):
             yield item
 
-    return generated
+    checked: Any = blocking if answer is None else shortened
+    if inspect.isasyncgenfunction(function):
+        checked = generated
+    elif inspect.iscoroutinefunction(function):
+        checked = awaited
+    return typing.cast(Function, functools.update_wrapper(checked, function))
 
 
-def _shortened(blocking: Callable[..., Any], answer: Callable[..., Any]) -> Callable[..., Any]:
-    def shortened(*args: Any, **kwargs: Any) -> Any:
-        found = None if kwargs else answer(*args)
-        return blocking(*args, **kwargs) if found is None else found
+def _check_call(function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> None:
+    signature, rules = _rules(function)
+    where = function.__qualname__
+    try:
+        bound = signature.bind(*args, **kwargs).arguments
+    except TypeError as error:
+        raise _misfit(where, signature, kwargs, error) from None
+    for name, given in bound.items():
+        is_variadic = signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
+        for value in given if is_variadic else (given,):
+            if rules[name] and not _fits(value, rules[name]):
+                raise TypeError(_problem(where, name, value, rules[name]))
+            if isinstance(value, str):
+                check_text(value, f"{where}(): {name}")
 
-    return shortened
+
+@functools.cache
+def _rules(function: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Accepted]]:
+    """The signature, and what each argument accepts; read on the first call."""
+    signature = inspect.signature(function)
+    names = {**vars(builtins), **inspect.unwrap(function).__globals__}
+    nodes = {n: ast.parse(text, mode="eval") for n, text in function.__annotations__.items()}
+    accepted = {name: _accepted(node.body, names) for name, node in nodes.items()}
+    return signature, {name: accepted.get(name, ()) for name in signature.parameters}
 
 
-class _Rules:
-    """The classes that a function accepts, computed on its first call.
+def _accepted(annotation: ast.expr, names: Mapping[str, Any]) -> Accepted:
+    if isinstance(annotation, ast.BinOp):
+        left, right = _accepted(annotation.left, names), _accepted(annotation.right, names)
+        return left + right if left and right else ()
+    if isinstance(annotation, ast.Subscript):
+        return _accepted(annotation.value, names)
+    if isinstance(annotation, ast.Constant):
+        return (type(annotation.value),)
+    if not isinstance(annotation, ast.Name):
+        return ()
+    if annotation.id not in names:
+        return (annotation.id,)
+    hint = names[annotation.id]
+    kind = typing.get_origin(hint) or hint
+    is_class = isinstance(kind, type) and kind not in (Any, Union, types.UnionType)
+    return (kind,) if is_class else ()
 
-    A program calls few of the many functions, and annotations may use names that are defined or
-    imported later.
-    """
 
-    _signature: inspect.Signature | None = None
-    _ordered: list[str]
-    _required: set[str]
-    _rules: dict[str, tuple[type, ...]]
-    _least = 1
-    _usual: Sequence[set[type]] = ()
+def _fits(value: object, accepted: Accepted) -> bool:
+    if isinstance(value, bool) and int in accepted and bool not in accepted:
+        return False
+    return any(
+        _has_class_named(value, kind) if isinstance(kind, str) else isinstance(value, kind)
+        for kind in accepted
+    )
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
 
-    def are_usual(self, args: tuple[Any, ...]) -> bool:
-        """Whether `check` would accept these, as far as that is known from earlier calls."""
-        usual = self._usual
-        if not self._least <= len(args) <= len(usual):
-            return False
-        for place, value in enumerate(args):
-            kind = type(value)
-            if kind not in usual[place] or (kind is str and not value.isascii()):
-                return False
-        return True
-
-    def check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        signature = self._signature or self._read()
-        bound: dict[str, Any] = dict(zip(self._ordered, args, strict=False)) | kwargs
-        # A call that seems to fit needs no binding, which takes ten times as long.
-        is_whole = len(bound) == len(args) + len(kwargs) and self._required <= bound.keys()
-        if not (is_whole and bound.keys() <= signature.parameters.keys()):
-            try:
-                bound = signature.bind(*args, **kwargs).arguments
-            except TypeError as error:
-                raise _misfit(self._function.__qualname__, signature, kwargs, error) from None
-        for name, given in bound.items():
-            classes = self._rule(name)
-            kind = signature.parameters[name].kind
-            for value in given if kind is inspect.Parameter.VAR_POSITIONAL else (given,):
-                _check(self._function.__qualname__, name, value, classes)
-        if not kwargs:
-            for value, accepted in zip(args, self._usual, strict=False):
-                # Whether a value is accepted depends on its class, and on the letters of a text.
-                if type(value) is str or not isinstance(value, str):
-                    accepted.add(type(value))
-
-    def _read(self) -> inspect.Signature:
-        """Look at the signature. Threads that do so at once find the same."""
-        signature = inspect.signature(self._function)
-        kinds, parameters = inspect.Parameter, signature.parameters.items()
-        ordered = (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)
-        self._ordered = [name for name, one in parameters if one.kind in ordered]
-        # `*args` is among them: calls of such functions are always bound.
-        self._required = {name for name, one in parameters if one.default is kinds.empty}
-        # A function with `*args` or required keywords has no usual calls.
-        are_positional = self._required <= set(self._ordered)
-        self._rules = {}
-        self._least = len(self._required)
-        self._usual = [set() for _ in self._ordered] if are_positional else []
-        self._signature = signature
-        return signature
-
-    def _rule(self, name: str) -> tuple[type, ...]:
-        rule = self._rules.get(name)
-        if rule is None:
-            has_annotation = name in self._function.__annotations__
-            rule = _classes(_resolved(self._function, name)) if has_annotation else ()
-            self._rules[name] = rule
-        return rule
+def _has_class_named(value: object, name: str) -> bool:
+    classes = type(value).__mro__
+    return any(c.__name__ == name and c.__module__.startswith("icefloe.") for c in classes)
 
 
 def _misfit(
@@ -201,53 +153,17 @@ def _misfit(
     unknown = [name for name in given if name not in known]
     if not unknown:
         return TypeError(f"{function}(): {error}; its arguments are {', '.join(known)}")
-    close = import_module("difflib").get_close_matches(unknown[0], known, 1)
+    import difflib
+
+    close = difflib.get_close_matches(unknown[0], known, 1)
     advice = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known) or 'none'}"
     return TypeError(f"{function}() has no argument {unknown[0]!r}; {advice}")
 
 
-class _Later(dict[str, Any]):
-    """Names that are imported only for annotations."""
-
-    def __missing__(self, name: str) -> Any:
-        return getattr(import_module(f"icefloe.{_HOMES[name]}"), name)
-
-
-def _resolved(function: Callable[..., Any], name: str) -> Any:
-    """The value of an argument's annotation."""
-    names = inspect.unwrap(function).__globals__
-    return eval(function.__annotations__[name], names, _Later())
-
-
-def _classes(hint: Any) -> tuple[type, ...]:
-    """The classes that an annotation accepts; empty if a class check is not sufficient."""
-    if hint is Any:
-        return ()
-    if hint is None or hint is type(None):
-        return (type(None),)
-    if typing.get_origin(hint) in (Union, types.UnionType):
-        parts = [_classes(part) for part in typing.get_args(hint)]
-        return tuple(kind for part in parts for kind in part) if all(parts) else ()
-    kind = typing.get_origin(hint) or hint
-    return (kind,) if isinstance(kind, type) else ()
-
-
-def _check(where: str, name: str, value: Any, classes: tuple[type, ...]) -> None:
-    if classes and not _fits(value, classes):
-        raise TypeError(_problem(where, name, value, classes))
-    if isinstance(value, str):
-        check_text(value, f"{where}(): {name}")
-
-
-def _fits(value: Any, classes: tuple[type, ...]) -> bool:
-    if isinstance(value, bool) and bool not in classes and object not in classes:
-        return int not in classes and isinstance(value, classes)
-    return isinstance(value, classes)
-
-
-def _problem(where: str, name: str, value: Any, classes: tuple[type, ...]) -> str:
-    wanted = " or ".join("None" if c is type(None) else c.__name__ for c in classes)
-    hint = "".join(f"; {_HINTS[c.__name__]}" for c in classes if c.__name__ in _HINTS)
+def _problem(where: str, name: str, value: Any, accepted: Accepted) -> str:
+    names = [kind if isinstance(kind, str) else kind.__name__ for kind in accepted]
+    wanted = " or ".join("None" if each == "NoneType" else each for each in names)
+    hint = "".join(f"; {_HINTS[each]}" for each in names if each in _HINTS)
     found = " ".join(repr(value).split())
     return f"{_public(where)}(): {name} is {found:.80}, expected {wanted}{hint}"
 
@@ -257,3 +173,30 @@ def _public(where: str) -> str:
     owner, dot, method = where.rpartition(".")
     owner = owner.removesuffix("Async")
     return f"{'Repository' if owner.startswith('Repository') else owner}{dot}{method}"
+
+
+def virtual_credentials(
+    given: Mapping[str, AnyCredential | None] | None,
+) -> dict[str, AnyCredential | None]:
+    """The argument `authorize_virtual_chunk_access`: credentials by prefix.
+
+    Plain credentials are wrapped. None gives a warning.
+    """
+    if not given:
+        return {}
+    for prefix in given:
+        if not isinstance(prefix, str):
+            raise TypeError(
+                f"authorize_virtual_chunk_access: {prefix!r} is no URL prefix, expected str"
+            )
+    for prefix in (prefix for prefix, credential in given.items() if credential is None):
+        warnings.warn(
+            f"Passing `None` in `authorize_virtual_chunk_access` for {prefix!r} is deprecated: say "
+            "how to sign in, with a credential or with credentials.HttpAccess or "
+            "credentials.LocalFileSystemAccess",
+            DeprecationWarning,
+            stacklevel=4,
+        )
+    from icefloe import credentials as container_credentials
+
+    return container_credentials.containers_credentials({**given})

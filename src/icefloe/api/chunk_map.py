@@ -12,15 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe import paths
-from icefloe.api.named_numbers import ChunkType
-from icefloe.api.values import to_datetime
+from icefloe.api.enums import ChunkType
 from icefloe.errors import InvalidInputError
-from icefloe.format.columns.chunk_index import box_rows
-from icefloe.format.repo_info.snapshots import SnapshotInfo
-from icefloe.format.snapshot.nodes import ArrayData
+from icefloe.format.chunk_index import box_rows
+from icefloe.format.nodes import ArrayData
+from icefloe.format.snapshot_table import SnapshotInfo
 from icefloe.maintenance.blame import blame_chunks
-from icefloe.repo.session_view import all_chunks
-from icefloe.repo.workspace import Workspace
+from icefloe.repo.session import Workspace, all_chunks
+from icefloe.storage.driver import instant
 
 Dim = int | str
 
@@ -84,13 +83,10 @@ class ChunkMap:
         return {**found, "missing": prod(self.grid) - len(self.index)}
 
     def coarser(self, most: int) -> tuple[NDArray[np.int64], tuple[int, int]]:
-        """At most so many cells along each dimension, and how many chunks a cell stands for.
+        """At most `most` cells along each dimension, and how many chunks a cell stands for.
 
         A cell has the most frequent kind of chunk in its block. It is missing only if the whole
         block is.
-
-        Args:
-            most: the number of cells.
         """
         down, across = (max(1, -(-size // most)) for size in self.grid)
         rows, columns = -(-self.grid[0] // down), -(-self.grid[1] // across)
@@ -215,7 +211,7 @@ def _by_commit(
 
 def _commit_label(info: SnapshotInfo) -> str:
     title = info.message.partition("\n")[0][:_MESSAGE]
-    return f"{info.id.text[:8]} {to_datetime(info.flushed_at):%Y-%m-%d %H:%M} {title}"
+    return f"{info.id.text[:8]} {instant(info.flushed_at):%Y-%m-%d %H:%M} {title}"
 
 
 def _age_colour(number: int, total: int) -> str:

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from icefloe.assets.in_flight import InFlight
-from icefloe.assets.virtual_access import VirtualAccess
+from icefloe.assets.cache import InFlight
+from icefloe.assets.virtual import VirtualAccess
 from icefloe.config import RepositoryConfig
-from icefloe.on_demand import on_demand
+from icefloe.repo import refs
 from icefloe.repo.handle import Clock, RepoHandle
-from icefloe.repo.lifecycle import make_handle
+from icefloe.repo.lifecycle import OlderGenerations, make_handle, register_older
 from icefloe.storage.driver import Driver
+from icefloe.storage.locations import Attribution
 from icefloe.storage.run import run_blocking
 from icefloe.storage.spec import Storage
 
-if TYPE_CHECKING:
-    from icefloe.repo import queries
-else:
-    queries = on_demand("icefloe.repo.queries")
+
+def _load_older() -> OlderGenerations:
+    from icefloe.legacy import older
+
+    return older
+
+
+register_older(_load_older)
 
 
 class Handles:
@@ -65,18 +70,18 @@ class Handles:
 
     @property
     def spec_version(self) -> int:
-        return self.either.family.spec_version
+        return self.either.format.spec_version
 
     def shown_refs(self) -> list[tuple[str, str]]:
         """Branches, tags and the last commit, for people."""
-        return run_blocking(queries.shown_refs(self.blocking))
+        return run_blocking(refs.shown_refs(self.blocking))
 
     def __getstate__(self) -> dict[str, Any]:
         handle = self.either
         return {
             "storage": handle.storage,
             "config": handle.config,
-            "family": handle.family,
+            "format_version": handle.format,
             "default_commit_metadata": dict(handle.shared.default_commit_metadata),
             "config_version": handle.shared.config_version,
             "authorizations": dict(self.virtual_access.authorizations),
@@ -93,7 +98,7 @@ class Handles:
             state["authorizations"],
             are_own=state["containers_are_own"],
         )
-        handle = make_handle(storage, driver, state["family"], config, Clock(), access)
+        handle = make_handle(storage, driver, state["format_version"], config, Clock(), access)
         handle.shared.default_commit_metadata.update(state["default_commit_metadata"])
         handle.shared.config_version = state["config_version"]
         self.__init__(handle, is_blocking=True)  # type: ignore[misc]
@@ -110,6 +115,18 @@ def driver_for(storage: Storage, config: RepositoryConfig | None, *, blocking: b
         blocking=blocking,
         max_concurrent_requests=config.resolved().max_concurrent_requests,
     )
+
+
+def opening(
+    storage: Storage,
+    config: RepositoryConfig | None,
+    attribution: Attribution | None = None,
+    *,
+    blocking: bool,
+) -> tuple[Storage, Driver, RepositoryConfig | None, Clock]:
+    """The first arguments of every operation that opens or creates a repository."""
+    storage = storage.attributed(attribution).bound()
+    return storage, driver_for(storage, config, blocking=blocking), config, Clock()
 
 
 def with_saved_settings(handle: RepoHandle, *, blocking: bool) -> RepoHandle:
@@ -135,4 +152,4 @@ def _other(handle: RepoHandle, *, blocking: bool) -> RepoHandle:
 
 def _driver_of(handle: RepoHandle, *, blocking: bool) -> Driver:
     driver = driver_for(handle.storage, handle.config, blocking=blocking)
-    return handle.family.data_driver(handle.storage, driver)
+    return handle.format.data_driver(handle.storage, driver)

@@ -1,39 +1,36 @@
-"""The methods of `Repository` that keep a repository healthy.
+"""The methods of `Repository` that keep a repository healthy, verify and repair it.
 
 The `x_async` twin of every method is generated from here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from icefloe.api.arguments import check_arguments
+from icefloe.api.arguments import check_arguments, virtual_credentials
 from icefloe.api.generated.maintenance_async import RepositoryMaintenanceAsync
-from icefloe.on_demand import on_demand
+from icefloe.api.handles import opening
+from icefloe.config import RepositoryConfig
 from icefloe.storage.run import run_blocking
+from icefloe.storage.spec import Storage
 
 if TYPE_CHECKING:
-    from icefloe.api import maintenance_values
-    from icefloe.maintenance import collect, expire, inspect, packed, stats
-    from icefloe.maintenance.garbage import GarbagePlan
-    from icefloe.maintenance.packed import PackedObjects
-    from icefloe.maintenance.progress import Report
-    from icefloe.maintenance.retention import Keep
+    from icefloe.credentials import AnyCredential
+    from icefloe.maintenance.expire import Keep
+    from icefloe.maintenance.findings import VerifyReport
+    from icefloe.maintenance.gc import GarbagePlan
+    from icefloe.maintenance.progress import Progress
+    from icefloe.maintenance.repair import RepairPlan
+    from icefloe.maintenance.rescue import RescuePlan
+    from icefloe.maintenance.stats import PackedObjects
     from icefloe.maintenance.summary import ChunkStorageStats, GCSummary
-else:
-    maintenance_values = on_demand("icefloe.api.maintenance_values")
-    collect = on_demand("icefloe.maintenance.collect")
-    expire = on_demand("icefloe.maintenance.expire")
-    inspect = on_demand("icefloe.maintenance.inspect")
-    packed = on_demand("icefloe.maintenance.packed")
-    stats = on_demand("icefloe.maintenance.stats")
 
 
 @check_arguments
 class RepositoryMaintenance(RepositoryMaintenanceAsync):
-    """What `Repository` inherits: expiration, collection, statistics, inspection."""
+    """What `Repository` inherits: expiration, collection, statistics, verification, repair."""
 
     def expire_snapshots(
         self,
@@ -51,7 +48,8 @@ class RepositoryMaintenance(RepositoryMaintenanceAsync):
         """Remove old snapshots from the history. Returns their ids. No data is deleted.
 
         Snapshots older than `older_than` expire. The first snapshot, the tip of `main`, and the
-        tips of other branches and tags stay; those with expired tips can be deleted instead.
+        tips of other branches and tags stay. `delete_expired_branches` and `delete_expired_tags`
+        delete those with expired tips instead; the names of tags stay taken.
 
         Beyond Icechunk: `keep_last` keeps the newest snapshots of every branch (without
         `older_than` all others expire). `keep_tagged` keeps tagged snapshots with their ancestors.
@@ -63,11 +61,10 @@ class RepositoryMaintenance(RepositoryMaintenanceAsync):
 
         A warning names the branches and tags that lose the snapshot where they part: they can be
         merged until its files are collected, and in spec version 1 not at all.
-
-        Args:
-            delete_expired_branches: also delete branches whose tip has expired.
-            delete_expired_tags: also delete such tags; their names stay taken.
         """
+        from icefloe.api import maintenance_values
+        from icefloe.maintenance import expire
+
         chosen = maintenance_values.expiration_rules(
             older_than,
             delete_expired_branches=delete_expired_branches,
@@ -94,7 +91,7 @@ class RepositoryMaintenance(RepositoryMaintenanceAsync):
         max_concurrent_deletes: int = 10,
         max_consecutive_delete_failures: int = 50,
         max_concurrent_listings: int | None = None,
-        progress: Report | None = None,
+        progress: Callable[[Progress], None] | None = None,
     ) -> GCSummary:
         """Delete objects that are unreachable from branches and tags and were stored before a time.
 
@@ -115,6 +112,9 @@ class RepositoryMaintenance(RepositoryMaintenanceAsync):
             max_consecutive_delete_failures: give up after so many in a row.
             max_concurrent_listings: listings at once.
         """
+        from icefloe.api import maintenance_values
+        from icefloe.maintenance import gc
+
         options = maintenance_values.collection_options(
             delete_object_older_than,
             max_snapshots_in_memory=max_snapshots_in_memory,
@@ -126,23 +126,24 @@ class RepositoryMaintenance(RepositoryMaintenanceAsync):
             max_concurrent_listings=max_concurrent_listings,
         )
         with maintenance_values.reporter(progress) as report:
-            return run_blocking(
-                collect.collect_garbage(self.handle, options, report, dry_run=dry_run)
-            )
+            return run_blocking(gc.collect_garbage(self.handle, options, report, dry_run=dry_run))
 
     def plan_garbage_collection(
-        self, delete_object_older_than: datetime, *, progress: Report | None = None
+        self,
+        delete_object_older_than: datetime,
+        *,
+        progress: Callable[[Progress], None] | None = None,
     ) -> GarbagePlan:
         """A plan of what a collection would delete, and why. It can be printed, saved and run.
 
         Arguments as in `garbage_collect`.
-
-        Args:
-            progress: called with the stage and how far it is.
         """
+        from icefloe.api import maintenance_values
+        from icefloe.maintenance import gc
+
         options = maintenance_values.collection_options(delete_object_older_than)
         with maintenance_values.reporter(progress) as report:
-            return run_blocking(collect.plan_garbage(self.handle, options, report))
+            return run_blocking(gc.plan_garbage(self.handle, options, report))
 
     def run_garbage_collection(
         self,
@@ -150,28 +151,28 @@ class RepositoryMaintenance(RepositoryMaintenanceAsync):
         *,
         max_concurrent_deletes: int = 10,
         max_consecutive_delete_failures: int = 50,
-        progress: Report | None = None,
+        progress: Callable[[Progress], None] | None = None,
     ) -> GCSummary:
         """Delete the objects of a plan, except those that came into use since it was made.
 
         A run that was interrupted can be repeated with the same plan.
 
-        Other arguments as in `garbage_collect`.
-
-        Args:
-            plan: what `plan_garbage_collection` returned; objects that are in use by now stay.
-            progress: called with the stage and how far it is.
+        The `plan` is what `plan_garbage_collection` returned. Other arguments as in
+        `garbage_collect`.
 
         Raises:
             InvalidInputError: the plan is for another repository.
         """
+        from icefloe.api import maintenance_values
+        from icefloe.maintenance import gc
+
         options = maintenance_values.collection_options(
             None,
             max_concurrent_deletes=max_concurrent_deletes,
             max_consecutive_delete_failures=max_consecutive_delete_failures,
         )
         with maintenance_values.reporter(progress) as report:
-            return run_blocking(collect.run_plan(self.handle, plan, options, report))
+            return run_blocking(gc.run_plan(self.handle, plan, options, report))
 
     def chunk_storage_stats(
         self,
@@ -180,15 +181,15 @@ class RepositoryMaintenance(RepositoryMaintenanceAsync):
         max_compressed_manifest_mem_bytes: int = 512 * 1024 * 1024,
         max_decoded_manifest_mem_bytes: int = 4 * 1024 * 1024 * 1024,
         max_concurrent_manifest_fetches: int = 500,
-        progress: Report | None = None,
+        progress: Callable[[Progress], None] | None = None,
     ) -> ChunkStorageStats:
         """The bytes of the chunks of all snapshots that are reachable from branches and tags.
 
-        Other arguments as in `garbage_collect`.
-
-        Args:
-            progress: called with the stage and how far it is.
+        Arguments as in `garbage_collect`.
         """
+        from icefloe.api import maintenance_values
+        from icefloe.maintenance import stats
+
         limits = maintenance_values.limits(
             max_snapshots_in_memory=max_snapshots_in_memory,
             max_compressed_manifest_mem_bytes=max_compressed_manifest_mem_bytes,
@@ -210,6 +211,9 @@ class RepositoryMaintenance(RepositoryMaintenanceAsync):
 
         Arguments as in `garbage_collect`.
         """
+        from icefloe.api import maintenance_values
+        from icefloe.maintenance import stats
+
         maintenance_values.warn_about_total_chunks_storage()
         limits = maintenance_values.limits(
             max_snapshots_in_memory=max_snapshots_in_memory,
@@ -221,7 +225,9 @@ class RepositoryMaintenance(RepositoryMaintenanceAsync):
 
     def packed_objects(self) -> PackedObjects:
         """Objects that hold several chunks, and how much of each is in use."""
-        return run_blocking(packed.packed_objects(self.handle))
+        from icefloe.maintenance import stats
+
+        return run_blocking(stats.packed_objects(self.handle))
 
     def repack_chunks(
         self, message: str, *, branch: str, min_dead_fraction: float = 0.5
@@ -236,25 +242,161 @@ class RepositoryMaintenance(RepositoryMaintenanceAsync):
             branch: the branch to commit to.
             min_dead_fraction: objects with a smaller unused part stay as they are.
         """
-        made = run_blocking(packed.repack(self.handle, branch, message, min_dead_fraction))
+        from icefloe.maintenance import stats
+
+        made = run_blocking(stats.repack(self.handle, branch, message, min_dead_fraction))
         return None if made is None else made.text
 
     def inspect_snapshot(self, snapshot_id: str) -> dict[str, Any]:
         """The nodes of a snapshot and their manifests, as plain values."""
+        from icefloe.maintenance import inspect
+
         return run_blocking(inspect.inspect_snapshot(self.handle, snapshot_id))
 
     def inspect_manifest(self, manifest_id: str) -> dict[str, Any]:
-        """The number of chunks of each kind in a manifest, as plain values.
+        """The number of chunks of each kind in the manifest `manifest_id`, as plain values."""
+        from icefloe.maintenance import inspect
 
-        Args:
-            manifest_id: its id, as text.
-        """
         return run_blocking(inspect.inspect_manifest(self.handle, manifest_id))
 
     def inspect_transaction_log(self, snapshot_id: str) -> dict[str, Any]:
         """The changes of a commit, and of expired commits right before it, as plain values."""
+        from icefloe.maintenance import inspect
+
         return run_blocking(inspect.inspect_transaction_log(self.handle, snapshot_id))
 
     def inspect_repo_info(self) -> dict[str, Any]:
         """Refs, snapshots and newest operations, as plain values. Needs spec version 2."""
+        from icefloe.maintenance import inspect
+
         return run_blocking(inspect.inspect_repo_info(self.handle))
+
+    def verify(
+        self,
+        *,
+        read_chunks: bool = False,
+        virtual_sources: bool = False,
+        orphans: bool = True,
+        max_findings: int = 1000,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> VerifyReport:
+        """Check that everything reachable from refs exists, is complete and is consistent.
+
+        Every ref, snapshot, log and manifest is read and decoded; chunk objects are compared with
+        a listing of the storage. Nothing is written. `report.is_healthy` is the result,
+        `print(report)` a summary. `report.findings` and `report.to_arrow()` have all rows.
+
+        Do not verify during a garbage collection: objects that it deletes are reported as missing.
+
+        Args:
+            read_chunks: read every chunk and decode it with the codecs of its array.
+            virtual_sources: check with one request per virtual source that it exists, is long
+                enough and is unchanged. The containers have to be authorised.
+            orphans: report objects that nothing refers to.
+            max_findings: the number of findings of each kind to keep. All are counted.
+            progress: called regularly with a `Progress`. Without it, a terminal shows a bar.
+        """
+        from icefloe.api import maintenance_values
+        from icefloe.maintenance import verify
+
+        options = verify.VerifyOptions(read_chunks, virtual_sources, orphans, max_findings)
+        with maintenance_values.reporter(progress) as report:
+            return run_blocking(verify.verify(self.handle, options, report))
+
+    @staticmethod
+    def verify_storage(
+        storage: Storage,
+        config: RepositoryConfig | None = None,
+        authorize_virtual_chunk_access: Mapping[str, AnyCredential | None] | None = None,
+        *,
+        read_chunks: bool = False,
+        virtual_sources: bool = False,
+        orphans: bool = True,
+        max_findings: int = 1000,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> VerifyReport:
+        """`verify` for a repository that may be too damaged to open.
+
+        Raises:
+            RepositoryNotFoundError: there is no trace of a repository.
+        """
+        from icefloe.api import maintenance_values
+        from icefloe.maintenance import rescue, verify
+
+        handle = run_blocking(
+            rescue.open_damaged(
+                *opening(storage, config, blocking=True),
+                authorize=virtual_credentials(authorize_virtual_chunk_access),
+            )
+        )
+        options = verify.VerifyOptions(read_chunks, virtual_sources, orphans, max_findings)
+        with maintenance_values.reporter(progress) as report:
+            return run_blocking(verify.verify(handle, options, report))
+
+    def plan_repair(self, *, branch: str = "main", virtual_sources: bool = False) -> RepairPlan:
+        """Find the dangling references of a branch, for `run_repair` to drop.
+
+        These are references to chunk objects that are missing or too short, chunks without bytes,
+        and manifests that cannot be read. With `virtual_sources`, they include references to files
+        that are missing, too short or changed. Dropped chunks read as the fill value.
+        """
+        from icefloe.maintenance import repair
+
+        return run_blocking(
+            repair.plan_repair(self.handle, branch, virtual_sources=virtual_sources)
+        )
+
+    def plan_repoint(
+        self, old_prefix: str, new_prefix: str, *, branch: str = "main", check: bool = True
+    ) -> RepairPlan:
+        """Plan to point virtual references of a branch at files that moved; see `run_repair`.
+
+        With `check`, every file is requested at its new location, which has to be authorised.
+        References to files that are missing or too short there are not changed, and the plan lists
+        them. References keep their ETag if the file still has it. Other references require that the
+        file does not change from now on.
+
+        Args:
+            old_prefix: where locations begin now.
+            new_prefix: what they shall begin with.
+            branch: the branch to repair.
+        """
+        from icefloe.maintenance import repair
+
+        return run_blocking(
+            repair.plan_repoint(self.handle, branch, old_prefix, new_prefix, check=check)
+        )
+
+    def run_repair(self, plan: RepairPlan, message: str | None = None) -> str:
+        """Commit a `plan` that `plan_repair` or `plan_repoint` made. Returns the new snapshot's id.
+
+        Raises:
+            ConflictError: the branch has moved since the plan was made; make a new plan.
+        """
+        from icefloe.maintenance import repair
+
+        return run_blocking(repair.run_repair(self.handle, plan, message)).text
+
+    @staticmethod
+    def plan_rescue(storage: Storage) -> RescuePlan:
+        """Plan how to rebuild a lost `repo` object or branch, for `run_rescue`.
+
+        A repo object is rebuilt from its newest copy below `overwritten/` and the snapshots that
+        were stored later. A branch whose tip is lost is reset to its newest remaining ancestor.
+        """
+        from icefloe.maintenance import rescue
+
+        handle = run_blocking(rescue.open_damaged(*opening(storage, None, blocking=True)))
+        return run_blocking(rescue.plan_rescue(handle))
+
+    @staticmethod
+    def run_rescue(storage: Storage, plan: RescuePlan) -> None:
+        """Execute a `plan` that `plan_rescue` made.
+
+        Raises:
+            ConflictError: the repository has changed since the plan was made; make a new plan.
+        """
+        from icefloe.maintenance import rescue
+
+        handle = run_blocking(rescue.open_damaged(*opening(storage, None, blocking=True)))
+        return run_blocking(rescue.run_rescue(handle, plan))

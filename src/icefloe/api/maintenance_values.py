@@ -7,17 +7,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 
-from icefloe.api.values import to_microseconds
-from icefloe.display.shown import package_name
+from icefloe.assets.assets import LISTINGS_AT_ONCE
+from icefloe.display import package_name
 from icefloe.errors import InvalidInputError
-from icefloe.maintenance.collect import Options
-from icefloe.maintenance.deleting import Pace
-from icefloe.maintenance.expire import Expired
-from icefloe.maintenance.listing import LISTINGS_AT_ONCE
+from icefloe.maintenance.expire import Expired, Keep, Rules
+from icefloe.maintenance.gc import Options, Pace
 from icefloe.maintenance.live import MANIFEST_BYTES_AT_ONCE, Limits
 from icefloe.maintenance.progress import Report, Reporter
-from icefloe.maintenance.retention import Keep, Rules
 from icefloe.observe import MAINTENANCE
+from icefloe.storage.driver import microseconds
 
 _MAX_LINES, _MAX_NAMES = 20, 10
 
@@ -32,7 +30,7 @@ def instant(moment: datetime, name: str) -> int:
         raise TypeError(
             f"{name} is {moment!r}, expected a time with a zone, such as datetime.now(UTC)"
         )
-    return to_microseconds(moment)
+    return microseconds(moment)
 
 
 def expiration_rules(

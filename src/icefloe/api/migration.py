@@ -1,26 +1,26 @@
-"""`migrate_repository`: from a repository of any generation to a current one."""
+"""`migrate_repository`, from any generation, and `upgrade_icechunk_repository`, in place."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import NoReturn, cast
 
-from icefloe.api.handles import driver_for
+from icefloe.api.enums import SpecVersion
+from icefloe.api.handles import Handles, driver_for
+from icefloe.api.maintenance_values import reporter
 from icefloe.api.repository import Repository
 from icefloe.config import RepositoryConfig
 from icefloe.config.containers import VirtualChunkContainer
 from icefloe.config.stores import local_filesystem_store, s3_store
 from icefloe.errors import InvalidInputError
-from icefloe.maintenance.migration.migrate import ChunkMode, MigrationReport, base_url, migrate
+from icefloe.legacy.migrate import ChunkMode, MigrationReport, base_url, migrate
 from icefloe.maintenance.progress import Report, Reporter
+from icefloe.maintenance.upgrade import upgrade
 from icefloe.repo.handle import Clock, RepoHandle
-from icefloe.repo.lifecycle import make_handle, new_family
-from icefloe.storage.places.locations import LocalLocation, S3Location
+from icefloe.repo.lifecycle import make_handle, new_format_version
+from icefloe.storage.locations import LocalLocation, S3Location
 from icefloe.storage.run import run_blocking
 from icefloe.storage.spec import Storage
-
-if TYPE_CHECKING:
-    from icefloe.api.named_numbers import SpecVersion
 
 
 def migrate_repository(
@@ -92,7 +92,7 @@ def target_handle(
         saved = replace(saved, virtual_chunk_containers={container.url_prefix: container, **known})
     storage = storage.bound()
     driver = driver_for(storage, saved, blocking=True)
-    return make_handle(storage, driver, new_family(spec_version), saved, Clock())
+    return make_handle(storage, driver, new_format_version(spec_version), saved, Clock())
 
 
 def own_container(handle: RepoHandle) -> VirtualChunkContainer:
@@ -113,3 +113,56 @@ def own_container(handle: RepoHandle) -> VirtualChunkContainer:
         f"chunks='keep' is possible on directories and S3, not on {handle.storage.kind}; "
         "migrate with chunks='copy'"
     )
+
+
+def upgrade_icechunk_repository(
+    repo: Repository,
+    *,
+    dry_run: bool,
+    delete_unused_v1_files: bool = True,
+    prefetch_concurrency: int | None = None,
+    progress: Report | None = None,
+) -> Repository:
+    """Upgrade a repository of spec version 1 to version 2. Returns it, reopened.
+
+    Branches, tags, deleted tags, history and the saved configuration are kept. Snapshots, manifests
+    and chunks do not change. Sessions that were opened before fail to commit, and `repo` itself
+    raises RuntimeError from then on.
+
+    Writers of icefloe may be active: a commit that was acknowledged is in the upgraded repository,
+    any other is refused. A call that was interrupted can be repeated; until then the repository can
+    be read, and takes no changes. `dry_run` reads everything and changes nothing.
+
+    Official clients of version 1 must not write during the upgrade. They do not notice it unless
+    `delete_unused_v1_files` is on. `prefetch_concurrency` has no effect: snapshots are read along
+    all branches at once. `progress` is called with the stage and how far it is.
+
+    Raises:
+        SessionStateError: the repository has another version.
+    """
+    if prefetch_concurrency is not None and prefetch_concurrency < 1:
+        raise ValueError(f"prefetch_concurrency is {prefetch_concurrency}, expected 1 or more")
+    with reporter(progress) as report:
+        run_blocking(
+            upgrade(
+                repo.handle,
+                dry_run=dry_run,
+                delete_unused_v1_files=delete_unused_v1_files,
+                report=report,
+            )
+        )
+    upgraded = repo.reopen()
+    if not dry_run:
+        # Otherwise it would keep writing files of version 1 that no reader uses.
+        repo._handles = cast(Handles, _Invalidated())
+    return upgraded
+
+
+class _Invalidated:
+    """Stands in for the handles of a repository object that has become useless."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise RuntimeError(
+            "this Repository was invalidated by upgrade_icechunk_repository; use the one which "
+            "that returned, or open the repository again"
+        )

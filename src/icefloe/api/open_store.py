@@ -9,8 +9,8 @@ from typing import Any
 from icefloe.api.addresses import parse_address, resolve_ref
 from icefloe.api.repository import Repository
 from icefloe.api.session import Session
+from icefloe.credentials import AnyCredential
 from icefloe.errors import InvalidInputError
-from icefloe.storage.identity.containers import AnyCredential
 from icefloe.store.zarr_store import IcechunkStore
 
 Source = str | PathLike[str] | Repository | Session | IcechunkStore

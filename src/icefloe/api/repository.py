@@ -11,59 +11,40 @@ from datetime import datetime
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Self
 
-from icefloe.api.arguments import check_arguments
-from icefloe.api.authorize import authorizations
+from icefloe.api import enums
+from icefloe.api.arguments import check_arguments, virtual_credentials
 from icefloe.api.generated.repository_async import RepositoryAsync
-from icefloe.api.handles import Handles, driver_for, with_saved_settings
-from icefloe.api.health import RepositoryHealth
+from icefloe.api.handles import Handles, driver_for, opening, with_saved_settings
 from icefloe.api.maintenance import RepositoryMaintenance
 from icefloe.api.session import Session
 from icefloe.api.versions import RepositoryVersions
 from icefloe.config import RepositoryConfig, StorageSettings
-from icefloe.display.shown import Picture, Shown, qualified
-from icefloe.on_demand import on_demand
-from icefloe.repo import lifecycle, sessions
-from icefloe.repo.handle import Clock, RepoHandle
-from icefloe.repo.workspace import Workspace
+from icefloe.display import Picture, Shown, qualified
+from icefloe.repo import history, lifecycle, refs, spec2_publish
+from icefloe.repo import session as sessions
+from icefloe.repo.handle import RepoHandle
+from icefloe.repo.session import CommitMethod, Workspace
+from icefloe.storage.driver import microseconds
 from icefloe.storage.run import each_blocking, run_blocking
 from icefloe.storage.spec import Storage
 
 if TYPE_CHECKING:
-    from icefloe.api import ancestry_graph as graphs
-    from icefloe.api import named_numbers, values
     from icefloe.api.ancestry_graph import AncestryGraph
-    from icefloe.api.generations import NewGeneration
-    from icefloe.api.named_numbers import SpecVersion
+    from icefloe.api.enums import NewGeneration, SpecVersion
     from icefloe.api.values import ManifestFileInfo, RepoStatus, SnapshotInfo, Update
+    from icefloe.changes.conflicts import ConflictSolver
     from icefloe.changes.diff import Diff
-    from icefloe.changes.solvers import ConflictSolver
-    from icefloe.legacy.generation import Generation
-    from icefloe.repo import feature_flags, history, queries, rearrange, refs, rewrite, settings
-    from icefloe.repo.families.spec2.flags import FeatureFlag
-    from icefloe.repo.rewrite import CommitMethod
-    from icefloe.storage.identity.attribution import Attribution
-    from icefloe.storage.identity.containers import AnyCredential
-    from icefloe.store import required_access
-    from icefloe.store.required_access import RequiredAccess
+    from icefloe.credentials import AnyCredential
+    from icefloe.format.layout import Generation
+    from icefloe.repo.spec2_publish import FeatureFlag
+    from icefloe.storage.locations import Attribution
+    from icefloe.store.virtual import RequiredAccess
     from icefloe.store.zarr_store import IcechunkStore
-else:
-    graphs = on_demand("icefloe.api.ancestry_graph")
-    named_numbers = on_demand("icefloe.api.named_numbers")
-    values = on_demand("icefloe.api.values")
-    feature_flags = on_demand("icefloe.repo.feature_flags")
-    history = on_demand("icefloe.repo.history")
-    queries = on_demand("icefloe.repo.queries")
-    rearrange = on_demand("icefloe.repo.rearrange")
-    refs = on_demand("icefloe.repo.refs")
-    rewrite = on_demand("icefloe.repo.rewrite")
-    settings = on_demand("icefloe.repo.settings")
-    required_access = on_demand("icefloe.store.required_access")
 
 
 @check_arguments
 class Repository(
     RepositoryMaintenance,
-    RepositoryHealth,
     RepositoryVersions,
     RepositoryAsync,
     Shown,
@@ -93,14 +74,6 @@ class Repository(
         fields += self._handles.shown_refs()
         return Picture(f"{qualified('Repository')} ({kind})", [("storage", storage), *fields])
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"handles": self._handles}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self._handles = state["handles"]
-
-    # -- making and finding
-
     @classmethod
     def create(
         cls,
@@ -124,22 +97,16 @@ class Repository(
             InvalidInputError: the location is not empty.
             StorageError: the storage ignores conditional writes, on which commits rely.
         """
-        storage = storage.attributed(attribution).bound()
-        return cls._from_handle(
-            run_blocking(
-                lifecycle.create_repository(
-                    storage,
-                    driver_for(storage, config, blocking=True),
-                    config,
-                    Clock(),
-                    spec_version=named_numbers.version_number(spec_version),
-                    check_clean_root=check_clean_root,
-                    authorize=authorizations(authorize_virtual_chunk_access),
-                    family=None if generation is None else generation.family(),
-                )
-            ),
-            is_blocking=True,
+        handle = run_blocking(
+            lifecycle.create_repository(
+                *opening(storage, config, attribution, blocking=True),
+                spec_version=enums.version_number(spec_version),
+                check_clean_root=check_clean_root,
+                authorize=virtual_credentials(authorize_virtual_chunk_access),
+                format_version=None if generation is None else generation.format_version(),
+            )
         )
+        return cls._from_handle(handle, is_blocking=True)
 
     @classmethod
     def open(
@@ -157,19 +124,13 @@ class Repository(
         Raises:
             RepositoryNotFoundError: there is none.
         """
-        storage = storage.attributed(attribution).bound()
-        return cls._from_handle(
-            run_blocking(
-                lifecycle.open_repository(
-                    storage,
-                    driver_for(storage, config, blocking=True),
-                    config,
-                    Clock(),
-                    authorize=authorizations(authorize_virtual_chunk_access),
-                )
-            ),
-            is_blocking=True,
+        handle = run_blocking(
+            lifecycle.open_repository(
+                *opening(storage, config, attribution, blocking=True),
+                authorize=virtual_credentials(authorize_virtual_chunk_access),
+            )
         )
+        return cls._from_handle(handle, is_blocking=True)
 
     @classmethod
     def open_or_create(
@@ -185,21 +146,15 @@ class Repository(
 
         `create_version` and `check_clean_root` are about one that is created, as in `create`.
         """
-        storage = storage.attributed(attribution).bound()
-        return cls._from_handle(
-            run_blocking(
-                lifecycle.open_or_create(
-                    storage,
-                    driver_for(storage, config, blocking=True),
-                    config,
-                    Clock(),
-                    spec_version=named_numbers.version_number(create_version),
-                    check_clean_root=check_clean_root,
-                    authorize=authorizations(authorize_virtual_chunk_access),
-                )
-            ),
-            is_blocking=True,
+        handle = run_blocking(
+            lifecycle.open_or_create(
+                *opening(storage, config, attribution, blocking=True),
+                spec_version=enums.version_number(create_version),
+                check_clean_root=check_clean_root,
+                authorize=virtual_credentials(authorize_virtual_chunk_access),
+            )
         )
+        return cls._from_handle(handle, is_blocking=True)
 
     @staticmethod
     def exists(storage: Storage, storage_settings: StorageSettings | None = None) -> bool:
@@ -216,7 +171,7 @@ class Repository(
         config = RepositoryConfig(storage=storage_settings)
         driver = driver_for(storage, config, blocking=True)
         version = run_blocking(lifecycle.fetch_spec_version(driver))
-        return None if version is None else named_numbers.SpecVersion(version)
+        return None if version is None else enums.SpecVersion(version)
 
     @staticmethod
     def fetch_config(storage: Storage) -> RepositoryConfig | None:
@@ -250,23 +205,12 @@ class Repository(
             are_own = are_own or config.virtual_chunk_containers is not None
         known = access.authorizations
         if authorize_virtual_chunk_access is not None:
-            known = authorizations(authorize_virtual_chunk_access)
-        driver = driver_for(storage, merged, blocking=True)
-        return self._from_handle(
-            run_blocking(
-                lifecycle.open_repository(
-                    storage,
-                    driver,
-                    merged,
-                    Clock(),
-                    authorize=known,
-                    are_containers_own=are_own,
-                )
-            ),
-            is_blocking=True,
+            known = virtual_credentials(authorize_virtual_chunk_access)
+        place = opening(storage, merged, blocking=True)
+        handle = run_blocking(
+            lifecycle.open_repository(*place, authorize=known, are_containers_own=are_own)
         )
-
-    # -- what it is
+        return self._from_handle(handle, is_blocking=True)
 
     @property
     def storage(self) -> Storage:
@@ -291,20 +235,20 @@ class Repository(
     @property
     def generation(self) -> Generation:
         """The generation of the format: that of a spec version, or an older one."""
-        return self._handles.either.family.generation
+        return self._handles.either.format.generation
 
     @property
     def spec_version(self) -> SpecVersion:
         """The version of the format; 0 for generations before version 1."""
-        return named_numbers.SpecVersion(self._handles.spec_version)
+        return enums.SpecVersion(self._handles.spec_version)
 
     def save_config(self) -> None:
         """Save the current configuration with the repository."""
-        return run_blocking(settings.save_config(self.handle))
+        return run_blocking(self.handle.format.save_config(self.handle))
 
     def set_default_commit_metadata(self, metadata: dict[str, Any]) -> None:
         """Metadata that goes into every commit made through this object."""
-        self._handles.either.family.require_metadata(metadata)
+        self._handles.either.format.require_metadata(metadata)
         self._handles.either.shared.default_commit_metadata = dict(metadata)
 
     def default_commit_metadata(self) -> dict[str, Any]:
@@ -313,7 +257,7 @@ class Repository(
 
     def get_metadata(self) -> dict[str, Any]:
         """The metadata of the repository itself."""
-        return run_blocking(settings.get_metadata(self.handle))
+        return run_blocking(spec2_publish.get_metadata(self.handle))
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -322,15 +266,17 @@ class Repository(
 
     def set_metadata(self, metadata: dict[str, Any]) -> None:
         """Replace the metadata of the repository."""
-        return run_blocking(settings.set_metadata(self.handle, metadata))
+        return run_blocking(spec2_publish.set_metadata(self.handle, metadata))
 
     def update_metadata(self, metadata: dict[str, Any]) -> dict[str, Any]:
         """Set some keys of the repository's metadata; returns all of it."""
-        return run_blocking(settings.update_metadata(self.handle, metadata))
+        return run_blocking(spec2_publish.update_metadata(self.handle, metadata))
 
     def get_status(self) -> RepoStatus:
         """Whether the repository takes writes."""
-        return values.RepoStatus.of(run_blocking(settings.get_status(self.handle)))
+        from icefloe.api import values
+
+        return values.RepoStatus.of(run_blocking(spec2_publish.get_status(self.handle)))
 
     @property
     def status(self) -> RepoStatus:
@@ -339,27 +285,25 @@ class Repository(
 
     def set_status(self, status: RepoStatus) -> None:
         """Make the repository read-only for everyone, or bring it back online: `status`."""
-        return run_blocking(settings.set_status(self.handle, status.stored()))
+        return run_blocking(spec2_publish.set_status(self.handle, status.stored()))
 
     def feature_flags(self) -> list[FeatureFlag]:
         """Every feature flag."""
-        return run_blocking(feature_flags.feature_flags(self.handle))
+        return run_blocking(spec2_publish.feature_flags(self.handle))
 
     def enabled_feature_flags(self) -> list[FeatureFlag]:
         """The flags that are on."""
-        flags = run_blocking(feature_flags.feature_flags(self.handle))
+        flags = run_blocking(spec2_publish.feature_flags(self.handle))
         return [flag for flag in flags if flag.enabled]
 
     def disabled_feature_flags(self) -> list[FeatureFlag]:
         """The flags that are off."""
-        flags = run_blocking(feature_flags.feature_flags(self.handle))
+        flags = run_blocking(spec2_publish.feature_flags(self.handle))
         return [flag for flag in flags if not flag.enabled]
 
     def set_feature_flag(self, name: str, setting: bool | None) -> None:
         """Switch the flag `name` on or off, or back to its default with a `setting` of None."""
-        return run_blocking(feature_flags.set_feature_flag(self.handle, name, setting))
-
-    # -- branches and tags
+        return run_blocking(spec2_publish.set_feature_flag(self.handle, name, setting))
 
     def create_branch(self, branch: str, snapshot_id: str) -> None:
         """Create a branch that points at a snapshot."""
@@ -368,11 +312,11 @@ class Repository(
 
     def list_branches(self) -> set[str]:
         """Names of all branches."""
-        return run_blocking(refs.list_branches(self.handle))
+        return run_blocking(self.handle.format.list_branches(self.handle))
 
     def lookup_branch(self, branch: str) -> str:
         """The snapshot at the tip of a branch."""
-        return run_blocking(refs.lookup_branch(self.handle, branch)).text
+        return run_blocking(self.handle.format.lookup_branch(self.handle, branch)).text
 
     def reset_branch(
         self, branch: str, snapshot_id: str, *, from_snapshot_id: str | None = None
@@ -398,27 +342,30 @@ class Repository(
 
     def list_tags(self) -> set[str]:
         """Names of all tags."""
-        return run_blocking(refs.list_tags(self.handle))
+        return run_blocking(self.handle.format.list_tags(self.handle))
 
     def lookup_tag(self, tag: str) -> str:
         """The snapshot a tag points at."""
-        return run_blocking(refs.lookup_tag(self.handle, tag)).text
+        return run_blocking(self.handle.format.lookup_tag(self.handle, tag)).text
 
     def delete_tag(self, tag: str) -> None:
         """Delete a tag; its name can never be used again."""
         return run_blocking(refs.delete_tag(self.handle, tag))
 
-    # -- history
-
     def lookup_snapshot(self, snapshot_id: str) -> SnapshotInfo:
         """Message, time, metadata and parent of a snapshot."""
+        from icefloe.api import values
+
         key = run_blocking(self.handle.given_id(snapshot_id))
-        return values.SnapshotInfo.of(run_blocking(history.lookup_snapshot(self.handle, key)))
+        found = run_blocking(self.handle.format.lookup_snapshot(self.handle, key))
+        return values.SnapshotInfo.of(found)
 
     def list_manifest_files(self, snapshot_id: str) -> list[ManifestFileInfo]:
         """The manifest files a snapshot uses."""
+        from icefloe.api import values
+
         key = run_blocking(self.handle.given_id(snapshot_id))
-        files = run_blocking(queries.manifest_files(self.handle, key))
+        files = run_blocking(refs.manifest_files(self.handle, key))
         return [values.ManifestFileInfo.of(info) for info in files]
 
     def ancestry(
@@ -429,8 +376,10 @@ class Repository(
         snapshot_id: str | None = None,
     ) -> Iterator[SnapshotInfo]:
         """A snapshot and its ancestors, newest first."""
+        from icefloe.api import values
+
         found = run_blocking(
-            queries.line_of(self.handle, branch=branch, tag=tag, snapshot_id=snapshot_id)
+            refs.line_of(self.handle, branch=branch, tag=tag, snapshot_id=snapshot_id)
         )
         return values.SnapshotInfo.along(found)
 
@@ -442,7 +391,9 @@ class Repository(
         snapshot_id: str | None = None,
     ) -> AsyncIterator[SnapshotInfo]:
         """Like `ancestry`, inside an event loop."""
-        found = await queries.line_of(
+        from icefloe.api import values
+
+        found = await refs.line_of(
             self._aio_handle, branch=branch, tag=tag, snapshot_id=snapshot_id
         )
         async for info in values.SnapshotInfo.along_async(found):
@@ -465,18 +416,24 @@ class Repository(
     ) -> AncestryGraph:
         """The history of all branches, or of one ref, as a text graph; `plain` has no colours."""
         lines = run_blocking(
-            queries.graph_lines(self.handle, branch=branch, tag=tag, snapshot_id=snapshot_id)
+            refs.graph_lines(self.handle, branch=branch, tag=tag, snapshot_id=snapshot_id)
         )
+        from icefloe.api import ancestry_graph as graphs
+
         return graphs.AncestryGraph(lines, plain=plain)
 
     def ops_log(self) -> Iterator[Update]:
         """Every operation on the repository, newest first."""
-        self.handle.family.require_repo_object("the operations log")
+        from icefloe.api import values
+
+        self.handle.format.require_repo_object("the operations log")
         pages = each_blocking(history.operations_pages(self.handle))
         return chain.from_iterable(map(values.Update.all_of, pages))
 
     async def ops_log_async(self) -> AsyncIterator[Update]:
         """Like `ops_log`, inside an event loop."""
+        from icefloe.api import values
+
         async for page in history.operations_pages(self._aio_handle):
             for update in values.Update.all_of(page):
                 yield update
@@ -498,7 +455,7 @@ class Repository(
         """
         start = {"branch": from_branch, "tag": from_tag, "snapshot_id": from_snapshot_id}
         end = {"branch": to_branch, "tag": to_tag, "snapshot_id": to_snapshot_id}
-        return run_blocking(queries.diff_of(self.handle, start, end))
+        return run_blocking(refs.diff_of(self.handle, start, end))
 
     def required_access(
         self,
@@ -511,16 +468,14 @@ class Repository(
 
         This needs no authorisation and makes no requests to the containers. The default is `main`.
         """
+        from icefloe.store import virtual
+
         if branch is None and tag is None and snapshot_id is None:
             branch = "main"
         state = run_blocking(
-            queries.open_at(
-                self.handle, branch=branch, tag=tag, snapshot_id=snapshot_id, as_of=None
-            )
+            refs.open_at(self.handle, branch=branch, tag=tag, snapshot_id=snapshot_id, as_of=None)
         )
-        return run_blocking(required_access.required_access(Workspace(self.handle, state)))
-
-    # -- sessions
+        return run_blocking(virtual.required_access(Workspace(self.handle, state)))
 
     def readonly_session(
         self,
@@ -531,9 +486,9 @@ class Repository(
         as_of: datetime | None = None,
     ) -> Session:
         """A session that reads one snapshot: of a branch, at a time `as_of`, a tag, or an id."""
-        instant = None if as_of is None else values.to_microseconds(as_of)
+        instant = None if as_of is None else microseconds(as_of)
         state = run_blocking(
-            queries.open_at(
+            refs.open_at(
                 self.handle, branch=branch, tag=tag, snapshot_id=snapshot_id, as_of=instant
             )
         )
@@ -545,6 +500,8 @@ class Repository(
 
     def rearrange_session(self, branch: str) -> Session:
         """A session that moves nodes and commits the moves to a branch. Needs spec version 2."""
+        from icefloe.repo import rearrange
+
         return Session(self._handles, run_blocking(rearrange.open_rearrange(self.handle, branch)))
 
     def rewrite_manifests(
@@ -564,8 +521,10 @@ class Repository(
         Raises:
             ConflictError: the branch has moved in the meantime; nothing has changed.
         """
+        from icefloe.repo import rearrange
+
         return run_blocking(
-            rewrite.rewrite_manifests(self.handle, message, branch, metadata, commit_method)
+            rearrange.rewrite_manifests(self.handle, message, branch, metadata, commit_method)
         ).text
 
     @contextmanager

@@ -7,46 +7,27 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from icefloe import paths
+from icefloe.api import enums
 from icefloe.api.arguments import check_arguments, shortcut
 from icefloe.api.generated.session_async import SessionAsync
 from icefloe.api.handles import Handles
 from icefloe.config import RepositoryConfig
-from icefloe.display.shown import Picture, Shown
+from icefloe.display import Picture, Shown
 from icefloe.errors import ErrorKind, InvalidInputError, ReadOnlyError
 from icefloe.ids import FIRST_SNAPSHOT_ID
-from icefloe.on_demand import on_demand
-from icefloe.repo import sessions
+from icefloe.repo import session
 from icefloe.repo.handle import RepoHandle
-from icefloe.repo.session_view import all_chunks, known_kind
-from icefloe.repo.sessions import SessionMode, SessionState
-from icefloe.repo.workspace import Workspace
-from icefloe.storage.process_forks import RenewedLock
-from icefloe.storage.run import run_blocking
+from icefloe.repo.session import SessionMode, SessionState, Workspace, all_chunks, known_kind
+from icefloe.storage.run import RenewedLock, run_blocking
+from icefloe.store import operations
 
 if TYPE_CHECKING:
-    from icefloe.api import chunk_map as chunk_maps
-    from icefloe.api import named_numbers
     from icefloe.api.chunk_map import ChunkMap
-    from icefloe.api.named_numbers import ChunkType
-    from icefloe.changes import diff
+    from icefloe.api.enums import ChunkType
+    from icefloe.changes.conflicts import ConflictSolver
     from icefloe.changes.diff import Diff
-    from icefloe.changes.solvers import ConflictSolver
-    from icefloe.repo import commit, forks, move_chunks, rearrange, rebase
     from icefloe.repo.forks import ForkChanges
-    from icefloe.store import bulk_pipeline, session_queries, zarr_store
     from icefloe.store.zarr_store import IcechunkStore
-else:
-    chunk_maps = on_demand("icefloe.api.chunk_map")
-    named_numbers = on_demand("icefloe.api.named_numbers")
-    diff = on_demand("icefloe.changes.diff")
-    commit = on_demand("icefloe.repo.commit")
-    forks = on_demand("icefloe.repo.forks")
-    move_chunks = on_demand("icefloe.repo.move_chunks")
-    rearrange = on_demand("icefloe.repo.rearrange")
-    rebase = on_demand("icefloe.repo.rebase")
-    bulk_pipeline = on_demand("icefloe.store.bulk_pipeline")
-    session_queries = on_demand("icefloe.store.session_queries")
-    zarr_store = on_demand("icefloe.store.zarr_store")
 
 
 def _known_chunk_type(
@@ -54,7 +35,7 @@ def _known_chunk_type(
 ) -> ChunkType | None:
     """What `Session.chunk_type` returns, if nothing has to be loaded for it."""
     kind = known_kind(session._handles.blocking, session._state.view, array_path, chunk_coordinates)
-    return None if kind is None or more else named_numbers.CHUNK_TYPES[kind]
+    return None if kind is None or more else enums.CHUNK_TYPES[kind]
 
 
 @check_arguments
@@ -106,10 +87,8 @@ class Session(SessionAsync, Shown):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         handles: Handles = state["handles"]
-        opened = run_blocking(sessions.open_readonly(handles.blocking, state["snapshot_id"]))
+        opened = run_blocking(session.open_readonly(handles.blocking, state["snapshot_id"]))
         self.__init__(handles, opened)  # type: ignore[misc]
-
-    # -- what it is
 
     @property
     def read_only(self) -> bool:
@@ -147,18 +126,14 @@ class Session(SessionAsync, Shown):
         return store
 
     def make_store(self, *, read_only: bool) -> IcechunkStore:
-        """Another Zarr store on the same session.
+        """Another Zarr store on the same session, which refuses writes if it is `read_only`."""
+        from icefloe.store import pipeline, zarr_store
 
-        Args:
-            read_only: refuse writes through this store.
-        """
-        bulk_pipeline.choose_pipeline()
+        pipeline.install_pipeline()
         handles = self._handles
         is_local = handles.blocking.driver.is_local
         kind = zarr_store.LocalIcechunkStore if is_local else zarr_store.IcechunkStore
         return kind(self, self._state, handles.blocking, handles.eventloop, read_only=read_only)
-
-    # -- changes
 
     @property
     def has_uncommitted_changes(self) -> bool:
@@ -168,6 +143,8 @@ class Session(SessionAsync, Shown):
     def status(self) -> Diff:
         """The uncommitted changes."""
         view = self._state.view
+        from icefloe.changes import diff
+
         with view.lock:
             log = view.changes.log(FIRST_SNAPSHOT_ID)
             known = diff.paths_by_id(view.snapshot.nodes)
@@ -192,16 +169,16 @@ class Session(SessionAsync, Shown):
         """Make the changes the new tip of the branch, and return the new snapshot's id.
 
         Afterwards the session is read-only, at that snapshot. With `rebase_with`, a session whose
-        branch has moved is rebased with this solver, up to `rebase_tries` times.
-
-        Args:
-            allow_empty: commit also if nothing was changed.
+        branch has moved is rebased with this solver, up to `rebase_tries` times. With
+        `allow_empty` it is also committed if nothing was changed.
 
         Raises:
             ConflictError: the branch has moved since the session was opened. The session keeps its
                 changes.
             RebaseFailedError: newer commits conflict with the changes of the session.
         """
+        from icefloe.repo import commit
+
         if rebase_tries < 0:
             raise InvalidInputError(
                 f"rebase_tries is {rebase_tries}, expected at least 0",
@@ -221,16 +198,15 @@ class Session(SessionAsync, Shown):
     def rebase(self, solver: ConflictSolver) -> None:
         """Move the session to the tip of its branch and keep its changes.
 
-        The newer commits are replayed one by one. The solver settles conflicts with the session's
+        The newer commits are replayed one by one. The `solver` settles conflicts with the session's
         changes.
-
-        Args:
-            solver: decides what becomes of conflicts.
 
         Raises:
             RebaseFailedError: a conflict was not settled. The session is at the last commit before
                 it, and can be rebased again with another solver.
         """
+        from icefloe.repo import rebase
+
         run_blocking(rebase.rebase(self.workspace, solver))
 
     def amend(
@@ -242,18 +218,19 @@ class Session(SessionAsync, Shown):
     ) -> str:
         """Replace the tip of the branch with a snapshot that also has these changes.
 
-        Args:
-            allow_empty: amend also if nothing was changed.
+        With `allow_empty` also if nothing was changed.
         """
+        from icefloe.repo import commit
+
         return run_blocking(
             commit.amend(self.workspace, message, metadata, allow_empty=allow_empty)
         ).text
 
     def flush(self, message: str, *, metadata: dict[str, Any] | None = None) -> str:
         """Store the changes as a snapshot that no branch points at, and return its id."""
-        return run_blocking(commit.flush(self.workspace, message, metadata)).text
+        from icefloe.repo import commit
 
-    # -- forks
+        return run_blocking(commit.flush(self.workspace, message, metadata)).text
 
     def fork(self) -> ForkSession:
         """A session for a worker: it can be pickled, written to, sent back and merged.
@@ -261,10 +238,14 @@ class Session(SessionAsync, Shown):
         It starts from the current state of this session. Uncommitted changes are stored for it as
         an unlisted snapshot and its manifests. One fork can be sent to many workers.
         """
+        from icefloe.repo import forks
+
         return ForkSession(self._handles, run_blocking(forks.fork_session(self.workspace)))
 
     async def fork_async(self) -> ForkSession:
         """Like `fork`, inside an event loop."""
+        from icefloe.repo import forks
+
         return ForkSession(self._handles, await forks.fork_session(self._aio_workspace))
 
     def merge(self, *others: Session) -> None:
@@ -279,17 +260,21 @@ class Session(SessionAsync, Shown):
                 another snapshot (kind `merge-not-allowed`).
         """
         brought = [run_blocking(other._bring(other.handle)) for other in others]
+        from icefloe.repo import forks
+
         return run_blocking(forks.merge_forks(self.workspace, brought))
 
     async def merge_async(self, *others: Session) -> None:
         """Like `merge`, inside an event loop."""
         brought = [await other._bring(other._aio_handle) for other in others]
+        from icefloe.repo import forks
+
         return await forks.merge_forks(self._aio_workspace, brought)
 
     async def _bring(self, handle: RepoHandle) -> ForkChanges:
-        return await forks.fork_changes(Workspace(handle, self._state))
+        from icefloe.repo import forks
 
-    # -- rearranging
+        return await forks.fork_changes(Workspace(handle, self._state))
 
     def move(self, from_path: str, to_path: str) -> None:
         """Move or rename a group or an array, with everything below it.
@@ -302,18 +287,19 @@ class Session(SessionAsync, Shown):
             AlreadyExistsError: there is one at `to_path`.
             SessionStateError: `to_path` is inside `from_path`, or not in an existing group.
         """
+        from icefloe.repo import rearrange
+
         return run_blocking(rearrange.move_node(self.workspace, from_path, to_path))
 
     def shift_array(self, array_path: str, chunk_offset: Iterable[int]) -> None:
-        """Move all chunks of an array by a number of chunks along each dimension.
+        """Move all chunks of an array by `chunk_offset`: a number of chunks for each dimension.
 
         No bytes are copied. Chunks that leave the array are dropped; resize the array first to keep
         them. Vacated chunks read as the fill value. The chunk grid has to be regular.
-
-        Args:
-            chunk_offset: by how many chunks, for each dimension.
         """
-        return run_blocking(move_chunks.shift_array(self.workspace, array_path, chunk_offset))
+        from icefloe.repo import rearrange
+
+        return run_blocking(rearrange.shift_array(self.workspace, array_path, chunk_offset))
 
     def reindex_array(
         self,
@@ -328,25 +314,22 @@ class Session(SessionAsync, Shown):
         unless `backward`, the inverse of `forward`, returns None or an index without a chunk for
         it. Then it is cleared. If a function raises an exception, nothing changes.
         """
-        return run_blocking(
-            move_chunks.reindex_array(self.workspace, array_path, forward, backward)
-        )
+        from icefloe.repo import rearrange
 
-    # -- questions about nodes and chunks
+        return run_blocking(rearrange.reindex_array(self.workspace, array_path, forward, backward))
 
     def get_node_id(self, path: str) -> str:
         """The id of a node. Moving or renaming does not change it."""
-        return run_blocking(session_queries.node_id(self.workspace, path)).text
+        return run_blocking(operations.node_id(self.workspace, path)).text
 
     @shortcut(_known_chunk_type)
     def chunk_type(self, array_path: str, chunk_coordinates: Sequence[int]) -> ChunkType:
         """Where the bytes of a chunk are; uninitialized if it was never written.
 
-        Args:
-            chunk_coordinates: the index of the chunk in the grid.
+        `chunk_coordinates` is the index of the chunk in the grid.
         """
-        return named_numbers.ChunkType(
-            run_blocking(session_queries.chunk_kind(self.workspace, array_path, chunk_coordinates))
+        return enums.ChunkType(
+            run_blocking(operations.chunk_kind(self.workspace, array_path, chunk_coordinates))
         )
 
     def chunk_map(
@@ -369,21 +352,22 @@ class Session(SessionAsync, Shown):
                 which commit wrote each chunk last.
             max_commits: how far back in the history to look for that commit.
         """
+        from icefloe.api import chunk_map as chunk_maps
+
         return run_blocking(
             chunk_maps.read_chunk_map(self.workspace, array_path, axes, at, by, max_commits)
         )
 
     def all_virtual_chunk_locations(self) -> list[str]:
         """The location of every virtual chunk, one entry per chunk."""
-        return run_blocking(session_queries.virtual_locations(self.workspace))
+        return run_blocking(operations.virtual_locations(self.workspace))
 
     async def chunk_coordinates(
         self, array_path: str, batch_size: int = 1000
     ) -> AsyncIterator[tuple[int, ...]]:
         """The index of every existing chunk of an array, in ascending order.
 
-        Args:
-            batch_size: how many are fetched at once.
+        They come in batches of `batch_size`.
         """
         if batch_size < 1:
             raise InvalidInputError(f"batch_size is {batch_size}, expected at least 1")
@@ -418,6 +402,8 @@ class ForkSession(Session):
     def __getattr__(self, name: str) -> Any:
         if name != "_state" or "_opening" not in self.__dict__:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        from icefloe.repo import forks
+
         with self._opening:
             if self._arrived is not None:
                 self._state = run_blocking(forks.open_fork(self.handle, self._arrived))
@@ -425,4 +411,4 @@ class ForkSession(Session):
         return self._state
 
     async def _bring(self, handle: RepoHandle) -> ForkChanges:
-        return self._arrived or await forks.fork_changes(Workspace(handle, self._state))
+        return self._arrived or await super()._bring(handle)

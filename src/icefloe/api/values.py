@@ -2,58 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from datetime import UTC, datetime, timedelta
-from functools import cache, cached_property
-from itertools import repeat
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe.display.rendering import as_field, as_value
-from icefloe.display.shown import NamedNumber, Picture, Shown, qualified
+from icefloe.display import NamedNumber, Picture, Shown, as_field, as_value, qualified
 from icefloe.errors import check_text
-from icefloe.format.repo_info import file as repo_info
-from icefloe.format.repo_info import snapshots as snapshot_table
-from icefloe.format.repo_info.updates import UpdateTable
-from icefloe.format.snapshot import file as snapshot
+from icefloe.format import operations_log, snapshot, snapshot_table
+from icefloe.format.operations_log import UpdateTable
 from icefloe.ids import encode_base32, encode_base32_rows
+from icefloe.storage.driver import instant, microseconds
 from icefloe.storage.run import each_blocking
 
 if TYPE_CHECKING:
+    from icefloe.changes.diff import Diff
     from icefloe.repo.handle import Line
     from icefloe.repo.history import OperationsPage
-
-Paged = TypeVar("Paged", bound="PagedValue")
+    from icefloe.repo.replay import Replayed
 
 _FIRST_PAGE, _LARGEST_PAGE = 32, 4096
-"""Rows. Few callers look at more than the newest snapshots, so pages start small and grow."""
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_DATETIMES_END = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
+"""Rows."""
+_EPOCH = instant(0)
+_DATETIMES_END = microseconds(datetime.max.replace(tzinfo=UTC))
 
 
-def to_datetime(microseconds: int) -> datetime:
-    """A time as the format stores it."""
-    return _EPOCH + timedelta(microseconds=microseconds)
-
-
-def to_datetimes(microseconds: NDArray[np.uint64]) -> list[datetime]:
+def to_datetimes(times_us: NDArray[np.uint64]) -> list[datetime]:
     """Many times as the format stores them."""
-    if microseconds.max(initial=0) >= _DATETIMES_END:
-        return list(map(to_datetime, microseconds.tolist()))
-    return [_EPOCH + since for since in microseconds.view("<m8[us]").tolist()]
+    if times_us.max(initial=0) >= _DATETIMES_END:
+        return list(map(instant, times_us.tolist()))
+    return [_EPOCH + since for since in times_us.view("<m8[us]").tolist()]
 
 
-def to_microseconds(instant: datetime) -> int:
-    """A time as the format stores it. A time without a zone is local time."""
-    return (instant.astimezone(UTC) - _EPOCH) // timedelta(microseconds=1)
-
-
-@cache
-def _field_names(cls: Any) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(cls))
+def _pages(rows: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    """Slices of rows. Few callers look at more than the newest snapshots: pages start small."""
+    first, size = 0, _FIRST_PAGE
+    while first < len(rows):
+        yield rows[first : first + size]
+        first, size = first + size, min(4 * size, _LARGEST_PAGE)
 
 
 class Value(Shown):
@@ -62,53 +53,26 @@ class Value(Shown):
     __slots__ = ()
 
     def _picture_(self) -> Picture:
-        names = _field_names(cast(Any, type(self)))
+        names: tuple[str, ...] = self.__match_args__  # type: ignore[attr-defined]
         return Picture(self._title_(), [(name, _shown(getattr(self, name))) for name in names])
 
 
-class PagedValue(Value):
-    """A value of which there are many. Its fields may be in columns that it shares with others."""
+class ListedValue(Value):
+    """A value of a long list. Its fields may be columns of a page that it shares with others."""
 
     __slots__ = ()
 
-    def _values_(self) -> tuple[Any, ...]:
-        return tuple(getattr(self, name) for name in _field_names(cast(Any, type(self))))
+    def _values(self) -> tuple[Any, ...]:
+        names: tuple[str, ...] = self.__match_args__  # type: ignore[attr-defined]
+        return tuple(getattr(self, name) for name in names)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, PagedValue) or type(self).__name__ != type(other).__name__:
-            return NotImplemented
-        return self._values_() == other._values_()
+        if isinstance(other, ListedValue) and type(self).__qualname__ == type(other).__qualname__:
+            return self._values() == other._values()
+        return NotImplemented
 
     def __hash__(self) -> int:
-        return hash(self._values_())
-
-
-def paged(base: type[Paged]) -> Callable[[Any, int], Paged]:
-    """A function that makes values of the class `base` from a page and a row of it.
-
-    The page has one list per field. A field is looked up there when it is wanted.
-    """
-    names = [field.name for field in fields(cast(Any, base))]
-    body: dict[str, Any] = {name: property(_at_row(name)) for name in names}
-    body["__slots__"] = ("_at", "_page")
-    body["__reduce__"] = lambda self: (base, self._values_())
-    cls: Any = type(base.__name__, (base,), body)
-    cls.__module__, cls.__qualname__ = base.__module__, base.__qualname__
-    new, set_page, set_at = cls.__new__, cls._page.__set__, cls._at.__set__
-
-    def make(page: Any, at: int) -> Paged:
-        made = new(cls)
-        set_page(made, page)  # the class is frozen
-        set_at(made, at)
-        return cast(Paged, made)
-
-    return make
-
-
-def _at_row(name: str) -> Callable[[Any], Any]:
-    # Compiled with the name in it, a field takes half the time.
-    found: Callable[[Any], Any] = eval(f"lambda self: self._page.{name}[self._at]")
-    return found
+        return hash(self._values())
 
 
 def _shown(value: object) -> Any:
@@ -120,7 +84,7 @@ def _shown(value: object) -> Any:
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
-class SnapshotInfo(PagedValue):
+class SnapshotInfo(ListedValue):
     """A snapshot of the history."""
 
     shown_in: ClassVar[str] = "snapshots"
@@ -135,33 +99,20 @@ class SnapshotInfo(PagedValue):
     def of(cls, info: snapshot_table.SnapshotInfo) -> SnapshotInfo:
         """Of an entry of the history (`info`)."""
         parent = None if info.parent_id is None else info.parent_id.text
-        written_at = to_datetime(info.flushed_at)
+        written_at = instant(info.flushed_at)
         return cls(info.id.text, parent, written_at, info.message, dict(info.metadata))
 
     @classmethod
     def along(cls, line: Line) -> Iterator[SnapshotInfo]:
-        """Snapshots and their ancestors, one page at a time, read without suspending.
-
-        Args:
-            line: the snapshots of a history, newest first.
-        """
+        """The snapshots of a history (`line`), newest first, read by page without suspending."""
         if not isinstance(line, tuple):
-            yield from map(cls.of, each_blocking(line))
-            return
+            return map(cls.of, each_blocking(line))
         table, rows = line
-        first, size = 0, _FIRST_PAGE
-        while first < len(rows):
-            page = _Page(table, rows[first : first + size])
-            yield from map(_make_snapshot_info, repeat(page), range(len(page.rows)))
-            first, size = first + size, min(4 * size, _LARGEST_PAGE)
+        return chain.from_iterable(_HistoryPage(table, page) for page in _pages(rows))
 
     @classmethod
     async def along_async(cls, line: Line) -> AsyncIterator[SnapshotInfo]:
-        """Like `along`, inside an event loop.
-
-        Args:
-            line: the snapshots of a history, newest first.
-        """
+        """Like `along`, inside an event loop."""
         if isinstance(line, tuple):
             for info in cls.along(line):
                 yield info
@@ -170,12 +121,15 @@ class SnapshotInfo(PagedValue):
                 yield cls.of(entry)
 
 
-class _Page:
-    """Neighbouring rows of a history. A column is made into values when one of them is wanted."""
+class _HistoryPage:
+    """Neighbouring rows of a history, each the child of the next. Columns are made when read."""
 
     def __init__(self, table: snapshot_table.SnapshotTable, rows: Any) -> None:
         self.table = table
         self.rows = rows
+
+    def __iter__(self) -> Iterator[SnapshotInfo]:
+        return map(_ListedSnapshot, repeat(self), range(len(self.rows)))
 
     @cached_property
     def id(self) -> list[str]:
@@ -183,24 +137,41 @@ class _Page:
 
     @cached_property
     def parent_id(self) -> list[str | None]:
-        *_, last = self.table.parent[self.rows].tolist()
-        found: list[str | None] = [*self.id[1:]]
-        return [*found, encode_base32(self.table.id[last].tobytes()) if last >= 0 else None]
+        last = int(self.table.parent[self.rows[-1]])
+        return [*self.id[1:], encode_base32(self.table.id[last].tobytes()) if last >= 0 else None]
 
     @cached_property
     def written_at(self) -> list[datetime]:
-        return to_datetimes(self.table.flushed_at[self.rows])
+        return to_datetimes(self.table.columns.flushed_at[self.rows])
 
     @cached_property
     def message(self) -> list[str]:
-        return self.table.message.take(self.rows).to_list()
+        return self.table.columns.message.take(self.rows).to_list()
 
     @cached_property
     def metadata(self) -> list[dict[str, Any]]:
         return self.table.metadata(self.rows)
 
 
-_make_snapshot_info = paged(SnapshotInfo)
+class _ListedSnapshot(SnapshotInfo):
+    """A snapshot of a page of the history."""
+
+    __slots__ = ("_page", "_row")
+    __qualname__ = SnapshotInfo.__qualname__
+    __setattr__ = object.__setattr__  # the fields are properties, so they stay as they are
+
+    def __init__(self, page: _HistoryPage, row: int) -> None:
+        self._page = page
+        self._row = row
+
+    def __reduce__(self) -> Any:
+        return SnapshotInfo, self._values()
+
+    id = property(lambda self: self._page.id[self._row])
+    parent_id = property(lambda self: self._page.parent_id[self._row])
+    written_at = property(lambda self: self._page.written_at[self._row])
+    message = property(lambda self: self._page.message[self._row])
+    metadata = property(lambda self: self._page.metadata[self._row])
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -237,20 +208,20 @@ class RepoStatus(Value):
     limited_availability_reason: str | None = None
 
     @classmethod
-    def of(cls, status: repo_info.RepoStatus) -> RepoStatus:
+    def of(cls, status: operations_log.RepoStatus) -> RepoStatus:
+        """Of the `status` in a repo object."""
         # The third state, offline, is declared but never used, and newer versions may declare more.
         # None of them allows writes.
-        """Of the `status` in a repo object."""
-        is_online = status.availability == repo_info.RepoAvailability.ONLINE
+        is_online = status.availability == operations_log.RepoAvailability.ONLINE
         availability = RepoAvailability.online if is_online else RepoAvailability.read_only
         reason = status.limited_availability_reason
-        return cls(availability, to_datetime(status.set_at), reason)
+        return cls(availability, instant(status.set_at), reason)
 
-    def stored(self) -> repo_info.RepoStatus:
+    def stored(self) -> operations_log.RepoStatus:
         reason = self.limited_availability_reason
-        return repo_info.RepoStatus(
-            repo_info.RepoAvailability(self.availability.value),
-            to_microseconds(self.set_at),
+        return operations_log.RepoStatus(
+            operations_log.RepoAvailability(self.availability.value),
+            microseconds(self.set_at),
             reason if reason is None else check_text(reason, "limited_availability_reason"),
         )
 
@@ -261,14 +232,12 @@ class UpdateType:
     __match_args__: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, *values: Any, **named: Any) -> None:
-        if not named and len(values) == len(self.__match_args__):
-            self.__dict__.update(zip(self.__match_args__, values, strict=True))
-            return
-        given = dict(zip(self.__match_args__, values, strict=False)) | named
-        if len(values) + len(named) != len(given) or given.keys() != set(self.__match_args__):
-            expected = ", ".join(self.__match_args__) or "nothing"
-            raise TypeError(f"{type(self).__qualname__}() takes {expected}")
-        self.__dict__.update(given)
+        names = self.__match_args__
+        rest = names[len(values) :]
+        if len(values) > len(names) or named.keys() != {*rest}:
+            raise TypeError(f"{type(self).__qualname__}() takes {', '.join(names) or 'nothing'}")
+        for name, value in zip(names, (*values, *map(named.get, rest)), strict=True):
+            setattr(self, name, value)
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self.__dict__ == other.__dict__
@@ -328,13 +297,13 @@ _ARGUMENTS = {
     "UNKNOWN": ("number",),
 }
 _UPDATE_CLASSES: dict[int, type[UpdateType]] = {
-    kind: _update_class(kind.name) for kind in repo_info.UpdateKind
+    kind: _update_class(kind.name) for kind in operations_log.UpdateKind
 }
 _UNKNOWN = _update_class("UNKNOWN")
 _TEXTS, _IDS = ("name", "branch"), ("previous_snap_id", "new_snap_id")
 
 
-def _update_types(updates: Sequence[repo_info.Update]) -> list[UpdateType]:
+def _update_types(updates: Sequence[operations_log.Update]) -> list[UpdateType]:
     """The kind of every entry."""
     if not isinstance(updates, UpdateTable):
         return [_update_type(entry.kind, entry.values) for entry in updates]
@@ -363,19 +332,19 @@ def _of_one_kind(updates: UpdateTable, number: int, rows: Any) -> Iterable[Updat
 
 def _update_type(kind: int, values: Mapping[str, Any]) -> UpdateType:
     shown: dict[str, Any] = dict(values) if kind in _UPDATE_CLASSES else {"number": kind}
-    if kind == repo_info.UpdateKind.FEATURE_FLAG_CHANGED and not shown.pop("is_set"):
+    if kind == operations_log.UpdateKind.FEATURE_FLAG_CHANGED and not shown.pop("is_set"):
         shown["new_value"] = None
     for name, value in shown.items():
         if isinstance(value, bytes):
             value = str(value)  # noqa: PLW2901 - ids are shown as text
-        elif isinstance(value, repo_info.RepoStatus):
+        elif isinstance(value, operations_log.RepoStatus):
             value = RepoStatus.of(value)  # noqa: PLW2901
         shown[name] = value
     return _UPDATE_CLASSES.get(kind, _UNKNOWN)(**shown)
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
-class Update(PagedValue):
+class Update(ListedValue):
     """One entry of the operations log."""
 
     shown_in: ClassVar[str] = "ops"
@@ -386,32 +355,68 @@ class Update(PagedValue):
 
     @classmethod
     def all_of(cls, page: OperationsPage) -> Iterator[Update]:
-        """The entries of a page.
-
-        Args:
-            page: entries of the operations log.
-        """
-        values = _LogPage(page)
-        return map(_make_update, repeat(values), range(len(page.updates)))
+        """The entries of a `page` of the operations log."""
+        rows = _OperationRows(page)
+        return map(_ListedUpdate, repeat(rows), range(len(page.updates)))
 
 
-class _LogPage:
-    """Entries of the operations log. See `_Page`."""
+class _OperationRows:
+    """The entries of a page of the operations log. Columns are made when read."""
 
     def __init__(self, page: OperationsPage) -> None:
-        self._page = page
+        self.page = page
 
     @cached_property
     def kind(self) -> list[UpdateType]:
-        return _update_types(self._page.updates)
+        return _update_types(self.page.updates)
 
     @cached_property
     def updated_at(self) -> list[datetime]:
-        return to_datetimes(self._page.times())
+        return to_datetimes(self.page.times())
 
     @cached_property
     def backup_path(self) -> list[str | None]:
-        return self._page.backup_paths()
+        return self.page.backup_paths()
 
 
-_make_update = paged(Update)
+class _ListedUpdate(Update):
+    """An entry of a page of the operations log."""
+
+    __slots__ = ("_page", "_row")
+    __qualname__ = Update.__qualname__
+    __setattr__ = object.__setattr__  # the fields are properties, so they stay as they are
+
+    def __init__(self, page: _OperationRows, row: int) -> None:
+        self._page = page
+        self._row = row
+
+    def __reduce__(self) -> Any:
+        return Update, self._values()
+
+    kind = property(lambda self: self._page.kind[self._row])
+    updated_at = property(lambda self: self._page.updated_at[self._row])
+    backup_path = property(lambda self: self._page.backup_path[self._row])
+
+
+@dataclass(frozen=True, repr=False)
+class VersionChange(Shown):
+    """The commit that `cherry_pick`, `undo`, `merge` or `squash` made, or would make."""
+
+    shown_in: ClassVar[str] = "snapshots"
+
+    snapshot_id: str | None
+    """The new commit; None after a dry run. The tip of the branch, unless `squash` left others."""
+    parent_id: str
+    """The snapshot below it."""
+    changes: Diff
+    """What the new snapshot changes in its parent."""
+
+    @classmethod
+    def of(cls, done: Replayed) -> VersionChange:
+        """Of what the operation returned (`done`)."""
+        snapshot_id = None if done.snapshot_id is None else done.snapshot_id.text
+        return cls(snapshot_id, done.parent_id.text, done.diff)
+
+    def _picture_(self) -> Picture:
+        rows = [("snapshot_id", str(self.snapshot_id)), ("parent_id", self.parent_id)]
+        return Picture(self._title_(), [*rows, ("changes", self.changes._picture_())])

@@ -6,27 +6,19 @@ The `x_async` twin of every method that touches storage is generated from here.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from icefloe.api.arguments import check_arguments
 from icefloe.api.generated.versions_async import RepositoryVersionsAsync
-from icefloe.on_demand import on_demand
+from icefloe.repo import refs
 from icefloe.storage.run import run_blocking
 
 if TYPE_CHECKING:
     from xarray import Dataset, DataTree
 
-    from icefloe.api import as_xarray, version_values
-    from icefloe.api.version_values import VersionChange
-    from icefloe.changes.solvers import ConflictSolver
-    from icefloe.repo import named_snapshots, refs, replay, squash
-else:
-    as_xarray = on_demand("icefloe.api.as_xarray")
-    version_values = on_demand("icefloe.api.version_values")
-    named_snapshots = on_demand("icefloe.repo.named_snapshots")
-    refs = on_demand("icefloe.repo.refs")
-    replay = on_demand("icefloe.repo.replay")
-    squash = on_demand("icefloe.repo.squash")
+    from icefloe.api.values import VersionChange
+    from icefloe.changes.conflicts import ConflictSolver
 
 
 @check_arguments
@@ -47,7 +39,7 @@ class RepositoryVersions(RepositoryVersionsAsync):
             group: where in the hierarchy; the root if not given.
             options: further arguments of `xarray.open_dataset`. `chunks={}` makes dask arrays.
         """
-        found: Dataset = as_xarray.engine().open_version(self, ref, group=group, **options)
+        found: Dataset = _xarray_engine().open_version(self, ref, group=group, **options)
         return found
 
     def to_xarray_tree(
@@ -60,7 +52,7 @@ class RepositoryVersions(RepositoryVersionsAsync):
             group: where the tree begins; the root if not given.
             options: further arguments of `xarray.open_datatree`.
         """
-        found: DataTree = as_xarray.engine().open_version_tree(self, ref, group=group, **options)
+        found: DataTree = _xarray_engine().open_version_tree(self, ref, group=group, **options)
         return found
 
     def cherry_pick(
@@ -94,12 +86,13 @@ class RepositoryVersions(RepositoryVersionsAsync):
             SessionStateError: the branch already has the changes, kind `no-changes-to-commit`.
         """
         key = run_blocking(self.handle.given_id(snapshot_id))
+        from icefloe.api import values
+        from icefloe.repo import replay
+
         request = replay.ReplayRequest(
             branch, message, metadata, rebase_with, rebase_tries, dry_run
         )
-        return version_values.VersionChange.of(
-            run_blocking(replay.cherry_pick(self.handle, key, request))
-        )
+        return values.VersionChange.of(run_blocking(replay.cherry_pick(self.handle, key, request)))
 
     def undo(
         self,
@@ -130,13 +123,16 @@ class RepositoryVersions(RepositoryVersionsAsync):
             SessionStateError: it was undone already, kind `no-changes-to-commit`.
         """
         if snapshot_id is None:
-            key = run_blocking(refs.lookup_branch(self.handle, branch))
+            key = run_blocking(self.handle.format.lookup_branch(self.handle, branch))
         else:
             key = run_blocking(self.handle.given_id(snapshot_id))
+        from icefloe.api import values
+        from icefloe.repo import replay
+
         request = replay.ReplayRequest(
             branch, message, metadata, rebase_with, rebase_tries, dry_run
         )
-        return version_values.VersionChange.of(run_blocking(replay.undo(self.handle, key, request)))
+        return values.VersionChange.of(run_blocking(replay.undo(self.handle, key, request)))
 
     def merge(
         self,
@@ -168,11 +164,14 @@ class RepositoryVersions(RepositoryVersionsAsync):
             RebaseFailedError: there are conflicts; nothing has changed.
             SessionStateError: the branch contains the source, kind `no-changes-to-commit`.
         """
-        key = run_blocking(named_snapshots.find_snapshot(self.handle, source))
+        key = run_blocking(refs.find_snapshot(self.handle, source))
+        from icefloe.api import values
+        from icefloe.repo import replay
+
         request = replay.ReplayRequest(
             branch, message, metadata, rebase_with, rebase_tries, dry_run
         )
-        return version_values.VersionChange.of(
+        return values.VersionChange.of(
             run_blocking(replay.merge(self.handle, key, source, request))
         )
 
@@ -205,13 +204,24 @@ class RepositoryVersions(RepositoryVersionsAsync):
         Raises:
             ConflictError: the branch has moved in the meantime; nothing has changed.
         """
-        first = run_blocking(named_snapshots.find_snapshot(self.handle, since))
-        last = (
-            None
-            if until is None
-            else run_blocking(named_snapshots.find_snapshot(self.handle, until))
-        )
+        first = run_blocking(refs.find_snapshot(self.handle, since))
+        last = None if until is None else run_blocking(refs.find_snapshot(self.handle, until))
+        from icefloe.api import values
+        from icefloe.repo import replay
+
         request = replay.ReplayRequest(branch, message, metadata, dry_run=dry_run)
-        return version_values.VersionChange.of(
-            run_blocking(squash.squash(self.handle, first, request, last))
+        return values.VersionChange.of(
+            run_blocking(replay.squash(self.handle, first, request, last))
         )
+
+
+def _xarray_engine() -> Any:
+    """The module of the xarray engine, which is in a layer above: it is imported by its name."""
+    try:
+        return import_module("icefloe.interop.xarray_engine")
+    except ModuleNotFoundError as error:
+        if error.name != "xarray":
+            raise
+        raise ImportError(
+            "to_xarray needs xarray: pip install 'icefloe[xarray]'", name="xarray"
+        ) from None

@@ -1,26 +1,12 @@
 """icefloe under the names of official Icechunk 2.3: what `import icechunk` finds after `install()`.
 
-The modules have the original's names and are thin: they import what they offer from icefloe.
+The modules have the original's names and offer what `original_modules.py` lists.
 `python -m icefloe.as_icechunk program.py` runs a program in which icechunk is icefloe.
 """
 
 from __future__ import annotations
 
-from icefloe.api.upgrade_call import upgrade_icechunk_repository
-from icefloe.as_icechunk import (
-    _exceptions,
-    config,
-    conflicts,
-    credentials,
-    ops,
-    repository,
-    session,
-    snapshots,
-    storage,
-    store,
-    types,
-    virtual,
-)
+from icefloe.api.migration import upgrade_icechunk_repository
 from icefloe.as_icechunk.about import (
     __version__,
     print_debug_info,
@@ -29,7 +15,10 @@ from icefloe.as_icechunk.about import (
     user_agent,
 )
 from icefloe.as_icechunk.installing import FOLDER, install
-from icefloe.display.shown import show_as
+from icefloe.as_icechunk.logs import initialize_logs
+from icefloe.as_icechunk.new_storage import put_on_class
+from icefloe.as_icechunk.original_modules import make_modules
+from icefloe.display import show_as
 
 __all__ = [
     "FOLDER",
@@ -42,24 +31,12 @@ __all__ = [
     "user_agent",
 ]
 
-for _face in (
-    _exceptions,
-    config,
-    conflicts,
-    credentials,
-    ops,
-    repository,
-    session,
-    snapshots,
-    storage,
-    store,
-    types,
-    virtual,
-):
-    for _name in _face.__all__:
-        globals()[_name] = getattr(_face, _name)
-    __all__ += _face.__all__
+for _name, _module in make_modules(__name__).items():
+    globals()[_name] = _module
+    globals().update({name: getattr(_module, name) for name in _module.__all__})
+    __all__ += _module.__all__
 __all__ = sorted(set(__all__))  # noqa: PLE0605
 
+put_on_class()
 show_as("icechunk")
-config.initialize_logs()
+initialize_logs()

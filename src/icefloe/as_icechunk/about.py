@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from importlib import import_module
 
-from icefloe.api.named_numbers import SpecVersion
+from icefloe.api.enums import SpecVersion
 
 __version__ = "2.3.0"
 """The release of the original whose names and behaviour are offered here."""
@@ -23,7 +23,7 @@ def supported_spec_versions() -> list[SpecVersion]:
 
 def user_agent() -> str:
     """What requests to a storage say about the program that makes them."""
-    agent: str = import_module("icefloe.storage.client.connect").user_agent()
+    agent: str = import_module("icefloe.storage.client").user_agent()
     return agent
 
 

@@ -1,5 +1,5 @@
 """Forks that come back from the tasks of a distributed computation."""
 
-from icefloe.interop.merging import extract_session, merge_sessions
+from icefloe.interop.dask_arrays import extract_session, merge_sessions
 
 __all__ = ["extract_session", "merge_sessions"]

@@ -71,7 +71,7 @@ class _Finder(MetaPathFinder, Loader):
         if fullname != ORIGINAL and not fullname.startswith(f"{ORIGINAL}."):
             return None
         if find_spec(_ours(fullname)) is None:
-            return None  # the import fails, and says so with the name that was asked for
+            return None  # the import fails, and says so with the name that was given
         return ModuleSpec(fullname, self)
 
     def exec_module(self, module: ModuleType) -> None:

@@ -2,7 +2,7 @@
 
 Programs of the original expect logs on the terminal, filtered by directives such as
 `warn,icechunk::storage=debug`. Here those choose among icefloe's loggers, which are ordinary ones
-(`icefloe.logs`), so a program can send the same records elsewhere with Python's `logging`.
+(`icefloe.observe`), so a program can send the same records elsewhere with Python's `logging`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import sys
 from typing import TextIO
 
-from icefloe.logs import ROOT, StderrHandler, set_levels
+from icefloe.observe import ROOT, StderrHandler, set_levels
 
 _LEVELS = {
     "off": logging.CRITICAL + 1,

@@ -1,42 +1,169 @@
-"""Fetching and storing the files of a repository, decoded and cached."""
+"""Typed access to the files of a repository: ids in, decoded objects out; listings as columns."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import field, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from icefloe.assets.cache import BoundedCache
-from icefloe.assets.in_flight import InFlight
-from icefloe.assets.stored_objects import LISTINGS_AT_ONCE, StoredObjects, list_folder
-from icefloe.assets.virtual_access import VirtualAccess
-from icefloe.assets.virtual_fetch import VirtualReader
-from icefloe.config.resolved import ResolvedConfig
-from icefloe.errors import ErrorKind, FormatError, SnapshotNotFoundError, StorageError
+from icefloe.assets.cache import BoundedCache, InFlight
+from icefloe.assets.virtual import VirtualAccess, VirtualReader
+from icefloe.config.repository import ResolvedConfig
+from icefloe.errors import (
+    ErrorKind,
+    FormatError,
+    InternalError,
+    SnapshotNotFoundError,
+    StorageError,
+)
 from icefloe.format import layout
-from icefloe.format.columns.blobs import Bytes
-from icefloe.format.columns.id_set import IdSet
+from icefloe.format import manifest as manifest_encode
+from icefloe.format import snapshot as snapshot_encode
+from icefloe.format.chunk_index import IdSet, id_keys
+from icefloe.format.chunk_refs import ChunkKind, ChunkRef
+from icefloe.format.columns import Bytes
 from icefloe.format.envelope import WRITER_NAME, FileType
-from icefloe.format.manifest.file import Manifest, decode_manifest
-from icefloe.format.repo_info.file import RepoInfo, decode_repo_info
-from icefloe.format.snapshot.file import Snapshot, decode_snapshot
-from icefloe.ids import ChunkId, ManifestId, SnapshotId
+from icefloe.format.manifest import Manifest, decode_manifest
+from icefloe.format.repo_info import RepoInfo, decode_repo_info
+from icefloe.format.snapshot import Snapshot, decode_snapshot
+from icefloe.ids import (
+    ChunkId,
+    ManifestId,
+    ObjectId,
+    SnapshotId,
+    decode_base32_rows,
+    encode_base32_rows,
+)
 from icefloe.observe import CACHE
-from icefloe.on_demand import on_demand
-from icefloe.records import NamedTuple, record
 from icefloe.storage.driver import Driver, Readable, Span, Version, without_cache
 
 if TYPE_CHECKING:
-    from icefloe.format import transaction_log
-    from icefloe.format.manifest import encode as manifest_encode
-    from icefloe.format.snapshot import encode as snapshot_encode
     from icefloe.format.transaction_log import TransactionLog
-else:
-    manifest_encode = on_demand("icefloe.format.manifest.encode")
-    snapshot_encode = on_demand("icefloe.format.snapshot.encode")
-    transaction_log = on_demand("icefloe.format.transaction_log")
+
+
+# -- The objects of a folder as columns: id, size, creation time.
+
+
+LISTINGS_AT_ONCE = 32
+
+
+class StoredObjects(NamedTuple):
+    """The objects of one folder; rows in no particular order."""
+
+    folder: str
+    id: Bytes
+    size_bytes: NDArray[np.int64]
+    created_at: NDArray[np.int64]
+    """By the storage's clock, in microseconds since the epoch; -1 if not asked for yet."""
+    strange_names: tuple[str, ...] = ()
+    """Names that are not ids. icefloe did not write these objects and ignores them."""
+    name: NDArray[np.bytes_] | None = None
+    """The names of the objects, if they are not the text of their ids."""
+
+    def __len__(self) -> int:
+        return len(self.id)
+
+    def take(self, rows: NDArray[np.bool_] | NDArray[np.int64] | slice) -> StoredObjects:
+        """Some of the rows."""
+        return StoredObjects(
+            self.folder,
+            self.id[rows],
+            self.size_bytes[rows],
+            self.created_at[rows],
+            self.strange_names,
+            None if self.name is None else self.name[rows],
+        )
+
+    def all_keys(self) -> list[str]:
+        """The key of every object."""
+        return [self.folder + text for text in self.texts()]
+
+    def texts(self) -> list[str]:
+        """The name of every object."""
+        if self.name is None:
+            return list(encode_base32_rows(self.id))
+        return [name.decode("utf-8", "surrogatepass") for name in self.name.tolist()]
+
+
+Identify = Callable[[NDArray[np.bytes_]], tuple[Bytes, NDArray[np.bool_]]]
+"""From names to the ids of those that have one, and which these are."""
+
+
+def by_id(names: NDArray[np.bytes_]) -> tuple[Bytes, NDArray[np.bool_]]:
+    """The ids of names that are the text of an id."""
+    return decode_base32_rows(names, ObjectId.size)
+
+
+async def list_folder(
+    driver: Driver,
+    folder: str,
+    at_once: int = LISTINGS_AT_ONCE,
+    *,
+    names_only: bool = False,
+    identify: Identify = by_id,
+) -> StoredObjects:
+    """Every object of a folder whose objects are named by ids.
+
+    With `names_only`, sizes and times may be unknown until `with_times` asks for them: a directory
+    has to look at every file for them.
+    """
+    ids: list[Bytes] = [np.empty((0, ObjectId.size), np.uint8)]
+    size, created = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    names: list[NDArray[np.bytes_]] = [np.empty(0, np.bytes_)]
+    strange: list[str] = []
+    for page in await driver.list_pages(folder, at_once, names_only=names_only):
+        if not len(page.name):
+            continue
+        rows, is_id = identify(page.name)
+        ids.append(rows)
+        size.append(page.size_bytes[is_id])
+        created.append(page.created_at[is_id])
+        if identify is not by_id:
+            names.append(page.name[is_id])
+        strange += [name.decode("utf-8", "replace") for name in page.name[~is_id].tolist()]
+    return StoredObjects(
+        folder,
+        np.concatenate(ids),
+        np.concatenate(size),
+        np.concatenate(created),
+        tuple(strange),
+        None if identify is by_id else np.concatenate(names),
+    )
+
+
+def arrived(copies: StoredObjects, originals: StoredObjects) -> IdSet:
+    """The copies that need not be made again: all but those of another size than the original."""
+    order = np.argsort(id_keys(originals.id))
+    keys, size = id_keys(originals.id)[order], originals.size_bytes[order]
+    wanted = id_keys(copies.id)
+    if not len(keys) or not len(wanted):
+        return IdSet.of(copies.id)
+    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    is_other = (keys[at] == wanted) & (size[at] != copies.size_bytes)
+    return IdSet.of(copies.id[~is_other])
+
+
+async def with_times(driver: Driver, objects: StoredObjects) -> StoredObjects:
+    """The same objects with sizes and times. Those that are gone are left out."""
+    is_unknown = objects.created_at < 0
+    if not is_unknown.any():
+        return objects
+    asked = objects.take(is_unknown)
+    found = await driver.head_many(asked.all_keys())
+    size, created = objects.size_bytes.copy(), objects.created_at.copy()
+    size[is_unknown], created[is_unknown] = found.size_bytes, found.created_at
+    # `_replace` counts fields by `len`, which here is the number of rows.
+    known = StoredObjects(
+        objects.folder, objects.id, size, created, objects.strange_names, objects.name
+    )
+    return known.take(created >= 0)
+
+
+# -- Fetching and storing the files of a repository, decoded and cached, and the bytes of chunks.
+
 
 Loaded = TypeVar("Loaded")
 
@@ -98,7 +225,7 @@ class Caches:
         self.manifests.put(manifest.id, manifest, max(1, manifest.num_chunk_refs), manifest.nbytes)
 
 
-@record(frozen=True)
+@dataclass(frozen=True)
 class Assets:
     """Typed access to one repository's files through one driver."""
 
@@ -224,6 +351,8 @@ class Assets:
         return snapshot
 
     def _arrived_log(self, snapshot_id: SnapshotId, key: str, data: Readable) -> TransactionLog:
+        from icefloe.format import transaction_log
+
         log = transaction_log.decode_transaction_log(data, key)
         _check_id(log.id, snapshot_id, key)
         self.caches.logs.put(snapshot_id, log, max(1, log.num_changes))
@@ -347,7 +476,9 @@ class Assets:
     def files_of(self, snapshot: Snapshot) -> dict[str, IdSet]:
         """The files that a loaded snapshot consists of and refers to, as `list_objects` has them,
         without logs and chunks."""
-        used = IdSet.of(np.concatenate([snapshot.manifest_files.id, snapshot.nodes.manifest_id]))
+        used = IdSet.of(
+            np.concatenate([snapshot.manifest_files.id, snapshot.nodes.used_manifests()])
+        )
         return {"snapshots": IdSet.of_ids([snapshot.id]), "manifests": used}
 
     def with_chunk_ids(self, manifest: Manifest) -> Manifest:
@@ -384,6 +515,8 @@ class Assets:
 
     def encode_log(self, log: TransactionLog) -> tuple[str, bytes]:
         """Key and bytes of a transaction log."""
+        from icefloe.format import transaction_log
+
         data = transaction_log.encode_transaction_log(
             log, spec_version=self.spec_version, level=self.settings.compression.level
         )
@@ -397,6 +530,52 @@ class Assets:
             level=self.settings.compression.level,
             locations=self.settings.manifest.virtual_chunk_location_compression,
         )
+
+
+# -- chunks
+
+
+async def fetch_chunk(assets: Assets, ref: ChunkRef, span: Span | None) -> Readable:
+    """The bytes of a chunk, or a span of them. The span has to be inside the chunk."""
+    if ref.inline is not None:  # also native chunks that are not stored yet
+        return ref.inline if span is None else ref.inline[span.start : span.start + span.length]
+    if ref.kind == ChunkKind.VIRTUAL:
+        return await assets.virtual.fetch(ref, span)
+    if ref.location is not None:
+        key = ref.location
+    elif ref.chunk_id is not None:
+        key = assets.chunk_key(ref.chunk_id)
+    else:
+        raise InternalError("a native chunk has neither id nor key")
+    start, length = (0, ref.length) if span is None else span
+    [data] = await fetch_stored(assets, [(key, Span(ref.offset + start, length))])
+    return data
+
+
+async def fetch_stored(assets: Assets, wanted: Sequence[tuple[str, Span]]) -> list[Readable]:
+    """Parts of many objects of the repository, fetched at once.
+
+    These objects never change, so they can be cached. Virtual chunks are not cached, because their
+    objects may be replaced by their owners.
+    """
+    if assets.settings.caching.num_bytes_chunks == 0:
+        return await _fetch_parts(assets, wanted)
+    cache = assets.caches.chunks
+    found = {part: cache.get(part) for part in wanted}
+    missing = [part for part, data in found.items() if data is None]
+    for part, fetched in zip(missing, await _fetch_parts(assets, missing), strict=True):
+        found[part] = bytes(fetched)
+        cache.put(part, bytes(fetched), max(1, len(fetched)))
+    return [data for part in wanted if (data := found[part]) is not None]
+
+
+async def _fetch_parts(assets: Assets, wanted: Sequence[tuple[str, Span]]) -> list[Readable]:
+    if len(wanted) == 1:  # `get` shares a request with other readers of the same object
+        return [await assets.driver.get(*wanted[0])]
+    return await assets.driver.get_many(wanted)
+
+
+# -- metadata files
 
 
 def object_metadata(data: bytes) -> dict[str, str]:

@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from icefloe.assets.assets import Assets
-from icefloe.changes.divergence import log_between
+from icefloe.changes.conflicts import log_between
 from icefloe.errors import ErrorKind, SnapshotNotFoundError, StorageError
-from icefloe.format.manifest.chunk_refs import ChunkRefs
-from icefloe.format.snapshot.file import ManifestFiles, Snapshot
-from icefloe.format.snapshot.manifest_refs import ManifestRef
-from icefloe.format.snapshot.nodes import ArrayData, Node, NodeTable
+from icefloe.format.chunk_refs import ChunkRefs
+from icefloe.format.nodes import ArrayData, ManifestRef, Node, NodeTable
+from icefloe.format.snapshot import ManifestFiles, Snapshot
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import NodeId
 

@@ -1,7 +1,7 @@
 """From an authorised container to a reader of its objects.
 
 This module enforces that a hostile configuration cannot misuse a reader's credentials; see
-`virtual_access.py` for the principle. `are_own` means that the reader supplied the container.
+`virtual.py` for the principle. `are_own` means that the reader supplied the container.
 """
 
 from __future__ import annotations
@@ -11,23 +11,25 @@ from collections.abc import Mapping
 from dataclasses import replace
 from urllib.parse import quote, urlsplit
 
-from icefloe.assets.virtual_access import VirtualAccess
+from icefloe import credentials as given
+from icefloe.assets.virtual import VirtualAccess
 from icefloe.config import stores
-from icefloe.config.containers import VirtualChunkContainer
-from icefloe.config.storage import StorageSettings
-from icefloe.config.virtual_urls import Url, parse
+from icefloe.config.containers import Url, VirtualChunkContainer, parse_url
+from icefloe.config.repository import StorageSettings
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
-from icefloe.storage.client.calls import Calls
-from icefloe.storage.client.connect import connect, endpoint_of
-from icefloe.storage.client.sign_s3 import s3_signer
-from icefloe.storage.drivers.remote import ObstoreDriver
-from icefloe.storage.foreign.files import ForeignFiles
-from icefloe.storage.foreign.reads import ForeignReader
-from icefloe.storage.foreign.web import WebOptions, WebReader
-from icefloe.storage.identity import containers as given
-from icefloe.storage.identity import credentials as signed
-from icefloe.storage.places.locations import AzureLocation, GcsLocation, RemoteLocation, S3Location
-from icefloe.storage.places.services import tigris_endpoint
+from icefloe.storage.calls import Calls
+from icefloe.storage.client import connect, endpoint_of
+from icefloe.storage.external import ExternalFiles, ExternalReader
+from icefloe.storage.locations import (
+    AzureLocation,
+    GcsLocation,
+    RemoteLocation,
+    S3Location,
+    tigris_endpoint,
+)
+from icefloe.storage.remote import ObstoreDriver
+from icefloe.storage.signing import s3_signer
+from icefloe.storage.web import WebOptions, WebReader
 
 # Client options that only tune a connection. Others choose hosts, proxies, keys or trust.
 _TUNING = re.compile(
@@ -47,16 +49,16 @@ _DURATION = re.compile(
 
 def make_reader(
     access: VirtualAccess, container: VirtualChunkContainer, calls: Calls
-) -> ForeignReader:
+) -> ExternalReader:
     """A reader for everything below the container's prefix.
 
     Raises:
         InvalidInputError: it is not authorised, or needs more than was authorised.
     """
     credential = access.credential(container)
-    prefix, store, are_own = parse(container.url_prefix), container.store, access.are_own
+    prefix, store, are_own = parse_url(container.url_prefix), container.store, access.are_own
     if isinstance(store, stores.LocalFileSystem):
-        return ForeignFiles(prefix.path)
+        return ExternalFiles(prefix.path)
     if isinstance(store, stores.Http):
         return _web(access, container, store, prefix, calls)
     if isinstance(store, stores.Gcs):
@@ -71,7 +73,7 @@ def make_reader(
     return _s3_by_hand(location, endpoint, calls)
 
 
-def _obstore(location: RemoteLocation, calls: Calls) -> ForeignReader:
+def _obstore(location: RemoteLocation, calls: Calls) -> ExternalReader:
     settings = location.default_settings().resolved()
     # Foreign keys are used verbatim, without the encoding of our own keys.
     connection = replace(connect(location, settings), encodes_keys=False)
@@ -92,15 +94,16 @@ def _s3(
     endpoint = options.endpoint_url
     if endpoint is None and isinstance(store, stores.Tigris):
         endpoint = tigris_endpoint()
-    identity: signed.AnyS3Credential
+    identity: given.AnyS3Credential
     if isinstance(credential, given.ContainerS3):
         identity = credential.credentials
     elif are_own and not options.anonymous:
-        identity = signed.S3FromEnv()
+        identity = given.S3FromEnv()
     else:
-        identity = signed.S3Anonymous()
-    if endpoint is not None and not are_own:
-        _check_endpoint(container, store, endpoint, identity)
+        identity = given.S3Anonymous()
+    is_from_env = isinstance(identity, given.S3FromEnv)
+    if is_from_env and not (are_own or endpoint is None or _is_well_known(store, endpoint)):
+        raise _not_named(container, f"its endpoint {endpoint!r}", "the environment's credentials")
     return S3Location(
         prefix.authority,
         "",
@@ -121,17 +124,7 @@ def _is_well_known(store: stores.ObjectStoreConfig, endpoint: str) -> bool:
     return _AMAZON.fullmatch(endpoint) is not None
 
 
-def _check_endpoint(
-    container: VirtualChunkContainer,
-    store: stores.ObjectStoreConfig,
-    endpoint: str,
-    identity: signed.AnyS3Credential,
-) -> None:
-    if isinstance(identity, signed.S3FromEnv) and not _is_well_known(store, endpoint):
-        raise _not_named(container, f"its endpoint {endpoint!r}", "the environment's credentials")
-
-
-def _s3_by_hand(location: S3Location, endpoint: str, calls: Calls) -> ForeignReader:
+def _s3_by_hand(location: S3Location, endpoint: str, calls: Calls) -> ExternalReader:
     """Uses our own HTTP requests, because obstore follows an endpoint to other hosts."""
     is_path_style, url = endpoint_of(location)
     parts = urlsplit(url)
@@ -165,7 +158,7 @@ def _gcs(
     credential: object,
     are_own: bool,
 ) -> GcsLocation:
-    identity: signed.AnyGcsCredential = signed.GcsAnonymous()
+    identity: given.AnyGcsCredential = given.GcsAnonymous()
     if isinstance(credential, given.ContainerGcs):
         identity = credential.credentials
     options = _service_options(container, store.opts, are_own)

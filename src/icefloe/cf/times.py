@@ -13,16 +13,12 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from icefloe.on_demand import on_demand
-from icefloe.records import record
-
-pd = on_demand("pandas")
 
 _SECOND, _MINUTE, _HOUR, _DAY = 10**9, 60 * 10**9, 3600 * 10**9, 86400 * 10**9
 _PANDAS_UNITS = {
@@ -43,6 +39,8 @@ _CFTIME_UNITS = {
     **dict.fromkeys(("hour", "hours", "hr", "hrs", "h"), _HOUR),
     **dict.fromkeys(("day", "days", "d"), _DAY),
 }
+_CALENDAR_UNITS = {("360_day", "month"): 30 * _DAY, ("noleap", "common_year"): 365 * _DAY}
+"""Units that have a fixed length in some calendars only."""
 _SINCE = r"\s*(?P<unit>\S+)\s+since\s+(?P<date>.*?)\s*\Z"
 _CLOCK = r"(?P<hour>\d{1,2}):(?P<minute>\d{1,2})(?::(?P<second>\d{1,2}(?:\.\d*)?))?"
 _PANDAS_DATE = (
@@ -77,7 +75,7 @@ _PANDAS_YEARS = range(1678, 2262)
 _GREGORIAN_START = (1582, 10, 15)
 
 
-@record(frozen=True)
+@dataclass(frozen=True)
 class TimeUnits:
     """What one is, when zero was, and which days there are. Equal ones need no conversion."""
 
@@ -113,10 +111,6 @@ class TimeUnits:
         encoded = (since_ns / self.unit_ns).astype(dtype)
         return encoded if np.array_equal(self.decode(encoded), times_us) else None
 
-    def is_comparable(self, other: TimeUnits) -> bool:
-        """Whether times of both mean the same days."""
-        return self.calendar == other.calendar
-
 
 @lru_cache(maxsize=4096)
 def parse_time_units(units: Any, calendar: Any = None) -> TimeUnits | None:
@@ -133,14 +127,15 @@ def parse_time_units(units: Any, calendar: Any = None) -> TimeUnits | None:
     unit_ns = _PANDAS_UNITS.get(word.removesuffix("s"))
     date = _pandas_date(text) if known in (STANDARD, PROLEPTIC) and unit_ns else None
     if date is None:
-        unit_ns = _CFTIME_UNITS.get(word) or _calendar_units(word, known)
+        unit_ns = _CFTIME_UNITS.get(word) or _CALENDAR_UNITS.get((known, word.removesuffix("s")))
         date = _cftime_date(text)
-    if unit_ns is None or date is None or not _is_valid(date, known):
+    if unit_ns is None or date is None:
         return None
     year, month, day, clock_us = date
     if known == PROLEPTIC and (year, month, day) >= _GREGORIAN_START:
         known = STANDARD  # from then on they are the same
-    return TimeUnits(unit_ns, _day_number(year, month, day, known) * _DAY_US + clock_us, known)
+    days = _day_number(year, month, day, known)
+    return None if days is None else TimeUnits(unit_ns, days * _DAY_US + clock_us, known)
 
 
 def units_of(attributes: Mapping[str, Any], parent: Mapping[str, Any] | None = None) -> Any:
@@ -196,6 +191,8 @@ def _asked_of_pandas(text: str) -> Date | None:
         if year is None:
             return None
         text = f"{int(year[0]):04d}{text[year.end() :]}"
+    import pandas as pd
+
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of names of zones, which it does not know
@@ -237,65 +234,35 @@ def _zone_us(zone: str | None) -> int:
     return (-1 if zone[0] == "-" else 1) * (hours * 3600 + minutes * 60 + seconds) * 10**6
 
 
-def _calendar_units(word: str, calendar: str) -> int | None:
-    """Units that have a fixed length in some calendars only."""
-    if calendar == "360_day" and word in ("month", "months"):
-        return 30 * _DAY
-    if calendar == "noleap" and word in ("common_year", "common_years"):
-        return 365 * _DAY
-    return None
-
-
-def _is_valid(date: Date, calendar: str) -> bool:
-    """Whether a calendar has that day."""
-    year, month, day, _ = date
+def _day_number(year: int, month: int, day: int, calendar: str) -> int | None:
+    """Days since 1970-01-01, counted in the calendar itself; None if it has no such day."""
+    date = (year, month, day)
     if not 1 <= month <= 12 or day < 1:
-        return False
+        return None
     if calendar == "360_day":
-        return day <= 30
-    if calendar == STANDARD and ((1582, 10, 4) < (year, month, day) < _GREGORIAN_START):
-        return False
-    if calendar in (STANDARD, "julian") and year == 0:
-        return False
-    is_long = month == 2 and (calendar == "all_leap" or _is_leap(year, month, day, calendar))
-    return day <= _MONTHS[month - 1] + is_long
-
-
-def _is_julian(year: int, month: int, day: int, calendar: str) -> bool:
-    before = calendar == STANDARD and (year, month, day) < _GREGORIAN_START
-    return calendar == "julian" or before
-
-
-def _is_leap(year: int, month: int, day: int, calendar: str) -> bool:
-    if calendar == "noleap":
-        return False
-    if calendar in (STANDARD, "julian") and year < 0:
-        year += 1  # there was no year 0
-    if _is_julian(year, month, day, calendar):
-        return year % 4 == 0
-    return year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
-
-
-def _day_number(year: int, month: int, day: int, calendar: str) -> int:
-    """Days since 1970-01-01, counted in the calendar itself."""
-    if calendar == "360_day":
-        return (year - 1970) * 360 + (month - 1) * 30 + day - 1
-    before = sum(_MONTHS[: month - 1]) + day - 1
-    if calendar == "noleap":
-        return (year - 1970) * 365 + before
-    if calendar == "all_leap":
-        return (year - 1970) * 366 + before + (month > 2)
-    is_julian = _is_julian(year, month, day, calendar)
-    is_leap = _is_leap(year, month, day, calendar)
+        return (year - 1970) * 360 + (month - 1) * 30 + day - 1 if day <= 30 else None
+    if calendar == STANDARD and (1582, 10, 4) < date < _GREGORIAN_START:
+        return None
+    if calendar in (STANDARD, "julian"):
+        if year == 0:
+            return None
+        year += year < 0  # there was no year 0
+    is_julian = calendar == "julian" or (calendar == STANDARD and date < _GREGORIAN_START)
+    is_fixed = calendar in ("noleap", "all_leap")
+    is_leap = year % 4 == 0 and (is_julian or year % 100 != 0 or year % 400 == 0)
+    if is_fixed:
+        is_leap = calendar == "all_leap"
+    if day > _MONTHS[month - 1] + (is_leap and month == 2):
+        return None
+    before = sum(_MONTHS[: month - 1]) + (is_leap and month > 2) + day - 1
+    if is_fixed:
+        return (year - 1970) * (365 + is_leap) + before
     past = year - 1
-    if calendar in (STANDARD, "julian") and year < 0:
-        past += 1
-    days = past * 365 + past // 4
+    days = past * 365 + past // 4 + before
     if not is_julian:
         days += past // 400 - past // 100
-    days += before + (is_leap and month > 2)
     # Day 0 above is 0001-01-01 of either calendar; the Julian one began two days earlier.
-    return days - 719162 - (2 if is_julian else 0)
+    return days - 719162 - 2 * is_julian
 
 
 def convert_times(

@@ -1,26 +1,31 @@
-"""Conflicts between the changes of a session and a concurrent commit.
-
-`find_conflicts` compares the uncommitted changes with one transaction log. Chunks are compared as
-sorted columns, so a log of a million chunks takes a fraction of a second.
-"""
+"""What two writers did to the same things, and who wins."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from icefloe import paths
-from icefloe.changes.change_set import ChangeSet
-from icefloe.changes.moves import Moves
-from icefloe.display.shown import Picture, Shown
+from icefloe.changes.change_set import ChangeSet, Deleted, Moves
+from icefloe.display import NamedNumber, Picture, Shown
 from icefloe.errors import AlreadyExistsError, NodeNotFoundError, SessionStateError
-from icefloe.format.columns.chunk_index import Index, SortedIndex
-from icefloe.format.snapshot.nodes import NodeTable
-from icefloe.format.transaction_log import TransactionLog
-from icefloe.ids import NodeId
+from icefloe.format.chunk_index import Index, SortedIndex, sort_rows
+from icefloe.format.chunk_refs import ChunkRefs
+from icefloe.format.columns import mask_from_arrow
+from icefloe.format.nodes import Node, NodeTable
+from icefloe.format.transaction_log import Move, NodeType, TransactionLog
+from icefloe.ids import NodeId, SnapshotId
+
+# -- Conflicts between the changes of a session and a concurrent commit.
+#
+# `find_conflicts` compares the uncommitted changes with one transaction log. Chunks are compared
+# as sorted columns, so a log of a million chunks takes a fraction of a second.
 
 
 class ConflictType(Enum):
@@ -47,6 +52,17 @@ class ConflictType(Enum):
 
     def __int__(self) -> int:
         return int(self.value)
+
+
+UPDATE_OF_DELETED = {
+    True: ConflictType.ZarrMetadataUpdateOfDeletedArray,
+    False: ConflictType.ZarrMetadataUpdateOfDeletedGroup,
+}
+DELETE_OF_UPDATED = {
+    True: ConflictType.DeleteOfUpdatedArray,
+    False: ConflictType.DeleteOfUpdatedGroup,
+}
+"""By whether the node is an array."""
 
 
 class Conflict(Shown):
@@ -103,7 +119,7 @@ class Conflict(Shown):
         return self._type, self._path, self.conflicted_chunks
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Conflict, (self._type, self._path, self.conflicted_chunks)
+        return Conflict, self._key()
 
     def __str__(self) -> str:
         what = _SENTENCES[self._type]
@@ -114,17 +130,13 @@ class Conflict(Shown):
         return f"{self._path}: {what}"
 
     def _picture_(self) -> Picture:
-        shown = None
+        shown = "None"
         if self._chunks is not None:
             rows = [str([int(at) for at in row]) for row in self._chunks[:_SHOWN_CHUNKS]]
             more = len(self._chunks) - _SHOWN_CHUNKS
             shown = f"[{', '.join(rows)}]{f' and {more} more' if more > 0 else ''}"
-        fields = {
-            "conflict_type": self._type.name,
-            "path": self._path,
-            "conflicted_chunks": str(shown),
-        }
-        return Picture(self._title_(), list(fields.items()))
+        fields = [("conflict_type", self._type.name), ("path", self._path)]
+        return Picture(self._title_(), [*fields, ("conflicted_chunks", shown)])
 
 
 _SHOWN_CHUNKS = 10
@@ -194,12 +206,7 @@ def _moves(moves: Moves, before: NodeTable, after: NodeTable) -> list[Conflict]:
         try:
             again.move(after, source, destination)
         except NodeNotFoundError:
-            kind = (
-                ConflictType.ZarrMetadataUpdateOfDeletedArray
-                if is_array
-                else ConflictType.ZarrMetadataUpdateOfDeletedGroup
-            )
-            return [Conflict(kind, source)]
+            return [Conflict(UPDATE_OF_DELETED[is_array], source)]
         except AlreadyExistsError:
             return [Conflict(ConflictType.NewNodeConflictsWithExistingNode, destination)]
         except SessionStateError:
@@ -252,13 +259,10 @@ def _updates(changes: ChangeSet, log: TransactionLog) -> Iterator[Conflict]:
         for node_id, update in ours:
             if is_array[node_id] == wants_array and node_id in theirs:
                 yield Conflict(ConflictType.ZarrMetadataDoubleUpdate, update.path, node_id=node_id)
-    for kind, theirs in (
-        (ConflictType.ZarrMetadataUpdateOfDeletedArray, log.deleted_arrays),
-        (ConflictType.ZarrMetadataUpdateOfDeletedGroup, log.deleted_groups),
-    ):
+    for wants_array, theirs in ((True, log.deleted_arrays), (False, log.deleted_groups)):
         for node_id, update in ours:
             if node_id in theirs:
-                yield Conflict(kind, update.path, node_id=node_id)
+                yield Conflict(UPDATE_OF_DELETED[wants_array], update.path, node_id=node_id)
 
 
 def _chunks(changes: ChangeSet, log: TransactionLog) -> Iterator[Conflict]:
@@ -305,10 +309,7 @@ def _deletions(
             continue  # deleted by both
         if node.id in touched or node.id != gone.id or path in grown:
             is_array = node.array is not None
-            kind = (
-                ConflictType.DeleteOfUpdatedArray if is_array else ConflictType.DeleteOfUpdatedGroup
-            )
-            found[is_array].append(Conflict(kind, path, node_id=node.id))
+            found[is_array].append(Conflict(DELETE_OF_UPDATED[is_array], path, node_id=node.id))
     yield from found[True]
     yield from found[False]
 
@@ -331,3 +332,285 @@ def common_rows(ours: Index, theirs: Index) -> Index:
         return ours[:0]
     few, many = (ours, theirs) if len(ours) <= len(theirs) else (theirs, ours)
     return few[SortedIndex(many).find_many(few) >= 0]
+
+
+# -- Conflict solvers: which version wins when a session and a commit conflict.
+
+
+class VersionSelection(NamedNumber):
+    """Which version wins."""
+
+    Fail = 0
+    UseOurs = 1
+    UseTheirs = 2
+
+
+class ConflictSolver:
+    """Settles conflicts. Subclasses return the version that wins from `choose`.
+
+    Chunks that both changed can be settled either way. The deletion of an updated node can only be
+    settled in favour of the deletion. All other conflicts cannot be settled, and `choose` is not
+    called for them.
+    """
+
+    def choose(self, conflict: Conflict) -> VersionSelection:
+        """The version to use. A commit is settled only if all of its conflicts are.
+
+        Args:
+            conflict: what contradicts.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not say how to choose")
+
+
+class ConflictDetector(ConflictSolver):
+    """Settles no conflict: a rebase succeeds only if there are none."""
+
+    def choose(self, conflict: Conflict) -> VersionSelection:
+        """Never chooses.
+
+        Args:
+            conflict: what contradicts.
+        """
+        return VersionSelection.Fail
+
+
+class BasicConflictSolver(ConflictSolver):
+    """One rule for chunks that both changed, and for nodes we delete and they updated."""
+
+    def __init__(
+        self,
+        *,
+        on_chunk_conflict: VersionSelection = VersionSelection.UseOurs,
+        fail_on_delete_of_updated_array: bool = False,
+        fail_on_delete_of_updated_group: bool = False,
+    ) -> None:
+        if not isinstance(on_chunk_conflict, VersionSelection):
+            raise TypeError(
+                f"on_chunk_conflict is {on_chunk_conflict!r}, expected a VersionSelection"
+            )
+        self.on_chunk_conflict = on_chunk_conflict
+        self.fail_on_delete_of_updated_array = bool(fail_on_delete_of_updated_array)
+        self.fail_on_delete_of_updated_group = bool(fail_on_delete_of_updated_group)
+
+    def choose(self, conflict: Conflict) -> VersionSelection:
+        """The version that the rules select.
+
+        Args:
+            conflict: what contradicts.
+        """
+        if conflict.conflict_type == ConflictType.ChunkDoubleUpdate:
+            return self.on_chunk_conflict
+        fails = (
+            self.fail_on_delete_of_updated_array
+            if conflict.conflict_type == ConflictType.DeleteOfUpdatedArray
+            else self.fail_on_delete_of_updated_group
+        )
+        return VersionSelection.Fail if fails else VersionSelection.UseOurs
+
+    def __repr__(self) -> str:
+        rules = ", ".join(f"{name}={value}" for name, value in vars(self).items())
+        return f"BasicConflictSolver({rules})"
+
+
+class Decision(NamedTuple):
+    """A conflict and the version that wins."""
+
+    conflict: Conflict
+    version: VersionSelection
+
+
+def decide(solver: ConflictSolver, conflicts: Iterable[Conflict]) -> list[Decision]:
+    """Ask the solver about every conflict that can be settled."""
+    return [Decision(conflict, _choice(solver, conflict)) for conflict in conflicts]
+
+
+def _choice(solver: ConflictSolver, conflict: Conflict) -> VersionSelection:
+    if conflict.conflict_type == ConflictType.ChunkDoubleUpdate:
+        return solver.choose(conflict)
+    if conflict.conflict_type in DELETE_OF_UPDATED.values():
+        chosen = solver.choose(conflict)
+        return chosen if chosen == VersionSelection.UseOurs else VersionSelection.Fail
+    return VersionSelection.Fail
+
+
+def apply_decisions(changes: ChangeSet, decisions: Sequence[Decision], after: NodeTable) -> None:
+    """Adapt `changes` to fit on top of `after`."""
+    for conflict, version in decisions:
+        if conflict.conflict_type in DELETE_OF_UPDATED.values():
+            # Delete the current nodes: a replacement of the deleted node, and nodes added below it.
+            for row, path in enumerate(after.path):
+                if paths.is_within(path, conflict.path):
+                    node = after.node(row)
+                    changes.deleted[path] = Deleted(node.id, node.array is not None)
+        elif version == VersionSelection.UseTheirs and conflict.node_id is not None:
+            chunks = conflict.chunk_index
+            assert chunks is not None
+            changes.chunks[conflict.node_id] = changes.chunks[conflict.node_id].without(chunks)
+
+
+# -- The difference between two snapshots as a transaction log, when neither is an ancestor.
+
+
+def net_log(
+    snapshot_id: SnapshotId,
+    before: NodeTable,
+    after: NodeTable,
+    changes: ChangeSet,
+    chunks: Mapping[NodeId, tuple[ChunkRefs, ChunkRefs]],
+) -> TransactionLog:
+    """The log of a hypothetical commit that leads from one table of nodes to the other.
+
+    It lists only chunks that `changes` touched; `chunks` has both states of their arrays. An array
+    in which only other chunks differ is listed without chunks.
+    """
+    touched = {key: changes.touched_chunks(key) for key in chunks}
+    return _log(snapshot_id, before, after, touched, chunks)
+
+
+def log_between(
+    snapshot_id: SnapshotId,
+    before: NodeTable,
+    after: NodeTable,
+    chunks: Mapping[NodeId, tuple[ChunkRefs, ChunkRefs]],
+    *,
+    lists_all_moves: bool = False,
+) -> TransactionLog:
+    """The complete log of a hypothetical commit that leads from one table of nodes to the other.
+
+    `chunks` has both states of the arrays whose manifests differ, limited to the difference. Nodes
+    below a moved group are listed on request, as spec version 2 does.
+    """
+    touched = {}
+    for key, (old, new) in chunks.items():
+        both = np.concatenate([old.index, new.index] if old.ndim == new.ndim else [new.index])
+        touched[key] = both[sort_rows(both)]
+    log = _log(snapshot_id, before, after, touched, chunks)
+    updated = {key: index for key, index in log.updated_chunks.items() if len(index)}
+    if lists_all_moves:
+        return replace(log, updated_chunks=updated)
+    went = {move.source: move.destination for move in log.moved_nodes or ()}
+    moved = tuple(move for move in log.moved_nodes or () if not _goes_along(move, went))
+    return replace(log, updated_chunks=updated, moved_nodes=moved)
+
+
+def accounts_for(
+    log: TransactionLog,
+    before: NodeTable,
+    after: NodeTable,
+    chunks: Mapping[NodeId, tuple[ChunkRefs, ChunkRefs]],
+) -> bool:
+    """Whether the log of a commit lists all that differs between two snapshots.
+
+    `chunks` has both states of the arrays in both whose manifests differ, limited to the
+    difference.
+    """
+    net = log_between(log.id, before, after, chunks)
+    made, gone = log.new_arrays | log.new_groups, log.deleted_arrays | log.deleted_groups
+    updated = log.updated_arrays | log.updated_groups
+    old, new = _by_id(before), _by_id(after)
+    if not (
+        net.new_arrays | net.new_groups <= made
+        and net.deleted_arrays | net.deleted_groups <= gone
+        and net.updated_arrays | net.updated_groups <= made | updated
+        # An amended commit may have made what the amendment deletes.
+        and gone - made <= old.keys()
+    ):
+        return False
+    if net.moved_nodes and not log.moved_nodes:
+        return False
+    for key in chunks.keys() - made:
+        first, second = old[key].array, new[key].array
+        assert first is not None
+        assert second is not None
+        if [axis[:2] for axis in first.shape] != [axis[:2] for axis in second.shape]:
+            continue  # an array of another shape loses and moves chunks that no log lists
+        listed, found = log.updated_chunks.get(key), net.updated_chunks.get(key)
+        if (
+            found is not None
+            and len(found)
+            and (listed is None or not has_rows(listed, found).all())
+        ):
+            return False
+    return True
+
+
+def has_rows(index: Index, rows: Index) -> NDArray[np.bool_]:
+    """Which of these rows an index has."""
+    if index.shape[1] != rows.shape[1]:
+        return np.zeros(len(rows), np.bool_)
+    known = set(map(bytes, np.ascontiguousarray(index, np.uint32)))
+    asked = map(bytes, np.ascontiguousarray(rows, np.uint32))
+    return np.fromiter((row in known for row in asked), np.bool_, len(rows))
+
+
+def _goes_along(move: Move, went: Mapping[str, str]) -> bool:
+    """Whether a node moved only because a group above it moved."""
+    group = paths.parent(move.source)
+    if group is None or group not in went:
+        return False
+    return paths.rebase(move.source, group, went[group]) == move.destination
+
+
+def _log(
+    snapshot_id: SnapshotId,
+    before: NodeTable,
+    after: NodeTable,
+    touched: Mapping[NodeId, Index],
+    chunks: Mapping[NodeId, tuple[ChunkRefs, ChunkRefs]],
+) -> TransactionLog:
+    old, new = _by_id(before), _by_id(after)
+    both = old.keys() & new.keys()
+    updated = {key for key in both if old[key].user_data != new[key].user_data}
+    moved = tuple(
+        Move(old[key].path, new[key].path, key, NodeType(new[key].array is not None))
+        for key in both
+        if old[key].path != new[key].path
+    )
+    updated_chunks = {
+        key: np.empty((0, len(array.shape)), np.uint32)
+        for key in both
+        if (array := new[key].array) is not None and array != old[key].array
+    }
+    for key, (theirs_before, theirs_after) in chunks.items():
+        index = touched[key]
+        updated_chunks[key] = index[differs(index, theirs_before, theirs_after)]
+    return TransactionLog(
+        snapshot_id,
+        new_groups=frozenset(key for key in new.keys() - old.keys() if new[key].array is None),
+        new_arrays=frozenset(key for key in new.keys() - old.keys() if new[key].array is not None),
+        deleted_groups=frozenset(key for key in old.keys() - new.keys() if old[key].array is None),
+        deleted_arrays=frozenset(
+            key for key in old.keys() - new.keys() if old[key].array is not None
+        ),
+        updated_arrays=frozenset(key for key in updated if new[key].array is not None),
+        updated_groups=frozenset(key for key in updated if new[key].array is None),
+        updated_chunks=updated_chunks,
+        moved_nodes=moved,
+    )
+
+
+def _by_id(nodes: NodeTable) -> dict[NodeId, Node]:
+    return {node.id: node for node in nodes}
+
+
+_REFERENCE = (
+    *("kind", "chunk_id", "offset", "length", "location", "inline"),
+    *("etag", "last_modified"),  # a virtual chunk whose source was replaced
+)
+
+
+def differs(index: Index, before: ChunkRefs, after: ChunkRefs) -> NDArray[np.bool_]:
+    """The chunks whose references differ between the two states."""
+    if before.ndim != index.shape[1] or after.ndim != index.shape[1]:
+        return np.ones(len(index), np.bool_)
+    old, new = before.lookup.find_many(index), after.lookup.find_many(index)
+    found: NDArray[np.bool_] = (old < 0) != (new < 0)
+    both = np.flatnonzero((old >= 0) & (new >= 0))
+    first = before.take(old[both]).to_arrow(plain=True)
+    second = after.take(new[both]).to_arrow(plain=True)
+    for name in _REFERENCE:
+        equal = pc.equal(first[name], second[name])
+        nothing = pc.and_(pc.is_null(first[name]), pc.is_null(second[name]))
+        same = pc.or_(pc.fill_null(equal, False), nothing)
+        found[both] |= ~mask_from_arrow(same.combine_chunks())
+    return found

@@ -1,22 +1,24 @@
-"""Transaction logs in readable form: paths instead of node ids."""
+"""Differences as people read them; the operations log."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
-from icefloe.display.shown import Picture, Shown
-from icefloe.format.columns.chunk_index import Index, sort_rows
-from icefloe.format.snapshot.nodes import NodeTable
+from icefloe.display import Picture, Shown
+from icefloe.format.chunk_index import Index, sort_rows
+from icefloe.format.nodes import NodeTable
+from icefloe.format.operations_log import Update, UpdateKind, UpdateLog
+from icefloe.format.repo_info import RepoInfo
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import NodeId
 from icefloe.paths import is_internal
-from icefloe.records import record
 
 
-@record()
+@dataclass
 class Diff(Shown):
     """What changed between two snapshots, or in a session."""
 
@@ -61,14 +63,6 @@ class Diff(Shown):
         return "".join(lines) or "no changes"
 
 
-_NODE_SETS = (
-    "new_groups",
-    "new_arrays",
-    "deleted_groups",
-    "deleted_arrays",
-    "updated_groups",
-    "updated_arrays",
-)
 _TITLES = {
     "new_groups": "Groups created",
     "new_arrays": "Arrays created",
@@ -79,6 +73,7 @@ _TITLES = {
     "updated_chunks": "Chunks updated",
     "moved_nodes": "Nodes moved/renamed",
 }
+_NODE_SETS = tuple(_TITLES)[:6]
 _SHOWN_CHUNKS = 10
 
 
@@ -129,7 +124,38 @@ def without_internal(diff: Diff) -> Diff:
 def paths_by_id(*tables: NodeTable) -> dict[NodeId, str]:
     """Path of every node; later tables win."""
     return {
-        NodeId(raw.tobytes()): path
+        node_id: path
         for table in tables
-        for raw, path in zip(table.id, table.path, strict=True)
+        for node_id, path in zip(NodeId.of_rows(table.columns.id), table.path, strict=True)
     }
+
+
+def with_entry(
+    info: RepoInfo,
+    kind: UpdateKind,
+    values: Mapping[str, Any],
+    *,
+    now: int,
+    backup: str,
+    page_size: int,
+) -> RepoInfo:
+    """`info` with a new first entry. `backup` is the name of the copy of the old object.
+
+    The former first entry records that it is the newest one in `backup`. Entries beyond `page_size`
+    are dropped; they remain in the backup, which has to be a named one. Entries of unknown kinds,
+    and all older entries, are dropped as well, because only a newer version can encode them.
+    """
+    older = UpdateLog.of(info.latest_updates)
+    entry = Update(kind, now, values)
+    last, unknown = max(page_size - 1, 0), older.first_unknown()
+    # Entry 0 is the newest in `backup`.
+    cut = next((at for at in range(last, len(older)) if not at or older.has_backup(at)), None)
+    if unknown is not None:
+        before = next(at for at in range(unknown, -1, -1) if not at or older.has_backup(at))
+        cut = before if cut is None else min(cut, before)
+    if cut is None:
+        return replace(info, latest_updates=older.with_first(entry, backup, len(older)))
+    name = older[cut].backup_path if cut else backup
+    return replace(
+        info, latest_updates=older.with_first(entry, backup, cut), repo_before_updates=name
+    )

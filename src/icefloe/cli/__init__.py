@@ -6,8 +6,6 @@ import gc
 import sys
 from importlib.util import find_spec
 
-from icefloe.on_demand import import_quickly
-
 MISSING_PACKAGE = 8
 """The exit code if a package is missing."""
 _MISSING = """icefloe: the command line needs click, which is not installed.
@@ -19,6 +17,8 @@ def main() -> int:
     if find_spec("click") is None:
         print(_MISSING, file=sys.stderr)  # noqa: T201
         return MISSING_PACKAGE
-    code: int = import_quickly("icefloe.cli.program").run()  # it needs the extra
+    from icefloe.cli.program import run  # it needs the extra
+
+    code = run()
     gc.freeze()  # the process ends: looking for garbage among all modules takes 0.05 s
     return code

@@ -9,18 +9,13 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
 from icefloe.errors import AlreadyExistsError, FormatError, InvalidInputError
-from icefloe.storage.constructors.urls import storage_from_url
-from icefloe.storage.places.locations import (
-    AzureLocation,
-    GcsLocation,
-    LocalLocation,
-    S3Location,
-)
+from icefloe.storage.locations import AzureLocation, GcsLocation, LocalLocation, S3Location
+from icefloe.storage.urls import storage_from_url
 
 _OPTIONS = (
     "inline_chunk_threshold_bytes",
@@ -67,41 +62,36 @@ def add_alias(name: str, url: str, *, force: bool = False) -> None:
     entries[name] = _entry(url)
     path = aliases_path()
     path.parent.mkdir(parents=True, exist_ok=True)
-    repos = {each: _Tagged(*entry) for each, entry in entries.items()}
-    path.write_text(yaml.dump({"repos": repos}, Dumper=_Dumper, sort_keys=False))
+    path.write_text(yaml.dump({"repos": entries}, Dumper=_Dumper, sort_keys=False))
 
 
-Entry = tuple[str, dict[str, Any]]
-"""The kind of a storage, and what is said about it."""
+class _Entry(NamedTuple):
+    """A repository in the file: the kind of its storage, and what is said about it."""
+
+    kind: str
+    values: dict[str, Any]
 
 
 class _Loader(yaml.SafeLoader):
     pass
 
 
-def _tagged(loader: Any, node: Any) -> Entry:
-    return node.tag.removeprefix("!"), loader.construct_mapping(node, deep=True)
-
-
-for _kind in ("LocalFileSystem", "S3", "Tigris", "Azure", "GCS"):
-    _Loader.add_constructor(f"!{_kind}", _tagged)
-
-
-class _Tagged:
-    def __init__(self, kind: str, values: dict[str, Any]) -> None:
-        self.kind, self.values = kind, values
-
-
 class _Dumper(yaml.SafeDumper):
     pass
 
 
+def _read_entry(loader: Any, node: Any) -> _Entry:
+    return _Entry(node.tag.removeprefix("!"), loader.construct_mapping(node, deep=True))
+
+
+for _kind in ("LocalFileSystem", "S3", "Tigris", "Azure", "GCS"):
+    _Loader.add_constructor(f"!{_kind}", _read_entry)
 _Dumper.add_representer(
-    _Tagged, lambda dumper, one: dumper.represent_mapping(f"!{one.kind}", one.values)
+    _Entry, lambda dumper, entry: dumper.represent_mapping(f"!{entry.kind}", entry.values)
 )
 
 
-def _entries() -> dict[str, Entry]:
+def _entries() -> dict[str, _Entry]:
     path = aliases_path()
     try:
         found = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
@@ -109,10 +99,10 @@ def _entries() -> dict[str, Entry]:
         return {}
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise FormatError(f"{path}: {' '.join(str(error).split())}") from error
-    entries = (found or {}).get("repos") if isinstance(found or {}, dict) else None
-    if not isinstance(entries, dict) or not all(isinstance(e, tuple) for e in entries.values()):
+    repos = (found or {}).get("repos") if isinstance(found or {}, dict) else None
+    if not isinstance(repos, dict) or not all(isinstance(each, _Entry) for each in repos.values()):
         raise FormatError(f"{path}: expected repos with a kind of storage each")
-    return {str(name): entry for name, entry in entries.items()}
+    return {str(name): entry for name, entry in repos.items()}
 
 
 def _url(name: str, kind: str, values: dict[str, Any]) -> str:
@@ -139,20 +129,21 @@ def _query(values: dict[str, Any]) -> str:
     credentials = values.get("credentials") or {}
     if "anonymous" in credentials.values() or options.get("anonymous"):
         said["anonymous"] = True
-    words = [f"{name}={_text(value)}" for name, value in said.items() if value]
+    words = [
+        f"{name}={'true' if value is True else value}" for name, value in said.items() if value
+    ]
     return "?" + "&".join(words) if words else ""
 
 
-def _text(value: Any) -> str:
-    return "true" if value is True else str(value)
-
-
-def _entry(url: str) -> Entry:
+def _entry(url: str) -> _Entry:
     place = storage_from_url(url).location
     config = dict.fromkeys(_OPTIONS)
     if isinstance(place, LocalLocation):
-        return "LocalFileSystem", {"path": str(Path(place.path).absolute()), "config": config}
+        path = str(Path(place.path).absolute())
+        return _Entry("LocalFileSystem", {"path": path, "config": config})
+    options: dict[str, Any] = {}
     if isinstance(place, S3Location):
+        kind, credential, names = "S3", "s3", ["bucket", "prefix"]
         options = {
             "region": place.region,
             "endpoint_url": place.endpoint_url,
@@ -163,23 +154,16 @@ def _entry(url: str) -> Entry:
             "requester_pays": place.requester_pays,
             "checksum_algorithm": None,
         }
-        bucket = {"bucket": place.bucket, "prefix": place.prefix}
-        return "S3", _remote(bucket, options, "s3", config)
-    if isinstance(place, GcsLocation):
-        bucket = {"bucket": place.bucket, "prefix": place.prefix}
-        return "GCS", _remote(bucket, {}, "gcs", config)
-    if isinstance(place, AzureLocation):
-        azure = {"account": place.account, "container": place.container, "prefix": place.prefix}
-        return "Azure", _remote(azure, {}, "az", config)
-    raise InvalidInputError(f"{url}: only directories, S3, GCS and Azure can have a name")
-
-
-def _remote(
-    location: dict[str, str], options: dict[str, Any], kind: str, config: dict[str, Any]
-) -> dict[str, Any]:
-    return {
-        "location": location,
+    elif isinstance(place, GcsLocation):
+        kind, credential, names = "GCS", "gcs", ["bucket", "prefix"]
+    elif isinstance(place, AzureLocation):
+        kind, credential, names = "Azure", "az", ["account", "container", "prefix"]
+    else:
+        raise InvalidInputError(f"{url}: only directories, S3, GCS and Azure can have a name")
+    values = {
+        "location": {name: getattr(place, name) for name in names},
         "object_store_config": options,
-        "credentials": {f"{kind}_credential_type": "from_env"},
+        "credentials": {f"{credential}_credential_type": "from_env"},
         "config": config,
     }
+    return _Entry(kind, values)

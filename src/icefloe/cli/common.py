@@ -1,32 +1,26 @@
-"""What every command shares: the argument REPOSITORY, `--json`, and how results are shown."""
+"""What commands share: REPOSITORY arguments, common options, times, `--json` and tables."""
 
 from __future__ import annotations
 
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import click
 
 from icefloe.api.addresses import Address, parse_address, resolve_ref, snapshot_of
 from icefloe.api.repository import Repository
 from icefloe.api.session import Session
-from icefloe.cli.hints import about_place
-from icefloe.on_demand import on_demand
-from icefloe.records import NamedTuple
-
-if TYPE_CHECKING:
-    from icefloe.changes import diff as diffs
-    from icefloe.changes.diff import Diff
-else:
-    diffs = on_demand("icefloe.changes.diff")
+from icefloe.api.values import SnapshotInfo
+from icefloe.changes.diff import Diff, without_internal
+from icefloe.cli.program import about_place
 
 Place = Address
 """Where a repository is or will be."""
@@ -66,6 +60,10 @@ class Target(NamedTuple):
         """The named version, to be read."""
         return self.repo.readonly_session(**self.ref)  # type: ignore[arg-type]
 
+    def repo_with(self, allowed: dict[str, Any]) -> Repository:
+        """The repository, with access to virtual chunks."""
+        return self.repo.reopen(None, allowed) if allowed else self.repo
+
 
 WHOLE = "the command is about the whole repository"
 """Why a command takes no @REF."""
@@ -78,7 +76,7 @@ def find_address(text: str) -> Address:
     """
     address = parse_address(text)
     if not re.search(r"[/\\]|://", address.url) and not Path(address.url).exists():
-        from icefloe.cli.aliases import aliases_path, read_aliases  # noqa: PLC0415 - reads YAML
+        from icefloe.cli.aliases import aliases_path, read_aliases
 
         if aliases_path().exists():
             return address._replace(url=read_aliases().get(address.url, address.url))
@@ -106,7 +104,7 @@ class _RepositoryType(click.ParamType):  # type: ignore[type-arg] # generic in l
 
 
 class _PlaceType(click.ParamType):  # type: ignore[type-arg] # generic in later releases
-    """An address, whatever is there."""
+    """An address, with or without a repository."""
 
     name = "place"
 
@@ -120,16 +118,10 @@ class _PlaceType(click.ParamType):  # type: ignore[type-arg] # generic in later 
 
 
 place_type = _PlaceType()
-
-
-def place_argument(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the argument REPOSITORY, not opened, as `place`."""
-    return click.argument("place", metavar="REPOSITORY", type=place_type)(command)
-
-
-def repository_argument(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the argument REPOSITORY, opened, as `target`."""
-    return click.argument("target", metavar="REPOSITORY", type=_RepositoryType())(command)
+place_argument = click.argument("place", metavar="REPOSITORY", type=place_type)
+"""Adds the argument REPOSITORY, not opened, as `place`."""
+REPOSITORY = click.Argument(["target"], metavar="REPOSITORY", type=_RepositoryType())
+"""The argument REPOSITORY, opened, as `target`."""
 
 
 class Output:
@@ -138,16 +130,16 @@ class Output:
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
 
-    def show(self, value: Any, text: Callable[[], str]) -> None:
-        """`value` is what JSON has; `text` makes what people see, and is called if they do."""
+    def show(self, value: Any, text: str | Iterable[str]) -> None:
+        """`value` is what JSON has; `text` what people see, a text or its lines."""
         if self.as_json:
-            click.echo(json.dumps(plain(value), ensure_ascii=False, indent=2, allow_nan=False))
+            click.echo(json_text(value))
         else:
-            click.echo(text())
+            click.echo(text if isinstance(text, str) else "\n".join(text))
 
     def say(self, sentence: str, **value: Any) -> None:
         """One thing that was done, told in a sentence or as the members of an object."""
-        self.show(value, lambda: sentence)
+        self.show(value, sentence)
 
 
 class _Count(click.IntRange):
@@ -161,27 +153,48 @@ _MOST = (1 << 31) - 1
 at_least_1 = _Count(min=1)
 
 
-def output_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds `--json`, as `output`."""
-    return click.option(
-        "--json",
-        "output",
-        is_flag=True,
-        callback=lambda ctx, param, value: Output(value),
-        help="Print the result as JSON.",
-    )(command)
+_JSON = click.Option(
+    ["--json", "output"],
+    is_flag=True,
+    callback=lambda ctx, param, value: Output(value),
+    help="Print the result as JSON.",
+)
 
 
-def all_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds `--all`, as `show_all`, to what leaves out icefloe's own tables."""
-    return click.option(
-        "--all", "show_all", is_flag=True, help="Show icefloe's own tables (.icefloe), too."
-    )(command)
+class JsonCommand(click.Command):
+    """A command with `--json`, as `output`, which is the last option of its help."""
+
+    def __init__(self, *, params: list[click.Parameter], **settings: Any) -> None:
+        super().__init__(params=[*params, _JSON], **settings)
+
+
+class RepositoryCommand(JsonCommand):
+    """A command about a repository that exists, with `--json`."""
+
+    def __init__(self, *, params: list[click.Parameter], **settings: Any) -> None:
+        super().__init__(params=[REPOSITORY, *params], **settings)
+
+
+all_option = click.option(
+    "--all", "show_all", is_flag=True, help="Show icefloe's own tables (.icefloe), too."
+)
+"""Adds `--all`, as `show_all`, to what leaves out icefloe's own tables."""
+yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+"""Adds `--yes` to what deletes something; without it the command asks."""
+allow_virtual_option = click.option(
+    "--allow-virtual",
+    "allowed",
+    multiple=True,
+    metavar="PREFIX",
+    callback=lambda ctx, param, value: _credentials(value),
+    help="Read virtual chunks below this URL prefix, as containers of the repository have it.",
+)
+"""Adds `--allow-virtual`, as `allowed`: credentials by prefix, from the environment."""
 
 
 def changes_text(changed: Diff, shown: Diff | None = None) -> str:
     """A diff for people: `shown` of it, all but icefloe's own tables unless given."""
-    shown = diffs.without_internal(changed) if shown is None else shown
+    shown = without_internal(changed) if shown is None else shown
     if shown.is_empty() and not changed.is_empty():
         return "no changes but to icefloe's own tables (icefloe diff --all shows them)"
     return repr(shown).rstrip()
@@ -194,31 +207,13 @@ def message_option(default: str | None) -> Callable[[Callable[..., Any]], Callab
     )
 
 
-def allow_virtual_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds `--allow-virtual`, as `allowed`: credentials by prefix, from the environment."""
-    return click.option(
-        "--allow-virtual",
-        "allowed",
-        multiple=True,
-        metavar="PREFIX",
-        callback=lambda ctx, param, value: _credentials(value),
-        help="Read virtual chunks below this URL prefix, as containers of the repository have it.",
-    )(command)
-
-
 def _credentials(prefixes: tuple[str, ...]) -> dict[str, Any]:
     if not prefixes:
         return {}
-    from icefloe.virtual.places.access import SourceAccess  # noqa: PLC0415 - slow to import
-    from icefloe.virtual.places.source_containers import container_for  # noqa: PLC0415
+    from icefloe.virtual.sources import SourceAccess, container_for
 
     ended = [prefix if prefix.endswith("/") else prefix + "/" for prefix in prefixes]
     return {prefix: container_for(prefix, SourceAccess()).credential for prefix in ended}
-
-
-def yes_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds `--yes` to what deletes something; without it the command asks."""
-    return click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")(command)
 
 
 def assignment(text: str, option: str) -> tuple[str, Any]:
@@ -239,6 +234,11 @@ def confirm(question: str, yes: bool) -> None:
     if not sys.stdin.isatty():
         raise click.UsageError(f"{question} Add --yes to do it without being asked.")
     click.confirm(question, abort=True, err=True)
+
+
+def json_text(value: Any) -> str:
+    """A value of the API as indented JSON."""
+    return json.dumps(plain(value), ensure_ascii=False, indent=2, allow_nan=False)
 
 
 def plain(value: Any) -> Any:
@@ -272,6 +272,16 @@ def time_text(instant: datetime) -> str:
     return instant.astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
+def entry_text(entry: SnapshotInfo) -> str:
+    """A snapshot as one line."""
+    return f"{entry.id}  {time_text(entry.written_at)}  {entry.message}"
+
+
+def index_text(index: Sequence[int]) -> str:
+    """The number of a chunk, padded as the first column of a list."""
+    return f"{'/'.join(map(str, index)) or '-':<16}"
+
+
 def table_text(names: Sequence[str], rows: Sequence[Sequence[str]], align: str) -> str:
     """Columns of text; `align` has `<` or `>` for each of them. Nothing is cut."""
     widths = [max(map(len, column)) for column in zip(names, *rows, strict=True)]
@@ -281,3 +291,41 @@ def table_text(names: Sequence[str], rows: Sequence[Sequence[str]], align: str) 
         ).rstrip()
         for row in [names, *rows]
     )
+
+
+def pairs_text(pairs: Mapping[str, str]) -> str:
+    """A line for each name and its value."""
+    width = max(map(len, pairs), default=0)
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in pairs.items())
+
+
+_AGE = re.compile(r"(\d+)\s*([smhdw])")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+class Moment(click.ParamType):  # type: ignore[type-arg] # generic in later releases
+    """An instant: an age before now such as `30d`, `now`, or a time in ISO form, local unless it
+    has a zone."""
+
+    name = "age or time"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> datetime:
+        if isinstance(value, datetime):
+            return value
+        now = datetime.now(UTC)
+        if value == "now":
+            return now
+        age = _AGE.fullmatch(value)
+        try:
+            if age is not None:
+                return now - timedelta(**{_UNITS[age[2]]: int(age[1])})
+            return datetime.fromisoformat(value).astimezone()
+        except OverflowError:
+            self.fail(f"{value!r} is before the year 1 or after the year 9999.", param, ctx)
+        except ValueError:
+            self.fail(
+                f"{value!r} is neither an age such as 30d, 12h or 45m, nor a time such as "
+                "2026-05-31 or 2026-05-31T12:00Z, nor now.",
+                param,
+                ctx,
+            )

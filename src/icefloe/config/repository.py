@@ -1,27 +1,120 @@
-"""`RepositoryConfig`, the root of the configuration, and its small sections."""
+"""`RepositoryConfig`, the root of the configuration, and its sections.
+
+Storages have other defaults for some options of `storage`: merge those below the config before
+resolving it. Rules of manifests are in `manifest.py`, virtual chunk containers in `containers.py`.
+"""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import KW_ONLY, dataclass
 from enum import EnumType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from icefloe.config.resolved import NO_PACKING, ResolvedConfig, ResolvedPacking, resolve
-from icefloe.config.section import OptionalU8, OptionalU16, OptionalU64, Section
-from icefloe.config.storage import StorageRetriesSettings, StorageSettings
-from icefloe.display.shown import NamedNumber
-from icefloe.on_demand import on_demand
-from icefloe.records import record
+from icefloe.config.containers import VirtualChunkContainer
+from icefloe.config.manifest import ManifestConfig, ResolvedManifest
+from icefloe.config.section import (
+    NONZERO_U16,
+    NONZERO_U64,
+    U8,
+    U16,
+    U32,
+    U64,
+    Number,
+    NumberOrNone,
+    Option,
+    Resolved,
+    Section,
+    SectionOption,
+    Switch,
+    Text,
+)
+from icefloe.display import NamedNumber
 
-if TYPE_CHECKING:
-    from icefloe.config import containers
-    from icefloe.config import manifest as manifests
-    from icefloe.config.containers import VirtualChunkContainer
-else:
-    containers = on_demand("icefloe.config.containers")
-    manifests = on_demand("icefloe.config.manifest")
+
+@dataclass(repr=False)
+class StorageConcurrencySettings(Section):
+    """How one large object is split into concurrent requests."""
+
+    shown_in = "storage"
+
+    max_concurrent_requests_for_object: Number = Option(NONZERO_U16, 18)
+    ideal_concurrent_request_size: Number = Option(NONZERO_U64, 12 * 1024 * 1024)
+
+
+class ResolvedConcurrency(Resolved, StorageConcurrencySettings):
+    """The concurrency in force."""
+
+
+@dataclass(repr=False)
+class StorageRetriesSettings(Section):
+    """How often a failed request is sent again; `max_tries` counts the first one."""
+
+    shown_in = "storage"
+
+    max_tries: Number = Option(NONZERO_U16, 10)
+    initial_backoff_ms: Number = Option(U32, 100)
+    max_backoff_ms: Number = Option(U32, 180_000)
+
+
+class ResolvedRetries(Resolved, StorageRetriesSettings):
+    """The retries in force."""
+
+
+@dataclass(repr=False)
+class StorageTimeoutSettings(Section):
+    """How long a request may take; unset leaves the choice to the storage client."""
+
+    shown_in = "storage"
+
+    connect_timeout_ms: NumberOrNone = Option(U32)
+    read_timeout_ms: NumberOrNone = Option(U32)
+    operation_timeout_ms: NumberOrNone = Option(U32)
+    operation_attempt_timeout_ms: NumberOrNone = Option(U32)
+
+
+class ResolvedTimeouts(Resolved, StorageTimeoutSettings):
+    """The timeouts in force."""
+
+
+@dataclass(repr=False)
+class StorageSettings(Section):
+    """Everything about the storage that is kept with the repository.
+
+    The three `unsafe_use_*` options are for storages that lack a feature. Switching off the
+    conditional ones gives up the guarantee that no commit is lost. A storage class that is not
+    set is the storage's own default.
+    """
+
+    shown_in = "storage"
+
+    concurrency: Option[StorageConcurrencySettings | None, ResolvedConcurrency] = SectionOption(
+        StorageConcurrencySettings, ResolvedConcurrency
+    )
+    retries: Option[StorageRetriesSettings | None, ResolvedRetries] = SectionOption(
+        StorageRetriesSettings, ResolvedRetries
+    )
+    unsafe_use_conditional_create: Switch = Option(
+        bool, True, written_after="unsafe_use_conditional_update"
+    )
+    unsafe_use_conditional_update: Switch = Option(bool, True)
+    unsafe_use_metadata: Switch = Option(bool, True)
+    storage_class: Text = Option(str)
+    metadata_storage_class: Text = Option(str, default_from="storage_class")
+    chunks_storage_class: Text = Option(str, default_from="storage_class")
+    minimum_size_for_multipart_upload: Number = Option(U64, 100 * 1024 * 1024)
+    timeouts: Option[StorageTimeoutSettings | None, ResolvedTimeouts] = SectionOption(
+        StorageTimeoutSettings, ResolvedTimeouts, written_after="retries", shows_defaults=False
+    )
+
+    def resolved(self) -> ResolvedStorage:
+        """The values in force, with a default for each option that is not set."""
+        return ResolvedStorage(**vars(self))
+
+
+class ResolvedStorage(Resolved, StorageSettings):
+    """The settings of the storage in force."""
 
 
 class _HasDefault(EnumType):
@@ -42,12 +135,14 @@ class CompressionAlgorithm(NamedNumber, metaclass=_HasDefault):
         return CompressionAlgorithm.Zstd
 
 
-@record()
+@dataclass(repr=False)
 class CompressionConfig(Section):
     """How metadata files are compressed, and how hard."""
 
-    algorithm: CompressionAlgorithm | None = None
-    level: OptionalU8 = None
+    algorithm: Option[CompressionAlgorithm | None, CompressionAlgorithm] = Option(
+        CompressionAlgorithm, CompressionAlgorithm.Zstd
+    )
+    level: Number = Option(U8, 3)
 
     @staticmethod
     def default() -> CompressionConfig:
@@ -55,7 +150,11 @@ class CompressionConfig(Section):
         return CompressionConfig()
 
 
-@record()
+class ResolvedCompression(Resolved, CompressionConfig):
+    """The compression in force."""
+
+
+@dataclass(repr=False)
 class CachingConfig(Section):
     """How much of each kind of object is kept in memory; 0 switches a cache off.
 
@@ -63,11 +162,11 @@ class CachingConfig(Section):
     read: whole ones and ranges. It is 0 unless it is set. Virtual chunks are never kept.
     """
 
-    num_snapshot_nodes: OptionalU64 = None
-    num_chunk_refs: OptionalU64 = None
-    num_transaction_changes: OptionalU64 = None
-    num_bytes_attributes: OptionalU64 = None
-    num_bytes_chunks: OptionalU64 = None
+    num_snapshot_nodes: Number = Option(U64, 500_000)
+    num_chunk_refs: Number = Option(U64, 15_000_000)
+    num_transaction_changes: Number = Option(U64, 0)
+    num_bytes_attributes: Number = Option(U64, 0)
+    num_bytes_chunks: Number = Option(U64, 0)
 
     @staticmethod
     def default() -> CachingConfig:
@@ -75,14 +174,26 @@ class CachingConfig(Section):
         return CachingConfig()
 
 
-@record()
+class ResolvedCaching(Resolved, CachingConfig):
+    """The caching in force."""
+
+
+@dataclass(repr=False)
 class RepoUpdateRetryConfig(Section):
     """How often an update of the `repo` object is tried when other writers get in first."""
 
-    default: StorageRetriesSettings | None = None
+    default: Option[StorageRetriesSettings | None, ResolvedRetries] = SectionOption(
+        StorageRetriesSettings,
+        ResolvedRetries,
+        defaults={"max_tries": 100, "initial_backoff_ms": 50, "max_backoff_ms": 30_000},
+    )
 
 
-@record()
+class ResolvedRepoUpdateRetries(Resolved, RepoUpdateRetryConfig):
+    """The retries of updates in force."""
+
+
+@dataclass(repr=False)
 class PackingConfig(Section):
     """Small chunks stored together, many to an object; a repository without this stores each alone.
 
@@ -95,12 +206,34 @@ class PackingConfig(Section):
     one array only. Then what waits in memory grows with the number of arrays.
     """
 
-    target_size_bytes: OptionalU64 = None
-    max_chunk_size_bytes: OptionalU64 = None
-    is_one_array_each: bool | None = None
+    shows_defaults = False
+
+    target_size_bytes: Number = Option(U64, 8 * 1024 * 1024)
+    max_chunk_size_bytes: Number = Option(U64, 256 * 1024)
+    is_one_array_each: Switch = Option(bool, False)
 
 
-@record()
+class ResolvedPacking(Resolved, PackingConfig):
+    """The packing in force."""
+
+
+NO_PACKING = ResolvedPacking(max_chunk_size_bytes=0)
+"""In force unless the configuration has a section about packing."""
+
+
+def _containers(value: object) -> dict[str, VirtualChunkContainer]:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"virtual_chunk_containers must be a dict or None, found {value!r}")
+    for prefix, container in value.items():
+        if not isinstance(prefix, str) or not isinstance(container, VirtualChunkContainer):
+            raise TypeError(
+                "virtual_chunk_containers must map str to VirtualChunkContainer, "
+                f"found {prefix!r}: {container!r}"
+            )
+    return dict(value)
+
+
+@dataclass(repr=False)
 class RepositoryConfig(Section):
     """The settings of a repository; an option left at None takes its default.
 
@@ -113,25 +246,44 @@ class RepositoryConfig(Section):
     (0, 8)
     """
 
-    inline_chunk_threshold_bytes: OptionalU16 = None
-    get_partial_values_concurrency: OptionalU16 = None
-    compression: CompressionConfig | None = None
-    max_concurrent_requests: OptionalU16 = None
-    caching: CachingConfig | None = None
-    storage: StorageSettings | None = None
-    virtual_chunk_containers: dict[str, containers.VirtualChunkContainer] | None = None
-    manifest: manifests.ManifestConfig | None = None
-    repo_update_retries: RepoUpdateRetryConfig | None = None
-    num_updates_per_repo_info_file: OptionalU16 = None
-    max_concurrent_decodes: OptionalU16 = None
-    previous_file: str | None = field(default=None, kw_only=True)
+    inline_chunk_threshold_bytes: Number = Option(U16, 512)
+    get_partial_values_concurrency: Number = Option(U16, 10, at_least=1)
+    compression: Option[CompressionConfig | None, ResolvedCompression] = SectionOption(
+        CompressionConfig, ResolvedCompression
+    )
+    max_concurrent_requests: Number = Option(U16, 256, at_least=1)
+    caching: Option[CachingConfig | None, ResolvedCaching] = SectionOption(
+        CachingConfig, ResolvedCaching
+    )
+    storage: Option[StorageSettings | None, ResolvedStorage] = SectionOption(
+        StorageSettings,
+        ResolvedStorage,
+        shows_defaults=False,  # they depend on the storage
+    )
+    virtual_chunk_containers: Option[
+        dict[str, VirtualChunkContainer] | None, Mapping[str, VirtualChunkContainer]
+    ] = Option(dict, {}, convert=_containers)
+    manifest: Option[ManifestConfig | None, ResolvedManifest] = SectionOption(
+        ManifestConfig, ResolvedManifest
+    )
+    repo_update_retries: Option[RepoUpdateRetryConfig | None, ResolvedRepoUpdateRetries] = (
+        SectionOption(RepoUpdateRetryConfig, ResolvedRepoUpdateRetries)
+    )
+    num_updates_per_repo_info_file: Number = Option(U16, 1000, at_least=1)
+    max_concurrent_decodes: NumberOrNone = Option(
+        U16, at_least=1, written_after="max_concurrent_requests"
+    )
+    """One per processor unless it is set."""
+    _: KW_ONLY
+    previous_file: Text = Option(str, written_after="manifest", is_shown_unset=False)
     """Part of the format, carried along; no release gives it a meaning."""
-    packing: PackingConfig | None = field(default=None, kw_only=True)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if name == "virtual_chunk_containers" and value is not None:
-            value = _containers(value)
-        Section.__setattr__(self, name, value)
+    packing: Option[PackingConfig | None, ResolvedPacking] = SectionOption(
+        PackingConfig,
+        ResolvedPacking,
+        absent=NO_PACKING,
+        is_shown_unset=False,
+        is_written_unset=False,
+    )
 
     @staticmethod
     def default() -> RepositoryConfig:
@@ -140,24 +292,19 @@ class RepositoryConfig(Section):
 
     def resolved(self) -> ResolvedConfig:
         """The values in force, with a default for each option that is not set."""
-        packing = NO_PACKING if self.packing is None else ResolvedPacking()
-        return resolve(ResolvedConfig(packing=packing), self)
+        return ResolvedConfig(**vars(self))
 
     def validate(self) -> None:
         """Raise InvalidInputError if a container could not be used.
 
         For a config that a caller passes in. A persisted one is only reported on, see
-        `icefloe.config.containers.usable_containers`.
+        `icefloe.config.usable_containers`.
         """
         for container in (self.virtual_chunk_containers or {}).values():
             container.validate()
 
     def get_virtual_chunk_container(self, name: str) -> VirtualChunkContainer | None:
-        """A copy of the container with this url prefix or, failing that, this name.
-
-        Args:
-            name: its url prefix or its name.
-        """
+        """A copy of the container whose url prefix or, failing that, whose name is `name`."""
         known = self.virtual_chunk_containers or {}
         found = known.get(name)
         if found is None:
@@ -165,15 +312,12 @@ class RepositoryConfig(Section):
         return copy.deepcopy(found)
 
     def set_virtual_chunk_container(self, cont: VirtualChunkContainer) -> None:
-        """Add a container, in place of the one with the same name or the same url prefix.
-
-        Args:
-            cont: the container.
+        """Add the container `cont`, in place of the one with the same name or url prefix.
 
         Raises:
             InvalidInputError: nothing could be read through it.
         """
-        if not isinstance(cont, containers.VirtualChunkContainer):
+        if not isinstance(cont, VirtualChunkContainer):
             raise TypeError(f"expected a VirtualChunkContainer, found {cont!r}")
         cont.validate()
         others = {
@@ -188,15 +332,5 @@ class RepositoryConfig(Section):
         self.virtual_chunk_containers = {}
 
 
-def _containers(value: object) -> dict[str, VirtualChunkContainer]:
-    if not isinstance(value, Mapping):
-        raise TypeError(f"virtual_chunk_containers must be a dict or None, found {value!r}")
-    for prefix, container in value.items():
-        if not isinstance(prefix, str) or not isinstance(
-            container, containers.VirtualChunkContainer
-        ):
-            raise TypeError(
-                "virtual_chunk_containers must map str to VirtualChunkContainer, "
-                f"found {prefix!r}: {container!r}"
-            )
-    return dict(value)
+class ResolvedConfig(Resolved, RepositoryConfig):
+    """The settings in force: what the rest of icefloe works with."""

@@ -1,47 +1,37 @@
-"""What every config section is made of: named options, checked whenever one is set.
+"""What every config section is made of: named options, each declared once.
 
-A section is a dataclass whose fields are its options; None means "not set here". The
-annotation of a field is also its check, so a section cannot hold a value that its file
-form could not. Which options exist is written in the other modules of this package.
+A section is a dataclass whose fields are `Option`s. Everything else follows from the declaration:
+the check whenever an option is set, the value in force where it is not, merging, display, and the
+file form (`icefloe.format.config`). Which options exist is in the other modules of this package.
 """
 
 from __future__ import annotations
 
 import copy
-import dataclasses
 import operator
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, MISSING, FrozenInstanceError, dataclass
 from reprlib import repr as shortened
-from types import NoneType
 from typing import (
-    TYPE_CHECKING,
-    Annotated,
     Any,
+    ClassVar,
+    Generic,
+    NamedTuple,
     Self,
     TypeAlias,
-    get_args,
-    get_origin,
-    get_type_hints,
+    TypeVar,
+    overload,
 )
 
-from icefloe.display.shown import Picture, ShownAsCode
+from icefloe.display import Picture, ShownAsCode, as_field
 from icefloe.errors import InvalidInputError
-from icefloe.on_demand import on_demand
-from icefloe.records import record
-
-if TYPE_CHECKING:
-    from icefloe.config import shown
-else:
-    shown = on_demand("icefloe.config.shown")
 
 
 class OutOfRangeError(InvalidInputError, OverflowError):
     """A number that does not fit its option. Icechunk raises OverflowError or ValueError here."""
 
 
-@record(frozen=True)
-class Integer:
+class Integer(NamedTuple):
     """The whole numbers an option can hold; `form` is how the format documents call them."""
 
     form: str
@@ -71,63 +61,136 @@ NONZERO_U16 = Integer("nonzero u16", 1, 2**16 - 1)
 NONZERO_U32 = Integer("nonzero u32", 1, 2**32 - 1)
 NONZERO_U64 = Integer("nonzero u64", 1, 2**64 - 1)
 
-OptionalU8: TypeAlias = Annotated[int | None, U8]
-OptionalU16: TypeAlias = Annotated[int | None, U16]
-OptionalU32: TypeAlias = Annotated[int | None, U32]
-OptionalU64: TypeAlias = Annotated[int | None, U64]
-OptionalI32: TypeAlias = Annotated[int | None, I32]
-OptionalNonzeroU16: TypeAlias = Annotated[int | None, NONZERO_U16]
-OptionalNonzeroU64: TypeAlias = Annotated[int | None, NONZERO_U64]
+Kept = TypeVar("Kept")
+InForce = TypeVar("InForce")
 
 
-@record(frozen=True)
-class Option:
-    """One field of a section: the type of its values, and whether it can be left unset."""
+@dataclass(eq=False)
+class Option(Generic[Kept, InForce]):
+    """One option of a section: sections keep a `Kept`, resolved sections an `InForce`.
 
-    type: type
-    is_optional: bool
-    integer: Integer | None = None
+    None means "not set here", unless the option has another `initial` value or none at all.
+    """
+
+    kind: type | Integer
+    """The type of its values, or the numbers it can hold."""
+    default: object = None
+    """In force when it is not set."""
+    _: KW_ONLY
+    initial: object = None
+    """What a section has when nothing was given for it; MISSING requires a value."""
+    default_from: str | None = None
+    """An earlier option of the section whose value is the default."""
+    at_least: int | None = None
+    """In force instead of smaller numbers; for limits that at 0 let nothing through."""
+    convert: Callable[[Any], Any] | None = None
+    """Makes the form that is kept of what a caller may give."""
+    written_after: str | None = None
+    """The option it follows in files, if it does not follow the one before."""
+    is_shown_unset: bool = True
+    """Whether it is shown when it is not set."""
+    is_written_unset: bool = True
+    """Whether files have it when it is not set."""
+
+    def __post_init__(self) -> None:
+        self.type = int if isinstance(self.kind, Integer) else self.kind
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, section: None, owner: type) -> Any: ...
+    @overload
+    def __get__(self, section: Resolved, owner: type) -> InForce: ...
+    @overload
+    def __get__(self, section: Section, owner: type) -> Kept: ...
+    def __get__(self, section: object, owner: type) -> Any:
+        if section is not None:
+            return section.__dict__[self.name]
+        if self.initial is MISSING:  # dataclasses ask the class for the default of a field
+            raise AttributeError(f"{self.name} has no default")
+        return self.initial
+
+    def __set__(self, section: Section, value: Kept) -> None:
+        kept = self.check(f"{type(section).__name__}.{self.name}", value)
+        is_resolved = isinstance(section, Resolved)
+        section.__dict__[self.name] = self.in_force(section, kept) if is_resolved else kept
 
     def check(self, name: str, value: object) -> Any:
         """Return `value` in the form it is kept in; TypeError or OutOfRangeError otherwise."""
-        if value is None and self.is_optional:
+        if value is None and self.initial is None:
             return None
-        if self.integer is not None:
-            return self.integer.check(name, value)
+        if isinstance(self.kind, Integer):
+            return self.kind.check(name, value)
+        if self.convert is not None:
+            return self.convert(value)
         if not isinstance(value, self.type):
             raise TypeError(
-                f"{name} must be {self.type.__name__}{' or None' if self.is_optional else ''}, "
+                f"{name} must be {self.type.__name__}{' or None' if self.initial is None else ''}, "
                 f"found {shortened(value)}"
             )
         return value
 
+    def in_force(self, section: Section, value: Any) -> Any:
+        """What holds when `section` has this `value`."""
+        if value is None:
+            value = getattr(section, self.default_from) if self.default_from else self.default
+        return value if self.at_least is None or value is None else max(self.at_least, value)
 
-def options(section: type[Any]) -> Mapping[str, Option]:
-    """The options of a section class by name, in the order of its constructor."""
-    return _options(section)  # type: ignore[arg-type]  # mypy thinks classes have no hash
-
-
-@cache
-def _options(section: type[Any]) -> Mapping[str, Option]:
-    hints = get_type_hints(section, include_extras=True)
-    return {field.name: _option(hints[field.name]) for field in dataclasses.fields(section)}
-
-
-@cache
-def _unset(section: type[Any]) -> set[str]:
-    """The options that are not set unless they are given."""
-    return {field.name for field in section.__record_fields__ if field.default is None}
+    def shown(self, value: Any, default: Any) -> Any:
+        """The value, or the default in force, as a field of a picture."""
+        if value is None and isinstance(default, int | float):
+            return f"{as_field(default)} (default)"
+        return as_field(value)
 
 
-def _option(hint: Any) -> Option:
-    integer = None
-    if get_origin(hint) is Annotated:
-        hint, integer = get_args(hint)
-    alternatives = get_args(hint)
-    if NoneType not in alternatives:
-        return Option(get_origin(hint) or hint, False, integer)
-    (value_type,) = (kind for kind in alternatives if kind is not NoneType)
-    return Option(get_origin(value_type) or value_type, True, integer)
+class SectionOption(Option[Kept, InForce]):
+    """A section inside a section.
+
+    Args:
+        kind: the class of the section.
+        resolved: the class of the section in force.
+        defaults: where they differ from those of `kind`.
+        absent: in force without this section, if that is not a section with nothing set.
+        shows_defaults: whether the defaults are shown when there is no section.
+        further: see `Option`.
+    """
+
+    def __init__(
+        self,
+        kind: type[Section],
+        resolved: type[Section],
+        *,
+        defaults: Mapping[str, Any] | None = None,
+        absent: object = MISSING,
+        shows_defaults: bool = True,
+        **further: Any,
+    ) -> None:
+        self.resolved = resolved
+        self.defaults = defaults or {}
+        self.shows_defaults = shows_defaults
+        in_force = resolved(**self.defaults) if absent is MISSING else absent
+        super().__init__(kind, in_force, **further)
+
+    def in_force(self, section: Section, value: Any) -> Any:
+        """The section with defaults for what it does not set."""
+        if value is None or isinstance(value, Resolved):
+            return self.default if value is None else value
+        given = {name: each for name, each in vars(value).items() if each is not None}
+        return self.resolved(**{**self.defaults, **given})
+
+    def shown(self, value: Any, default: Any) -> Any:
+        """The picture of the section."""
+        if self.shows_defaults:
+            return picture(self.type() if value is None else value, self.defaults)
+        return as_field(value)
+
+
+Number: TypeAlias = Option[int | None, int]
+NumberOrNone: TypeAlias = Option[int | None, int | None]
+Text: TypeAlias = Option[str | None, str | None]
+Switch: TypeAlias = Option[bool | None, bool]
+Flag: TypeAlias = Option[bool, bool]
 
 
 class Section(ShownAsCode):
@@ -137,23 +200,28 @@ class Section(ShownAsCode):
 
     shown_in = "config"
 
+    shows_defaults: ClassVar[bool] = True
+    """Whether an option that is not set is shown with its default."""
+
+    _options: ClassVar[dict[str, Option[Any, Any]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        own = {name: each for name, each in vars(cls).items() if isinstance(each, Option)}
+        cls._options = {**cls._options, **own}
+
     def _arguments_(self) -> list[tuple[str, Any]]:
-        return [(name, getattr(self, name)) for name in shown.shown_options(self)]
+        return [(name, getattr(self, name)) for name in _shown_options(self)]
 
     def _picture_(self) -> Picture:
-        return shown.picture(self)
+        return picture(self, {})
 
     def __setattr__(self, name: str, value: object) -> None:
-        if value is None and name in _unset(type(self)):  # type: ignore[arg-type]
-            object.__setattr__(self, name, None)  # without a look at annotations, which takes long
-            return
-        option = options(type(self)).get(name)
-        if option is None:
+        if name not in self._options:
             raise AttributeError(
                 f"{type(self).__name__} has no option {name!r}; "
-                f"options are {', '.join(options(type(self)))}"
+                f"options are {', '.join(self._options)}"
             )
-        object.__setattr__(self, name, option.check(f"{type(self).__name__}.{name}", value))
+        object.__setattr__(self, name, value)
 
     def merge(self, other: Self) -> Self:
         """A new section with what `other` sets, and what this one sets everywhere else.
@@ -162,10 +230,66 @@ class Section(ShownAsCode):
         shared between the result and its parents.
         """
         merged = copy.deepcopy(self)
-        for name in options(type(self)):
+        for name in self._options:
             ours, theirs = getattr(self, name), getattr(other, name)
             if theirs is None:
                 continue
             is_nested = isinstance(ours, Section) and isinstance(theirs, Section)
             setattr(merged, name, ours.merge(theirs) if is_nested else copy.deepcopy(theirs))
         return merged
+
+
+class Resolved:
+    """With a section class: the section in force. It has a value for each option, for good.
+
+    The rest of icefloe never asks whether an option was set. None remains where it means
+    something, as the declaration of the option says.
+    """
+
+    __slots__ = ()
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in vars(self):
+            raise FrozenInstanceError(f"cannot assign to field {name!r}")
+        super().__setattr__(name, value)
+
+    def __hash__(self) -> int:
+        return hash(tuple(vars(self).values()))
+
+
+def options(section: type[Section]) -> Mapping[str, Option[Any, Any]]:
+    """The options of a section class by name, in the order of its constructor."""
+    return section._options
+
+
+def options_in_files(section: type[Section]) -> list[Option[Any, Any]]:
+    """The options of a section class in the order that files have."""
+    known = options(section)
+    names = [name for name, option in known.items() if option.written_after is None]
+    for name, option in known.items():
+        if option.written_after is not None:
+            names.insert(names.index(option.written_after) + 1, name)
+    return [known[name] for name in names]
+
+
+def picture(section: Section, defaults: Mapping[str, Any]) -> Picture:
+    """What is set, and the default of what is not: the one in `defaults`, else its own."""
+    known = options(type(section))
+    if section.shows_defaults:
+        defaults = {**{name: option.default for name, option in known.items()}, **defaults}
+    fields = [
+        (name, known[name].shown(getattr(section, name), defaults.get(name)))
+        for name in _shown_options(section)
+    ]
+    return Picture(section._title_(), fields)
+
+
+def _shown_options(section: Section) -> list[str]:
+    """The options in the order to show them: plain ones first, then sections."""
+    known = options(type(section))
+    names = [
+        name
+        for name, option in known.items()
+        if option.is_shown_unset or getattr(section, name) is not None
+    ]
+    return sorted(names, key=lambda name: issubclass(known[name].type, Section | dict))

@@ -6,20 +6,34 @@ Descriptions only: nothing here connects anywhere or holds a credential.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import nonmember
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, get_args
 
-from icefloe.config.section import OptionalU32, Section
-from icefloe.display.shown import MASK, NamedNumber, Picture, ShownAsCode, qualified
-from icefloe.on_demand import on_demand
-from icefloe.records import record
+from icefloe.config.containers import ObjectStoreConfig
+from icefloe.config.section import U32, Flag, NumberOrNone, Option, Section, Text
+from icefloe.display import MASK, NamedNumber
 
-if TYPE_CHECKING:
-    from icefloe.display import rendering
-else:
-    rendering = on_demand("icefloe.display.rendering")
+__all__ = [
+    "S3",
+    "AnyObjectStoreConfig",
+    "Azure",
+    "ChecksumAlgorithm",
+    "Gcs",
+    "Http",
+    "InMemory",
+    "LocalFileSystem",
+    "ObjectStoreConfig",
+    "S3Compatible",
+    "S3Options",
+    "Tigris",
+    "azure_store",
+    "gcs_store",
+    "http_store",
+    "local_filesystem_store",
+    "s3_store",
+]
 
 
 class ChecksumAlgorithm(NamedNumber):
@@ -34,70 +48,30 @@ class ChecksumAlgorithm(NamedNumber):
     Sha256 = 4
 
 
-@record()
+@dataclass(repr=False)
 class S3Options(Section):
     """How to reach an S3 service. `anonymous` leaves requests unsigned."""
 
     shown_in = "storage"
 
-    region: str | None = None
-    endpoint_url: str | None = None
-    allow_http: bool = False
-    anonymous: bool = False
-    force_path_style: bool = False
-    network_stream_timeout_seconds: OptionalU32 = None
-    requester_pays: bool = False
-    checksum_algorithm: ChecksumAlgorithm | None = None
+    region: Text = Option(str)
+    endpoint_url: Text = Option(str)
+    allow_http: Flag = Option(bool, initial=False, written_after="anonymous")
+    anonymous: Flag = Option(bool, initial=False)
+    force_path_style: Flag = Option(bool, initial=False)
+    network_stream_timeout_seconds: NumberOrNone = Option(U32)
+    requester_pays: Flag = Option(bool, initial=False)
+    checksum_algorithm: Option[ChecksumAlgorithm | None, ChecksumAlgorithm | None] = Option(
+        ChecksumAlgorithm
+    )
 
 
-class ObjectStoreConfig(ShownAsCode):
-    """A kind of object store with its options; make one of the variants.
-
-    >>> ObjectStoreConfig.LocalFileSystem("/data")
-    icefloe.ObjectStoreConfig.LocalFileSystem("/data")
-    >>> isinstance(ObjectStoreConfig.S3(S3Options(region="eu-west-1")), ObjectStoreConfig)
-    True
-    """
-
-    __slots__ = ()
-
-    url_schemes: ClassVar[frozenset[str]] = frozenset()
-    """URL schemes of the virtual chunks this kind of store can hold."""
-
-    def _title_(self) -> str:
-        return qualified(f"ObjectStoreConfig.{type(self).__name__}", "config")
-
-    def _arguments_(self) -> list[tuple[str, Any]]:
-        return [("", value) for value in self._values_().values()]
-
-    def _values_(self) -> dict[str, Any]:
-        return dict(vars(self))
-
-    def _picture_(self) -> Picture:
-        fields: list[tuple[str, Any]] = []
-        for name, value in self._values_().items():
-            if isinstance(value, S3Options):
-                fields += value._picture_().fields
-            else:
-                fields.append((name, rendering.as_value(value)))
-        return Picture(self._title_(), fields)
-
-    InMemory: ClassVar[type[InMemory]]
-    LocalFileSystem: ClassVar[type[LocalFileSystem]]
-    Http: ClassVar[type[Http]]
-    S3Compatible: ClassVar[type[S3Compatible]]
-    S3: ClassVar[type[S3]]
-    Gcs: ClassVar[type[Gcs]]
-    Azure: ClassVar[type[Azure]]
-    Tigris: ClassVar[type[Tigris]]
-
-
-@record(frozen=True)
+@dataclass(frozen=True, repr=False)
 class InMemory(ObjectStoreConfig):
     """Known to the format, but nothing outside a process can point into its memory."""
 
 
-@record(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LocalFileSystem(ObjectStoreConfig):
     """Files below the directory `path`."""
 
@@ -111,8 +85,22 @@ class LocalFileSystem(ObjectStoreConfig):
         object.__setattr__(self, "path", str(self.path))
 
 
-@record(frozen=True)
-class Http(ObjectStoreConfig):
+class _StoreWithTexts(ObjectStoreConfig):
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            texts = _string_map(f"{type(self).__name__} {name}", value)
+            object.__setattr__(self, name, texts)
+
+
+class _StoreWithS3Options(ObjectStoreConfig):
+    def __post_init__(self) -> None:
+        for value in vars(self).values():
+            if not isinstance(value, S3Options):
+                raise TypeError(f"{type(self).__name__} needs S3Options, found {value!r}")
+
+
+@dataclass(frozen=True, repr=False)
+class Http(_StoreWithTexts):
     """A web server; `opts` are client options, `headers` go with every request."""
 
     url_schemes: ClassVar[frozenset[str]] = frozenset({"http", "https"})
@@ -123,81 +111,56 @@ class Http(ObjectStoreConfig):
     def _values_(self) -> dict[str, Any]:
         return {"opts": self.opts, "headers": dict.fromkeys(self.headers, MASK)}
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "opts", _string_map("Http opts", self.opts))
-        object.__setattr__(self, "headers", _string_map("Http headers", self.headers))
 
-
-@record(frozen=True)
-class S3Compatible(ObjectStoreConfig):
+@dataclass(frozen=True, repr=False)
+class S3Compatible(_StoreWithS3Options):
     """A service that speaks S3 but is not Amazon's."""
 
     url_schemes: ClassVar[frozenset[str]] = frozenset({"s3"})
 
     options: S3Options
 
-    def __post_init__(self) -> None:
-        _require_s3_options(self, self.options)
 
-
-@record(frozen=True)
-class S3(ObjectStoreConfig):
+@dataclass(frozen=True, repr=False)
+class S3(_StoreWithS3Options):
     """Amazon S3."""
 
     url_schemes: ClassVar[frozenset[str]] = frozenset({"s3"})
 
     options: S3Options
 
-    def __post_init__(self) -> None:
-        _require_s3_options(self, self.options)
 
-
-@record(frozen=True)
-class Gcs(ObjectStoreConfig):
+@dataclass(frozen=True, repr=False)
+class Gcs(_StoreWithTexts):
     """Google Cloud Storage."""
 
     url_schemes: ClassVar[frozenset[str]] = frozenset({"gs", "gcs"})
 
     opts: Mapping[str, str] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "opts", _string_map("Gcs opts", self.opts))
 
-
-@record(frozen=True)
-class Azure(ObjectStoreConfig):
+@dataclass(frozen=True, repr=False)
+class Azure(_StoreWithTexts):
     """Azure blob storage; reading needs the option `account`."""
 
     url_schemes: ClassVar[frozenset[str]] = frozenset({"az", "azure", "abfs"})
 
     opts: Mapping[str, str] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "opts", _string_map("Azure opts", self.opts))
 
-
-@record(frozen=True)
-class Tigris(ObjectStoreConfig):
+@dataclass(frozen=True, repr=False)
+class Tigris(_StoreWithS3Options):
     """Tigris, an S3 service with its own URL scheme."""
 
     url_schemes: ClassVar[frozenset[str]] = frozenset({"s3", "tigris"})
 
     opts: S3Options
 
-    def __post_init__(self) -> None:
-        _require_s3_options(self, self.opts)
-
-
-ObjectStoreConfig.InMemory = InMemory
-ObjectStoreConfig.LocalFileSystem = LocalFileSystem
-ObjectStoreConfig.Http = Http
-ObjectStoreConfig.S3Compatible = S3Compatible
-ObjectStoreConfig.S3 = S3
-ObjectStoreConfig.Gcs = Gcs
-ObjectStoreConfig.Azure = Azure
-ObjectStoreConfig.Tigris = Tigris
 
 AnyObjectStoreConfig = InMemory | LocalFileSystem | Http | S3Compatible | S3 | Gcs | Azure | Tigris
+
+for _variant in get_args(AnyObjectStoreConfig):
+    setattr(ObjectStoreConfig, _variant.__name__, _variant)
 
 
 def local_filesystem_store(path: str) -> LocalFileSystem:
@@ -208,10 +171,9 @@ def local_filesystem_store(path: str) -> LocalFileSystem:
 def http_store(
     opts: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None
 ) -> Http:
-    """Describe a web server; `headers` are stored in the repository, so keep secrets out.
+    """Describe a web server, with options of the client (`opts`).
 
-    Args:
-        opts: options of the client.
+    The `headers` are stored in the repository, so keep secrets out.
     """
     return Http(opts or {}, headers or {})
 
@@ -253,11 +215,7 @@ def s3_store(
 
 
 def gcs_store(opts: Mapping[str, str] | None = None) -> Gcs:
-    """Describe Google Cloud Storage.
-
-    Args:
-        opts: options of the client.
-    """
+    """Describe Google Cloud Storage, with options of the client (`opts`)."""
     return Gcs(opts or {})
 
 
@@ -275,8 +233,3 @@ def _string_map(name: str, value: object) -> dict[str, str]:
         if not isinstance(key, str) or not isinstance(entry, str):
             raise TypeError(f"{name} must map str to str, found {key!r}: {entry!r}")
     return dict(entries)
-
-
-def _require_s3_options(store: ObjectStoreConfig, value: object) -> None:
-    if not isinstance(value, S3Options):
-        raise TypeError(f"{type(store).__name__} needs S3Options, found {value!r}")

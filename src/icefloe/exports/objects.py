@@ -1,20 +1,26 @@
-"""Copying objects from one storage to another, bounded in memory."""
+"""What exports have in common: the target, and copying objects to it, bounded in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable
+from operator import attrgetter
 from typing import NamedTuple
 
 from icefloe.api.handles import driver_for
 from icefloe.api.repository import Repository
 from icefloe.assets.assets import object_metadata
-from icefloe.display.shown import counted, qualified, size_text
-from icefloe.errors import ErrorKind, InvalidInputError, StorageError
+from icefloe.display import counted, qualified, size_text
 from icefloe.format import layout
-from icefloe.storage.constructors.urls import storage_from_url
+from icefloe.format.chunk_refs import ChunkRefs
+from icefloe.format.nodes import Node
+from icefloe.format.snapshot import Snapshot
+from icefloe.ids import ManifestId, NodeId
+from icefloe.repo.commit import batches
+from icefloe.repo.handle import RepoHandle
 from icefloe.storage.driver import Driver, without_cache
-from icefloe.storage.drivers.local import LocalDriver
+from icefloe.storage.local import LocalDriver
 from icefloe.storage.spec import Storage, require_outside
+from icefloe.storage.urls import storage_from_url
 
 _OBJECTS_AT_ONCE = 64
 _BYTES_AT_ONCE = 64 << 20
@@ -33,6 +39,20 @@ class ExportReport(NamedTuple):
         )
 
 
+class Places(NamedTuple):
+    """The repository, and the target of an export."""
+
+    handle: RepoHandle
+    target: Driver
+
+    @classmethod
+    def of(cls, repository: Repository, target: Storage | str) -> Places:
+        """The target is a storage or its URL, and not in the repository."""
+        storage = as_storage(target)
+        require_outside(storage, repository.storage)
+        return cls(repository.handle, driver_for(storage, None, blocking=True))
+
+
 class Sized(NamedTuple):
     """An object to copy. The size only limits how many are in memory at once."""
 
@@ -40,28 +60,45 @@ class Sized(NamedTuple):
     size_bytes: int
 
 
-def as_repository(repository: Repository | str) -> Repository:
-    """A repository that is given as it is, or by its URL."""
-    if isinstance(repository, str):
-        return Repository.open(storage_from_url(repository))
-    if isinstance(repository, Repository):
-        return repository
-    raise InvalidInputError(
-        f"repository is {repository!r:.80}, expected an icefloe.Repository or a URL such as "
-        "'s3://bucket/prefix'"
-    )
-
-
 def as_storage(target: Storage | str) -> Storage:
     """A storage that is given as it is, or by its URL; bound, because tasks write to it too."""
     return (storage_from_url(target) if isinstance(target, str) else target).bound()
 
 
-def target_driver(target: Storage | str, *, outside: Storage) -> Driver:
-    """What writes to the target of an export, which is not in the repository at `outside`."""
-    storage = as_storage(target)
-    require_outside(storage, outside)
-    return driver_for(storage, None, blocking=True)
+class ManifestOfArray(NamedTuple):
+    """The chunks of one array in one manifest."""
+
+    path: str
+    number: int
+    manifest_id: ManifestId
+    node_id: NodeId
+    size_bytes: int
+    grid: tuple[int, ...]
+    extents: tuple[tuple[int, int], ...]
+    document: bytes
+
+    async def refs(self, handle: RepoHandle) -> ChunkRefs | None:
+        """The references, if there are any."""
+        return (await handle.assets.manifest(self.manifest_id, self.size_bytes)).find(self.node_id)
+
+
+def manifests_of(snapshot: Snapshot, nodes: Iterable[Node]) -> list[ManifestOfArray]:
+    """The manifests of those nodes that are arrays."""
+    return [
+        ManifestOfArray(
+            node.path,
+            number,
+            ref.id,
+            node.id,
+            snapshot.manifest_files[ref.id].size_bytes,
+            tuple(dimension.num_chunks for dimension in node.array.shape),
+            ref.extents,
+            node.user_data,
+        )
+        for node in nodes
+        if node.array is not None
+        for number, ref in enumerate(node.array.manifests)
+    ]
 
 
 def remove_working_folders(driver: Driver, *folders: str) -> None:
@@ -78,9 +115,9 @@ def remove_working_folders(driver: Driver, *folders: str) -> None:
 async def copy_objects(source: Driver, target: Driver, wanted: Iterable[Sized]) -> ExportReport:
     """Copy objects, some at a time."""
     objects = size = 0
-    for some in _batches(wanted):
-        found = await source.get_many([(key, None) for key in some])
-        pairs = [(key, bytes(data)) for key, data in zip(some, found, strict=True)]
+    for some in batches(wanted, attrgetter("size_bytes"), _BYTES_AT_ONCE, _OBJECTS_AT_ONCE):
+        found = await source.get_many([(one.key, None) for one in some])
+        pairs = [(one.key, bytes(data)) for one, data in zip(some, found, strict=True)]
         plain = [pair for pair in pairs if not pair[0].startswith(_DESCRIBED)]
         described = [pair for pair in pairs if pair[0].startswith(_DESCRIBED)]
         await target.put_many(plain)
@@ -90,25 +127,11 @@ async def copy_objects(source: Driver, target: Driver, wanted: Iterable[Sized]) 
     return ExportReport(objects, size)
 
 
-def _batches(wanted: Iterable[Sized]) -> Iterator[Sequence[str]]:
-    keys: list[str] = []
-    size = 0
-    for one in wanted:
-        if keys and (len(keys) >= _OBJECTS_AT_ONCE or size + one.size_bytes > _BYTES_AT_ONCE):
-            yield keys
-            keys, size = [], 0
-        keys.append(one.key)
-        size += one.size_bytes
-    if keys:
-        yield keys
+def together(*parts: ExportReport) -> ExportReport:
+    """The sum of the parts."""
+    return ExportReport(sum(one.objects for one in parts), sum(one.num_bytes for one in parts))
 
 
-async def exists(driver: Driver, key: str) -> bool:
-    """Whether there is an object under a key."""
-    try:
-        await driver.head(key)
-    except StorageError as error:
-        if error.kind == ErrorKind.OBJECT_NOT_FOUND:
-            return False
-        raise
-    return True
+async def total(parts: AsyncIterator[ExportReport]) -> ExportReport:
+    """The sum of parts that are still being copied."""
+    return together(*[part async for part in parts])

@@ -4,30 +4,36 @@ from __future__ import annotations
 
 import hashlib
 import io
+from collections.abc import AsyncIterator, Iterable
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 import pyarrow.parquet as pq
 
 from icefloe.api.maintenance_values import reporter
+from icefloe.api.repository import Repository
 from icefloe.errors import InvalidInputError
 from icefloe.exports.objects import (
     ExportReport,
-    as_repository,
+    Places,
     remove_working_folders,
-    target_driver,
+    total,
 )
-from icefloe.scans.choose_scan import plan_read
-from icefloe.scans.options import ReadOptions, read_options
-from icefloe.scans.pinned import PinnedSnapshot, pin
-from icefloe.scans.scan import Scan
+from icefloe.maintenance.engine import Engine, LocalEngine
+from icefloe.maintenance.progress import Report
+from icefloe.scans.chunk_rows import plan_read
+from icefloe.scans.scan import (
+    PinnedSnapshot,
+    ReadOptions,
+    Scan,
+    as_repository,
+    pin,
+    read_options,
+)
 from icefloe.storage.driver import Driver, Span, find_object
 from icefloe.storage.run import run_blocking
-
-if TYPE_CHECKING:
-    from icefloe.api.repository import Repository
-    from icefloe.maintenance.progress import Report
-    from icefloe.storage.spec import Storage
+from icefloe.storage.spec import Storage
 
 _NOTE = "_icefloe_export"
 _DONE = "_SUCCESS"
@@ -66,70 +72,68 @@ def export_parquet(
     Raises:
         InvalidInputError: something cannot be read as asked for, or the target has something else.
     """
-    opened = as_repository(repository)
+    opened = as_repository(repository, is_shared=False)
     source = pin(opened, branch=branch, tag=tag, snapshot_id=snapshot_id, as_of=as_of)
-    wanted = read_options(**options)
-    scan = plan_read(source, wanted)
-    driver = target_driver(target, outside=opened.storage)
-    begin_parquet(driver, source, wanted)
-    objects = size = 0
     with reporter(progress) as report:
-        for number in range(num_files(scan)):
-            report.tell("writing files", number, scan.num_partitions)
-            if not run_blocking(is_whole(driver, number)):
-                objects += 1
-                size += write_file(driver, scan, number)
-    finish_parquet(driver)
-    return ExportReport(objects, size)
+        engine = LocalEngine(Places.of(opened, target), report)
+        return run_blocking(write_parquet(engine, source, read_options(**options)))
 
 
-def begin_parquet(driver: Driver, source: PinnedSnapshot, wanted: ReadOptions) -> None:
+async def write_parquet(
+    engine: Engine[Places], source: PinnedSnapshot, wanted: ReadOptions
+) -> ExportReport:
+    """Write the files that are not there yet."""
+    scan = plan_read(source, wanted)
+    driver = engine.here.target
+    await _begin(driver, source, wanted)
+    work = partial(_write_files, scan)
+    # A scan without rows makes one file, which has the columns.
+    numbers = range(max(scan.num_partitions, 1))
+    written = await total(engine.map("writing files", work, numbers))
+    await driver.sync()
+    await driver.put(_DONE, b"")
+    remove_working_folders(driver)
+    return written
+
+
+async def _begin(driver: Driver, source: PinnedSnapshot, wanted: ReadOptions) -> None:
     """Refuse a target that has anything but the files of an interrupted call."""
     note = f"{source.snapshot_id} {hashlib.sha256(repr(wanted).encode()).hexdigest()}".encode()
-    there = {found.key for found in run_blocking(driver.list(""))}
-    found = run_blocking(find_object(driver, _NOTE, needs_bucket=False))
+    there = {found.key for found in await driver.list("")}
+    found = await find_object(driver, _NOTE, needs_bucket=False)
     if there and (found is None or found[0] != note):
         raise InvalidInputError(
             f"the target is not empty (it has {min(there)!r}), and no export of this snapshot with "
             "these arguments was begun there; choose an empty place"
         )
     if found is None:
-        run_blocking(driver.put(_NOTE, note))
+        await driver.put(_NOTE, note)
 
 
-def num_files(scan: Scan) -> int:
-    """One for each piece. A scan without rows makes one file, which has the columns."""
-    return max(scan.num_partitions, 1)
+async def _write_files(
+    scan: Scan, places: Places, numbers: Iterable[int]
+) -> AsyncIterator[ExportReport]:
+    """Write the files of some pieces, unless they are there."""
+    driver = places.target
+    for number in numbers:
+        name = f"part-{number:05d}.parquet"
+        if await _is_whole(driver, name):
+            continue
+        buffer = io.BytesIO()
+        with pq.ParquetWriter(buffer, scan.schema, compression="zstd") as writer:
+            for batch in scan.read(number) if scan.num_partitions else ():
+                writer.write_batch(batch)
+        data = buffer.getvalue()
+        await driver.put(name, data)
+        yield ExportReport(1, len(data))
+    await driver.sync()
 
 
-def file_name(number: int) -> str:
-    """The file of one piece."""
-    return f"part-{number:05d}.parquet"
-
-
-async def is_whole(driver: Driver, number: int) -> bool:
-    """Whether the file of a piece is there, to its end."""
-    found = await driver.head_many([file_name(number)])
+async def _is_whole(driver: Driver, name: str) -> bool:
+    """Whether a file is there, to its end."""
+    found = await driver.head_many([name])
     size = int(found.size_bytes[0])
     if size < len(_LAST_BYTES):
         return False
-    last = await driver.get(file_name(number), Span(size - len(_LAST_BYTES), len(_LAST_BYTES)))
+    last = await driver.get(name, Span(size - len(_LAST_BYTES), len(_LAST_BYTES)))
     return bytes(last) == _LAST_BYTES
-
-
-def write_file(driver: Driver, scan: Scan, number: int) -> int:
-    """Write the file of one piece; returns its size."""
-    buffer = io.BytesIO()
-    with pq.ParquetWriter(buffer, scan.schema, compression="zstd") as writer:
-        for batch in scan.read(number) if scan.num_partitions else ():
-            writer.write_batch(batch)
-    data = buffer.getvalue()
-    run_blocking(driver.put(file_name(number), data))
-    return len(data)
-
-
-def finish_parquet(driver: Driver) -> None:
-    """Say that all files are there."""
-    run_blocking(driver.sync())
-    run_blocking(driver.put(_DONE, b""))
-    remove_working_folders(driver)

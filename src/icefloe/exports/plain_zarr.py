@@ -7,56 +7,44 @@ call skips it. Documents come last, so nobody opens an incomplete store.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from zarr.core.metadata.v3 import ArrayV3Metadata
 
 from icefloe.api.maintenance_values import reporter
+from icefloe.api.repository import Repository
 from icefloe.errors import IcechunkError, InvalidInputError
 from icefloe.exports.objects import (
     ExportReport,
-    as_repository,
-    exists,
+    ManifestOfArray,
+    Places,
+    manifests_of,
     remove_working_folders,
-    target_driver,
+    together,
+    total,
 )
-from icefloe.format.snapshot.file import Snapshot
-from icefloe.ids import ManifestId, NodeId
-from icefloe.maintenance.read_chunks import fetch_all
+from icefloe.format.snapshot import Snapshot
+from icefloe.maintenance.engine import Engine, LocalEngine
+from icefloe.maintenance.progress import Report
+from icefloe.maintenance.read_chunks import fetch_batches
 from icefloe.paths import is_internal
-from icefloe.scans.pinned import pin
-from icefloe.storage.driver import ConditionFailed, Driver
-from icefloe.storage.keys import encode_key
+from icefloe.scans.scan import as_repository, pin
+from icefloe.storage.driver import ConditionFailed, Driver, encode_key
 from icefloe.storage.run import run_blocking
-
-if TYPE_CHECKING:
-    from icefloe.api.repository import Repository
-    from icefloe.maintenance.progress import Report, Reporter
-    from icefloe.repo.handle import RepoHandle
-    from icefloe.storage.spec import Storage
+from icefloe.storage.spec import Storage
 
 _MARKERS = ".icefloe-export/"
 _CHUNKS_A_PART = 1024
-_BYTES_AT_ONCE = 64 << 20
-
-
-class ZarrManifest(NamedTuple):
-    """The chunks of one array in one manifest."""
-
-    path: str
-    manifest_id: bytes
-    node_id: bytes
-    size_bytes: int
-    document: bytes
 
 
 class ZarrExport(NamedTuple):
     """What an export has to copy."""
 
-    manifests: list[ZarrManifest]
+    manifests: list[ManifestOfArray]
     documents: list[tuple[str, bytes]]
     markers: str
     """The folder of the markers of this snapshot."""
@@ -77,23 +65,11 @@ def plan_zarr(snapshot: Snapshot) -> ZarrExport:
                 f"node {node.path!r} has characters that storages spell differently; rename it "
                 "before it is exported"
             )
-    manifests = [
-        ZarrManifest(
-            node.path,
-            bytes(ref.id),
-            bytes(node.id),
-            snapshot.manifest_files[ref.id].size_bytes,
-            node.user_data,
-        )
-        for node in nodes
-        if node.array is not None
-        for ref in node.array.manifests
-    ]
     documents = [
         (f"{node.path.strip('/')}/zarr.json".lstrip("/"), node.user_data) for node in nodes
     ]
     return ZarrExport(
-        manifests,
+        manifests_of(snapshot, nodes),
         sorted(documents, key=lambda one: one[0] == "zarr.json"),  # the root comes last
         f"{_MARKERS}{snapshot.id}/",
     )
@@ -127,31 +103,21 @@ def export_zarr(
     Raises:
         InvalidInputError: the target has something else in it.
     """
-    opened = as_repository(repository)
+    opened = as_repository(repository, is_shared=False)
     source = pin(opened, branch=branch, tag=tag, snapshot_id=snapshot_id, as_of=as_of)
     session = opened.readonly_session(snapshot_id=source.snapshot_id)
-    plan = plan_zarr(session.workspace.state.snapshot)
-    driver = target_driver(target, outside=opened.storage)
     with reporter(progress) as report:
-        return run_blocking(_export(opened.handle, driver, plan, report))
+        engine = LocalEngine(Places.of(opened, target), report)
+        return run_blocking(copy_snapshot(engine, session.workspace.state.snapshot))
 
 
-async def _export(
-    handle: RepoHandle, driver: Driver, plan: ZarrExport, report: Reporter
-) -> ExportReport:
+async def copy_snapshot(engine: Engine[Places], snapshot: Snapshot) -> ExportReport:
+    """Copy the chunks of a snapshot, then its documents."""
+    plan, driver = plan_zarr(snapshot), engine.here.target
     await begin_zarr(driver, plan.markers)
-    objects = size = 0
-    for done, one in enumerate(plan.manifests):
-        report.tell("copying manifests' chunks", done, len(plan.manifests))
-        async for copied in copy_chunks(handle, driver, one, plan.markers):
-            objects += copied.objects
-            size += copied.num_bytes
-    finished = await finish_zarr(driver, plan)
-    report.tell("copying manifests' chunks", len(plan.manifests), len(plan.manifests))
-    return ExportReport(objects + finished.objects, size + finished.num_bytes)
-
-
-# -- steps, shared with tasks of a cluster
+    work = partial(copy_chunks, plan.markers)
+    copied = await total(engine.map("copying manifests' chunks", work, plan.manifests))
+    return together(copied, await finish_zarr(driver, plan))
 
 
 async def begin_zarr(driver: Driver, markers: str) -> None:
@@ -170,26 +136,33 @@ async def begin_zarr(driver: Driver, markers: str) -> None:
 
 
 async def copy_chunks(
-    handle: RepoHandle, driver: Driver, one: ZarrManifest, markers: str
+    markers: str, places: Places, manifests: Iterable[ManifestOfArray]
 ) -> AsyncIterator[ExportReport]:
-    """Copy the chunks of a manifest that have not arrived yet, part by part."""
-    manifest_id = ManifestId(one.manifest_id)
-    refs = (await handle.assets.manifest(manifest_id, one.size_bytes)).find(NodeId(one.node_id))
+    """Copy the chunks of manifests that have not arrived yet."""
+    for one in manifests:
+        yield await total(_copy_parts(places, one, markers))
+
+
+async def _copy_parts(
+    places: Places, one: ManifestOfArray, markers: str
+) -> AsyncIterator[ExportReport]:
+    """Copy the chunks of a manifest, part by part."""
+    handle, driver = places
+    refs = await one.refs(handle)
     if refs is None:
         return
     encode = ArrayV3Metadata.from_dict(json.loads(one.document)).encode_chunk_key
     folder = one.path.strip("/")
     for first in range(0, len(refs), _CHUNKS_A_PART):
-        marker = f"{markers}{manifest_id}.{one.node_id.hex()}.{first}"
+        marker = f"{markers}{one.manifest_id}.{one.node_id.hex()}.{first}"
         some = refs.take(slice(first, first + _CHUNKS_A_PART))
         keys = [f"{folder}/{encode(tuple(at))}".lstrip("/") for at in some.index.tolist()]
-        if await exists(driver, marker):
+        if (await driver.head_many([marker])).size_bytes[0] >= 0:
             there = await driver.head_many(keys)
             if np.array_equal(there.size_bytes, some.length.astype(np.int64)):
                 continue
         size = 0
-        for rows in slices(some.length, _BYTES_AT_ONCE):
-            found = await fetch_all(handle, [some.row(at) for at in rows])
+        async for rows, found in fetch_batches(handle, some):
             objects = []
             for at, data in zip(rows, found, strict=True):
                 if isinstance(data, IcechunkError):
@@ -214,10 +187,3 @@ async def finish_zarr(driver: Driver, plan: ZarrExport) -> ExportReport:
     await driver.delete_many([started])  # a repeated call needs it until everything else is done
     remove_working_folders(driver, plan.markers, _MARKERS)
     return ExportReport(len(plan.documents), sum(len(data) for _, data in plan.documents))
-
-
-def slices(length: Any, most: int) -> Iterator[list[int]]:
-    """Rows in order, in groups of about so many bytes."""
-    piece = np.cumsum(length.astype(np.int64)) // most
-    for number in np.unique(piece).tolist():
-        yield np.flatnonzero(piece == number).tolist()

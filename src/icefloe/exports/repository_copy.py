@@ -2,7 +2,7 @@
 
 Objects named by ids are copied first. The heads (`repo`, or the ref files of version 1) are written
 last, each by a conditional write. The copy has a note of the heads that exports have written, so
-a copy that somebody else has changed is recognised, and nothing of it is overwritten.
+a copy that another program changed is recognised, and nothing of it is overwritten.
 """
 
 from __future__ import annotations
@@ -11,40 +11,39 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
 from icefloe.api.maintenance_values import reporter
-from icefloe.assets.assets import object_metadata
+from icefloe.api.repository import Repository
+from icefloe.assets.assets import StoredObjects, arrived, list_folder, object_metadata
 from icefloe.errors import ConflictError, FormatError
 from icefloe.exports.objects import (
     ExportReport,
+    Places,
     Sized,
-    as_repository,
     copy_objects,
-    target_driver,
+    together,
 )
 from icefloe.format import layout
-from icefloe.format.columns.id_set import IdSet
+from icefloe.format.chunk_index import IdSet
+from icefloe.format.layout import KINDS
 from icefloe.format.ref_files import decode_ref_file
-from icefloe.ids import SnapshotId, encode_base32_rows
+from icefloe.ids import SnapshotId
 from icefloe.maintenance import live
-from icefloe.maintenance.listing import KINDS, StoredObjects, arrived, list_folder
-from icefloe.repo.fence import require_not_migrated
+from icefloe.maintenance.engine import Engine, LocalEngine
+from icefloe.maintenance.progress import Report
+from icefloe.repo.gc_guard import require_not_migrated
+from icefloe.repo.handle import RepoHandle
 from icefloe.repo.refs import MAIN
+from icefloe.scans.scan import as_repository
 from icefloe.storage.driver import ConditionFailed, Driver, Version, find_object
 from icefloe.storage.run import run_blocking
-
-if TYPE_CHECKING:
-    from icefloe.api.repository import Repository
-    from icefloe.maintenance.progress import Report, Reporter
-    from icefloe.repo.handle import RepoHandle
-    from icefloe.storage.spec import Storage
+from icefloe.storage.spec import Storage
 
 NOTE = "icefloe/copied.json"
 """Hashes of the heads that exports have written, by key."""
-_OBJECTS_A_REPORT = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,68 +78,68 @@ def export_repository(
         progress: called regularly with a `Progress`. Without it, a terminal shows a bar.
 
     Raises:
-        ConflictError: the target has another repository, or somebody has changed the copy.
+        ConflictError: the target has another repository, or another program changed the copy.
         InvalidInputError: the target is the repository itself, or a place inside of it.
     """
-    handle = as_repository(repository).handle
+    opened = as_repository(repository, is_shared=False)
     with reporter(progress) as report:
-        driver = target_driver(target, outside=handle.storage)
-        return run_blocking(_export(handle, driver, report))
+        return run_blocking(copy_repository(LocalCopy(Places.of(opened, target), report)))
 
 
-async def _export(handle: RepoHandle, target: Driver, report: Reporter) -> ExportReport:
+class CopyEngine(Engine[Places], Protocol):
+    """Copies in this process, or by the tasks of a cluster."""
+
+    async def copy_missing(self, plan: CopyPlan) -> ExportReport:
+        """Copy the objects in use that are not at the target with all their bytes."""
+
+
+async def copy_repository(engine: CopyEngine) -> ExportReport:
+    """Copy what is missing, then the heads."""
+    handle, target = engine.here
     plan = await plan_copy(handle, target)
-    files = await live.manifest_files(handle, plan.snapshots)
-    wanted = {
-        "snapshots": plan.snapshots,
-        "transaction_logs": plan.logs,
-        "manifests": IdSet.of(files.id),
-        "chunks": await live.chunk_ids(handle, files),
-    }
-    objects = size = 0
-    for kind, folder in KINDS.items():
-        stored = await list_folder(handle.driver, folder)
-        there = await list_folder(target, folder)
-        missing = _missing(plan, kind, stored, there, wanted[kind])
-        for first in range(0, len(missing), _OBJECTS_A_REPORT):
-            report.tell(f"copying {kind.replace('_', ' ')}", first, len(missing))
-            some = missing.take(slice(first, first + _OBJECTS_A_REPORT))
-            copied = await copy_objects(handle.driver, target, _sized(some))
-            objects += copied.objects
-            size += copied.num_bytes
-        report.tell(f"copying {kind.replace('_', ' ')}", len(missing), len(missing))
-    finished = await finish_copy(handle, target, plan)
-    return ExportReport(objects + finished.objects, size + finished.num_bytes)
+    copied = await engine.copy_missing(plan)
+    return together(copied, await finish_copy(handle, target, plan))
+
+
+class LocalCopy(LocalEngine[Places]):
+    """Copies in this process, one kind of object after the other."""
+
+    async def copy_missing(self, plan: CopyPlan) -> ExportReport:
+        """Copy the objects in use that are not at the target with all their bytes."""
+        handle, target = self.here
+        files = await live.manifest_files(handle, plan.snapshots)
+        wanted = {
+            "snapshots": plan.snapshots,
+            "transaction_logs": plan.logs,
+            "manifests": IdSet.of(files.id),
+            "chunks": await live.chunk_ids(handle, files),
+        }
+        copied = ExportReport(0, 0)
+        for kind, folder in KINDS.items():
+            stored = await list_folder(handle.driver, folder)
+            there = await list_folder(target, folder)
+            missing, total = _missing(plan, kind, stored, there, wanted[kind])
+            told = self.report.each(f"copying {kind.replace('_', ' ')}", missing, total)
+            copied = together(copied, await copy_objects(handle.driver, target, told))
+        return copied
 
 
 def _missing(
     plan: CopyPlan, kind: str, stored: StoredObjects, there: StoredObjects, wanted: IdSet
-) -> StoredObjects:
-    """The objects to copy. One that is in use and not listed is asked for, and named by the
-    error."""
+) -> tuple[Iterator[Sized], int]:
+    """The objects to copy, and their number.
+
+    One that is in use and not listed is asked for, and named by the error. Logs may be missing: the
+    first snapshot has none, and those of expired ones go.
+    """
     if kind != "snapshots" or not plan.rewrites_snapshots:
         wanted = wanted.minus(arrived(there, stored))
     listed = stored.take(wanted.contains(stored.id))
-    unlisted = wanted.minus(IdSet.of(listed.id))
-    if kind == "transaction_logs":  # the first snapshot has none, and those of expired ones go
-        return listed
-    none = np.zeros(unlisted.size, np.int64)
-    lost = StoredObjects(stored.folder, unlisted.rows, none, none)
-    return StoredObjects(
-        stored.folder,
-        np.concatenate([lost.id, listed.id]),
-        np.concatenate([lost.size_bytes, listed.size_bytes]),
-        np.concatenate([lost.created_at, listed.created_at]),
-    )
-
-
-def _sized(objects: StoredObjects) -> Iterator[Sized]:
-    texts = encode_base32_rows(objects.id)
-    for text, size in zip(texts, objects.size_bytes.tolist(), strict=True):
-        yield Sized(objects.folder + text, size)
-
-
-# -- steps, shared with tasks of a cluster
+    lost = wanted.minus(IdSet.of(listed.id if kind != "transaction_logs" else wanted.rows))
+    ids = np.concatenate([lost.rows, listed.id])
+    sizes = np.concatenate([np.zeros(lost.size, np.int64), listed.size_bytes])
+    found = zip(live.each_key(stored.folder, ids), sizes, strict=True)
+    return (Sized(key, int(size)) for key, size in found), len(ids)
 
 
 async def plan_copy(handle: RepoHandle, target: Driver) -> CopyPlan:
@@ -149,14 +148,14 @@ async def plan_copy(handle: RepoHandle, target: Driver) -> CopyPlan:
     Raises:
         ConflictError: the heads of the target are not those that an export has written.
     """
-    handle.family.require_spec_folders("copying a repository with its history")
+    handle.format.require_spec_folders("copying a repository with its history")
     note, note_version = await _read_note(target)
     there = await _heads(target)
-    if handle.family.has_repo_object:
+    if handle.format.has_repo_object:
         current = await handle.assets.repo_object()
         heads, table = {layout.REPO: current.data}, current.info.snapshots
         snapshots = IdSet.of(table.id)
-        logs = IdSet.union([snapshots, IdSet.of(table.pruned_id)])
+        logs = IdSet.union([snapshots, IdSet.of(table.columns.pruned_id)])
     else:
         heads = {key: data for key, (data, _) in (await _heads(handle.driver)).items()}
         await require_not_migrated(handle)
@@ -164,14 +163,15 @@ async def plan_copy(handle: RepoHandle, target: Driver) -> CopyPlan:
     for key, (data, _) in there.items():
         if data != heads.get(key) and _digest(data) not in note.get(key, ()):
             raise _not_ours(f"{key} was not written by an export")
+    last = layout.REPO if layout.REPO in heads else layout.branch_key(MAIN)
     return CopyPlan(
-        heads=dict(sorted(heads.items(), key=lambda item: item[0] == _last_head(heads))),
+        heads=dict(sorted(heads.items(), key=lambda item: item[0] == last)),
         there=there,
         note=note,
         note_version=note_version,
         snapshots=snapshots,
         logs=logs,
-        rewrites_snapshots=not handle.family.has_repo_object,
+        rewrites_snapshots=not handle.format.has_repo_object,
     )
 
 
@@ -182,10 +182,6 @@ def _tips(heads: Mapping[str, bytes]) -> list[SnapshotId]:
         for key, data in heads.items()
         if key.endswith("/ref.json") and f"{key}.deleted" not in heads
     ]
-
-
-def _last_head(heads: Mapping[str, bytes]) -> str:
-    return layout.REPO if layout.REPO in heads else layout.branch_key(MAIN)
 
 
 async def _heads(driver: Driver) -> dict[str, tuple[bytes, Version]]:
@@ -221,28 +217,17 @@ async def finish_copy(handle: RepoHandle, target: Driver, plan: CopyPlan) -> Exp
         if changed or gone:
             await _write_note(target, plan)
         for key, data in changed.items():
-            await _put_head(target, key, data, plan.there.get(key, (b"", None))[1])
+            await target.put_if(
+                key,
+                data,
+                previous=plan.there.get(key, (b"", None))[1],
+                metadata=object_metadata(data) if key == layout.REPO else None,
+                content_type="application/json" if key.endswith(".json") else None,
+            )
     except ConditionFailed:
         raise _not_ours("it was changed while it was brought up to date") from None
     await target.delete_many(gone)
-    return ExportReport(
-        backups.objects + len(changed),
-        backups.num_bytes + sum(map(len, changed.values())),
-    )
-
-
-async def _put_head(target: Driver, key: str, data: bytes, previous: Version | None) -> None:
-    is_repo = key == layout.REPO
-    await target.put_if(
-        key,
-        data,
-        previous=previous,
-        metadata=object_metadata(data) if is_repo else None,
-        content_type="application/json" if key.endswith(".json") else None,
-    )
-
-
-# -- the note
+    return together(backups, ExportReport(len(changed), sum(map(len, changed.values()))))
 
 
 async def _read_note(target: Driver) -> tuple[dict[str, list[str]], Version | None]:
@@ -259,9 +244,8 @@ async def _read_note(target: Driver) -> tuple[dict[str, list[str]], Version | No
 async def _write_note(target: Driver, plan: CopyPlan) -> None:
     """Note the heads that are there and those to be written, before any of them is written."""
     heads: dict[str, list[str]] = {}
-    for key, (data, _) in plan.there.items():
-        heads.setdefault(key, []).append(_digest(data))
-    for key, data in plan.heads.items():
+    there = [(key, data) for key, (data, _) in plan.there.items()]
+    for key, data in [*there, *plan.heads.items()]:
         heads.setdefault(key, []).append(_digest(data))
     data = json.dumps({"heads": heads}, sort_keys=True).encode()
     await target.put_if(NOTE, data, previous=plan.note_version, content_type="application/json")

@@ -1,4 +1,4 @@
-"""`materialize`: virtual chunks become chunks of the repository, or arrays are stored anew.
+"""`materialize`: virtual chunks become chunks of the repository, or arrays are rewritten.
 
 Work is committed in parts. Committed chunks are native, so a repeated call only looks for the
 virtual chunks that are left.
@@ -6,36 +6,34 @@ virtual chunks that are left.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 import zarr
+from numpy.typing import NDArray
 
 from icefloe import geometry
 from icefloe.api.maintenance_values import reporter
-from icefloe.changes.solvers import ConflictDetector
-from icefloe.display.shown import counted, qualified, size_text
+from icefloe.api.repository import Repository
+from icefloe.api.session import Session
+from icefloe.changes.conflicts import ConflictDetector
+from icefloe.display import counted, qualified, size_text
 from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError
-from icefloe.exports.objects import as_repository
-from icefloe.exports.plain_zarr import slices
-from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRefs
-from icefloe.ids import ChunkId, ManifestId, NodeId
-from icefloe.maintenance.read_chunks import fetch_all
-from icefloe.repo import packing
-from icefloe.storage.run import run_blocking
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from icefloe.api.repository import Repository
-    from icefloe.api.session import Session
-    from icefloe.format.snapshot.file import Snapshot
-    from icefloe.format.snapshot.nodes import Node
-    from icefloe.maintenance.progress import Report
-    from icefloe.repo.handle import RepoHandle
-    from icefloe.repo.workspace import Workspace
+from icefloe.exports.objects import ManifestOfArray, manifests_of
+from icefloe.format.chunk_refs import ChunkKind, ChunkRefs
+from icefloe.format.nodes import Node
+from icefloe.format.snapshot import Snapshot
+from icefloe.ids import ChunkId
+from icefloe.maintenance.engine import Engine, LocalEngine
+from icefloe.maintenance.progress import Report
+from icefloe.maintenance.read_chunks import fetch_batches
+from icefloe.repo import commit
+from icefloe.repo.handle import RepoHandle
+from icefloe.repo.session import Workspace
+from icefloe.scans.scan import as_repository
+from icefloe.storage.run import each_blocking, run_blocking
 
 CHUNKS_A_COMMIT = 1 << 20
 _CHUNKS_AN_ITEM = 256
@@ -54,18 +52,6 @@ class MaterializeReport(NamedTuple):
         copied = f"{counted(self.chunks, 'chunk')} copied, {size_text(self.num_bytes)}"
         made = ", ".join(self.snapshot_ids) or "none"
         return f"<{qualified('MaterializeReport')}> {copied}; commits: {made}"
-
-
-class ManifestOfArray(NamedTuple):
-    """One manifest of an array."""
-
-    path: str
-    number: int
-    manifest_id: bytes
-    node_id: bytes
-    size_bytes: int
-    grid: tuple[int, ...]
-    extents: tuple[tuple[int, int], ...]
 
 
 class VirtualChunks(NamedTuple):
@@ -135,7 +121,7 @@ def materialize(
     """Copy the virtual chunks of a branch into the repository, byte for byte.
 
     Arrays named in `chunks` (path: shape of chunks), and with `compressors` all chosen arrays, are
-    decoded and stored anew instead, in one commit each. After an interruption, repeat the call:
+    decoded and rewritten instead, in one commit each. After an interruption, repeat the call:
     only what is left is done.
 
     Args:
@@ -148,77 +134,100 @@ def materialize(
         message: of the commit.
 
     Raises:
-        RebaseFailedError: somebody has changed the same chunks since; repeat the call.
+        RebaseFailedError: another writer changed the same chunks; repeat the call.
     """
-    opened = as_repository(repository)
+    opened = as_repository(repository, is_shared=False)
     wishes = Wishes.of(arrays, chunks, compressors)
+    with reporter(progress) as report:
+        engine = LocalMaterialize(opened.handle, report)
+        return run_materialize(engine, opened, branch, wishes, message, chunks_a_commit)
+
+
+class MaterializeEngine(Engine[RepoHandle], Protocol):
+    """Copies chunks in this process, or by the tasks of a cluster. Copies return the number of
+    chunks, and their bytes."""
+
+    def copy_array(self, session: Session, old: Session, path: str) -> tuple[int, int]:
+        """Copy the values of an array from an older version to an empty array in its place."""
+
+    def copy_chunks(self, session: Session, items: Sequence[VirtualChunks]) -> tuple[int, int]:
+        """Store virtual chunks in the repository."""
+
+
+def run_materialize(
+    engine: MaterializeEngine,
+    repository: Repository,
+    branch: str,
+    wishes: Wishes,
+    message: str,
+    chunks_a_commit: int,
+) -> MaterializeReport:
+    """Rewrite arrays, then copy virtual chunks until none is left."""
     done: list[str] = []
     total = size = 0
-    with reporter(progress) as report:
-        tip = opened.readonly_session(branch).workspace.state.snapshot
-        for path, shape in wishes.stored_anew(tip).items():
-            session = opened.writable_session(branch)
-            old = opened.readonly_session(snapshot_id=session.snapshot_id)
-            pair = begin_anew(session, old, path, shape, compressors)
-            if pair is None:
-                continue
-            for box in boxes_of(pair[1]):
-                pair[1][box] = pair[0][box]
-            count, num_bytes = written(session, path)
-            total, size = total + count, size + num_bytes
-            report.tell(f"storing {path} anew", count)
-            done.append(commit_copies(session, f"{message}: {path}"))
-        while True:
-            session = opened.writable_session(branch)
-            manifests = manifests_of(session.workspace.state.snapshot, wishes)
-            left = {one: run_blocking(count_virtual(opened.handle, one)) for one in manifests}
-            items = plan_items(left, chunks_a_commit)
-            if not items:
-                return MaterializeReport(total, size, tuple(done))
-            for at, item in enumerate(items):
-                report.tell("copying virtual chunks", at, len(items))
-                size += run_blocking(copy_virtual(session.workspace, item))
-                total += item.num_chunks
-            done.append(commit_copies(session, message))
+    tip = repository.readonly_session(branch).workspace.state.snapshot
+    for path, shape in wishes.stored_anew(tip).items():
+        session = repository.writable_session(branch)
+        old = repository.readonly_session(snapshot_id=session.snapshot_id)
+        if not _begin_anew(session, old, path, shape, wishes.compressors):
+            continue
+        count, num_bytes = engine.copy_array(session, old, path)
+        total, size = total + count, size + num_bytes
+        done.append(_commit(session, f"{message}: {path}"))
+    while True:
+        session = repository.writable_session(branch)
+        snapshot = session.workspace.state.snapshot
+        manifests = manifests_of(snapshot, wishes.chosen(snapshot))
+        counting = engine.map("looking for virtual chunks", count_virtual, manifests)
+        left = dict(each_blocking(counting))
+        items = plan_items({one: left[one] for one in manifests}, chunks_a_commit)
+        if not items:
+            return MaterializeReport(total, size, tuple(done))
+        count, num_bytes = engine.copy_chunks(session, items)
+        total, size = total + count, size + num_bytes
+        done.append(_commit(session, message))
 
 
-def commit_copies(session: Session, message: str) -> str:
+class LocalMaterialize(LocalEngine[RepoHandle]):
+    """Copies chunks in this process."""
+
+    def copy_array(self, session: Session, old: Session, path: str) -> tuple[int, int]:
+        """Copy the values of an array, some boxes after the other."""
+        name = path.strip("/")
+        source = zarr.open_array(old.store, path=name, mode="r")
+        target = zarr.open_array(session.store, path=name, mode="r+")
+        for box in _boxes_of(target):
+            target[box] = source[box]
+        count, size = _written(session, path)
+        self.report.tell(f"rewriting {path}", count)
+        return count, size
+
+    def copy_chunks(self, session: Session, items: Sequence[VirtualChunks]) -> tuple[int, int]:
+        """Store virtual chunks, item by item."""
+        size = 0
+        for item in self.report.each("copying virtual chunks", items, len(items)):
+            size += run_blocking(copy_virtual(session.workspace, item))
+        return sum(item.num_chunks for item in items), size
+
+
+def _commit(session: Session, message: str) -> str:
     """Commit beside writers of other chunks."""
     return session.commit(message, rebase_with=ConflictDetector())
 
 
-# -- byte for byte: steps, shared with tasks of a cluster
-
-
-def manifests_of(snapshot: Snapshot, wishes: Wishes) -> list[ManifestOfArray]:
-    """The manifests of the arrays in question."""
-    return [
-        ManifestOfArray(
-            node.path,
-            number,
-            bytes(ref.id),
-            bytes(node.id),
-            snapshot.manifest_files[ref.id].size_bytes,
-            tuple(dimension.num_chunks for dimension in node.array.shape),
-            ref.extents,
-        )
-        for node in wishes.chosen(snapshot)
-        if node.array is not None
-        for number, ref in enumerate(node.array.manifests)
-    ]
-
-
-async def count_virtual(handle: RepoHandle, one: ManifestOfArray) -> int:
-    """The number of virtual chunks of an array in a manifest."""
-    return len((await _virtual(handle, one))[1])
+async def count_virtual(
+    handle: RepoHandle, manifests: Iterable[ManifestOfArray]
+) -> AsyncIterator[tuple[ManifestOfArray, int]]:
+    """Manifests, with the number of virtual chunks of their array."""
+    for one in manifests:
+        yield one, len((await _virtual(handle, one))[1])
 
 
 async def _virtual(
     handle: RepoHandle, one: ManifestOfArray
 ) -> tuple[ChunkRefs | None, NDArray[np.int64]]:
     """The references of an array in a manifest, and the rows of virtual chunks inside its grid."""
-    manifest = await handle.assets.manifest(ManifestId(one.manifest_id), one.size_bytes)
-    refs = manifest.find(NodeId(one.node_id))
+    refs = await one.refs(handle)
     if refs is None or refs.ndim != len(one.grid):
         return None, np.empty(0, np.int64)
     is_inside = (refs.index < np.array(one.grid, np.uint32)).all(axis=1)
@@ -245,8 +254,7 @@ async def copy_virtual(workspace: Workspace, item: VirtualChunks) -> int:
     assert refs is not None
     some = refs.take(rows[item.first : item.first + item.num_chunks])
     total = 0
-    for group in slices(some.length, _BYTES_AT_ONCE):
-        found = await fetch_all(handle, [some.row(row) for row in group])
+    async for group, found in fetch_batches(handle, some):
         data = []
         for row, outcome in zip(group, found, strict=True):
             if isinstance(outcome, IcechunkError):
@@ -272,10 +280,10 @@ async def _store(
     node, array = state.array(path)
     size = np.array([len(one) for one in data], np.uint64)
     is_inline = size <= handle.settings.inline_chunk_threshold_bytes
-    is_packed = np.array([packing.is_packed(handle, len(one)) for one in data], np.bool_)
+    is_packed = np.array([commit.is_packed(handle, len(one)) for one in data], np.bool_)
     is_packed &= ~is_inline
     for row in np.flatnonzero(is_packed).tolist():
-        await packing.add_chunk(workspace, node, tuple(index[row].tolist()), data[row])
+        await commit.add_chunk(workspace, node, tuple(index[row].tolist()), data[row])
     alone = np.flatnonzero(~is_inline & ~is_packed)
     ids = [handle.new_id(ChunkId) for _ in alone]
     await handle.driver.put_many(
@@ -298,7 +306,7 @@ async def _store(
             edits.set_table(refs)
 
 
-def written(session: Session, path: str) -> tuple[int, int]:
+def _written(session: Session, path: str) -> tuple[int, int]:
     """The chunks of an array that a session has set, and their bytes."""
     state = session.workspace.state
     node, _ = state.array(path)
@@ -309,19 +317,16 @@ def written(session: Session, path: str) -> tuple[int, int]:
     return len(refs), int(refs.length.sum())
 
 
-# -- stored anew
-
-
-def begin_anew(
+def _begin_anew(
     session: Session,
     old_session: Session,
     path: str,
     shape: tuple[int, ...] | None,
     compressors: Any,
-) -> tuple[zarr.Array[Any], zarr.Array[Any]] | None:
-    """The old array, and an empty one in its place with other chunks or compressors.
+) -> bool:
+    """Create an empty array in the place of an old one, with other chunks or compressors.
 
-    None if the array has them already, and no virtual chunks.
+    Returns False if the array has them already, and no virtual chunks.
     """
     name = path.strip("/")
     old = zarr.open_array(old_session.store, path=name, mode="r")
@@ -345,19 +350,17 @@ def begin_anew(
         overwrite=True,
         **options,
     )
-    if new.metadata == old.metadata and not _has_virtual(old_session, path):
-        return None
-    return old, new
+    return new.metadata != old.metadata or _has_virtual(old_session, path)
 
 
 def _has_virtual(session: Session, path: str) -> bool:
     handle, state = session.workspace
     wishes = Wishes(frozenset([path]), {}, None)
-    manifests = manifests_of(state.snapshot, wishes)
-    return any(run_blocking(count_virtual(handle, one)) for one in manifests)
+    manifests = manifests_of(state.snapshot, wishes.chosen(state.snapshot))
+    return any(number for _, number in each_blocking(count_virtual(handle, manifests)))
 
 
-def boxes_of(array: zarr.Array[Any]) -> Iterable[geometry.Slices]:
+def _boxes_of(array: zarr.Array[Any]) -> Iterable[geometry.Slices]:
     """Boxes of about 64 MB that cover an array, cut at the borders of its stored chunks."""
     grid: Any = array.metadata.to_dict()["chunk_grid"]
     steps = [max(int(length), 1) for length in grid["configuration"]["chunk_shape"]]

@@ -16,14 +16,14 @@ from collections.abc import Sequence
 from enum import IntEnum
 from functools import lru_cache
 from importlib import import_module
+from typing import NamedTuple
 
 import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, FormatError
-from icefloe.format.flatbuffer.segments import Produced, Segment, contiguous, segment_size
-from icefloe.records import record
+from icefloe.format.flatbuffer.write import Segment, contiguous, segment_size
 
 MAGIC = bytes.fromhex("494345f09fa78a4348554e4b")
 HEADER_SIZE = 39
@@ -36,8 +36,8 @@ MAX_PAYLOAD_BYTES = 2**31
 _ZSTD_MAX_BLOCK = 128 * 1024
 _RLE_BLOCK = 1
 _COMPRESSED_BLOCK = 2
-_SMALL_PAYLOAD = 1 << 20  # bytes: joining costs less than starting a stream
-_TINY_PAYLOAD = 1 << 14  # bytes: up to here zstd chooses the same tables for every size
+_JOINED_BYTES = 1 << 20
+"""Larger payloads are never copied into one piece: they are compressed and inflated as streams."""
 _MAX_IDLE = 4  # zstd contexts kept for the next small file
 
 Bytes = NDArray[np.uint8]
@@ -58,8 +58,7 @@ class FileType(IntEnum):
         return self.name.lower().replace("_", " ")
 
 
-@record(frozen=True)
-class Header:
+class Header(NamedTuple):
     """The fixed part of a metadata file."""
 
     writer: str
@@ -168,8 +167,8 @@ def encode_envelope(
         )
     level = min(level, zstandard.MAX_COMPRESSION_LEVEL)  # as zstd itself takes larger ones
     header = encode_header(spec_version, file_type)
-    if size < _SMALL_PAYLOAD:
-        return header + _compress(_joined(segments), level)
+    if size < _JOINED_BYTES:
+        return header + _compress(b"".join(contiguous(segments)), level)
     frame = zstandard.ZstdCompressor(level=level).compressobj(size=size)
     parts = [header]
     parts.extend(frame.compress(memoryview(part).cast("B")) for part in contiguous(segments))
@@ -177,14 +176,8 @@ def encode_envelope(
     return b"".join(parts)
 
 
-def _joined(segments: Sequence[Segment]) -> bytes:
-    if any(isinstance(segment, Produced) for segment in segments):
-        return b"".join(contiguous(segments))
-    return b"".join(segments)  # type: ignore[arg-type]
-
-
 @lru_cache(maxsize=64)
-def _idle_compressors(level: int, is_tiny: bool) -> deque[zstandard.ZstdCompressor]:
+def _idle_compressors(level: int) -> deque[zstandard.ZstdCompressor]:
     return deque(maxlen=_MAX_IDLE)
 
 
@@ -194,24 +187,14 @@ _idle_decompressors: deque[zstandard.ZstdDecompressor] = deque(maxlen=_MAX_IDLE)
 def _compress(data: bytes, level: int) -> bytes:
     """One frame. Contexts are costly to make and serve one thread at a time: whoever works with
     one has taken it out of the queue."""
-    is_tiny = len(data) <= _TINY_PAYLOAD
-    idle = _idle_compressors(level, is_tiny)
+    idle = _idle_compressors(level)
     try:
         context = idle.pop()
     except IndexError:
-        context = _new_compressor(level, is_tiny)
+        context = zstandard.ZstdCompressor(level=level)
     frame = context.compress(data)
     idle.append(context)
     return frame
-
-
-def _new_compressor(level: int, is_tiny: bool) -> zstandard.ZstdCompressor:
-    """Without parameters a context chooses some for the size of each frame, and clears its tables
-    when they differ from those of the last one. The frames are the same."""
-    if not is_tiny:
-        return zstandard.ZstdCompressor(level=level)
-    chosen = zstandard.ZstdCompressionParameters.from_level(level, source_size=_TINY_PAYLOAD)
-    return zstandard.ZstdCompressor(compression_params=chosen)
 
 
 def _decompress_small(body: memoryview) -> bytes:
@@ -237,7 +220,7 @@ def _decompress(body: memoryview, name: str) -> tuple[Bytes, int]:
         announced, largest, num_frames = _measure_frames(body)
         if largest > MAX_PAYLOAD_BYTES:
             raise ValueError(f"it announces {largest:,} bytes, at most {MAX_PAYLOAD_BYTES:,} fit")
-        if 0 < largest < _SMALL_PAYLOAD and announced == largest and num_frames == 1:
+        if 0 < largest < _JOINED_BYTES and announced == largest and num_frames == 1:
             data = _decompress_small(body)
             return np.frombuffer(data + bytes(-largest % 8), np.uint8), largest
         room = _room(largest)

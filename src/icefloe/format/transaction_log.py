@@ -3,35 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icefloe import paths
-from icefloe.format.columns.blobs import Ints
-from icefloe.format.columns.chunk_index import Index, SortedIndex, sort_rows
-from icefloe.format.columns.packed_index import PackedIndex
+from icefloe.format.chunk_index import Index, PackedIndex, SortedIndex, sort_rows
+from icefloe.format.columns import Ints
 from icefloe.format.envelope import FileType, decode_envelope, encode_envelope
-from icefloe.format.flatbuffer.equal_vectors import EqualVectors, index_tail, refuse_lengths
-from icefloe.format.flatbuffer.read import FEW, FlatBuffer, Rows, Table
+from icefloe.format.flatbuffer.read import EqualVectors, FlatBuffer, Rows, Table, index_tail
 from icefloe.format.flatbuffer.schema import (
     ARRAY_UPDATED_CHUNKS,
     CHUNK_INDICES,
     MOVE_OPERATION,
     TRANSACTION_LOG,
 )
-from icefloe.format.flatbuffer.segments import Produced
-from icefloe.format.flatbuffer.write import FlatWriter, padded, table_layout
-from icefloe.format.snapshot.node_paths import check_paths
+from icefloe.format.flatbuffer.write import FlatWriter, Produced, padded, table_layout
+from icefloe.format.nodes import check_paths
 from icefloe.ids import NodeId, SnapshotId
-from icefloe.records import NamedTuple, filled, record
 
 _SLICE = 1 << 16
 _BLOCK = 64
-_SMALL = 1 << 20  # bytes of a vector
 
 
 class NodeType(IntEnum):
@@ -50,7 +45,7 @@ class Move(NamedTuple):
     node_type: NodeType
 
 
-@record(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class TransactionLog:
     """A decoded log. `updated_chunks` has a matrix of ascending chunk indices for each array.
 
@@ -111,16 +106,13 @@ def decode_transaction_log(
     _, payload, size = decode_envelope(data, FileType.TRANSACTION_LOG, name)
     buffer = FlatBuffer(payload, size, name)
     root = buffer.root(TRANSACTION_LOG)
-    return filled(
-        TransactionLog,
-        {
-            "id": SnapshotId(root.id("id")),
-            **{name: _node_ids(root, name) for name in NODE_LISTS},
-            "updated_chunks": _decode_chunks(root),
-            "moved_nodes": _decode_moves(root) if root.has("moved_nodes") else None,
-            "extra": root.bytes("extra"),
-            "packed_chunks": {},
-        },
+    lists: dict[str, Any] = {name: _node_ids(root, name) for name in NODE_LISTS}
+    return TransactionLog(
+        id=SnapshotId(root.id("id")),
+        **lists,
+        updated_chunks=_decode_chunks(root),
+        moved_nodes=_decode_moves(root) if root.has("moved_nodes") else None,
+        extra=root.bytes("extra"),
     )
 
 
@@ -159,44 +151,15 @@ def _decode_moves(root: Table) -> tuple[Move, ...]:
 
 def _decode_chunks(root: Table) -> dict[NodeId, Index]:
     chunks: dict[NodeId, Index] = {}
-    is_short = root.count("updated_chunks") <= FEW
-    for node_id, index in _few_arrays(root) if is_short else _many_arrays(root):
-        if node_id in chunks:
-            root.buffer.fail(f"updated chunks of node {node_id} are listed twice")
-        chunks[node_id] = index
-    return chunks
-
-
-def _few_arrays(root: Table) -> Iterator[tuple[NodeId, Index]]:
-    for array in root.tables("updated_chunks", ARRAY_UPDATED_CHUNKS):
-        if array.count("chunks") <= FEW:
-            index = _few_coordinates(array)
-        else:
-            index = _decode_coordinates(root.buffer, array.positions("chunks"))
-        yield NodeId(array.id("node_id")), index
-
-
-def _many_arrays(root: Table) -> Iterator[tuple[NodeId, Index]]:
     rows, buffer = root.rows("updated_chunks", ARRAY_UPDATED_CHUNKS), root.buffer
     start, count, _ = rows.vectors("chunks", 4)
-    for node, first, number in zip(
-        rows.struct("node_id"), start.tolist(), count.tolist(), strict=True
-    ):
+    ids = NodeId.of_rows(rows.struct("node_id"))
+    for node_id, first, number in zip(ids, start.tolist(), count.tolist(), strict=True):
+        if node_id in chunks:
+            buffer.fail(f"updated chunks of node {node_id} are listed twice")
         slots = np.arange(first, first + 4 * number, 4, dtype=np.int64)
-        yield NodeId(node.tobytes()), _decode_coordinates(buffer, buffer.targets(slots))
-
-
-def _few_coordinates(array: Table) -> Index:
-    """One matrix from a few ChunkIndices tables."""
-    buffer, rows = array.buffer, list[tuple[int, ...]]()
-    for table in array.tables("chunks", CHUNK_INDICES):
-        rows.append(table.numbers("coords"))
-        if len(rows[-1]) != len(rows[0]):
-            refuse_lengths(buffer, len(rows[0]), "ChunkIndices.coords")
-    length = len(rows[0]) if rows else 0
-    buffer.check_apart(4 * length * len(rows), "ChunkIndices.coords")
-    ordered = sorted(set(rows))
-    return np.array(ordered, np.uint32).reshape(len(ordered), length)
+        chunks[node_id] = _decode_coordinates(buffer, buffer.targets(slots))
+    return chunks
 
 
 def _decode_coordinates(buffer: FlatBuffer, position: Ints) -> Index:
@@ -262,8 +225,6 @@ def _add_chunks(writer: FlatWriter, chunks: Mapping[NodeId, Index | PackedIndex]
 def _add_coordinates(writer: FlatWriter, index: Index | PackedIndex) -> int:
     """A vector of ChunkIndices tables, each with its coordinates right behind it."""
     count, ndim = index.shape
-    if count < _BLOCK:
-        return _add_few_coordinates(writer, next(_slices(index), np.empty((0, ndim), np.uint32)))
     layout, vtable = table_layout(CHUNK_INDICES, ("coords",), index_tail(ndim))
     # Every so many tables have a vtable of their own: what leads there then repeats from block
     # to block, which the compressor likes.
@@ -278,6 +239,10 @@ def _add_coordinates(writer: FlatWriter, index: Index | PackedIndex) -> int:
     inside = head + np.arange(_BLOCK) * layout.itemsize
     start = padded(writer.size, 4)
     base = start + 4 * (count + 1)
+
+    def size_of(number: int) -> int:
+        """Bytes of so many tables with their vtables."""
+        return -(-number // _BLOCK) * head + number * layout.itemsize
 
     def offsets() -> Iterator[NDArray[Any]]:
         yield np.array([count], "<u4")
@@ -300,27 +265,17 @@ def _add_coordinates(writer: FlatWriter, index: Index | PackedIndex) -> int:
                 records["tail"]["at"][:whole] = full
                 if whole < len(blocks):
                     records["tail"]["at"][-1, : len(rows) % _BLOCK] = rows[whole * _BLOCK :]
-            yield blocks
+            yield blocks.view(np.uint8)[: size_of(len(rows))]
 
     # A slice at a time, so that what is computed for it stays in the processor cache, and a log
     # of many millions of chunks is compressed without ever being there as a whole.
-    _add_produced(writer, Produced(4 * (count + 1), offsets), start)
-    _add_produced(writer, Produced(-(-count // _BLOCK) * block.itemsize, tables), base)
+    for segment, expected in (
+        (Produced(4 * (count + 1), offsets), start),
+        (Produced(size_of(count), tables), base),
+    ):
+        position = writer.add(segment)
+        assert position == expected
     return start
-
-
-def _add_few_coordinates(writer: FlatWriter, index: Index) -> int:
-    vector = writer.offsets(len(index))
-    tables = writer.tables(CHUNK_INDICES, len(index), {"coords": None})
-    vector.point(tables.position)
-    counts = np.full(len(index), index.shape[1])
-    tables.point("coords", writer.vectors(index.reshape(-1), counts))
-    return vector.position
-
-
-def _add_produced(writer: FlatWriter, segment: Produced, expected: int) -> None:
-    position = writer.add(bytes(segment) if segment.nbytes <= _SMALL else segment)
-    assert position == expected
 
 
 def _slices(index: Index | PackedIndex) -> Iterator[Index]:

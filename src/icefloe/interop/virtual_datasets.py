@@ -7,7 +7,7 @@ location, offset and length of its chunks. The columns go into the session as th
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
@@ -22,9 +22,13 @@ from zarr.core.sync import sync
 
 from icefloe.api.session import Session
 from icefloe.errors import InvalidInputError
-from icefloe.interop.xarray_objects import is_virtual, to_icechunk
-
-Region = Mapping[str, slice | Literal["auto"]] | Literal["auto"] | None
+from icefloe.interop.xarray_objects import (
+    Region,
+    datasets_of,
+    is_virtual,
+    join_path,
+    to_icechunk,
+)
 
 _INLINED = "__inlined__"
 """The location of chunks whose bytes VirtualiZarr has in memory."""
@@ -73,43 +77,28 @@ def virtual_to_icechunk(
         raise ValueError(f"mode is {mode!r}, with append_dim or region expected None")
     # Times are kept in whole seconds, and a file may have been written a moment ago.
     when = last_updated_at or datetime.now(UTC) + timedelta(seconds=1)
-    nodes = [("", obj)] if isinstance(obj, Dataset) else list(_nodes(obj, write_inherited_coords))
-    place = (group or "").strip("/")
-    for number, (path, dataset) in enumerate(nodes):
-        name = "/".join(part for part in (place, path) if part)
-        open_mode = "r+" if append_dim or region else (mode or "w-")
-        if number and open_mode in ("w", "w-"):
-            open_mode = "a"  # the first group has replaced or refused what was there
-        writer = _Group(session, name, open_mode, append_dim, validate_containers, when)
+    open_mode: Any = "r+" if append_dim or region else (mode or "w-")
+    for path, dataset, _ in datasets_of(obj, None, write_inherited_coords):
+        name = join_path(group, path)
+        opened = zarr.open_group(
+            session.store, path=name, mode=open_mode, zarr_format=3, use_consolidated=False
+        )
+        writer = _Group(session, name, opened, append_dim, validate_containers, when)
         writer.write(dataset, region)
+        if open_mode in ("w", "w-"):
+            open_mode = "a"  # the first group has replaced or refused what was there
 
 
-def _nodes(tree: DataTree, write_inherited_coords: bool) -> Any:
-    for path, node in tree.subtree_with_keys:
-        dataset = node.to_dataset(inherit=write_inherited_coords or node is tree)
-        yield "" if node is tree else path, dataset
-
-
+@dataclass(frozen=True, slots=True)
 class _Group:
     """One group that a virtual dataset is written to."""
 
-    def __init__(
-        self,
-        session: Session,
-        name: str,
-        mode: Any,
-        append_dim: str | None,
-        validate_containers: bool,
-        when: datetime,
-    ) -> None:
-        self.session = session
-        self.name = name
-        self.append_dim = append_dim
-        self.validate_containers = validate_containers
-        self.when = when
-        self.group = zarr.open_group(
-            session.store, path=name, mode=mode, zarr_format=3, use_consolidated=False
-        )
+    session: Session
+    name: str
+    group: zarr.Group
+    append_dim: str | None
+    validate_containers: bool
+    when: datetime
 
     def write(self, dataset: Dataset, region: Region) -> None:
         slices: Mapping[Hashable, slice] = {}
@@ -120,18 +109,15 @@ class _Group:
         virtual = {name: each for name, each in dataset.variables.items() if is_virtual(each)}
         values = dataset.drop_vars(list(virtual))
         values.attrs = {}
-        if values.variables:
-            mode: Any = None if self.append_dim is not None or region is not None else "a"
-            known = self.append_dim if self.append_dim in values.dims else None
-            if self.append_dim is None or known is not None:
-                to_icechunk(
-                    values,
-                    self.session,
-                    group=self.name or None,
-                    mode=mode,
-                    append_dim=known,
-                    region=slices or None,  # type: ignore[arg-type]
-                )
+        if values.variables and (self.append_dim is None or self.append_dim in values.dims):
+            to_icechunk(
+                values,
+                self.session,
+                group=self.name,
+                mode=None if self.append_dim is not None or region is not None else "a",
+                append_dim=self.append_dim,
+                region=slices or None,  # type: ignore[arg-type]
+            )
         for name, variable in virtual.items():
             self._write_variable(str(name), variable, slices)
         attributes = _encoded(dataset.attrs)

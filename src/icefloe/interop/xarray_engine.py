@@ -77,17 +77,11 @@ class IcefloeBackendEntrypoint(BackendEntrypoint):
         return found
 
     def open_datatree(  # type: ignore[override]
-        self,
-        filename_or_obj: Source,
-        *,
-        ref: str | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-        authorize_virtual_chunk_access: Credentials | None = None,
-        **options: Any,
+        self, filename_or_obj: Source, **options: Any
     ) -> DataTree:
-        """Open a group and all groups below it, without icefloe's own tables (`.icefloe`)."""
-        store = open_store(filename_or_obj, ref, storage_options, authorize_virtual_chunk_access)
-        return datatree_from_dict_with_io_cleanup(_open_groups(store, options))
+        """Open a group and all groups below it, with the options of `open_groups_as_dict`."""
+        groups = self.open_groups_as_dict(filename_or_obj, **options)
+        return datatree_from_dict_with_io_cleanup(groups)
 
     def open_groups_as_dict(  # type: ignore[override]
         self,
@@ -98,9 +92,17 @@ class IcefloeBackendEntrypoint(BackendEntrypoint):
         authorize_virtual_chunk_access: Credentials | None = None,
         **options: Any,
     ) -> dict[str, Dataset]:
-        """Open a group and all groups below it, by path; they need not fit together."""
+        """Open a group and all groups below it, by path; they need not fit together.
+
+        icefloe's own tables (`.icefloe`) are left out, unless `group` names one of them.
+        """
         store = open_store(filename_or_obj, ref, storage_options, authorize_virtual_chunk_access)
-        return _open_groups(store, options)
+        found: dict[str, Dataset] = _ZARR.open_groups_as_dict(
+            store, **options, consolidated=False, zarr_format=3
+        )
+        for path in filter(is_internal, list(found)):
+            found.pop(path).close()
+        return found
 
 
 def _is_folder_of_repository(text: str) -> bool:
@@ -113,16 +115,6 @@ def _is_folder_of_repository(text: str) -> bool:
         return True  # a damaged one, and opening it says what is wrong
     except IcechunkError:
         return False
-
-
-def _open_groups(store: IcechunkStore, options: Mapping[str, Any]) -> dict[str, Dataset]:
-    """All groups but icefloe's own tables, unless `group` names one of those."""
-    found: dict[str, Dataset] = _ZARR.open_groups_as_dict(
-        store, **options, consolidated=False, zarr_format=3
-    )
-    for path in filter(is_internal, list(found)):
-        found.pop(path).close()
-    return found
 
 
 def open_version(repo: Repository, ref: str | None, **options: Any) -> Dataset:

@@ -64,21 +64,25 @@ def to_icechunk(
         )
     session.workspace.state.require_open()
     writer = ArrayWriter()  # type: ignore[no-untyped-call]
-    open_mode = _mode(mode, append_dim, region)
-    for path, dataset, its_encoding in _datasets(obj, encoding, write_inherited_coords):
-        path = "/".join(part for part in ((group or "").strip("/"), path) if part)  # noqa: PLW2901
-        chunking = {"safe_chunks": safe_chunks, "align_chunks": align_chunks}
-        _dump(dataset, session, writer, its_encoding, path, open_mode, append_dim, region, chunking)
+    options: dict[str, Any] = {
+        "mode": _mode(mode, append_dim, region),
+        "append_dim": append_dim,
+        "write_region": region,
+        "safe_chunks": safe_chunks,
+        "align_chunks": align_chunks,
+    }
+    for path, dataset, its_encoding in datasets_of(obj, encoding, write_inherited_coords):
+        _dump(dataset, session, writer, its_encoding, join_path(group, path), options)
         # The first group has replaced or refused what was there. The others are below it.
-        open_mode = "a" if open_mode in ("w", "w-") else open_mode
+        options["mode"] = "a" if options["mode"] in ("w", "w-") else options["mode"]
     if not writer.sources:
         return
     fork = session.fork()
     writer.targets = [
         zarr.open_array(fork.store, path=array.path, mode="r+") for array in writer.targets
     ]
-    options = {**(chunkmanager_store_kwargs or {}), "load_stored": False, "return_stored": True}
-    stored = writer.sync(compute=False, chunkmanager_store_kwargs=options)  # type: ignore[no-untyped-call]
+    storing = {**(chunkmanager_store_kwargs or {}), "load_stored": False, "return_stored": True}
+    stored = writer.sync(compute=False, chunkmanager_store_kwargs=storing)  # type: ignore[no-untyped-call]
     # Not at the top: who has nothing chunked needs no dask.
     dask_arrays = import_module("icefloe.interop.dask_arrays")
     session.merge(dask_arrays.session_merge_reduction(stored, split_every=split_every))
@@ -100,20 +104,14 @@ def create_arrays(
     Their arrays are created or resized. Values in memory that are not wanted should repeat one cell
     (`numpy.broadcast_to`), because they are encoded before they are left out.
     """
-    open_mode = _mode(mode, append_dim, region)
-    chunking = {"safe_chunks": False, "align_chunks": False}  # who writes the values sees to it
+    options = {
+        "mode": _mode(mode, append_dim, region),
+        "append_dim": append_dim,
+        "write_region": region,
+        "safe_chunks": False,  # who writes the values sees to it
+    }
     writer = _WriterOfOthers(frozenset(absent))
-    _dump(
-        dataset,
-        session,
-        writer,
-        dict(encoding or {}),
-        group,
-        open_mode,
-        append_dim,
-        region,
-        chunking,
-    )
+    _dump(dataset, session, writer, dict(encoding or {}), join_path(group), options)
 
 
 class _WriterOfOthers(ArrayWriter):
@@ -145,32 +143,26 @@ def _dump(
     session: Session,
     writer: ArrayWriter,
     encoding: dict[Any, Any],
-    group: str | None,
-    mode: Any,
-    append_dim: Hashable | None,
-    region: Region,
-    chunking: dict[str, bool],
+    group: str,
+    options: dict[str, Any],
 ) -> None:
     """Create and resize arrays, and let the writer have the values."""
     _validate_dataset_names(dataset)
     _refuse_virtual(dataset)
     target = _Target.open_group(
         session.store,
-        mode=mode,
-        group=(group or "").strip("/") or None,
+        group=group or None,
         consolidated=False,
         consolidate_on_close=False,
-        append_dim=append_dim,
-        write_region=region,
         zarr_format=3,
-        **chunking,
+        **options,
     )
     dataset = target._validate_and_autodetect_region(_with_empty_loaded(dataset))
     target._validate_encoding(encoding)
     dump_to_store(dataset, target, writer, encoding=encoding)  # type: ignore[no-untyped-call]
 
 
-def _datasets(
+def datasets_of(
     obj: DataArray | Dataset | DataTree,
     encoding: Mapping[Any, Any] | None,
     write_inherited_coords: bool,
@@ -188,6 +180,11 @@ def _datasets(
     for path, node in obj.subtree_with_keys:
         dataset = node.to_dataset(inherit=write_inherited_coords or node is obj)
         yield "" if node is obj else path, dataset, dict(by_group.get(node.path) or {})
+
+
+def join_path(group: str | None, path: str = "") -> str:
+    """The path of a group below another one, as xarray has it: without slashes at its ends."""
+    return "/".join(part for part in ((group or "").strip("/"), path) if part)
 
 
 def _with_empty_loaded(dataset: Dataset) -> Dataset:
@@ -221,14 +218,12 @@ def _mode(mode: str | None, append_dim: Hashable | None, region: Region) -> Any:
         if append_dim is not None:
             return "a"
         return "w-" if region is None else "r+"
-    allowed = ["w", "w-", "a", "a-", "r+"]
+    allowed, reason = ["w", "w-", "a", "a-", "r+"], ""
     if append_dim is not None:
-        allowed = ["a", "a-"]
+        allowed, reason = ["a", "a-"], "with append_dim "
     elif region is not None:
-        allowed = ["a", "a-", "r+"]
+        allowed, reason = ["a", "a-", "r+"], "with region "
     if mode not in allowed:
-        reason = "with append_dim " if append_dim is not None else ""
-        reason = reason or ("with region " if region is not None else "")
         raise ValueError(f"mode is {mode!r}, {reason}expected None or one of {allowed}")
     return mode
 

@@ -1,10 +1,14 @@
-"""Checked access to values of an untrusted file."""
+"""Validated values and Parquet columns from untrusted files."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from icefloe.errors import FormatError
 from icefloe.ids import decode_base32
@@ -96,7 +100,72 @@ class Checked(NamedTuple):
             raise self.unexpected(what, value, "whole numbers from 0 to 255") from None
 
 
+def dump(value: Any) -> bytes:
+    """Compact JSON."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
 def instant_text(microseconds: int) -> str:
     """A time in the form of RFC 3339, in UTC."""
     found = _EPOCH + microseconds * _MICROSECOND
     return found.isoformat().removesuffix("+00:00") + "Z"
+
+
+# -- Parquet files of older generations, read into memory with our own errors.
+
+
+_MAX_BYTES = 2**31
+"""The limit of decompressed bytes, so that a damaged size cannot exhaust memory."""
+
+
+_READ_ERRORS = (
+    pa.ArrowException,
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    IndexError,
+    OverflowError,
+    MemoryError,
+)
+"""What Arrow raises for damaged files."""
+
+
+def read_parquet(data: bytes | memoryview, columns: Sequence[str], check: Checked) -> pa.Table:
+    """Some columns of a file, with the types that it has, and its notes.
+
+    Raises:
+        FormatError: it is not a Parquet file, or it lacks these columns.
+    """
+    try:
+        file = pq.ParquetFile(pa.BufferReader(pa.py_buffer(data)), page_checksum_verification=True)
+        there = file.schema_arrow.names
+        groups = map(file.metadata.row_group, range(file.metadata.num_row_groups))
+        total = sum(group.total_byte_size for group in groups)
+        if not 0 <= total <= _MAX_BYTES:
+            raise check.fail(f"it says that it holds {total} bytes, expected at most {_MAX_BYTES}")
+        missing = [column for column in columns if column not in there]
+        table = None if missing else file.read(columns=list(columns), use_threads=False)
+        if table is not None:
+            table.validate(full=True)
+    except _READ_ERRORS as error:
+        raise check.fail(f"it cannot be read as Parquet ({error})") from None
+    if table is None:
+        raise check.fail(f"it has no column {missing[0]!r}; its columns are {there}")
+    return table.select(list(columns)).combine_chunks()
+
+
+def column(
+    table: pa.Table, name: str, kind: pa.DataType, check: Checked, *, nulls: bool
+) -> pa.Array:
+    """A column in the requested type, whatever width it has in the file."""
+    found = table[name].combine_chunks()
+    if isinstance(found, pa.ChunkedArray):  # without any row
+        found = pa.array([], found.type)
+    try:
+        cast = found.cast(kind)
+    except pa.ArrowException as error:
+        raise check.fail(f"column {name!r} is {found.type}, expected {kind} ({error})") from None
+    if not nulls and cast.null_count:
+        raise check.fail(f"column {name!r} has rows without a value")
+    return cast

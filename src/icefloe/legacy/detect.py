@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from icefloe.errors import ErrorKind, FormatError
 from icefloe.format.envelope import MAGIC
-from icefloe.legacy.generation import Generation
+from icefloe.format.layout import STATE_FILE, Generation
 from icefloe.legacy.numbered.names import ALL_NAMES, DOCUMENT, PROTOTYPE, Names
-from icefloe.records import NamedTuple
 
 MAIN = "main"
-STATE_FILE = "state.json"
 
 PLACES = (STATE_FILE, *(names.branch_directory(MAIN) for names in ALL_NAMES))
 """Prefixes below which older repositories have a file that identifies the generation."""

@@ -8,6 +8,7 @@ unexplained.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -15,17 +16,14 @@ from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, StorageError
 from icefloe.format import layout
-from icefloe.format.columns.chunk_index import Index
-from icefloe.format.repo_info.snapshots import SnapshotInfo
+from icefloe.format.chunk_index import Index
+from icefloe.format.snapshot_table import SnapshotInfo
 from icefloe.format.transaction_log import TransactionLog, decode_transaction_log
 from icefloe.ids import NodeId, SnapshotId
-from icefloe.maintenance.check_files import get_all
-from icefloe.maintenance.live import require_spec_1_or_2
+from icefloe.maintenance.live import get_all, require_spec_1_or_2
 from icefloe.maintenance.progress import Reporter
-from icefloe.records import record
 from icefloe.repo.handle import RepoHandle
-from icefloe.repo.session_view import all_chunks
-from icefloe.repo.workspace import Workspace
+from icefloe.repo.session import Workspace, all_chunks
 
 _LOGS_AT_ONCE = 64
 
@@ -39,7 +37,7 @@ class NodeBlame(NamedTuple):
     chunks: SnapshotInfo | None
 
 
-@record(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class ChunkBlame:
     """The chunks of an array, and for each the number of the commit that last wrote it."""
 
@@ -114,7 +112,7 @@ async def _logs(
     require_spec_1_or_2(handle, "finding out who wrote what")
     owners: list[tuple[SnapshotInfo, SnapshotId]] = []
     num_commits = num_logs = 0
-    async for entry in handle.family.ancestors(handle, tip):
+    async for entry in handle.format.ancestors(handle, tip):
         if num_commits == max_commits:
             break
         num_commits += 1

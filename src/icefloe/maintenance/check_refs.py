@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
 
-from icefloe.errors import ErrorKind, FormatError, IcechunkError, StorageError
+from icefloe.errors import FormatError, IcechunkError, StorageError
 from icefloe.format import layout
-from icefloe.format.config.file import decode_config_flexbuffer, decode_config_yaml
+from icefloe.format.config import decode_config_flexbuffer, decode_config_yaml
 from icefloe.format.ref_files import decode_ref_file
-from icefloe.format.repo_info.file import RepoInfo, decode_repo_info
-from icefloe.format.repo_info.snapshots import SnapshotInfo, SnapshotTable
-from icefloe.format.snapshot.file import Snapshot, decode_snapshot
+from icefloe.format.repo_info import RepoInfo, decode_repo_info
+from icefloe.format.snapshot import Snapshot, decode_snapshot
+from icefloe.format.snapshot_table import SnapshotInfo, SnapshotTable
 from icefloe.ids import SnapshotId
 from icefloe.maintenance.findings import FindingKind, FindingLog
-from icefloe.records import record
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.refs import MAIN
+from icefloe.storage.driver import find_object
 
 
-@record()
+@dataclass
 class History:
     """The snapshots to check, and what refs and the repo object say about them."""
 
@@ -65,19 +65,19 @@ class History:
 
 async def read_history(handle: RepoHandle, log: FindingLog) -> History:
     """Refs and the snapshots they lead to. Unreadable refs are recorded as findings."""
-    if not handle.family.has_repo_object:
+    if not handle.format.has_repo_object:
         return await _history_v1(handle, log)
     info = await _repo_info(handle, log)
     if info is None:
         return History([], is_lost=True)
     await _check_operations(handle, info, log)
     if info.config is not None:
-        _check_config(lambda: decode_config_flexbuffer(info.config or b""), layout.REPO, log)
-    pruned = {SnapshotId(row.tobytes()) for row in info.snapshots.pruned_id}
+        _check_config(decode_config_flexbuffer, info.config, layout.REPO, log)
+    pruned = {SnapshotId(row.tobytes()) for row in info.snapshots.columns.pruned_id}
     names = _names({f"branch {name!r}": tip for name, tip in info.branches.items()})
     names |= _names({f"tag {name!r}": tip for name, tip in info.tags.items()})
     ids = list(info.snapshots)
-    times = dict(zip(ids, info.snapshots.flushed_at.tolist(), strict=True))
+    times = dict(zip(ids, info.snapshots.columns.flushed_at.tolist(), strict=True))
     return History(ids, info.snapshots, sorted(pruned - set(ids)), names, times=times)
 
 
@@ -89,18 +89,17 @@ def _names(tips: Mapping[str, SnapshotId]) -> dict[SnapshotId, list[str]]:
 
 
 async def _repo_info(handle: RepoHandle, log: FindingLog) -> RepoInfo | None:
+    found = await find_object(handle.driver, layout.REPO)
+    if found is None:
+        log.add(FindingKind.MISSING_REPO, layout.REPO, "there is no repo object")
+        return None
     try:
-        data = await handle.driver.get(layout.REPO)
-        info = decode_repo_info(bytes(data), layout.REPO)
+        info = decode_repo_info(found[0], layout.REPO)
         # Metadata is decoded when it is asked for, and whatever is checked later asks for it.
         info.snapshots.metadata(range(len(info.snapshots)))
         return info
     except FormatError as error:
         log.add(FindingKind.DAMAGED_REPO, layout.REPO, error.message)
-    except StorageError as error:
-        if error.kind != ErrorKind.OBJECT_NOT_FOUND:
-            raise
-        log.add(FindingKind.MISSING_REPO, layout.REPO, "there is no repo object")
     return None
 
 
@@ -139,14 +138,13 @@ async def _check_operations(handle: RepoHandle, info: RepoInfo, log: FindingLog)
             return
 
 
-def _check_config(decode: object, key: str, log: FindingLog) -> None:
+def _check_config(
+    decode: Callable[[bytes], object], data: bytes, key: str, log: FindingLog
+) -> None:
     try:
-        decode()  # type: ignore[operator]
+        decode(data)
     except IcechunkError as error:
         log.add(FindingKind.DAMAGED_CONFIG, key, error.message)
-
-
-# -- version 1
 
 
 async def _history_v1(handle: RepoHandle, log: FindingLog) -> History:
@@ -167,12 +165,9 @@ async def _history_v1(handle: RepoHandle, log: FindingLog) -> History:
             log.add(FindingKind.DAMAGED_REF, key, error.message)
     if layout.branch_key(MAIN) not in listed:
         log.add(FindingKind.MISSING_MAIN, layout.branch_key(MAIN), "every repository has `main`")
-    try:
-        data = await handle.driver.get(layout.CONFIG_YAML)
-        _check_config(lambda: decode_config_yaml(bytes(data)), layout.CONFIG_YAML, log)
-    except StorageError as error:
-        if error.kind != ErrorKind.OBJECT_NOT_FOUND:
-            raise
+    config = await find_object(handle.driver, layout.CONFIG_YAML)
+    if config is not None:
+        _check_config(decode_config_yaml, config[0], layout.CONFIG_YAML, log)
     times = await _walk_files(handle, tips.values())
     return History(sorted(times), names=_names(tips), times=times)
 

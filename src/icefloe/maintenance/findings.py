@@ -8,19 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Self
 
-from icefloe.display.shown import ShownAsText
-from icefloe.on_demand import on_demand
-from icefloe.records import record
+import pyarrow as pa
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-else:
-    pa = on_demand("pyarrow")
+from icefloe.display import ShownAsText
 
 DEFAULT_KEPT = 1000
 """The number of findings of one kind that a report keeps."""
@@ -40,139 +35,97 @@ class Severity(StrEnum):
 _ORDER = {severity: place for place, severity in enumerate(Severity)}
 
 _RESTORE = "restore the object from a backup of the storage"
+_RESTORE_OR_FORGET = (
+    _RESTORE + ", or expire_snapshots(snapshot_ids=[...]) takes it out of the history of spec "
+    "version 2"
+)
+_RESTORE_OR_WRITE = _RESTORE + ", or write the chunk again"
 _DROP = "plan_repair drops the dead references and commits"
+_RESTORE_OR_DROP = _RESTORE + ", or " + _DROP
 _RESCUE = "Repository.plan_rescue rebuilds it"
 _REPOINT = "plan_repoint if the files moved; plan_repair drops the references"
+_INGEST = "ingest the file again; " + _REPOINT
+_CONNECT = "check the credentials and the network, and verify again"
+_AUTHORIZE = "authorize the container when the repository is opened, to check them"
+_ORDER_NODES = "any commit writes the nodes in order again"
+_ORDER_BY_PATH = "any commit writes the nodes in the order that Icechunk 2 searches them"
 _REWRITE = "rewrite_manifests writes the manifests of a branch again"
 _COLLECT = "garbage_collect deletes it when it is old enough"
+_DELETE = "delete it if nothing else needs it; icefloe neither reads nor deletes it"
 _NOTHING = "nothing to do"
 
 
 class FindingKind(StrEnum):
-    """Stable codes of what can be found."""
+    """Stable codes of what can be found, each with its severity and the suggested repair."""
+
+    severity: Severity
+    repair: str
+
+    def __new__(cls, code: str, severity: Severity = Severity.ERROR, repair: str = "") -> Self:
+        kind = str.__new__(cls, code)
+        kind._value_ = code
+        kind.severity = severity
+        kind.repair = repair or (_NOTHING if severity == Severity.INFO else _RESTORE)
+        return kind
 
     # the repo object and refs
-    DAMAGED_REPO = "damaged-repo-object"
-    MISSING_REPO = "missing-repo-object"
+    DAMAGED_REPO = "damaged-repo-object", Severity.ERROR, _RESCUE
+    MISSING_REPO = "missing-repo-object", Severity.ERROR, _RESCUE
     DAMAGED_CONFIG = "damaged-config"
-    DAMAGED_REF = "damaged-ref"
-    DANGLING_REF = "dangling-ref"
-    MISSING_MAIN = "missing-main-branch"
-    DAMAGED_BACKUP = "damaged-backup"
-    MISSING_BACKUP = "missing-backup"
-    OPERATIONS_DISORDER = "operations-out-of-order"
+    DAMAGED_REF = "damaged-ref", Severity.ERROR, _RESCUE
+    DANGLING_REF = "dangling-ref", Severity.ERROR, _RESCUE
+    MISSING_MAIN = "missing-main-branch", Severity.ERROR, _RESCUE
+    DAMAGED_BACKUP = "damaged-backup", Severity.WARNING
+    MISSING_BACKUP = "missing-backup", Severity.INFO
+    OPERATIONS_DISORDER = "operations-out-of-order", Severity.WARNING
     # snapshots
     DAMAGED_SNAPSHOT = "damaged-snapshot"
-    MISSING_SNAPSHOT = "missing-snapshot"
+    MISSING_SNAPSHOT = "missing-snapshot", Severity.ERROR, _RESTORE_OR_FORGET
     WRONG_SNAPSHOT_ID = "wrong-snapshot-id"
     SNAPSHOT_DIFFERS = "snapshot-differs-from-repo-object"
-    PARENT_IS_NEWER = "parent-is-newer"
+    PARENT_IS_NEWER = "parent-is-newer", Severity.WARNING
     MISSING_PARENT = "missing-parent"
-    NODES_DISORDER = "nodes-out-of-order"
-    NODES_BY_SEGMENT = "nodes-ordered-by-segment"
-    MANIFESTS_DISORDER = "manifest-files-out-of-order"
+    NODES_DISORDER = "nodes-out-of-order", Severity.ERROR, _ORDER_NODES
+    NODES_BY_SEGMENT = "nodes-ordered-by-segment", Severity.INFO, _ORDER_BY_PATH
+    MANIFESTS_DISORDER = "manifest-files-out-of-order", Severity.WARNING
     DUPLICATE_NODE_ID = "duplicate-node-id"
-    NODE_WITHOUT_GROUP = "node-without-group"
+    NODE_WITHOUT_GROUP = "node-without-group", Severity.INFO
     BAD_NODE_METADATA = "bad-node-metadata"
     SHAPE_DIFFERS = "shape-differs-from-metadata"
     UNLISTED_MANIFEST = "unlisted-manifest"
-    UNUSED_MANIFEST = "unused-manifest"
-    OVERLAPPING_MANIFESTS = "overlapping-manifests"
+    UNUSED_MANIFEST = "unused-manifest", Severity.INFO
+    OVERLAPPING_MANIFESTS = "overlapping-manifests", Severity.ERROR, _REWRITE
     # transaction logs
     DAMAGED_LOG = "damaged-log"
     MISSING_LOG = "missing-log"
-    MISSING_PRUNED_LOG = "missing-pruned-log"
+    MISSING_PRUNED_LOG = "missing-pruned-log", Severity.INFO
     WRONG_LOG_ID = "wrong-log-id"
-    LOG_DIFFERS = "log-names-unknown-nodes"
+    LOG_DIFFERS = "log-names-unknown-nodes", Severity.WARNING
     # manifests
-    DAMAGED_MANIFEST = "damaged-manifest"
-    MISSING_MANIFEST = "missing-manifest"
-    WRONG_MANIFEST_ID = "wrong-manifest-id"
-    WRONG_MANIFEST_SIZE = "wrong-manifest-size"
-    WRONG_REF_COUNT = "wrong-reference-count"
-    ARRAY_NOT_IN_MANIFEST = "array-not-in-manifest"
-    OUTSIDE_EXTENTS = "references-outside-extents"
-    OTHER_RANK = "references-of-other-rank"
-    ZERO_LENGTH = "zero-length-chunk"
+    DAMAGED_MANIFEST = "damaged-manifest", Severity.ERROR, _RESTORE_OR_DROP
+    MISSING_MANIFEST = "missing-manifest", Severity.ERROR, _RESTORE_OR_DROP
+    WRONG_MANIFEST_ID = "wrong-manifest-id", Severity.ERROR, _RESTORE_OR_DROP
+    WRONG_MANIFEST_SIZE = "wrong-manifest-size", Severity.ERROR, _RESTORE_OR_DROP
+    WRONG_REF_COUNT = "wrong-reference-count", Severity.ERROR, _REWRITE
+    ARRAY_NOT_IN_MANIFEST = "array-not-in-manifest", Severity.ERROR, _DROP
+    OUTSIDE_EXTENTS = "references-outside-extents", Severity.ERROR, _REWRITE
+    OTHER_RANK = "references-of-other-rank", Severity.INFO
+    ZERO_LENGTH = "zero-length-chunk", Severity.WARNING, _DROP
     # chunks
-    MISSING_CHUNK = "missing-chunk-object"
-    SHORT_CHUNK = "short-chunk-object"
-    LONG_CHUNK = "bytes-behind-last-reference"
-    UNDECODABLE_CHUNK = "undecodable-chunk"
+    MISSING_CHUNK = "missing-chunk-object", Severity.ERROR, _RESTORE_OR_DROP
+    SHORT_CHUNK = "short-chunk-object", Severity.ERROR, _RESTORE_OR_DROP
+    LONG_CHUNK = "bytes-behind-last-reference", Severity.INFO
+    UNDECODABLE_CHUNK = "undecodable-chunk", Severity.ERROR, _RESTORE_OR_WRITE
     UNREADABLE_CHUNK = "unreadable-chunk"
     # virtual sources
-    MISSING_SOURCE = "missing-source"
-    SHORT_SOURCE = "short-source"
-    CHANGED_SOURCE = "changed-source"
-    UNREADABLE_SOURCE = "unreadable-source"
-    UNCHECKED_SOURCES = "sources-not-checked"
+    MISSING_SOURCE = "missing-source", Severity.ERROR, _REPOINT
+    SHORT_SOURCE = "short-source", Severity.ERROR, _REPOINT
+    CHANGED_SOURCE = "changed-source", Severity.ERROR, _INGEST
+    UNREADABLE_SOURCE = "unreadable-source", Severity.ERROR, _CONNECT
+    UNCHECKED_SOURCES = "sources-not-checked", Severity.INFO, _AUTHORIZE
     # what nothing refers to
-    ORPHAN = "orphan"
-    FOREIGN_OBJECT = "object-of-unknown-name"
-
-    @property
-    def severity(self) -> Severity:
-        if self in _INFOS:
-            return Severity.INFO
-        return Severity.WARNING if self in _WARNINGS else Severity.ERROR
-
-    @property
-    def repair(self) -> str:
-        """The suggested repair."""
-        return _REPAIRS.get(self, _NOTHING if self.severity == Severity.INFO else _RESTORE)
-
-
-_K = FindingKind
-_INFOS = {
-    _K.MISSING_BACKUP,
-    _K.NODES_BY_SEGMENT,
-    _K.NODE_WITHOUT_GROUP,
-    _K.UNUSED_MANIFEST,
-    _K.MISSING_PRUNED_LOG,
-    _K.OTHER_RANK,
-    _K.LONG_CHUNK,
-    _K.UNCHECKED_SOURCES,
-    _K.ORPHAN,
-    _K.FOREIGN_OBJECT,
-}
-_WARNINGS = {
-    _K.DAMAGED_BACKUP,
-    _K.OPERATIONS_DISORDER,
-    _K.PARENT_IS_NEWER,
-    _K.MANIFESTS_DISORDER,
-    _K.LOG_DIFFERS,
-    _K.ZERO_LENGTH,
-}
-_REPAIRS = {
-    _K.DAMAGED_REPO: _RESCUE,
-    _K.MISSING_REPO: _RESCUE,
-    _K.DAMAGED_REF: _RESCUE,
-    _K.DANGLING_REF: _RESCUE,
-    _K.MISSING_MAIN: _RESCUE,
-    _K.MISSING_SNAPSHOT: _RESTORE + ", or expire_snapshots(snapshot_ids=[...]) takes it out of the "
-    "history of spec version 2",
-    _K.DAMAGED_MANIFEST: _RESTORE + ", or " + _DROP,
-    _K.MISSING_MANIFEST: _RESTORE + ", or " + _DROP,
-    _K.WRONG_MANIFEST_ID: _RESTORE + ", or " + _DROP,
-    _K.WRONG_MANIFEST_SIZE: _RESTORE + ", or " + _DROP,
-    _K.ARRAY_NOT_IN_MANIFEST: _DROP,
-    _K.WRONG_REF_COUNT: _REWRITE,
-    _K.OUTSIDE_EXTENTS: _REWRITE,
-    _K.OVERLAPPING_MANIFESTS: _REWRITE,
-    _K.MISSING_CHUNK: _RESTORE + ", or " + _DROP,
-    _K.SHORT_CHUNK: _RESTORE + ", or " + _DROP,
-    _K.ZERO_LENGTH: _DROP,
-    _K.UNDECODABLE_CHUNK: _RESTORE + ", or write the chunk again",
-    _K.MISSING_SOURCE: _REPOINT,
-    _K.SHORT_SOURCE: _REPOINT,
-    _K.CHANGED_SOURCE: "ingest the file again; " + _REPOINT,
-    _K.UNREADABLE_SOURCE: "check the credentials and the network, and verify again",
-    _K.UNCHECKED_SOURCES: "authorize the container when the repository is opened, to check them",
-    _K.ORPHAN: _COLLECT,
-    _K.FOREIGN_OBJECT: "delete it if nothing else needs it; icefloe neither reads nor deletes it",
-    _K.NODES_BY_SEGMENT: "any commit writes the nodes in the order that Icechunk 2 searches them",
-    _K.NODES_DISORDER: "any commit writes the nodes in order again",
-}
+    ORPHAN = "orphan", Severity.INFO, _COLLECT
+    FOREIGN_OBJECT = "object-of-unknown-name", Severity.INFO, _DELETE
 
 
 class Finding(NamedTuple):
@@ -191,7 +144,7 @@ class Finding(NamedTuple):
         return cls(kind.severity, kind, key, path, detail, kind.repair)
 
 
-@record()
+@dataclass
 class FindingLog:
     """Collects findings: all are counted, some are kept."""
 
@@ -232,7 +185,7 @@ _CHECKED = (
 """What a verification counts, in the order of a report."""
 
 
-@record(frozen=True)
+@dataclass(frozen=True, repr=False)
 class VerifyReport(ShownAsText):
     """The result of a verification: what was checked, and the findings, worst first."""
 
@@ -266,7 +219,8 @@ class VerifyReport(ShownAsText):
 
     def to_arrow(self) -> pa.Table:
         """The findings that were kept, one row each."""
-        return findings_table(self.findings)
+        schema = pa.schema([(name, pa.string()) for name in Finding._fields])
+        return pa.Table.from_pylist([row._asdict() for row in self.findings], schema)
 
     def __str__(self) -> str:
         seen = ", ".join(f"{number:,} {what}" for what, number in self.checked.items() if number)
@@ -279,13 +233,3 @@ class VerifyReport(ShownAsText):
                 lines.append(f"        {first.repair}")
         lines.append("healthy" if self.is_healthy else "NOT healthy")
         return "\n".join(lines)
-
-
-COLUMNS = ("severity", "kind", "object", "path", "detail", "repair")
-
-
-def findings_table(rows: Iterable[Finding]) -> pa.Table:
-    """Findings as columns of text."""
-    listed = list(rows)
-    columns = [[str(row[at]) for row in listed] for at in range(len(COLUMNS))]
-    return pa.table([pa.array(column, pa.string()) for column in columns], names=list(COLUMNS))

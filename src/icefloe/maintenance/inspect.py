@@ -8,17 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from icefloe.changes.log_union import union_of_logs
+from icefloe.changes.commit_plan import union_of_logs
 from icefloe.format import layout
+from icefloe.format.chunk_refs import ChunkKind
 from icefloe.format.envelope import FileType, Header, decode_envelope, decode_header
 from icefloe.format.flatbuffer.read import FlatBuffer, Rows
 from icefloe.format.flatbuffer.schema import ARRAY_MANIFEST, CHUNK_REF, MANIFEST
-from icefloe.format.manifest.chunk_refs import ChunkKind
-from icefloe.format.manifest.file import ArrayManifest, decode_manifest
-from icefloe.format.repo_info.file import RepoStatus, Update, UpdateKind, decode_repo_info
-from icefloe.format.repo_info.snapshots import SnapshotInfo
-from icefloe.format.snapshot.file import decode_snapshot
-from icefloe.format.snapshot.nodes import Node
+from icefloe.format.manifest import ArrayManifest, decode_manifest
+from icefloe.format.nodes import Node
+from icefloe.format.operations_log import RepoStatus, Update, UpdateKind
+from icefloe.format.repo_info import decode_repo_info
+from icefloe.format.snapshot import decode_snapshot
+from icefloe.format.snapshot_table import SnapshotInfo
 from icefloe.format.transaction_log import NODE_LISTS, TransactionLog, decode_transaction_log
 from icefloe.ids import ManifestId, ObjectId, SnapshotId
 from icefloe.repo import history
@@ -41,7 +42,7 @@ _AVAILABILITY = ("Online", "ReadOnly", "Offline")
 
 async def inspect_snapshot(handle: RepoHandle, snapshot_id: str) -> dict[str, Any]:
     """The nodes of a snapshot and the manifests they use."""
-    handle.family.require_spec_folders("inspecting a snapshot file")
+    handle.format.require_spec_folders("inspecting a snapshot file")
     key = layout.snapshot_key(await handle.given_id(snapshot_id))
     data = await handle.driver.get(key)
     snapshot = decode_snapshot(data, key)
@@ -61,7 +62,7 @@ async def inspect_snapshot(handle: RepoHandle, snapshot_id: str) -> dict[str, An
 
 async def inspect_manifest(handle: RepoHandle, manifest_id: str) -> dict[str, Any]:
     """The number of chunks of each kind in a manifest, and how it stores locations."""
-    handle.family.require_spec_folders("inspecting a manifest file")
+    handle.format.require_spec_folders("inspecting a manifest file")
     key = layout.manifest_key(ManifestId.parse(manifest_id))
     data = await handle.driver.get(key)
     manifest = decode_manifest(data, key)
@@ -81,13 +82,13 @@ async def inspect_manifest(handle: RepoHandle, manifest_id: str) -> dict[str, An
 
 async def inspect_transaction_log(handle: RepoHandle, commit_id: str) -> dict[str, Any]:
     """The changes of a commit, including those of expired commits right before it."""
-    handle.family.require_spec_folders("inspecting a transaction log")
+    handle.format.require_spec_folders("inspecting a transaction log")
     snapshot_id = await handle.given_id(commit_id)
     key = layout.transaction_log_key(snapshot_id)
     data = await handle.driver.get(key)
     log = decode_transaction_log(data, key)
     pruned: tuple[SnapshotId, ...] = ()
-    if handle.family.has_repo_object:
+    if handle.format.has_repo_object:
         listed = (await handle.assets.repo_object()).info.snapshots
         pruned = listed[snapshot_id].pruned_ancestor_tx_logs if snapshot_id in listed else ()
     found = {one: await history.find_log(handle, one) for one in pruned}
@@ -107,7 +108,7 @@ async def inspect_transaction_log(handle: RepoHandle, commit_id: str) -> dict[st
 
 async def inspect_repo_info(handle: RepoHandle) -> dict[str, Any]:
     """Refs, snapshots and the newest operations of a version-2 repository."""
-    handle.family.require_repo_object("inspecting the repo object")
+    handle.format.require_repo_object("inspecting the repo object")
     data = (await handle.assets.repo_object()).data
     info = decode_repo_info(data, layout.REPO)
     shown: dict[str, Any] = {
@@ -123,9 +124,6 @@ async def inspect_repo_info(handle: RepoHandle) -> dict[str, Any]:
     if info.repo_before_updates is not None:
         shown["repo_before_updates"] = info.repo_before_updates
     return shown
-
-
-# -- parts
 
 
 def _header(header: Header) -> dict[str, Any]:
@@ -174,9 +172,7 @@ def _array(array: ArrayManifest) -> dict[str, Any]:
     return {
         "node_id": array.node_id.text,
         "num_chunk_refs": len(array),
-        "num_inline": int((kinds == ChunkKind.INLINE).sum()),
-        "num_native": int((kinds == ChunkKind.NATIVE).sum()),
-        "num_virtual": int((kinds == ChunkKind.VIRTUAL).sum()),
+        **{f"num_{kind}": int((kinds == ChunkKind[kind.upper()]).sum()) for kind in _KINDS},
     }
 
 

@@ -7,37 +7,40 @@ walk with an error that names it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from itertools import zip_longest
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from icefloe.assets.assets import LISTINGS_AT_ONCE
 from icefloe.errors import ErrorKind, FormatError, SnapshotNotFoundError, StorageError
 from icefloe.format import layout
-from icefloe.format.columns.blobs import Bytes
-from icefloe.format.columns.id_set import IdSet, id_keys
-from icefloe.format.manifest.file import Manifest, decode_manifest
-from icefloe.format.repo_info.snapshots import SnapshotInfo
-from icefloe.format.snapshot.file import ManifestFiles, Snapshot, decode_snapshot
-from icefloe.ids import ManifestId, ObjectId, SnapshotId
-from icefloe.records import NamedTuple
+from icefloe.format.chunk_index import IdSet, id_keys
+from icefloe.format.columns import Bytes
+from icefloe.format.manifest import Manifest, decode_manifest
+from icefloe.format.snapshot import ManifestFiles, Snapshot, decode_snapshot
+from icefloe.format.snapshot_table import SnapshotInfo
+from icefloe.ids import ManifestId, ObjectId, SnapshotId, encode_base32_rows
+from icefloe.maintenance.progress import Reporter
+from icefloe.repo.commit import batches
 from icefloe.repo.handle import RepoHandle
-from icefloe.storage.driver import Driver, Span
+from icefloe.storage.driver import Driver, Readable, Span
 
-SNAPSHOTS_AT_ONCE = 50
 MANIFEST_BYTES_AT_ONCE = 64 << 20
-MANIFESTS_AT_ONCE = 500
 _OLDER_MANIFESTS_AT_ONCE = 16
 _IDS_AT_ONCE, _FEW_IDS = 1 << 18, 1 << 14
+_TEXTS_AT_ONCE = 4096
 
 
 class Limits(NamedTuple):
     """The memory limits of a walk."""
 
-    snapshots_at_once: int = SNAPSHOTS_AT_ONCE
+    snapshots_at_once: int = 50
     manifest_bytes_at_once: int = MANIFEST_BYTES_AT_ONCE
     """Bytes of manifest files as stored. A larger file is read by itself."""
-    manifests_at_once: int = MANIFESTS_AT_ONCE
+    manifests_at_once: int = 500
 
 
 DEFAULT_LIMITS = Limits()
@@ -45,29 +48,63 @@ DEFAULT_LIMITS = Limits()
 
 def require_spec_1_or_2(handle: RepoHandle, what: str) -> None:
     """Refuse older generations, whose files have other names."""
-    if handle.family.name not in ("spec-1", "spec-2"):
+    if handle.format.name not in ("spec-1", "spec-2"):
         raise FormatError(
-            f"{what} is not possible in {handle.family.noun}; migrate it first",
+            f"{what} is not possible in {handle.format.noun}; migrate it first",
             ErrorKind.UNSUPPORTED_OPERATION_FOR_VERSION,
         )
 
 
-# -- refs and snapshots
+def each_key(folder: str, ids: Bytes) -> Iterator[str]:
+    """The keys of objects of a folder, made some at a time."""
+    for first in range(0, len(ids), _TEXTS_AT_ONCE):
+        for text in encode_base32_rows(ids[first : first + _TEXTS_AT_ONCE]):
+            yield folder + text
+
+
+async def get_all(
+    handle: RepoHandle, keys: Sequence[str], spans: Sequence[Span] = ()
+) -> list[Readable | StorageError]:
+    """The bytes of each object, or of a span of it, or its error."""
+    wanted = list(zip_longest(keys, spans))
+    try:
+        return list(await handle.driver.get_many(wanted))
+    except StorageError:  # one of them failed; read them one by one
+        outcomes: list[Readable | StorageError] = []
+        for key, span in wanted:
+            try:
+                outcomes.append(await handle.driver.get(key, span))
+            except StorageError as error:
+                outcomes.append(error)
+        return outcomes
+
+
+async def list_strays(driver: Driver) -> AsyncIterator[str]:
+    """The keys of objects outside of the folders of a repository of spec version 1 or 2."""
+    for name in await driver.list_top():
+        if name in layout.TOP_LEVEL:
+            continue
+        if not name.endswith("/"):
+            yield name
+            continue
+        for page in await driver.list_pages(name, LISTINGS_AT_ONCE):
+            for inner in page.name.tolist():
+                yield name + inner.decode("utf-8", "replace")
 
 
 async def ref_tips(handle: RepoHandle) -> dict[str, SnapshotId]:
     """The snapshots of all branches (`branch.NAME`) and tags (`tag.NAME`)."""
-    branches, tags = await handle.family.branches(handle), await handle.family.tags(handle)
+    branches, tags = await handle.format.branches(handle), await handle.format.tags(handle)
     tips = {f"branch.{name}": tip for name, tip in sorted(branches.items())}
     return tips | {f"tag.{name}": tip for name, tip in sorted(tags.items())}
 
 
 async def reachable_snapshots(handle: RepoHandle, tips: Iterable[SnapshotId]) -> IdSet:
     """These snapshots and all their ancestors."""
-    if not handle.family.has_spec_folders:
-        found = await handle.family.stored_history(handle, tips)
+    if not handle.format.has_spec_folders:
+        found = await handle.format.stored_history(handle, tips)
         return IdSet.of_ids([one.id for one in found])
-    if handle.family.has_repo_object:
+    if handle.format.has_repo_object:
         table = (await handle.assets.repo_object()).info.snapshots
         return IdSet.of(table.id[table.lines([table.row(tip) for tip in tips])])
     return IdSet.of_ids([one.id for one in await reachable_infos(handle.driver, tips)])
@@ -82,9 +119,7 @@ async def reachable_infos(driver: Driver, tips: Iterable[SnapshotId]) -> list[Sn
     frontier = set(tips)
     while frontier:
         for one in await fetch_snapshots(driver, sorted(frontier)):
-            seen[one.id] = SnapshotInfo(
-                one.id, one.parent_id, one.flushed_at, one.message, one.metadata
-            )
+            seen[one.id] = SnapshotInfo.of(one)
         parents = {seen[one].parent_id for one in frontier} - {None}
         frontier = {one for one in parents if one is not None and one not in seen}
     return list(seen.values())
@@ -111,7 +146,7 @@ async def each_snapshot(
     handle: RepoHandle, ids: IdSet, limits: Limits = DEFAULT_LIMITS
 ) -> AsyncIterator[Snapshot]:
     """Decoded snapshots, one by one."""
-    if not handle.family.has_spec_folders:
+    if not handle.format.has_spec_folders:
         for row in ids.rows:
             yield await handle.assets.load_snapshot(SnapshotId(row.tobytes()))
         return
@@ -120,9 +155,6 @@ async def each_snapshot(
         wanted = [SnapshotId(row.tobytes()) for row in ids.rows[first : first + step]]
         for snapshot in await fetch_snapshots(handle.driver, wanted):
             yield snapshot
-
-
-# -- manifests
 
 
 async def manifest_files(
@@ -152,7 +184,7 @@ async def manifest_files(
 
 
 def _files_of_nodes(snapshot: Snapshot) -> ManifestFiles:
-    rows = IdSet.of(snapshot.nodes.manifest_id).rows
+    rows = IdSet.of(snapshot.nodes.used_manifests()).rows
     none = np.zeros(len(rows), np.uint64)
     return ManifestFiles(rows, none, none.astype(np.uint32))
 
@@ -170,40 +202,42 @@ def _distinct(parts: Sequence[ManifestFiles]) -> ManifestFiles:
 
 
 async def each_manifest(
-    handle: RepoHandle, files: ManifestFiles, limits: Limits = DEFAULT_LIMITS
+    handle: RepoHandle,
+    files: ManifestFiles,
+    limits: Limits = DEFAULT_LIMITS,
+    report: Reporter | None = None,
 ) -> AsyncIterator[Manifest]:
     """Decoded manifests, one by one. Several are fetched at once, within the limits."""
-    if not handle.family.has_spec_folders:
+    done = 0
+    async for manifest in _each_manifest(handle, files, limits):
+        yield manifest
+        done += 1
+        if report is not None:
+            report.tell("reading manifests", done, len(files))
+
+
+async def _each_manifest(
+    handle: RepoHandle, files: ManifestFiles, limits: Limits
+) -> AsyncIterator[Manifest]:
+    if not handle.format.has_spec_folders:
         for first in range(0, len(files), _OLDER_MANIFESTS_AT_ONCE):
-            rows = files.id[first : first + _OLDER_MANIFESTS_AT_ONCE]
-            of_unknown_size = [(ManifestId(row.tobytes()), 0) for row in rows]
+            some = files.id[first : first + _OLDER_MANIFESTS_AT_ONCE]
+            of_unknown_size = [(ManifestId(row.tobytes()), 0) for row in some]
             for loaded in await handle.assets.load_manifests(of_unknown_size):
                 yield handle.assets.with_chunk_ids(loaded)
         return
-    for first, last in _batches(files, limits):
-        ids = [ManifestId(row.tobytes()) for row in files.id[first:last]]
+    sizes = files.size_bytes.tolist()
+    limit, most = limits.manifest_bytes_at_once, limits.manifests_at_once
+    for rows in batches(range(len(files)), sizes.__getitem__, limit, most):
+        ids = [ManifestId(row.tobytes()) for row in files.id[rows]]
         keys = [layout.manifest_key(one) for one in ids]
-        spans = [Span(0, size) if size else None for size in files.size_bytes[first:last].tolist()]
+        spans = [Span(0, sizes[row]) if sizes[row] else None for row in rows]
         blobs = await handle.driver.get_many(list(zip(keys, spans, strict=True)))
         for at, (key, wanted) in enumerate(zip(keys, ids, strict=True)):
             manifest = decode_manifest(blobs[at], key)
             blobs[at] = b""  # decoded, so its bytes can be freed
             _check_id(manifest.id, wanted, key)
             yield manifest
-
-
-def _batches(files: ManifestFiles, limits: Limits) -> list[tuple[int, int]]:
-    batches, first, total = [], 0, 0
-    for at, size in enumerate(files.size_bytes.tolist()):
-        is_full = total + size > limits.manifest_bytes_at_once
-        if at > first and (is_full or at - first >= limits.manifests_at_once):
-            batches.append((first, at))
-            first, total = at, 0
-        total += size
-    return [*batches, (first, len(files))] if len(files) else []
-
-
-# -- chunks
 
 
 class GrowingIdSet:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Callable
-from typing import TextIO
-
-from icefloe.records import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, TextIO, TypeVar
 
 _WIDTH = 30
 _SECONDS_BETWEEN = 0.1
+
+Item = TypeVar("Item")
 
 
 class Progress(NamedTuple):
@@ -36,6 +36,13 @@ class Reporter:
     def tell(self, stage: str, done: int, total: int | None = None) -> None:
         if self._report is not None:
             self._report(Progress(stage, done, total))
+
+    def each(self, stage: str, items: Iterable[Item], total: int) -> Iterator[Item]:
+        """The items. Each one that is taken tells that those before it are done."""
+        for done, item in enumerate(items):
+            self.tell(stage, done, total)
+            yield item
+        self.tell(stage, total, total)
 
     def finish(self) -> None:
         """The bar goes away."""

@@ -3,72 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from icefloe.errors import IcechunkError, StorageError
-from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
+from icefloe.errors import IcechunkError
+from icefloe.format.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
 from icefloe.ids import NodeId
 from icefloe.maintenance.findings import Finding, FindingKind
-from icefloe.maintenance.object_table import ObjectTable
-from icefloe.on_demand import on_demand
+from icefloe.maintenance.live import get_all
+from icefloe.repo.commit import batches
 from icefloe.repo.handle import RepoHandle
 from icefloe.storage.driver import Readable, Span
 
 if TYPE_CHECKING:
     import zarr
-    from zarr.core import buffer as buffers
     from zarr.core.buffer import Buffer
-else:  # most verifications decode no chunk
-    zarr = on_demand("zarr")
-    buffers = on_demand("zarr.core.buffer")
 
-_BYTES_AT_ONCE = 32 << 20
-_CHUNKS_AT_ONCE = 256
-_MAX_WAITING = 16
-
-
-class UnreadChunks:
-    """Tracks which chunks were read. Manifests of later commits mostly refer to the same chunks."""
-
-    def __init__(self) -> None:
-        self._read = np.empty(0, "S20")
-        self._waiting: list[NDArray[Any]] = []
-        self._num_waiting = 0
-
-    def take(self, refs: ChunkRefs, chunks: ObjectTable, *, with_virtual: bool) -> ChunkRefs:
-        """The references that can be read and were not read yet."""
-        wanted = refs.kind == ChunkKind.INLINE
-        if with_virtual:
-            wanted |= refs.kind == ChunkKind.VIRTUAL
-        native = np.flatnonzero(refs.kind == ChunkKind.NATIVE)
-        if len(native) and refs.chunk_id is not None:
-            ids = refs.chunk_id[native]
-            end = (refs.offset + refs.length)[native].astype(np.int64)
-            native = native[chunks.is_whole(ids, end)]  # others are already findings
-            wanted[native[self._are_new(refs, native)]] = True
-        return refs.take(np.flatnonzero(wanted))
-
-    def _are_new(self, refs: ChunkRefs, rows: NDArray[Any]) -> NDArray[np.bool_]:
-        assert refs.chunk_id is not None
-        places = np.ascontiguousarray(refs.offset[rows], ">u8").view(np.uint8).reshape(-1, 8)
-        keys = np.hstack([refs.chunk_id[rows], places])
-        keys = np.ascontiguousarray(keys).view("S20").reshape(-1)
-        is_new: NDArray[np.bool_] = np.zeros(len(keys), np.bool_)
-        is_new[np.unique(keys, return_index=True)[1]] = True  # the first of equal ones
-        is_new &= ~np.isin(keys, self._read)
-        for earlier in self._waiting:
-            is_new &= ~np.isin(keys, earlier)
-        self._waiting.append(keys[is_new])
-        self._num_waiting += int(is_new.sum())
-        if self._num_waiting > len(self._read) or len(self._waiting) > _MAX_WAITING:
-            self._read = np.unique(np.concatenate([self._read, *self._waiting]))
-            self._waiting, self._num_waiting = [], 0
-        return is_new
+_BYTES_AT_ONCE = 64 << 20
+_CHUNKS_AT_ONCE = 1024
 
 
 async def read_and_decode(
@@ -80,10 +33,12 @@ async def read_and_decode(
     """
     found: list[Finding] = []
     total = 0
-    for rows in _slices(refs):
-        some = [refs.row(row) for row in rows]
-        for row, ref, data in zip(rows, some, await fetch_all(handle, some), strict=True):
-            key = _key(handle, ref, node_id)
+    async for rows, outcomes in fetch_batches(handle, refs):
+        for row, data in zip(rows, outcomes, strict=True):
+            ref = refs.row(row)
+            key = ref.location or f"inline chunk of node {node_id}"
+            if ref.kind == ChunkKind.NATIVE:
+                key = _stored_key(handle, ref)
             index = tuple(refs.index[row].tolist())
             if isinstance(data, IcechunkError):
                 detail = f"chunk {index}: {data.message}"
@@ -99,40 +54,28 @@ async def read_and_decode(
     return found, total
 
 
-def _slices(refs: ChunkRefs) -> Iterator[list[int]]:
-    rows: list[int] = []
-    size = 0
-    for row, length in enumerate(refs.length.tolist()):
-        rows.append(row)
-        size += length
-        if size >= _BYTES_AT_ONCE or len(rows) >= _CHUNKS_AT_ONCE:
-            yield rows
-            rows, size = [], 0
-    if rows:
-        yield rows
+async def fetch_batches(
+    handle: RepoHandle, refs: ChunkRefs
+) -> AsyncIterator[tuple[list[int], list[Readable | IcechunkError]]]:
+    """Rows, and the bytes or the error of each, as many at once as memory allows."""
+    sizes = refs.length.tolist()
+    for rows in batches(range(len(refs)), sizes.__getitem__, _BYTES_AT_ONCE, _CHUNKS_AT_ONCE):
+        yield rows, await _fetch_all(handle, [refs.row(row) for row in rows])
 
 
-async def fetch_all(handle: RepoHandle, refs: Sequence[ChunkRef]) -> list[Readable | IcechunkError]:
+async def _fetch_all(
+    handle: RepoHandle, refs: Sequence[ChunkRef]
+) -> list[Readable | IcechunkError]:
     """The bytes of each chunk, or its error."""
     outcomes: dict[int, Readable | IcechunkError] = {}
     native = [at for at, ref in enumerate(refs) if ref.kind == ChunkKind.NATIVE]
     virtual = [at for at, ref in enumerate(refs) if ref.kind == ChunkKind.VIRTUAL]
-    wanted = [_span(handle, refs[at]) for at in native]
-    try:
-        outcomes.update(zip(native, await handle.driver.get_many(wanted), strict=True))
-    except StorageError:  # one of them failed; read them one by one
-        for at, (key, span) in zip(native, wanted, strict=True):
-            try:
-                outcomes[at] = await handle.driver.get(key, span)
-            except StorageError as error:
-                outcomes[at] = error
+    keys = [_stored_key(handle, refs[at]) for at in native]
+    spans = [Span(refs[at].offset, refs[at].length) for at in native]
+    outcomes.update(zip(native, await get_all(handle, keys, spans), strict=True))
     found = await handle.assets.virtual.fetch_all([refs[at] for at in virtual])
     outcomes.update(zip(virtual, found, strict=True))
     return [outcomes.get(at, ref.inline or b"") for at, ref in enumerate(refs)]
-
-
-def _span(handle: RepoHandle, ref: ChunkRef) -> tuple[str, Span]:
-    return _stored_key(handle, ref), Span(ref.offset, ref.length)
 
 
 def _stored_key(handle: RepoHandle, ref: ChunkRef) -> str:
@@ -140,12 +83,6 @@ def _stored_key(handle: RepoHandle, ref: ChunkRef) -> str:
         return ref.location
     assert ref.chunk_id is not None
     return handle.assets.chunk_key(ref.chunk_id)
-
-
-def _key(handle: RepoHandle, ref: ChunkRef, node_id: NodeId) -> str:
-    if ref.kind == ChunkKind.NATIVE:
-        return _stored_key(handle, ref)
-    return ref.location or f"inline chunk of node {node_id}"
 
 
 def decode_problem(form: str, index: Sequence[int], data: bytes) -> str | None:
@@ -162,6 +99,8 @@ def decode_problem(form: str, index: Sequence[int], data: bytes) -> str | None:
 
 
 def _buffer(data: bytes) -> Buffer:
+    from zarr.core import buffer as buffers
+
     return buffers.default_buffer_prototype().buffer.from_bytes(data)
 
 
@@ -182,6 +121,8 @@ def _one_chunk_array(
         "attributes": {},
     }
     objects = {"zarr.json": _buffer(json.dumps(document).encode())}
+    import zarr
+
     return objects, zarr.open_array(zarr.storage.MemoryStore(objects), mode="r", zarr_format=3)
 
 

@@ -7,46 +7,40 @@ moved since. The history does not change.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from icefloe.changes.prepared import PreparedPiece, prepare_array
+from icefloe.assets.assets import list_folder
+from icefloe.changes.commit_plan import PreparedPiece, prepare_array
 from icefloe.changes.splits import SplitRewrite, SplitsPlan
-from icefloe.display.shown import ShownAsText
+from icefloe.display import ShownAsText
 from icefloe.errors import ConflictError, InvalidInputError, StorageError
 from icefloe.format import layout
-from icefloe.format.columns.chunk_index import Index
-from icefloe.format.columns.packed_index import PackedIndex
-from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRefs
-from icefloe.format.manifest.coded import Coded
-from icefloe.format.manifest.file import ArrayManifest, Manifest
-from icefloe.format.snapshot.file import Snapshot
-from icefloe.format.snapshot.nodes import Node
+from icefloe.format.chunk_index import Index, PackedIndex
+from icefloe.format.chunk_refs import ChunkKind, ChunkRefs
+from icefloe.format.locations import Coded
+from icefloe.format.manifest import ArrayManifest, Manifest
+from icefloe.format.nodes import Node
+from icefloe.format.snapshot import Snapshot
 from icefloe.ids import ManifestId, NodeId, SnapshotId
-from icefloe.maintenance.check_files import get_all
-from icefloe.maintenance.check_manifest import (
-    ListedFile,
+from icefloe.maintenance.checks import (
+    ManifestToCheck,
     Use,
-    check_manifest_file,
+    check_manifest,
     ends_of,
     sources_of,
 )
-from icefloe.maintenance.check_sources import SourceTable, dead_sources
 from icefloe.maintenance.findings import FindingKind
-from icefloe.maintenance.listing import list_folder
-from icefloe.maintenance.live import require_spec_1_or_2
-from icefloe.maintenance.object_table import ObjectTable
+from icefloe.maintenance.live import get_all, require_spec_1_or_2
+from icefloe.maintenance.verify import ObjectTable, dead_sources, source_table
 from icefloe.observe import MAINTENANCE, observed
-from icefloe.records import record
-from icefloe.repo.commit import commit
+from icefloe.repo.commit import commit, write_manifests
 from icefloe.repo.handle import RepoHandle
-from icefloe.repo.sessions import SessionState, open_writable
-from icefloe.repo.workspace import Workspace
-from icefloe.repo.write_manifests import write_manifests
+from icefloe.repo.session import SessionState, Workspace, open_writable
 
 _MANIFESTS_AT_ONCE = 32
 _MAX_CELLS_LISTED = 1 << 24
@@ -74,7 +68,7 @@ class _Broken(NamedTuple):
     touched: Index
 
 
-@record(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RepairPlan(ShownAsText):
     """The changes of a repair to a branch. `print` shows them, `run_repair` commits them."""
 
@@ -103,9 +97,6 @@ class RepairPlan(ShownAsText):
         return "\n".join(lines)
 
 
-# -- dangling references
-
-
 @observed("plan_repair", MAINTENANCE)
 async def plan_repair(handle: RepoHandle, branch: str, *, virtual_sources: bool) -> RepairPlan:
     """Find the dangling references of a branch.
@@ -119,7 +110,10 @@ async def plan_repair(handle: RepoHandle, branch: str, *, virtual_sources: bool)
     chunks = ObjectTable(await list_folder(handle.driver, layout.CHUNKS))
     dead: set[tuple[Any, ...]] = set()
     if virtual_sources:
-        dead = await _dead_states(handle, snapshot)
+        table = source_table()
+        async for _, use in _uses(handle, snapshot):
+            table.add(source_rows(use.refs))
+        dead = await dead_sources(handle, table.finish())
     actions: list[RepairAction] = []
     deleted: dict[NodeId, list[Index]] = {}
     broken: dict[NodeId, list[_Broken]] = {}
@@ -180,11 +174,10 @@ async def _uses(handle: RepoHandle, snapshot: Snapshot) -> AsyncIterator[tuple[N
                 continue
             extents = np.array(ref.extents, np.uint32).tobytes()
             use = Use(node.id, node.path, extents, "")
-            entries = [ListedFile(one.size_bytes, one.num_chunk_refs) for one in listed]
-            checked = check_manifest_file(data, ref.id, entries, [use])
+            checked = check_manifest(ManifestToCheck(ref.id, listed, [use]), data)
             wrong = [row.detail for row in checked.findings if row.kind in _REPLACED]
-            if entries and len(data) != entries[0].size_bytes:
-                wrong.append(f"it has {len(data):,} bytes, not {entries[0].size_bytes:,}")
+            if listed and len(data) != listed[0].size_bytes:
+                wrong.append(f"it has {len(data):,} bytes, not {listed[0].size_bytes:,}")
             refs = None if checked.manifest is None else checked.manifest.find(node.id)
             if checked.manifest is not None and refs is None:
                 wrong.append("it has no references of the array")
@@ -227,26 +220,6 @@ def _has_state(refs: ChunkRefs, dead: set[tuple[Any, ...]]) -> Any:
     return found
 
 
-async def _dead_states(handle: RepoHandle, snapshot: Snapshot) -> set[tuple[Any, ...]]:
-    """Sources of a snapshot that do not match the expected state of its references."""
-    table = SourceTable()
-    async for manifest in _manifests(handle, snapshot):
-        table.add(sources_of(manifest, {}))
-    return await dead_sources(handle, table.finish())
-
-
-async def _manifests(handle: RepoHandle, snapshot: Snapshot) -> AsyncIterator[Any]:
-    ids = list(snapshot.manifest_files)
-    for first in range(0, len(ids), _MANIFESTS_AT_ONCE):
-        some = ids[first : first + _MANIFESTS_AT_ONCE]
-        blobs = await get_all(handle, [layout.manifest_key(one) for one in some])
-        for one, data in zip(some, blobs, strict=True):
-            if not isinstance(data, StorageError):
-                checked = check_manifest_file(data, one, [], [])
-                if checked.manifest is not None:
-                    yield checked.manifest
-
-
 def _replacement(use: _ManifestUse, chunks: ObjectTable, dead: set[tuple[Any, ...]]) -> _Broken:
     """The remaining references of a manifest, and the chunks that change."""
     ndim = len(use.box)
@@ -270,9 +243,6 @@ def _replacement(use: _ManifestUse, chunks: ObjectTable, dead: set[tuple[Any, ..
     return _Broken(use.manifest_id, use.box, use.refs.take(~gone), use.refs.index[gone])
 
 
-# -- files that moved
-
-
 async def plan_repoint(
     handle: RepoHandle, branch: str, old_prefix: str, new_prefix: str, *, check: bool
 ) -> RepairPlan:
@@ -288,7 +258,7 @@ async def plan_repoint(
     require_spec_1_or_2(handle, "repair")
     snapshot = (await open_writable(handle, branch)).snapshot
     moved = _Moves(old_prefix, new_prefix)
-    table = SourceTable()
+    table = source_table()
     async for _, use in _uses(handle, snapshot):
         if use.refs is not None:
             table.add(moved.sources(use))
@@ -398,9 +368,6 @@ async def _check_moved(
 
 def _state(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return row["location"], row["etag"], row["last_modified"] or None
-
-
-# -- doing it
 
 
 @observed("repair", MAINTENANCE)

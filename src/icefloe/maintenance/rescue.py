@@ -10,45 +10,41 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from icefloe.assets.assets import object_metadata
-from icefloe.changes.ops_log import with_entry
-from icefloe.display.shown import ShownAsText
+from icefloe.assets.assets import list_folder, object_metadata
+from icefloe.assets.virtual import Authorizations
+from icefloe.changes.diff import with_entry
+from icefloe.config import RepositoryConfig
+from icefloe.display import ShownAsText
 from icefloe.errors import (
     ConflictError,
     ErrorKind,
     FormatError,
+    RepositoryNotFoundError,
     SnapshotNotFoundError,
     StorageError,
 )
 from icefloe.format import layout
+from icefloe.format.operations_log import RepoAvailability, RepoStatus, Update, UpdateKind
 from icefloe.format.ref_files import decode_ref_file, encode_ref_file
-from icefloe.format.repo_info.file import (
-    RepoAvailability,
-    RepoInfo,
-    RepoStatus,
-    Update,
-    UpdateKind,
-    decode_repo_info,
-    encode_repo_info,
-)
-from icefloe.format.repo_info.snapshots import SnapshotInfo, SnapshotTable
-from icefloe.format.snapshot.file import Snapshot, decode_snapshot
-from icefloe.format.snapshot.nodes import Node
+from icefloe.format.repo_info import RepoInfo, decode_repo_info, encode_repo_info
+from icefloe.format.snapshot import Snapshot, decode_snapshot
+from icefloe.format.snapshot_table import SnapshotInfo, SnapshotTable
 from icefloe.format.transaction_log import TransactionLog, decode_transaction_log
 from icefloe.ids import FIRST_SNAPSHOT_ID, SnapshotId
-from icefloe.maintenance.check_files import get_all
-from icefloe.maintenance.expire import expire_snapshots
-from icefloe.maintenance.listing import list_folder
-from icefloe.maintenance.live import require_spec_1_or_2
-from icefloe.maintenance.retention import Rules, SnapshotLines
+from icefloe.maintenance.expire import Rules, SnapshotLines, expire_snapshots
+from icefloe.maintenance.live import get_all, require_spec_1_or_2
 from icefloe.maintenance.verify import FILES_AT_ONCE
-from icefloe.records import record
-from icefloe.repo.handle import RepoHandle
+from icefloe.repo.handle import Clock, RepoHandle
+from icefloe.repo.lifecycle import make_handle, older_generations, open_repository
 from icefloe.repo.refs import MAIN, reset_branch
-from icefloe.storage.driver import ConditionFailed, Version, find_object
+from icefloe.repo.spec1 import Spec1
+from icefloe.repo.spec2 import Spec2
+from icefloe.repo.spec2_publish import with_snapshot
+from icefloe.storage.driver import ConditionFailed, Driver, Version, find_object
+from icefloe.storage.spec import Storage
 
 _FORK = "fork"
 """The message of snapshots that are stored for forks of a session. They are never listed."""
@@ -62,7 +58,7 @@ class RescueAction(NamedTuple):
     detail: str
 
 
-@record(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RescuePlan(ShownAsText):
     """The writes of a rescue. `print` shows them, `run_rescue` makes them."""
 
@@ -84,10 +80,39 @@ class RescuePlan(ShownAsText):
         return "\n".join(lines or ["nothing to do"])
 
 
+async def open_damaged(
+    storage: Storage,
+    driver: Driver,
+    config: RepositoryConfig | None,
+    clock: Clock,
+    *,
+    authorize: Authorizations | None = None,
+) -> RepoHandle:
+    """Open a repository even if its `repo` object or its branch `main` is lost.
+
+    Raises:
+        RepositoryNotFoundError: there is no trace of a repository.
+    """
+    try:
+        return await open_repository(storage, driver, config, clock, authorize=authorize)
+    except (FormatError, RepositoryNotFoundError):
+        older = older_generations()
+        damaged = None if older is None else await older.find_damaged(driver)
+        if damaged is not None:
+            return make_handle(storage, driver, damaged, config or RepositoryConfig(), clock)
+        if not await driver.list(layout.SNAPSHOTS):
+            raise
+    backups = await driver.list(layout.OVERWRITTEN + layout.REPO + ".")
+    has_repo = any(found.key == layout.REPO for found in await driver.list(layout.REPO))
+    is_old = not backups and not has_repo and bool(await driver.list(layout.REFS))
+    format_version = Spec1() if is_old else Spec2()
+    return make_handle(storage, driver, format_version, config or RepositoryConfig(), clock)
+
+
 async def plan_rescue(handle: RepoHandle) -> RescuePlan:
     """Find lost refs and plan their replacement."""
     require_spec_1_or_2(handle, "rescue")
-    if not handle.family.has_repo_object:
+    if not handle.format.has_repo_object:
         return await _plan_v1(handle)
     found = await find_object(handle.driver, layout.REPO)
     if found is not None:
@@ -122,7 +147,7 @@ async def run_rescue(handle: RepoHandle, plan: RescuePlan) -> None:
             ) from None
     handle.assets.caches.repo = None
     for name, tip, left in plan.resets:
-        if await handle.family.lookup_branch(handle, name) != left:
+        if await handle.format.lookup_branch(handle, name) != left:
             await reset_branch(handle, name, left, tip)
     for one in plan.forgets:
         # Another rescue may have taken it out of the list.
@@ -222,18 +247,9 @@ def _from_scratch(snapshots: Sequence[_Stored], actions: list[RescueAction]) -> 
     actions.append(RescueAction("start from", layout.snapshot_key(first.id), detail))
     return RepoInfo(
         branches={MAIN: first.id},
-        tags={},
-        deleted_tags=frozenset(),
-        snapshots=SnapshotTable.from_infos([_info(first, None)]),
+        snapshots=SnapshotTable.from_infos([SnapshotInfo.of(first)]),
         status=RepoStatus(RepoAvailability.ONLINE, first.flushed_at),
-        metadata={},
         latest_updates=(Update(UpdateKind.REPO_INITIALIZED, first.flushed_at),),
-    )
-
-
-def _info(snapshot: Snapshot, parent: SnapshotId | None) -> SnapshotInfo:
-    return SnapshotInfo(
-        snapshot.id, parent, snapshot.flushed_at, snapshot.message, snapshot.metadata
     )
 
 
@@ -288,7 +304,7 @@ async def _with_later(
 def _candidates(info: RepoInfo) -> list[SnapshotId]:
     """Possible parents: `main`, other branches, then all others, newest first."""
     tips = [info.branches[MAIN], *info.branches.values()]
-    rows = info.snapshots.flushed_at.argsort()[::-1].tolist()
+    rows = info.snapshots.columns.flushed_at.argsort()[::-1].tolist()
     others = [SnapshotId(info.snapshots.id[row].tobytes()) for row in rows]
     return list(dict.fromkeys([*tips, *others]))
 
@@ -305,13 +321,10 @@ def fits_on(before: Snapshot, after: Snapshot, log: TransactionLog) -> bool:
         return False
     touched = came | log.updated_arrays | log.updated_groups | log.updated_chunks.keys()
     moved = {move.node_id for move in log.moved_nodes or ()}
-    return all(_is_same(old[key], new[key], key in moved) for key in new.keys() - touched)
-
-
-def _is_same(old: Node, new: Node, is_moved: bool) -> bool:
-    return (is_moved or old.path == new.path) and (old.user_data, old.array) == (
-        new.user_data,
-        new.array,
+    return all(
+        (old[key].user_data, old[key].array) == (new[key].user_data, new[key].array)
+        and (key in moved or old[key].path == new[key].path)
+        for key in new.keys() - touched
     )
 
 
@@ -324,11 +337,7 @@ def _with_commit(
     backup: str,
 ) -> RepoInfo:
     now = max(snapshot.flushed_at, info.newest_update_at + 1)
-    changed = replace(
-        info,
-        snapshots=info.snapshots.with_snapshot(_info(snapshot, parent)),
-        branches={**info.branches, branch: snapshot.id},
-    )
+    changed = with_snapshot(info, snapshot, parent, branch=branch)
     values: Mapping[str, object] = {"branch": branch, "new_snap_id": snapshot.id}
     if backup:
         size = handle.settings.num_updates_per_repo_info_file
@@ -374,9 +383,6 @@ async def _plan_dangling(handle: RepoHandle, info: RepoInfo) -> RescuePlan:
         for one in forgets
     ]
     return RescuePlan(tuple(actions), resets=tuple(resets), forgets=forgets)
-
-
-# -- version 1: branches
 
 
 async def _plan_v1(handle: RepoHandle) -> RescuePlan:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import ClassVar
 
-from icefloe.display.shown import Picture, Shown, size_text
+from icefloe.display import Picture, Shown, size_text
 
 
 @dataclass(slots=True, repr=False)

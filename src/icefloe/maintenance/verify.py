@@ -8,49 +8,59 @@ stored objects and distinct sources (some tens of bytes each), not with referenc
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Sequence
-from dataclasses import field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
+from icefloe.assets.assets import StoredObjects, list_folder
+from icefloe.errors import ErrorKind, IcechunkError, StorageError
 from icefloe.format import layout
-from icefloe.ids import SnapshotId
-from icefloe.maintenance.check_files import (
-    ManifestToCheck,
-    check_fetched_manifest,
-    check_fetched_snapshot,
-    get_all,
-    manifests_to_check,
-    missing_pruned_log,
-)
-from icefloe.maintenance.check_manifest import CheckedManifest, Use
+from icefloe.format.chunk_index import id_keys
+from icefloe.format.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
+from icefloe.format.columns import Bytes, find_id, find_rows
+from icefloe.format.manifest import Manifest
+from icefloe.ids import NodeId, SnapshotId
 from icefloe.maintenance.check_refs import History, read_history
-from icefloe.maintenance.check_snapshot import ENTRIES, USES, entries_of, uses_of
-from icefloe.maintenance.check_sources import SourceTable, check_sources
-from icefloe.maintenance.findings import DEFAULT_KEPT, FindingKind, FindingLog, VerifyReport
-from icefloe.maintenance.growing_table import GrowingTable
-from icefloe.maintenance.listing import StoredObjects, list_folder, list_strays
-from icefloe.maintenance.object_table import ObjectTable
+from icefloe.maintenance.checks import (
+    SAID,
+    SOURCES,
+    CheckedManifest,
+    CheckedSnapshot,
+    ManifestToCheck,
+    Use,
+    check_manifest,
+    check_snapshot,
+    distinct_ids,
+    entries_of,
+    manifests_to_check,
+    uses_of,
+)
+from icefloe.maintenance.findings import (
+    DEFAULT_KEPT,
+    Finding,
+    FindingKind,
+    FindingLog,
+    VerifyReport,
+)
+from icefloe.maintenance.live import GrowingIdSet, each_key, get_all, list_strays
 from icefloe.maintenance.progress import Reporter
-from icefloe.maintenance.read_chunks import UnreadChunks, read_and_decode
+from icefloe.maintenance.read_chunks import read_and_decode
 from icefloe.observe import MAINTENANCE, observed
-from icefloe.on_demand import on_demand
-from icefloe.records import record
+from icefloe.repo.commit import batches
 from icefloe.repo.handle import RepoHandle
 from icefloe.storage.driver import Driver
 
-if TYPE_CHECKING:
-    from icefloe.format.manifest.file import Manifest
-    from icefloe.maintenance import verify_older
-else:
-    verify_older = on_demand("icefloe.maintenance.verify_older")
-
 FILES_AT_ONCE = 64
-BYTES_AT_ONCE = 64 << 20
+_BYTES_AT_ONCE = 64 << 20
+_ROWS_OF_PYTHON = 4096
 
 
-@record(frozen=True)
+@dataclass(frozen=True)
 class VerifyOptions:
     """What a verification checks besides metadata and the listing."""
 
@@ -60,7 +70,7 @@ class VerifyOptions:
     max_findings: int = DEFAULT_KEPT
 
 
-@record()
+@dataclass
 class Verification:
     """The state of a verification."""
 
@@ -71,16 +81,39 @@ class Verification:
     checked: Counter[str] = field(default_factory=Counter)
 
 
-class Listed(NamedTuple):
-    """The folders that metadata refers to, listed after the repo object was read.
+class Verifier(Protocol):
+    """The steps of a verification, done in this process or on Spark."""
 
-    So the listing has everything that the repo object refers to, unless it was deleted.
-    """
+    async def list_objects(self, history: History) -> None:
+        """List the folders that metadata refers to, after the repo object was read.
 
-    snapshots: ObjectTable
-    logs: ObjectTable
-    manifests: ObjectTable
-    chunks: ObjectTable
+        So the listing has everything that the repo object refers to, unless it was deleted.
+        """
+
+    async def check_snapshots(self, history: History) -> None:
+        """Check snapshots with their logs."""
+
+    async def check_manifests(self) -> None:
+        """Check the manifests of all snapshots, and their chunks if that is wanted."""
+
+    async def check_sources(self) -> None:
+        """Ask every virtual source, if that is wanted."""
+
+    async def check_objects(self) -> None:
+        """Compare chunk objects with references to them, and find what nothing refers to."""
+
+    def finish(self) -> VerifyReport:
+        """What was found."""
+
+
+async def check_history(verifier: Verifier, history: History) -> VerifyReport:
+    """Check the snapshots of a history, and all they refer to."""
+    await verifier.list_objects(history)
+    await verifier.check_snapshots(history)
+    await verifier.check_manifests()
+    await verifier.check_sources()
+    await verifier.check_objects()
+    return verifier.finish()
 
 
 @observed("verify", MAINTENANCE)
@@ -88,53 +121,19 @@ async def verify(handle: RepoHandle, options: VerifyOptions, report: Reporter) -
     """Check everything that is reachable from the refs of a repository."""
     handle = replace(handle, assets=handle.assets.past_disk_cache())
     state = Verification(handle, options, FindingLog(max(1, options.max_findings)), report)
-    if not handle.family.has_spec_folders:
-        return await verify_older.verify_older(state)
-    return await _check_history(state, await read_history(handle, state.log))
+    if not handle.format.has_spec_folders:
+        older: VerifyReport = await handle.format.maintenance.verify_older(state)
+        return older
+    history = await read_history(handle, state.log)
+    await note_strays(handle.driver, state.log)
+    return await check_history(LocalVerifier(state), history)
 
 
 async def verify_history(handle: RepoHandle, history: History, report: Reporter) -> VerifyReport:
     """Check the snapshots of a repository that cannot be opened yet, and all they refer to."""
-    options = VerifyOptions(orphans=False)
-    return await _check_history(Verification(handle, options, FindingLog(), report), history)
-
-
-async def _check_history(state: Verification, history: History) -> VerifyReport:
-    handle, options = state.handle, state.options
-    listed = await _list_all(handle, state)
-    if history.is_lost:  # the snapshots in use are unknown
-        history.snapshots += [SnapshotId(row.tobytes()) for row in listed.snapshots.id]
-    uses, entries = await _check_snapshots(state, history, listed)
-    sources = SourceTable()
-    unread = UnreadChunks()
-    async for checked, users in _checked_manifests(state, listed, uses, entries):
-        state.log.add_all(checked.findings)
-        listed.chunks.refer(checked.native)
-        if checked.manifest is None:
-            continue
-        state.checked["manifests"] += 1
-        state.checked["references"] += checked.manifest.num_chunk_refs
-        sources.add(checked.sources)
-        if options.read_chunks:
-            await read_chunks(state, checked.manifest, users, unread, listed.chunks)
-    listed.chunks.note_problems(state.log)
-    await check_all_sources(state, sources)
-    if options.orphans:
-        for table in listed:
-            table.note_orphans(state.log)
-    return VerifyReport.of(state.log, state.checked)
-
-
-async def _list_all(handle: RepoHandle, state: Verification) -> Listed:
-    tables = []
-    for folder in (layout.SNAPSHOTS, layout.TRANSACTIONS, layout.MANIFESTS, layout.CHUNKS):
-        found = await list_folder(handle.driver, folder)
-        state.checked["objects"] += len(found)
-        state.report.tell("listing", state.checked["objects"])
-        note_strange(state.log, found)
-        tables.append(ObjectTable(found))
+    state = Verification(handle, VerifyOptions(orphans=False), FindingLog(), report)
     await note_strays(handle.driver, state.log)
-    return Listed(*tables)
+    return await check_history(LocalVerifier(state), history)
 
 
 async def note_strays(driver: Driver, log: FindingLog) -> None:
@@ -148,110 +147,430 @@ async def note_strays(driver: Driver, log: FindingLog) -> None:
         )
 
 
-def note_strange(log: FindingLog, found: StoredObjects) -> None:
-    """Objects whose names are not ids. Readers never request them."""
-    for name in found.strange_names:
-        log.add(FindingKind.FOREIGN_OBJECT, found.folder + name, "the name is no id")
+async def check_snapshots(
+    handle: RepoHandle, history: History, wanted: Iterable[tuple[SnapshotId, bool, bool]]
+) -> AsyncIterator[CheckedSnapshot]:
+    """Check snapshots with their logs. It is known which files are there, of either."""
+    for batch in batches(wanted, lambda _: 0, _BYTES_AT_ONCE, FILES_AT_ONCE):
+        keys = [layout.snapshot_key(one) for one, has_file, _ in batch if has_file]
+        keys += [layout.transaction_log_key(one) for one, _, has_log in batch if has_log]
+        found = dict(zip(keys, await get_all(handle, keys), strict=True))
+        for one, _, _ in batch:
+            data = found.get(layout.snapshot_key(one))
+            log = found.get(layout.transaction_log_key(one))
+            yield check_snapshot(history, one, data, log)
 
 
-# -- snapshots and logs
-
-
-async def _check_snapshots(
-    state: Verification, history: History, listed: Listed
-) -> tuple[pa.Table, pa.Table]:
-    """Check snapshots with their logs. Returns the manifests they use and list."""
-    uses, entries = GrowingTable(USES), GrowingTable(ENTRIES)
-    total = len(history.snapshots)
-    for first in range(0, total, FILES_AT_ONCE):
-        state.report.tell("reading snapshots", first, total)
-        batch = history.snapshots[first : first + FILES_AT_ONCE]
-        keys = [layout.snapshot_key(one) for one in batch if listed.snapshots.mark(one)]
-        keys += [layout.transaction_log_key(one) for one in batch if listed.logs.mark(one)]
-        found = dict(zip(keys, await get_all(state.handle, keys), strict=True))
+async def check_manifests(
+    handle: RepoHandle, wanted: Iterable[ManifestToCheck]
+) -> AsyncIterator[tuple[CheckedManifest, ManifestToCheck]]:
+    """Check manifests."""
+    for batch in batches(wanted, lambda one: one.stored_bytes or 0, _BYTES_AT_ONCE, FILES_AT_ONCE):
+        keys = [layout.manifest_key(one.id) for one in batch if one.stored_bytes is not None]
+        found = dict(zip(keys, await get_all(handle, keys), strict=True))
         for one in batch:
-            checked = check_fetched_snapshot(
-                history,
-                one,
-                found.get(layout.snapshot_key(one)),
-                found.get(layout.transaction_log_key(one)),
-            )
+            yield check_manifest(one, found.pop(layout.manifest_key(one.id), None)), one
+
+
+def users_of(node_id: NodeId, uses: Sequence[Use]) -> tuple[str, list[str]]:
+    """The path under which findings of an array are reported, and the forms of its chunks."""
+    mine = [use for use in uses if use.node_id == node_id]
+    return min((use.path for use in mine), default=""), sorted({use.form for use in mine})
+
+
+class LocalVerifier:
+    """Checks in this process."""
+
+    def __init__(self, state: Verification) -> None:
+        self.state = state
+        self.listed: dict[str, ObjectTable] = {}
+        self.said = GrowingTable(SAID)
+        self.sources = source_table()
+        self._read = GrowingIdSet()
+        """The chunks that were read. Manifests of later commits mostly refer to the same ones."""
+
+    async def list_objects(self, history: History) -> None:
+        for kind, folder in layout.KINDS.items():
+            self.add_listing(kind, await list_folder(self.state.handle.driver, folder))
+        if history.is_lost:  # the snapshots in use are unknown
+            history.snapshots += [SnapshotId(row.tobytes()) for row in self.listed["snapshots"].id]
+
+    def add_listing(
+        self, kind: str, found: StoredObjects, spell: Callable[[bytes], str] | None = None
+    ) -> None:
+        """Take the objects of one folder; `spell` as `ObjectTable` takes it."""
+        state = self.state
+        state.checked["objects"] += len(found)
+        state.report.tell("listing", state.checked["objects"])
+        for name in found.strange_names:  # readers never request them
+            strange = FindingKind.FOREIGN_OBJECT
+            state.log.add(strange, found.folder + name, object_detail(strange, 0, 0))
+        self.listed[kind] = ObjectTable(found, spell)
+
+    async def check_snapshots(self, history: History) -> None:
+        state, files, logs = self.state, self.listed["snapshots"], self.listed["transaction_logs"]
+        total = len(history.snapshots)
+        wanted = (
+            (one, files.mark(one), logs.mark(one))
+            for one in state.report.each("reading snapshots", history.snapshots, total)
+        )
+        async for checked in check_snapshots(state.handle, history, wanted):
             state.log.add_all(checked.findings)
             state.checked["logs"] += checked.num_logs
             if checked.snapshot is not None:
                 state.checked["snapshots"] += 1
-                uses.add(uses_of(checked.snapshot, with_forms=state.options.read_chunks))
-                entries.add(entries_of(checked.snapshot))
-    for one in history.pruned:
-        if not listed.logs.mark(one):
-            state.log.add_all([missing_pruned_log(one)])
-    return uses.finish(), entries.finish()
+                self.said.add(uses_of(checked.snapshot, with_forms=state.options.read_chunks))
+                self.said.add(entries_of(checked.snapshot))
+        for one in history.pruned:
+            if not logs.mark(one):
+                kind, key = FindingKind.MISSING_PRUNED_LOG, layout.transaction_log_key(one)
+                state.log.add(kind, key, object_detail(kind, 0, 0))
+
+    async def check_manifests(self) -> None:
+        state, chunks = self.state, self.listed["chunks"]
+        async for checked, one in self.checked_manifests():
+            state.log.add_all(checked.findings)
+            chunks.refer(checked.native)
+            if checked.manifest is None:
+                continue
+            state.checked["manifests"] += 1
+            state.checked["references"] += checked.manifest.num_chunk_refs
+            self.sources.add(checked.sources)
+            if state.options.read_chunks:
+                await self._read_chunks(checked.manifest, one.uses)
+
+    async def _read_chunks(self, manifest: Manifest, uses: Sequence[Use]) -> None:
+        """Read and decode the chunks of a manifest that were not read yet."""
+        state = self.state
+        for array in manifest.arrays:
+            refs = self._unread(array.refs)
+            path, forms = users_of(array.node_id, uses)
+            found, size = await read_and_decode(state.handle, array.node_id, path, refs, forms)
+            state.log.add_all(found)
+            state.checked["chunks read"] += len(refs)
+            state.checked["bytes read"] += size
+            state.report.tell("reading chunks", state.checked["chunks read"])
+
+    def _unread(self, refs: ChunkRefs) -> ChunkRefs:
+        """The references that can be read and were not read yet."""
+        wanted = refs.kind == ChunkKind.INLINE
+        if self.state.options.virtual_sources:
+            wanted |= refs.kind == ChunkKind.VIRTUAL
+        native = np.flatnonzero(refs.kind == ChunkKind.NATIVE)
+        if len(native) and refs.chunk_id is not None:
+            ids = refs.chunk_id[native]
+            end = (refs.offset + refs.length)[native].astype(np.int64)
+            native = native[self.listed["chunks"].is_whole(ids, end)]  # others are findings
+            offset = np.ascontiguousarray(refs.offset[native], ">u8").view(np.uint8).reshape(-1, 8)
+            places = np.hstack([refs.chunk_id[native], offset])
+            first = np.unique(id_keys(places), return_index=True)[1]
+            new = first[~self._read.contains(places[first])]
+            self._read.add(places[new])
+            wanted[native[new]] = True
+        return refs.take(np.flatnonzero(wanted))
+
+    def checked_manifests(self) -> AsyncIterator[tuple[CheckedManifest, ManifestToCheck]]:
+        """All manifests that snapshots name, ascending by id."""
+        files = self.listed["manifests"]
+        wanted = (
+            one._replace(stored_bytes=files.size_of(one.id) if files.mark(one.id) else None)
+            for one in self.manifests()
+        )
+        return check_manifests(self.state.handle, wanted)
+
+    def manifests(self) -> Iterator[ManifestToCheck]:
+        """What snapshots say of these manifests."""
+        said = self.said.finish().to_batches(max_chunksize=_ROWS_OF_PYTHON)
+        total = len(self.listed["manifests"])
+        return self.state.report.each("reading manifests", manifests_to_check(said), total)
+
+    async def check_sources(self) -> None:
+        state, table = self.state, self.sources.finish()
+        if not table.num_rows:
+            return
+        if not state.options.virtual_sources:
+            state.checked["sources not checked"] = table.num_rows
+            return
+        state.report.tell("asking sources", 0, table.num_rows)
+        state.log.add_all(await check_sources(state.handle, table))
+        state.checked["sources"] += table.num_rows
+
+    async def check_objects(self) -> None:
+        self.listed["chunks"].note_problems(self.state.log)
+        if self.state.options.orphans:
+            for table in self.listed.values():
+                table.note_orphans(self.state.log)
+
+    def finish(self) -> VerifyReport:
+        return VerifyReport.of(self.state.log, self.state.checked)
 
 
-# -- manifests
+# -- rows that arrive in batches, reduced now and then: memory for distinct rows only
 
 
-async def _checked_manifests(
-    state: Verification, listed: Listed, uses: pa.Table, entries: pa.Table
-) -> AsyncIterator[tuple[CheckedManifest, list[Use]]]:
-    """Check every manifest, ascending by id."""
-    manifests, done = listed.manifests, 0
-    for batch in _manifest_batches(manifests, uses, entries):
-        state.report.tell("reading manifests", done, len(manifests))
-        done += len(batch)
-        keys = [layout.manifest_key(one.id) for one in batch if manifests.mark(one.id)]
-        found = dict(zip(keys, await get_all(state.handle, keys), strict=True))
-        for one in batch:
-            yield check_fetched_manifest(one, found.get(layout.manifest_key(one.id))), one.uses
+_ROWS_AT_ONCE = 1 << 18
+
+Reduce = Callable[[pa.Table], pa.Table]
+"""Joins equal rows. The result of several reductions is that of one."""
 
 
-def _manifest_batches(
-    manifests: ObjectTable, uses: pa.Table, entries: pa.Table
-) -> Iterable[list[ManifestToCheck]]:
-    """Batches to fetch at once. Both tables ascend by manifest and are walked in parallel."""
-    batch: list[ManifestToCheck] = []
-    size = 0
-    for one in manifests_to_check(uses, entries):
-        batch.append(one)
-        size += manifests.size_of(one.id)
-        if size >= BYTES_AT_ONCE or len(batch) >= FILES_AT_ONCE:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
+class GrowingTable:
+    """Rows of one schema, equal ones joined."""
+
+    def __init__(
+        self, schema: pa.Schema, reduce: Reduce | None = None, order: Sequence[str] = ()
+    ) -> None:
+        self._schema = schema
+        self._reduce = reduce or distinct
+        self._order = order or schema.names
+        self._known = schema.empty_table()
+        self._waiting: list[pa.RecordBatch] = []
+        self._num_waiting = 0
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        self._waiting.append(rows)
+        self._num_waiting += rows.num_rows
+        if self._num_waiting > max(_ROWS_AT_ONCE, self._known.num_rows):
+            self._join()
+
+    def _join(self) -> None:
+        new = pa.Table.from_batches(self._waiting, self._schema)
+        self._known = self._reduce(pa.concat_tables([self._known, new])).cast(self._schema)
+        self._waiting, self._num_waiting = [], 0
+
+    def finish(self) -> pa.Table:
+        """All rows so far, ascending by the columns of the order, or by all."""
+        if self._waiting:
+            self._join()
+        return self._known.sort_by([(name, "ascending") for name in self._order])
 
 
-async def read_chunks(
-    state: Verification,
-    manifest: Manifest,
-    uses: Sequence[Use],
-    unread: UnreadChunks,
-    chunks: ObjectTable,
-) -> None:
-    """Read and decode the chunks of a manifest that were not read yet."""
-    for array in manifest.arrays:
-        users = [use for use in uses if use.node_id == array.node_id]
-        refs = unread.take(array.refs, chunks, with_virtual=state.options.virtual_sources)
-        path = min((use.path for use in users), default="")
-        forms = sorted({use.form for use in users})
-        found, size = await read_and_decode(state.handle, array.node_id, path, refs, forms)
-        state.log.add_all(found)
-        state.checked["chunks read"] += len(refs)
-        state.checked["bytes read"] += size
-        state.report.tell("reading chunks", state.checked["chunks read"])
+def distinct(rows: pa.Table) -> pa.Table:
+    """Each row once."""
+    names = rows.schema.names
+    return rows.group_by(names).aggregate([]).select(names)
 
 
-# -- chunks, sources, and what nothing refers to
+# -- stored objects and the extent of references to them, as columns
 
 
-async def check_all_sources(state: Verification, sources: SourceTable) -> None:
-    """Ask every virtual source, if that is wanted."""
-    table = sources.finish()
-    if not table.num_rows:
-        return
-    if not state.options.virtual_sources:
-        state.checked["sources not checked"] = table.num_rows
-        return
-    state.report.tell("asking sources", 0, table.num_rows)
-    state.log.add_all(await check_sources(state.handle, table))
-    state.checked["sources"] += table.num_rows
+_NOBODY = -1
+
+
+class ObjectTable:
+    """The objects of one folder, ascending by id, with their size and the end of their last use."""
+
+    def __init__(self, found: StoredObjects, spell: Callable[[bytes], str] | None = None) -> None:
+        """`spell` has the names of objects that are not in the listing, if they are not the text
+        of their ids."""
+        order = np.argsort(id_keys(found.id), kind="stable")
+        self.folder = found.folder
+        self._name = None if found.name is None else found.name[order]
+        self._spell = spell
+        self.id: Bytes = found.id[order]
+        self.size_bytes = found.size_bytes[order]
+        self.is_used = np.zeros(len(order), np.bool_)
+        self._end = np.zeros(len(order), np.int64)
+        self._user = np.full(len(order), _NOBODY, np.int32)
+        self._paths: dict[str, int] = {}
+        self._lost: list[tuple[Bytes, NDArray[np.int64], str]] = []
+
+    def __len__(self) -> int:
+        return len(self.id)
+
+    def mark(self, object_id: bytes) -> bool:
+        """Record a reference to an object. Returns whether the object exists."""
+        row = find_id(self.id, object_id)
+        if row >= 0:
+            self.is_used[row] = True
+        return row >= 0
+
+    def size_of(self, object_id: bytes) -> int:
+        """The size of an object, 0 if it does not exist."""
+        row = find_id(self.id, object_id)
+        return int(self.size_bytes[row]) if row >= 0 else 0
+
+    def refer(self, native: pa.RecordBatch) -> None:
+        """Record the references of a manifest: rows of `NATIVE`.
+
+        Manifests come in ascending order, so the path reported for an object is deterministic.
+        """
+        if not native.num_rows:
+            return
+        for path in pc.unique(native["path"]).to_pylist():
+            rows = native.filter(pc.equal(native["path"], path))
+            ids = np.frombuffer(b"".join(rows["chunk_id"].to_pylist()), np.uint8).reshape(-1, 12)
+            self._refer(ids, np.asarray(rows["end"]), path)
+
+    def _refer(self, ids: Bytes, end: NDArray[np.int64], path: str) -> None:
+        rows = find_rows(self.id, ids)
+        is_there = rows >= 0
+        if not is_there.all():
+            self._lost.append((ids[~is_there], end[~is_there], path))
+        found = rows[is_there]
+        self.is_used[found] = True
+        self._end[found] = np.maximum(self._end[found], end[is_there])
+        number = self._paths.setdefault(path, len(self._paths))
+        new = found[self._user[found] == _NOBODY]
+        self._user[new] = number
+
+    def is_whole(self, ids: Bytes, end: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which objects exist and are long enough."""
+        rows = find_rows(self.id, ids)
+        is_whole: NDArray[np.bool_] = rows >= 0
+        is_whole[is_whole] = self.size_bytes[rows[is_whole]] >= end[is_whole]
+        return is_whole
+
+    def note_problems(self, log: FindingLog) -> None:
+        """Findings for missing and short objects, and for bytes that nothing refers to."""
+        self._note_lost(log)
+        self._note(log, FindingKind.SHORT_CHUNK, self._end > self.size_bytes)
+        is_long = (self._user != _NOBODY) & (self._end < self.size_bytes)
+        self._note(log, FindingKind.LONG_CHUNK, is_long)
+
+    def note_orphans(self, log: FindingLog) -> None:
+        """Objects that nothing refers to."""
+        self._note(log, FindingKind.ORPHAN, ~self.is_used)
+
+    def _note(self, log: FindingLog, kind: FindingKind, which: NDArray[np.bool_]) -> None:
+        rows = np.flatnonzero(which)
+        names = [*self._paths, ""]  # the last one is that of nobody
+        columns = [column[rows].tolist() for column in (self.size_bytes, self._end, self._user)]
+        found = (
+            (key, object_detail(kind, size, end), names[user])
+            for key, size, end, user in zip(self._keys_of(rows), *columns, strict=True)
+        )
+        log.add_many(kind, len(rows), found)
+
+    def _note_lost(self, log: FindingLog) -> None:
+        if not self._lost:
+            return
+        ids = np.concatenate([ids for ids, _, _ in self._lost])
+        end = np.concatenate([end for _, end, _ in self._lost])
+        part = np.repeat(np.arange(len(self._lost)), [len(ids) for ids, _, _ in self._lost])
+        first = part[np.unique(id_keys(ids), return_index=True)[1]].tolist()
+        distinct, farthest = distinct_ids(ids, end)
+        kind = FindingKind.MISSING_CHUNK
+        found = (
+            (key, object_detail(kind, 0, reach), self._lost[where][2])
+            for key, reach, where in zip(
+                self._lost_keys(distinct), farthest.tolist(), first, strict=True
+            )
+        )
+        log.add_many(kind, len(distinct), found)
+
+    def _keys_of(self, rows: NDArray[np.int64]) -> Iterator[str]:
+        if self._name is None:
+            return each_key(self.folder, self.id[rows])
+        listed = (name.decode("utf-8", "replace") for name in self._name[rows].tolist())
+        return (self.folder + name for name in listed)
+
+    def _lost_keys(self, ids: Bytes) -> Iterator[str]:
+        spell = self._spell
+        if spell is None:
+            return each_key(self.folder, ids)
+        return (self.folder + spell(row.tobytes()) for row in ids)
+
+
+_LENGTHS = "the object has {size:,} bytes, references reach byte {end:,}"
+_DETAILS = {
+    FindingKind.MISSING_CHUNK: "the object does not exist, references reach byte {end:,}",
+    FindingKind.SHORT_CHUNK: _LENGTHS,
+    FindingKind.LONG_CHUNK: _LENGTHS,
+    FindingKind.ORPHAN: "nothing refers to its {size:,} bytes",
+    FindingKind.FOREIGN_OBJECT: "the name is no id",
+    FindingKind.MISSING_PRUNED_LOG: "the log of an expired commit is gone; differences across it "
+    "are unknown",
+}
+
+
+def object_detail(kind: FindingKind, size: int, end: int) -> str:
+    """What a listing and the references say of an object: its size, and the end of the last one."""
+    return _DETAILS[kind].format(size=size, end=end)
+
+
+_AT_ONCE = 256
+_STATE = ["location", "etag", "last_modified"]
+
+_NOT_ALLOWED = {
+    ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER,
+    ErrorKind.NO_CONTAINER_FOR_VIRTUAL_CHUNK,
+}
+
+
+def source_table() -> GrowingTable:
+    """Sources of many manifests, once per expected state; rows of `SOURCES`."""
+    return GrowingTable(SOURCES, _per_state, _STATE)
+
+
+def _per_state(rows: pa.Table) -> pa.Table:
+    """One row per source and expected state: how far it is needed, and where it is named."""
+    grouped = rows.group_by(_STATE).aggregate(
+        [("end", "max"), ("manifest_id", "min"), ("path", "min")]
+    )
+    names = [*_STATE, "end_max", "manifest_id_min", "path_min"]
+    return grouped.select(names).rename_columns(SOURCES.names)
+
+
+async def check_sources(handle: RepoHandle, sources: pa.Table) -> list[Finding]:
+    """Request the last byte of every source that any reference needs, with their condition.
+
+    So there is one request per source and expected state, and normally one state.
+    """
+    return [
+        Finding.of(_kind(error), row["location"], error.message, row["path"])
+        async for row, error in _failures(handle, sources)
+    ]
+
+
+async def dead_sources(handle: RepoHandle, sources: pa.Table) -> set[tuple[Any, ...]]:
+    """Location, ETag and time of the sources that are missing, too short or changed.
+
+    Raises:
+        IcechunkError: a source could not be checked, so its state is unknown.
+    """
+    found: set[tuple[Any, ...]] = set()
+    async for row, error in _failures(handle, sources):
+        if _kind(error) not in _DEAD:
+            raise error
+        found.add((row["location"], row["etag"], row["last_modified"] or None))
+    return found
+
+
+async def _failures(
+    handle: RepoHandle, sources: pa.Table
+) -> AsyncIterator[tuple[dict[str, Any], IcechunkError]]:
+    for batch in sources.to_batches(max_chunksize=_AT_ONCE):
+        rows = batch.to_pylist()
+        refs = [_last_byte(row) for row in rows]
+        for row, outcome in zip(rows, await handle.assets.virtual.fetch_all(refs), strict=True):
+            if isinstance(outcome, IcechunkError):
+                yield row, outcome
+
+
+def _last_byte(row: dict[str, Any]) -> ChunkRef:
+    start = max(0, row["end"] - 1)
+    return ChunkRef(
+        ChunkKind.VIRTUAL,
+        start,
+        row["end"] - start,
+        location=row["location"],
+        etag=row["etag"],
+        last_modified=row["last_modified"] or None,
+    )
+
+
+_DEAD = {FindingKind.MISSING_SOURCE, FindingKind.SHORT_SOURCE, FindingKind.CHANGED_SOURCE}
+
+
+def _kind(error: IcechunkError) -> FindingKind:
+    cause = error.__cause__
+    if error.kind in _NOT_ALLOWED:
+        return FindingKind.UNCHECKED_SOURCES
+    if error.kind == ErrorKind.VIRTUAL_CHUNK_MODIFIED:
+        return FindingKind.CHANGED_SOURCE
+    if error.kind == ErrorKind.INVALID_OBJECT_SIZE:
+        return FindingKind.SHORT_SOURCE
+    if isinstance(cause, StorageError) and cause.kind == ErrorKind.OBJECT_NOT_FOUND:
+        return FindingKind.MISSING_SOURCE
+    return FindingKind.UNREADABLE_SOURCE

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from icefloe.format.repo_info.snapshots import SnapshotInfo
+from icefloe.format.snapshot_table import SnapshotInfo
 from icefloe.ids import SnapshotId
 
 NOTES = "__icefloe"

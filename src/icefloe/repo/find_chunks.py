@@ -14,21 +14,15 @@ from numpy.typing import NDArray
 
 from icefloe.assets.assets import Assets
 from icefloe.errors import InternalError
-from icefloe.format.columns.chunk_index import Index
-from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
-from icefloe.format.manifest.file import Manifest
-from icefloe.format.snapshot.manifest_refs import ManifestRef
-from icefloe.format.snapshot.nodes import Node
+from icefloe.format.chunk_index import Index
+from icefloe.format.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
+from icefloe.format.manifest import Manifest
+from icefloe.format.nodes import ManifestRef, Node
 from icefloe.repo.handle import RepoHandle
-from icefloe.repo.load_manifest import load_manifest
-from icefloe.repo.session_view import SessionView
+from icefloe.repo.session import SessionView, load_manifest
 from icefloe.storage.driver import Readable, Span
 
 Positions = NDArray[np.int64]
-
-_FEW_OF_MANY = 1024
-"""A manifest with this many references per wanted chunk is searched chunk by chunk, because that
-does not decode the manifest."""
 
 
 class StoredChunk(NamedTuple):
@@ -205,7 +199,7 @@ def _add_from(
     array = manifest.array(node.id)
     if array is None or not len(wanted):
         return wanted[:0]
-    if len(wanted) * _FEW_OF_MANY < len(array):
+    if array.is_searched_for(len(wanted)):
         positions = []
         for position in wanted.tolist():
             ref = array.get(index[position].tolist())

@@ -6,16 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from icefloe.changes.change_set import ChangeSet
-from icefloe.changes.merge import merge_changes
+from icefloe.changes.three_way import merge_changes
 from icefloe.errors import ErrorKind, SessionStateError
-from icefloe.format.snapshot.file import Snapshot
+from icefloe.format.snapshot import Snapshot
 from icefloe.ids import SnapshotId
+from icefloe.repo.commit import close_packs, store_aside, store_closed
 from icefloe.repo.handle import RepoHandle
-from icefloe.repo.packing import close_packs, store_closed
-from icefloe.repo.restore_edits import restore_edits
-from icefloe.repo.sessions import SessionMode, SessionState
-from icefloe.repo.workspace import Workspace
-from icefloe.repo.write_commit import store_aside
+from icefloe.repo.session import SessionMode, SessionState, Workspace, restore_edits
 from icefloe.storage.spec import Storage
 
 
@@ -29,7 +26,7 @@ class ForkChanges:
     snapshot_id: SnapshotId
     changes: ChangeSet
     opened_at: int
-    """When the original session was opened; see `Family.opened_at`."""
+    """When the original session was opened; see `FormatVersion.opened_at`."""
 
 
 async def fork_session(workspace: Workspace) -> SessionState:

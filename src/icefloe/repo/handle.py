@@ -1,7 +1,7 @@
-"""A repository as operations see it: a handle and its family.
+"""A repository as operations see it: a handle and the version of its format.
 
-Operations are the same for all families. They call the family of their handle for everything that
-is stored differently: refs, history, the write that publishes a commit, the configuration. The two
+Operations are the same for all versions. They call `handle.format` for everything that is stored
+differently: refs, history, the write that publishes a commit, the configuration. The two
 classes are in one file because each refers to the other.
 """
 
@@ -12,47 +12,44 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 from icefloe.assets.assets import Assets
+from icefloe.changes import change_set
 from icefloe.config import RepositoryConfig
-from icefloe.config.resolved import ResolvedConfig
+from icefloe.config.repository import ResolvedConfig
 from icefloe.errors import (
     ErrorKind,
     FormatError,
     InvalidInputError,
     ReadOnlyError,
     RefNotFoundError,
+    branch_moved,
 )
-from icefloe.format.repo_info.snapshots import SnapshotInfo, SnapshotTable
-from icefloe.format.snapshot.file import Snapshot
-from icefloe.format.snapshot.nodes import ArrayData
+from icefloe.format.layout import Generation
+from icefloe.format.nodes import ArrayData
+from icefloe.format.snapshot import Snapshot
+from icefloe.format.snapshot_table import SnapshotInfo, SnapshotTable
 from icefloe.ids import ObjectId, SnapshotId
-from icefloe.on_demand import on_demand
-from icefloe.records import NamedTuple, record
 from icefloe.storage.driver import Driver, Version
 from icefloe.storage.spec import Storage
 
 if TYPE_CHECKING:
-    from icefloe.changes import zarr_metadata
     from icefloe.changes.change_set import ChangeSet
-    from icefloe.format.columns.blobs import Ints
-    from icefloe.legacy import generation as generations
-    from icefloe.legacy.generation import Generation
-    from icefloe.repo import contention as competitors
-    from icefloe.repo.contention import Contention
+    from icefloe.format.columns import Ints
+    from icefloe.repo.rebase import Contention
 
     Line = AsyncIterator[SnapshotInfo] | tuple[SnapshotTable, Ints]
     """A snapshot and its ancestors: values that are read one by one, or rows of a table."""
 
-else:
-    competitors = on_demand("icefloe.repo.contention")
-    generations = on_demand("icefloe.legacy.generation")
-    zarr_metadata = on_demand("icefloe.changes.zarr_metadata")
-
 Id = TypeVar("Id", bound=ObjectId)
+
+MAX_CLOCK_SKEW_S = 600
+"""How far the clocks of a committer and of the storage may differ."""
+MOST_CLOCK_SKEW_US = MAX_CLOCK_SKEW_S * 1_000_000
+_MAX_STEP_US = 1_000_000
 
 
 class Clock:
@@ -65,7 +62,27 @@ class Clock:
         return os.urandom(size)
 
 
-@record()
+def later_than(previous: int, now: int, what: str) -> int:
+    """A time after `previous`, which is the time of `what`. This is `now` unless that clock is
+    ahead.
+
+    Times are in microseconds.
+
+    Raises:
+        FormatError: the other clock is ahead by a second or more.
+    """
+    if now > previous:
+        return now
+    if previous - now < _MAX_STEP_US:
+        return previous + 1
+    raise FormatError(
+        f"{what} was written {(previous - now) / 1e6:.0f} s in the future of this machine's clock; "
+        "set the clock right",
+        ErrorKind.SNAPSHOT_TIMESTAMP,
+    )
+
+
+@dataclass
 class Shared:
     """The mutable state that all driver flavours of a repository's handle share."""
 
@@ -78,16 +95,18 @@ class Shared:
     @cached_property
     def contention(self) -> Contention:
         """What this process knows about concurrent committers."""
+        from icefloe.repo import rebase as competitors
+
         return competitors.Contention()
 
 
-@record(frozen=True)
+@dataclass(frozen=True)
 class RepoHandle:
     """One repository through one driver."""
 
     storage: Storage
     assets: Assets
-    family: Family
+    format: FormatVersion
     config: RepositoryConfig
     shared: Shared
     clock: Clock
@@ -101,11 +120,11 @@ class RepoHandle:
         return self.assets.settings
 
     def new_id(self, kind: type[Id]) -> Id:
-        return self.family.new_id(kind, self.clock.random_bytes(kind.size))
+        return self.format.new_id(kind, self.clock.random_bytes(kind.size))
 
     def snapshot_id(self, text: str) -> SnapshotId:
         """The snapshot id that a text stands for."""
-        return self.family.parse_snapshot_id(text)
+        return self.format.parse_snapshot_id(text)
 
     async def given_id(self, text: str, *, name: str | None = None) -> SnapshotId:
         """The snapshot id that a user gave; `name` is the argument before it, for advice.
@@ -114,15 +133,15 @@ class RepoHandle:
             InvalidInputError: it is none. A branch or tag is named as such.
         """
         try:
-            return self.family.parse_snapshot_id(text)
+            return self.format.parse_snapshot_id(text)
         except InvalidInputError as error:
             if name is not None and self._is_snapshot_id(name):
                 advice = f"{error}; the name comes first, then the id: ({text!r}, {name!r})"
-            elif text in await self.family.list_branches(self):
+            elif text in await self.format.list_branches(self):
                 advice = (
                     f"{text!r} is a branch, not a snapshot id; use repo.lookup_branch({text!r})"
                 )
-            elif text in await self.family.list_tags(self):
+            elif text in await self.format.list_tags(self):
                 advice = f"{text!r} is a tag, not a snapshot id; use repo.lookup_tag({text!r})"
             elif text.upper() == "HEAD":
                 advice = f"{text!r} is not a snapshot id; use repo.lookup_branch('main')"
@@ -132,21 +151,18 @@ class RepoHandle:
 
     def _is_snapshot_id(self, text: str) -> bool:
         try:
-            self.family.parse_snapshot_id(text)
+            self.format.parse_snapshot_id(text)
         except InvalidInputError:
             return False
         return True
 
     def require_writable(self) -> None:
-        """Refuse to write if the driver or the family is read-only."""
-        self.family.require_writable()
+        """Refuse to write if the driver or the version is read-only."""
+        self.format.require_writable()
         if not self.driver.can_write:
             raise ReadOnlyError(
                 f"{self.storage.describe()} can only be read", ErrorKind.READ_ONLY_STORAGE
             )
-
-
-# -- arguments and results of a family's methods
 
 
 class NewCommit(NamedTuple):
@@ -157,13 +173,12 @@ class NewCommit(NamedTuple):
     """The snapshot that the session started from."""
     moves_nodes: bool
     opened_at: int = 0
-    """The result of `Family.opened_at` when the session was opened."""
+    """The result of `FormatVersion.opened_at` when the session was opened."""
     source: SnapshotId | None = None
     """Another snapshot whose chunks the commit refers to. The repository has to keep it."""
 
 
-@record(frozen=True)
-class LineCommit:
+class LineCommit(NamedTuple):
     """A commit between the base of a session and the tip of its branch."""
 
     id: SnapshotId
@@ -183,7 +198,7 @@ class SeenTip:
 class FoundRepository(ABC):
     """A repository that was recognised, with everything that was read to do so."""
 
-    family: Family
+    format: FormatVersion
 
     @abstractmethod
     async def saved_config(self) -> RepositoryConfig | None:
@@ -194,11 +209,11 @@ class FoundRepository(ABC):
         return
 
 
-class Family(ABC):
+class FormatVersion(ABC):
     """How one kind of repository stores refs, history, commits and configuration.
 
-    A family is immutable and can be pickled. A read-only family implements the abstract methods.
-    The default of every other method refuses with a message that names the family.
+    It is immutable and can be pickled. A read-only version implements the abstract methods.
+    The default of every other method refuses with a message that names it.
     """
 
     name: str
@@ -211,6 +226,8 @@ class Family(ABC):
     has_repo_object = False
     """Whether there is a `repo` object, with an operations log, a status and metadata."""
     can_amend = False
+    has_rectilinear_grids = True
+    """Whether a snapshot can hold arrays whose chunks differ in shape."""
     lists_lost_snapshots = False
     """Whether `all_snapshots` has snapshots whose files are gone."""
     numbers_nodes = False
@@ -221,11 +238,11 @@ class Family(ABC):
     @property
     def generation(self) -> Generation:
         """The generation of the format."""
-        return generations.Generation(self.name)
+        return Generation(self.name)
 
     @property
     def noun(self) -> str:
-        """What messages call a repository of this family."""
+        """What messages call a repository of this version."""
         return self.generation.noun
 
     @property
@@ -233,26 +250,37 @@ class Family(ABC):
         """Whether objects have the names of spec versions 1 and 2."""
         return bool(self.spec_version)
 
+    @property
+    def maintenance(self) -> Any:
+        """The module with `collection_of`, `expire_older` and `verify_older` of this version.
+
+        Only generations before spec version 1 have one; it is in a layer above.
+        """
+        self._refuse("this operation")
+
     # -- recognising and creating
 
-    @abstractmethod
     async def find(self, driver: Driver) -> FoundRepository | None:
-        """Recognise a repository of this family; None if there is none."""
+        """Recognise a repository of this version; None if there is none.
+
+        Generations before spec version 1 are recognised together.
+        """
+        self._refuse("recognising it by itself")
 
     @abstractmethod
     def missing(self) -> str:
-        """The key that every repository of this family has."""
+        """The key that every repository of this version has."""
 
     def new_id(self, kind: type[Id], random: bytes) -> Id:
         """A new id from random bytes."""
         return kind(random)
 
     def parse_snapshot_id(self, text: str) -> SnapshotId:
-        """The id that a text stands for in this family."""
+        """The id that a text stands for in this version."""
         return SnapshotId.parse(text)
 
     def make_assets(self, driver: Driver, settings: ResolvedConfig) -> Assets:
-        """Typed access to the files of this family, with empty caches."""
+        """Typed access to the files of this version, with empty caches."""
         self._refuse("this operation")
 
     def data_driver(self, storage: Storage, driver: Driver) -> Driver:
@@ -298,7 +326,7 @@ class Family(ABC):
         return await _tips(handle, await self.list_tags(handle), self.lookup_tag)
 
     def require_ref_name(self, name: str) -> None:
-        """Refuse a name that no ref of this family can have."""
+        """Refuse a name that no ref of this version can have."""
         if not name:
             raise InvalidInputError(
                 f"ref name {name!r}: it must not be empty", ErrorKind.INVALID_REF_NAME
@@ -348,7 +376,7 @@ class Family(ABC):
         return [info async for info in self.ancestors(handle, tip)]
 
     async def line(self, handle: RepoHandle, tip: SnapshotId) -> Line:
-        """The same, as rows of a table if the family has one. That is cheaper than one object
+        """The same, as rows of a table if the version has one. That is cheaper than one object
         each."""
         await self.lookup_snapshot(handle, tip)
         return self.ancestors(handle, tip)
@@ -359,12 +387,8 @@ class Family(ABC):
 
     async def all_snapshots(self, handle: RepoHandle) -> list[SnapshotInfo]:
         """Every listed snapshot, or every snapshot reachable from a ref if there is no list."""
-        found: dict[SnapshotId, SnapshotInfo] = {}
         refs = [*(await self.branches(handle)).values(), *(await self.tags(handle)).values()]
-        for tip in refs:
-            if tip not in found:
-                found |= {info.id: info for info in await self.ancestry(handle, tip)}
-        return list(found.values())
+        return await self.stored_history(handle, refs)
 
     async def stored_history(
         self, handle: RepoHandle, tips: Iterable[SnapshotId]
@@ -382,7 +406,7 @@ class Family(ABC):
     # -- sessions and commits
 
     def require_writable(self) -> None:
-        """Refuse to write to a family that is only read."""
+        """Refuse to write to a version that is only read."""
         if not self.is_writable:
             raise ReadOnlyError(
                 f"{self.noun} can only be read; migrate it first",
@@ -390,14 +414,14 @@ class Family(ABC):
             )
 
     def require_metadata(self, values: Mapping[str, Any]) -> None:
-        """Refuse metadata that the files of this family cannot hold."""
+        """Refuse metadata that the files of this version cannot hold."""
         self._refuse("writing metadata")
 
     def stored_document(self, document: bytes, path: str) -> bytes:
-        """The zarr.json as readers will find it. Some families do not keep every byte.
+        """The zarr.json as readers will find it. Some versions do not keep every byte.
 
         Raises:
-            InvalidInputError: the files of this family cannot hold a part of it.
+            InvalidInputError: the files of this format_version cannot hold a part of it.
         """
         return document
 
@@ -405,9 +429,11 @@ class Family(ABC):
         """The array description that a snapshot keeps for this zarr.json; None for a group.
 
         Raises:
-            InvalidInputError: it is not valid, or the files of this family cannot hold it.
+            InvalidInputError: it is not valid, or the files of this format_version cannot hold it.
         """
-        return zarr_metadata.parse_zarr_json(document, path)
+        return change_set.parse_zarr_json(
+            document, path, has_rectilinear_grids=self.has_rectilinear_grids
+        )
 
     def with_node_ids(self, handle: RepoHandle, base: Snapshot, changes: ChangeSet) -> ChangeSet:
         """The changes of a session, with the ids that its new nodes get in the commit.
@@ -422,11 +448,11 @@ class Family(ABC):
         return await self.lookup_branch(handle, branch)
 
     def require_moves(self) -> None:
-        """Refuse to move nodes if commits of this family cannot record moves."""
+        """Refuse to move nodes if commits of this version cannot record moves."""
         self.require_repo_object("moving nodes")
 
     def require_ingest(self, mode: str) -> None:
-        """Refuse an ingest whose arrays or references this family cannot hold.
+        """Refuse an ingest whose arrays or references this version cannot hold.
 
         `mode` is "native" if values are copied; anything else may write references to files.
         """
@@ -437,8 +463,11 @@ class Family(ABC):
         return await self.writable_tip(handle, branch)
 
     def opened_at(self, handle: RepoHandle) -> int:
-        """The current time, in the clock by which `publish` detects later garbage collections."""
-        return 0
+        """The current time, in the clock by which `publish` detects later garbage collections.
+
+        Normally this machine's, which is compared with the storage's.
+        """
+        return handle.clock.now_us()
 
     async def line_since(
         self, handle: RepoHandle, branch: str, base: SnapshotId
@@ -447,6 +476,16 @@ class Family(ABC):
 
         Oldest first; None when `base` is not in its history.
         """
+        try:
+            tip = await self.lookup_branch(handle, branch)
+        except RefNotFoundError:
+            return None, None
+        return tip, await self.commits_since(handle, tip, base)
+
+    async def commits_since(
+        self, handle: RepoHandle, tip: SnapshotId, base: SnapshotId
+    ) -> list[LineCommit] | None:
+        """The same for a tip that was just looked up."""
         self._refuse("rebasing a session")
 
     def seen_tip(self, handle: RepoHandle) -> SeenTip | None:
@@ -461,7 +500,10 @@ class Family(ABC):
         Raises:
             ConflictError: the branch has moved.
         """
-        self._refuse("committing")
+        tip = await self.lookup_branch(handle, branch)
+        if tip != base:
+            raise branch_moved(branch, base.text, tip.text)
+        return None
 
     async def publish(
         self, handle: RepoHandle, commit: NewCommit, branch: str, seen: SeenTip | None
@@ -474,15 +516,15 @@ class Family(ABC):
         self._refuse("committing")
 
     async def require_listed(self, handle: RepoHandle, base: SnapshotId) -> None:
-        """Refuse a base that has expired, if the family can tell."""
+        """Refuse a base that has expired, if the version can tell."""
         return
 
     async def publish_detached(self, handle: RepoHandle, commit: NewCommit) -> None:
-        """List a snapshot that no branch points at, if the family lists snapshots."""
+        """List a snapshot that no branch points at, if the version lists snapshots."""
         return
 
     def require_amending(self) -> None:
-        """Refuse to amend if the family cannot replace commits."""
+        """Refuse to amend if the version cannot replace commits."""
         if not self.can_amend:
             self.require_repo_object("amending a commit")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,24 +16,15 @@ from icefloe.errors import (
     StorageError,
 )
 from icefloe.format import layout
-from icefloe.format.repo_info.file import Update, UpdateKind, decode_operations, decode_repo_info
-from icefloe.format.repo_info.snapshots import SnapshotInfo
-from icefloe.format.repo_info.updates import UpdateTable
+from icefloe.format.operations_log import Update, UpdateKind, UpdateTable
+from icefloe.format.repo_info import decode_operations, decode_repo_info
+from icefloe.format.snapshot_table import SnapshotInfo
 from icefloe.ids import SnapshotId
-from icefloe.on_demand import on_demand
-from icefloe.records import NamedTuple
 from icefloe.repo.handle import LineCommit, RepoHandle
 
 if TYPE_CHECKING:
-    from icefloe.assets import computed_logs
-    from icefloe.changes import diff as diffs
-    from icefloe.changes import divergence
     from icefloe.changes.diff import Diff
     from icefloe.format.transaction_log import TransactionLog
-else:
-    computed_logs = on_demand("icefloe.assets.computed_logs")
-    diffs = on_demand("icefloe.changes.diff")
-    divergence = on_demand("icefloe.changes.divergence")
 
 _MAX_BACKUPS = 100
 
@@ -56,32 +47,22 @@ async def resolve(
             ErrorKind.INVALID_REF_TYPE,
         )
     if branch is not None:
-        return await handle.family.lookup_branch(handle, branch)
+        return await handle.format.lookup_branch(handle, branch)
     if tag is not None:
-        return await handle.family.lookup_tag(handle, tag)
+        return await handle.format.lookup_tag(handle, tag)
     return await handle.given_id(snapshot_id or "")
-
-
-async def lookup_snapshot(handle: RepoHandle, snapshot_id: SnapshotId) -> SnapshotInfo:
-    """The description of one snapshot."""
-    return await handle.family.lookup_snapshot(handle, snapshot_id)
-
-
-async def ancestry(handle: RepoHandle, tip: SnapshotId) -> list[SnapshotInfo]:
-    """A snapshot and all its ancestors, newest first."""
-    return await handle.family.ancestry(handle, tip)
 
 
 async def snapshot_as_of(handle: RepoHandle, branch: str, instant_us: int) -> SnapshotId:
     """The newest snapshot of a branch that is not later than the given time."""
-    line = await handle.family.branch_line(handle, branch)
+    line = await handle.format.branch_line(handle, branch)
     if not isinstance(line, tuple):
         async for entry in line:
             if entry.flushed_at <= instant_us:
                 return entry.id
     else:
         table, rows = line
-        early = np.flatnonzero(table.flushed_at[rows].astype(np.int64) <= instant_us)
+        early = np.flatnonzero(table.columns.flushed_at[rows].astype(np.int64) <= instant_us)
         if len(early):
             return SnapshotId(table.id[rows[early[0]]].tobytes())
     raise SnapshotNotFoundError(
@@ -107,12 +88,14 @@ async def diff(handle: RepoHandle, start: SnapshotId, end: SnapshotId) -> Diff:
         pruned = [await find_log(handle, key) for key in entry.pruned]
         logs.extend(log for log in pruned if log is not None)
         logs.append(log)
+    from icefloe.changes import diff as diffs
+
     return diffs.make_diff(logs, diffs.paths_by_id(before.nodes, after.nodes))
 
 
 async def _since(handle: RepoHandle, start: SnapshotId, end: SnapshotId) -> list[LineCommit] | None:
     """The commits after `start` up to `end`, newest first; None if they are not on one line."""
-    line = await handle.family.line(handle, end)
+    line = await handle.format.line(handle, end)
     if not isinstance(line, tuple):
         newer: list[LineCommit] = []
         async for entry in line:
@@ -154,8 +137,12 @@ async def is_child(handle: RepoHandle, parent_id: SnapshotId, snapshot_id: Snaps
         if node.id in old and node.array is not None
     }
     files = before.manifest_files, after.manifest_files
+    from icefloe.assets import computed_logs
+
     chunks = await computed_logs.differing_chunks(handle.assets, *files, pairs)
-    return divergence.accounts_for(log, before.nodes, after.nodes, chunks)
+    from icefloe.changes import conflicts
+
+    return conflicts.accounts_for(log, before.nodes, after.nodes, chunks)
 
 
 async def expired_snapshots(handle: RepoHandle) -> AsyncIterator[list[SnapshotInfo]]:
@@ -163,7 +150,7 @@ async def expired_snapshots(handle: RepoHandle) -> AsyncIterator[list[SnapshotIn
 
     Backups of the `repo` object have them. They are read as far as the caller iterates.
     """
-    if not handle.family.has_repo_object:
+    if not handle.format.has_repo_object:
         return
     is_next, num_read = False, 0
     async for page in operations_pages(handle):
@@ -190,24 +177,17 @@ class OperationsPage(NamedTuple):
 
     def times(self) -> NDArray[np.uint64]:
         """When each operation happened, in microseconds."""
-        updates = self.updates
-        if isinstance(updates, UpdateTable):
-            return updates.updated_at
-        return np.array([entry.updated_at for entry in updates], np.uint64)
+        return UpdateTable.from_updates(self.updates).updated_at
 
     def backup_paths(self) -> list[str | None]:
         """The backup in which each operation is the newest."""
-        updates = self.updates
-        if isinstance(updates, UpdateTable):
-            found: list[str | None] = updates.backup_path.to_list()
-        else:
-            found = [entry.backup_path for entry in updates]
+        found = UpdateTable.from_updates(self.updates).backup_path.to_list()
         return found if self.name is None else [self.name, *found[1:]]
 
 
 async def operations_pages(handle: RepoHandle) -> AsyncIterator[OperationsPage]:
     """The operations log, newest first. Backups of the `repo` object continue it."""
-    handle.family.require_repo_object("the operations log")
+    handle.format.require_repo_object("the operations log")
     info = (await handle.assets.repo_object()).info
     updates, before = info.latest_updates, info.repo_before_updates
     yield OperationsPage(updates, None)

@@ -5,70 +5,111 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from logging import DEBUG, INFO
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from icefloe.assets.virtual_access import Authorizations, VirtualAccess
-from icefloe.assets.virtual_fetch import VirtualReader
+from icefloe.assets.virtual import Authorizations, VirtualAccess, VirtualReader
 from icefloe.config import RepositoryConfig
 from icefloe.errors import (
     AlreadyExistsError,
     ErrorKind,
     InvalidInputError,
     RepositoryNotFoundError,
+    StorageError,
 )
+from icefloe.format import layout
 from icefloe.observe import REPOSITORY, observed
-from icefloe.on_demand import on_demand
-from icefloe.records import changed
-from icefloe.repo.families.spec2.family import Spec2
-from icefloe.repo.handle import Clock, Family, FoundRepository, RepoHandle, Shared
-from icefloe.storage.driver import ConditionFailed, Driver
+from icefloe.repo.handle import Clock, FormatVersion, FoundRepository, RepoHandle, Shared
+from icefloe.repo.spec2 import Spec2
+from icefloe.storage.driver import (
+    ConditionFailed,
+    Driver,
+    Version,
+    check_conditions_are_honoured,
+    find_object,
+)
 from icefloe.storage.spec import Storage
 
-if TYPE_CHECKING:
-    from icefloe.repo.families import older
-    from icefloe.repo.families.spec1 import family as spec1
-    from icefloe.storage.drivers import probe
-else:
-    older = on_demand("icefloe.repo.families.older")
-    spec1 = on_demand("icefloe.repo.families.spec1.family")
-    probe = on_demand("icefloe.storage.drivers.probe")
 
+class OlderGenerations(Protocol):
+    """Recognises repositories of the generations before spec version 1."""
+
+    async def find_older(
+        self, driver: Driver, keys: list[str], state: tuple[bytes, Version] | None
+    ) -> FoundRepository | None:
+        """The older repository with these refs or this state file, or None."""
+
+    async def find_damaged(self, driver: Driver) -> FormatVersion | None:
+        """The format version of an older repository that cannot be opened, or None."""
+
+
+_loaders: list[Callable[[], OlderGenerations]] = []
+
+
+def register_older(load: Callable[[], OlderGenerations]) -> None:
+    """Make older generations known. They are in a layer above, and loaded when they are needed."""
+    _loaders[:] = [load]
+
+
+def older_generations() -> OlderGenerations | None:
+    """The registered generations before spec version 1."""
+    return _loaders[0]() if _loaders else None
+
+
+_OLDER_REFS = "r"  # the common prefix of `r/` and `refs/`: one listing for both
 _PAUSES_S = (0.05, 0.1, 0.2, 0.4)
 
 
-def _families() -> Iterator[Family]:
-    """The families of the spec versions, in the order in which they are tried.
+def _format_versions() -> Iterator[FormatVersion]:
+    """The spec versions, in the order in which they are tried.
 
     Older generations are tried last, because a migration in place leaves their files behind.
     """
     yield Spec2()
+    from icefloe.repo import spec1
+
     yield spec1.Spec1()
 
 
-def new_family(spec_version: int) -> Family:
-    """The family of repositories to be created."""
-    known: dict[int, Callable[[], Family]] = {1: lambda: spec1.Spec1(), 2: Spec2}  # noqa: PLW0108
+def new_format_version(spec_version: int) -> FormatVersion:
+    """The format version of repositories to be created."""
+    known = {format_version.spec_version: format_version for format_version in _format_versions()}
     if spec_version not in known:
         raise InvalidInputError(
             f"Unsupported version {spec_version!r}: "
             f"spec_version is {spec_version!r}, expected 1 or 2"
         )
-    return known[spec_version]()
+    return known[spec_version]
 
 
 async def find_repository(driver: Driver) -> FoundRepository | None:
     """The repository stored here, or None; one request for a version-2 repository."""
-    for family in _families():
-        found = await family.find(driver)
+    for format_version in _format_versions():
+        found = await format_version.find(driver)
         if found is not None:
             return found
-    return await older.find_older(driver)
+    return await _find_older(driver)
+
+
+async def _find_older(driver: Driver) -> FoundRepository | None:
+    """An older repository. Its generation is loaded only if there is a file that it may have."""
+    try:
+        # Numbered refs are found by listing; a state file has a name.
+        keys = [entry.key for entry in await driver.list(_OLDER_REFS)] if driver.can_list else []
+        state = await find_object(driver, layout.STATE_FILE)
+    except StorageError as error:
+        if error.is_bucket_missing:
+            return None
+        raise
+    older = older_generations() if keys or state is not None else None
+    return None if older is None else await older.find_older(driver, keys, state)
 
 
 async def _require_repository(storage: Storage, driver: Driver) -> FoundRepository:
     found = await find_repository(driver)
     if found is None:
-        missing = " nor ".join(repr(family.missing()) for family in _families())
+        missing = " nor ".join(
+            repr(format_version.missing()) for format_version in _format_versions()
+        )
         error = RepositoryNotFoundError(
             f"found none in {storage.describe()}; create one, or check the path"
         )
@@ -80,7 +121,7 @@ async def _require_repository(storage: Storage, driver: Driver) -> FoundReposito
 async def fetch_spec_version(driver: Driver) -> int | None:
     """The version of the repository stored here, or None if there is none."""
     found = await find_repository(driver)
-    return None if found is None else found.family.spec_version
+    return None if found is None else found.format.spec_version
 
 
 async def fetch_config(storage: Storage, driver: Driver) -> RepositoryConfig | None:
@@ -105,7 +146,7 @@ async def open_repository(
     """Open what is stored here; one request for a version-2 repository.
 
     `authorize` says which virtual chunks may be read, and with what; `are_containers_own`
-    whether the caller vouches for the containers, normally if they are in `config`.
+    whether the caller trusts the containers, normally if they are in `config`.
 
     Raises:
         RepositoryNotFoundError: nothing is stored here.
@@ -113,10 +154,10 @@ async def open_repository(
     found = await _require_repository(storage, driver)
     saved = await found.saved_config()
     access = _access(saved, config, authorize, are_containers_own)
-    handle = make_handle(storage, driver, found.family, _merged(saved, config), clock, access)
+    handle = make_handle(storage, driver, found.format, _merged(saved, config), clock, access)
     found.remember(handle)
     if REPOSITORY.isEnabledFor(DEBUG):
-        REPOSITORY.debug("opened %s in %s", found.family.noun, storage.url)
+        REPOSITORY.debug("opened %s in %s", found.format.noun, storage.url)
     return handle
 
 
@@ -130,17 +171,17 @@ async def create_repository(
     spec_version: int,
     check_clean_root: bool,
     authorize: Authorizations | None = None,
-    family: Family | None = None,
+    format_version: FormatVersion | None = None,
 ) -> RepoHandle:
     """Start a repository: an empty first snapshot and the branch `main`.
 
-    `family` selects an older generation instead of a spec version.
+    `format_version` selects an older generation instead of a spec version.
 
     Raises:
         AlreadyExistsError: another process created one at the same time.
         InvalidInputError: the storage is not empty, kind `parent-directory-not-clean`.
     """
-    family = family or new_family(spec_version)
+    format_version = format_version or new_format_version(spec_version)
     if storage.is_bucket_root:
         raise InvalidInputError(
             f"creating a repository at an empty prefix is not supported: {storage.describe()} is "
@@ -150,10 +191,10 @@ async def create_repository(
     if config is not None:
         config.validate()
     access = _access(None, config, authorize)
-    handle = make_handle(storage, driver, family, _merged(None, config), clock, access)
+    handle = make_handle(storage, driver, format_version, _merged(None, config), clock, access)
     handle.require_writable()
     is_empty = check_clean_root and await driver.is_empty()
-    if check_clean_root and not is_empty and not await family.is_unfinished(driver):
+    if check_clean_root and not is_empty and not await format_version.is_unfinished(driver):
         raise InvalidInputError(
             f"{storage.describe()} is not empty: open the repository that is there, choose another "
             "place, or pass check_clean_root=False",
@@ -161,13 +202,13 @@ async def create_repository(
         )
     if not is_empty and (found := await find_repository(driver)) is not None:
         raise AlreadyExistsError(
-            f"{storage.describe()} holds {found.family.noun} already; open it",
+            f"{storage.describe()} holds {found.format.noun} already; open it",
             ErrorKind.REPO_INFO_UPDATED,
         )
-    await probe.check_conditions_are_honoured(driver)
+    await check_conditions_are_honoured(driver)
     saved = config if config is not None and config != RepositoryConfig() else None
     try:
-        await family.create(handle, saved)
+        await format_version.create(handle, saved)
     except ConditionFailed:
         raise AlreadyExistsError(
             f"{storage.describe()}: another process created a repository here at the same time; "
@@ -175,24 +216,24 @@ async def create_repository(
             ErrorKind.REPO_INFO_UPDATED,
         ) from None
     if REPOSITORY.isEnabledFor(INFO):
-        REPOSITORY.info("created %s in %s", family.noun, storage.url)
+        REPOSITORY.info("created %s in %s", format_version.noun, storage.url)
     return handle
 
 
 def make_handle(
     storage: Storage,
     driver: Driver,
-    family: Family,
+    format_version: FormatVersion,
     config: RepositoryConfig,
     clock: Clock,
     access: VirtualAccess | None = None,
 ) -> RepoHandle:
     """A handle with empty caches. Its driver uses the settings of the storage."""
-    settings = changed(config.resolved(), storage=driver.settings)
+    settings = replace(config.resolved(), storage=driver.settings)
     virtual = VirtualReader(access or VirtualAccess(), blocking=True, disk=storage.disk_cache())
-    files = family.data_driver(storage, driver)
-    assets = changed(family.make_assets(files, settings), virtual=virtual)
-    return RepoHandle(storage, assets, family, config, Shared(), clock)
+    files = format_version.data_driver(storage, driver)
+    assets = replace(format_version.make_assets(files, settings), virtual=virtual)
+    return RepoHandle(storage, assets, format_version, config, Shared(), clock)
 
 
 def _access(
@@ -239,16 +280,14 @@ async def open_or_create(
     authorize: Authorizations | None = None,
 ) -> RepoHandle:
     """Open the repository, or create it. A process that loses the race opens the other's."""
+    place = storage, driver, config, clock
     try:
-        return await open_repository(storage, driver, config, clock, authorize=authorize)
+        return await open_repository(*place, authorize=authorize)
     except RepositoryNotFoundError:
         pass
     try:
         return await create_repository(
-            storage,
-            driver,
-            config,
-            clock,
+            *place,
             spec_version=spec_version,
             check_clean_root=check_clean_root,
             authorize=authorize,
@@ -258,7 +297,7 @@ async def open_or_create(
         # appears soon, the storage holds something else.
         for pause in _PAUSES_S:
             try:
-                return await open_repository(storage, driver, config, clock, authorize=authorize)
+                return await open_repository(*place, authorize=authorize)
             except RepositoryNotFoundError:
                 await driver.sleep(pause)
         raise problem from None

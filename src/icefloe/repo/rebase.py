@@ -1,46 +1,47 @@
-"""Rebase: put the uncommitted changes of a session on top of newer commits.
-
-Everything that is needed is fetched first. The newer commits are then replayed under the session's
-lock, without requests, and the session moves to its new base in one step.
-"""
+"""Moving a session to a new tip, and waiting while others commit."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from icefloe.changes.change_set import ChangeSet
-from icefloe.changes.conflicts import Conflict, changes_nodes, find_conflicts, moved_again
-from icefloe.changes.divergence import net_log
-from icefloe.changes.solvers import (
+from icefloe.changes.conflicts import (
+    Conflict,
     ConflictSolver,
     Decision,
     VersionSelection,
     apply_decisions,
+    changes_nodes,
     decide,
+    find_conflicts,
+    moved_again,
+    net_log,
 )
-from icefloe.errors import (
-    ErrorKind,
-    RebaseFailedError,
-    SessionStateError,
-    StorageError,
-)
-from icefloe.format.manifest.chunk_refs import ChunkRefs
-from icefloe.format.snapshot.file import Snapshot
-from icefloe.format.snapshot.nodes import Node
+from icefloe.errors import ErrorKind, RebaseFailedError, SessionStateError, StorageError
+from icefloe.format.chunk_refs import ChunkRefs
+from icefloe.format.nodes import Node
+from icefloe.format.snapshot import Snapshot
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import NodeId, SnapshotId
 from icefloe.observe import COMMIT, observed
-from icefloe.records import record
 from icefloe.repo.handle import LineCommit, RepoHandle
-from icefloe.repo.history import is_child
-from icefloe.repo.restore_edits import restore_edits
-from icefloe.repo.session_view import committed_chunks
-from icefloe.repo.sessions import SessionMode, SessionState
-from icefloe.repo.workspace import Workspace
+from icefloe.repo.history import find_log, is_child
+from icefloe.repo.session import (
+    SessionMode,
+    SessionState,
+    Workspace,
+    committed_chunks,
+    restore_edits,
+)
+
+# -- Rebase: put the uncommitted changes of a session on top of newer commits.
+#
+# Everything that is needed is fetched first. The newer commits are then replayed under the
+# session's lock, without requests, and the session moves to its new base in one step.
 
 
-@record(frozen=True)
+@dataclass(frozen=True)
 class _Commit:
     """A newer commit: its log, preceded by the logs of expired ancestors."""
 
@@ -48,7 +49,7 @@ class _Commit:
     logs: Sequence[TransactionLog]
 
 
-@record(frozen=True)
+@dataclass(frozen=True)
 class _Line:
     """The commits between the session's base and the tip, oldest first, as far as fetched."""
 
@@ -188,12 +189,9 @@ def _replay(
     return len(commits), settled, []
 
 
-# -- finding the commits
-
-
 async def _line_to_tip(handle: RepoHandle, branch: str, base: Snapshot) -> _Line | None:
     """The commits after the session's base; None when there are none, or the branch is gone."""
-    tip, since = await handle.family.line_since(handle, branch, base.id)
+    tip, since = await handle.format.line_since(handle, branch, base.id)
     if tip is None or tip == base.id:
         return None
     if since is not None and await _has_all_logs(handle, base, since):
@@ -209,16 +207,17 @@ async def _has_all_logs(handle: RepoHandle, base: Snapshot, line: Sequence[LineC
     Official Icechunk makes snapshots that lose their parent children of the first one. In spec
     version 1 it leaves no ids of those that expired, and collections delete their logs.
     """
-    family, oldest = handle.family, line[0]
-    if family.has_spec_folders and not family.has_repo_object and any(one.pruned for one in line):
+    format_version, oldest = handle.format, line[0]
+    if (
+        format_version.has_spec_folders
+        and not format_version.has_repo_object
+        and any(one.pruned for one in line)
+    ):
         return False
-    is_first = base.parent_id is None if family.stores_parents else not base.nodes
-    if not is_first or not family.has_spec_folders or oldest.pruned:
+    is_first = base.parent_id is None if format_version.stores_parents else not base.nodes
+    if not is_first or not format_version.has_spec_folders or oldest.pruned:
         return True
     return await is_child(handle, base.id, oldest.id)
-
-
-# -- fetching
 
 
 async def _fetch_commits(
@@ -242,17 +241,13 @@ async def _require_pruned_logs(handle: RepoHandle, line: Sequence[LineCommit]) -
     """Raise an error that names the missing log of an expired snapshot, if there is one."""
     for commit in line:
         for key in commit.pruned:
-            try:
-                await handle.assets.transaction_log(key)
-            except StorageError as error:
-                if error.kind != ErrorKind.OBJECT_NOT_FOUND:
-                    raise
+            if await find_log(handle, key) is None:
                 raise SessionStateError(
                     f"the session cannot be rebased: snapshot {key} expired and its transaction "
                     "log has been deleted, so that what it changed is not known; make the changes "
                     "again in a new session",
                     ErrorKind.REBASE_TX_LOG_PRUNED,
-                ) from None
+                )
 
 
 def _unknown_snapshots(line: _Line, changes: ChangeSet) -> list[SnapshotId]:
@@ -297,3 +292,54 @@ async def _fetch_chunks(
         )
         for node_id, (old, new) in arrays.items()
     }
+
+
+# -- How long a commit waits while other processes commit to the same repository.
+#
+# One of several concurrent attempts succeeds. The uploads of the others are wasted and slow it
+# down. So a commit that loses waits for a random time, and the range of that time doubles with
+# every loss. The number of losses is kept for the next commit, which probably has the same
+# competitors. The first attempt never waits. Where writers can queue up (`Driver.turn`), those
+# that lost recently do so instead of waiting for a random time.
+
+
+_MAX_LOSSES = 3.0
+_MAX_PAUSE_S = 1.0
+_REMEMBERED_US = 10_000_000
+_CROWDED_US = 2_000_000
+
+
+@dataclass
+class Contention:
+    """What a process knows about concurrent committers."""
+
+    losses: float = 0.0
+    """How often the pause is doubled: plus one for a loss, minus one for a success."""
+    seconds: float = 0.0
+    """A moving average of the duration of an attempt."""
+    changed_at: int = 0
+    lost_at: int = -_CROWDED_US
+
+    def is_crowded(self, now: int) -> bool:
+        """Whether an attempt lost recently."""
+        return now - self.lost_at < _CROWDED_US
+
+    def pause(self, now: int, chance: float) -> float:
+        """Seconds to wait before the next attempt; `chance` is in [0, 1), times in microseconds."""
+        if now - self.changed_at > _REMEMBERED_US:
+            self.losses = 0.0
+        units: float = 2.0**self.losses - 1
+        return min(units * self.seconds, _MAX_PAUSE_S) * chance
+
+    def lost(self, now: int, seconds: float) -> None:
+        """Record an attempt that lost to another commit."""
+        self.lost_at = now
+        self._note(now, seconds, min(self.losses + 1, _MAX_LOSSES))
+
+    def won(self, now: int, seconds: float) -> None:
+        """Record an attempt that succeeded."""
+        self._note(now, seconds, max(self.losses - 1, 0.0))
+
+    def _note(self, now: int, seconds: float, losses: float) -> None:
+        self.seconds = (self.seconds + seconds) / 2 if self.seconds else seconds
+        self.losses, self.changed_at = losses, now

@@ -1,1 +1,6 @@
-"""Arrays as rows, in numbered pieces: what Spark reads, and what an export to Parquet writes."""
+"""Arrays as rows, in numbered partitions: what Spark reads, and an export to Parquet writes.
+
+- `scan`: the protocol, its options, and a repository pinned to one snapshot
+- `cells`, `chunk_rows`, `variables`, `where`: rows of cells and of chunks, types, conditions
+- `metadata_rows`, `metadata_tables`: tables about a repository
+"""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,11 +18,15 @@ from numpy.typing import NDArray
 from icefloe.api.session import Session
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.geometry import Slices, cells_of, cut, inside, shape_of
-from icefloe.scans.arrow_types import INDEX, index_column, repeated_text, required
-from icefloe.scans.blocks import BlockGrid, Mask, plan_blocks
-from icefloe.scans.cells import CellAxis
-from icefloe.scans.options import ReadOptions
-from icefloe.scans.pinned import PinnedSnapshot
+from icefloe.scans.cells import BlockGrid, Mask, axis_of, plan_blocks, plan_cells
+from icefloe.scans.scan import (
+    PinnedSnapshot,
+    ReadOptions,
+    Scan,
+    columns,
+    index_column,
+    repeated_text,
+)
 from icefloe.scans.variables import OpenArrays, Variable, find_variables
 from icefloe.scans.where import Condition, check_condition
 
@@ -34,20 +38,12 @@ _FEWEST_CHUNKS = 4
 
 _MAX_CHUNK_BYTES = 1 << 31
 
-SCHEMA = pa.schema(
-    [
-        required("path", pa.string()),
-        required("chunk_index", INDEX),
-        required("offset", INDEX),
-        required("shape", INDEX),
-        required("dtype", pa.string()),
-        required("data", pa.binary()),
-    ]
+SCHEMA = columns(
+    "path string, chunk_index index, offset index, shape index, dtype string, data binary"
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayChunks:
+class ArrayChunks(NamedTuple):
     """The chunks of one array that are wanted; blocks are boxes of chunk indices."""
 
     variable: Variable
@@ -165,16 +161,13 @@ def _batch(variable: Variable, index: NDArray[np.int64], data: NDArray[Any]) -> 
     np.cumsum(shape.prod(axis=1) * dtype.itemsize, out=places[1:])
     raw = data.view(np.uint8) if data.nbytes else b""
     buffers = [None, pa.py_buffer(places), pa.py_buffer(raw)]
-    columns = [
+    arrays = [
         repeated_text(variable.path, count),
         *map(index_column, (index, offset, shape)),
         repeated_text(dtype.str, count),
         pa.Array.from_buffers(pa.binary(), count, buffers),
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
-
-
-# -- planning
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
 def plan_chunk_rows(source: PinnedSnapshot, options: ReadOptions) -> ChunkRows:
@@ -214,7 +207,7 @@ def plan_chunk_rows(source: PinnedSnapshot, options: ReadOptions) -> ChunkRows:
             counts,
             [1] * len(counts),
             bytes_per_cell=size,
-            target_bytes=options.split_bytes,
+            target_bytes=options.split_size,
             min_blocks=options.min_partitions,
             wanted=masks,
         )
@@ -241,15 +234,9 @@ def _wanted_cells(
     coordinates = {v.name for v in known if v.is_coordinate}
     found = {}
     for name, conditions in by_name.items():
-        coordinate = None
-        if name in coordinates:
-            (coordinate,) = find_variables(
-                session, options.group, [name], decode=options.decode, is_coded=True
-            )
-        axis = CellAxis(name, lengths[name], coordinate)
+        axis = axis_of(session, name, lengths[name], coordinates, options)
         checked = tuple(check_condition(condition, axis.coding) for condition in conditions)
-        axis = replace(axis, conditions=checked)
-        keep = axis.keep(axis.read(OpenArrays(session), slice(0, axis.length)))
+        keep = replace(axis, conditions=checked).wanted(session)
         assert keep is not None
         found[name] = keep
     return found
@@ -261,3 +248,10 @@ def _wanted_chunks(cells: Mask | None, chunk: int) -> Mask | None:
     found = np.zeros(-(-len(cells) // chunk), np.bool_)
     found[np.flatnonzero(cells) // chunk] = True
     return found
+
+
+def plan_read(source: PinnedSnapshot, options: ReadOptions) -> Scan:
+    """The scan that a read asks for."""
+    if options.layout == "chunks":
+        return plan_chunk_rows(source, options)
+    return plan_cells(source, options)

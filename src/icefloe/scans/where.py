@@ -25,7 +25,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from icefloe.errors import InvalidInputError
-from icefloe.scans.coding import Coding, Values
+from icefloe.scans.variables import Coding, Values
 
 OPERATORS = ("=", "<", "<=", ">", ">=", "in")
 
@@ -84,8 +84,6 @@ def _from_item(name: str, given: Any) -> Iterable[Condition]:
     else:
         yield Condition(name, "=", given)
 
-
-# -- text
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<name>`(?:[^`]|``)+`|[A-Za-z_][\w.]*)"
@@ -190,9 +188,6 @@ def _time_literal(tokens: _Tokens, word: str) -> np.datetime64:
     return value
 
 
-# -- deciding
-
-
 def check_condition(condition: Condition, coding: Coding) -> Condition:
     """The condition with its values in the type of the column.
 
@@ -235,11 +230,9 @@ def _compared(data: NDArray[Any], operator: str, wanted: Any) -> NDArray[np.bool
         ]
     if operator == "=":
         return np.asarray(data == wanted, np.bool_)
-    if operator in ("<", ">="):
-        below = np.asarray(data < wanted, np.bool_)
-        return below if operator == "<" else ~below
-    up_to = np.asarray(data <= wanted, np.bool_)
-    return up_to if operator == "<=" else ~up_to
+    # NaN in the data is above all numbers, so it is in what is not below.
+    found = np.asarray(data < wanted if operator in ("<", ">=") else data <= wanted, np.bool_)
+    return found if operator in ("<", "<=") else ~found
 
 
 def _typed(condition: Condition, value: Any, coding: Coding) -> Any:

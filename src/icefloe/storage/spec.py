@@ -1,54 +1,82 @@
 """`Storage`: where a repository is, in a form that can be compared, printed and pickled.
 
-It holds no connection. Drivers are made when they are asked for, once per process, flavour and
-settings; the functions that make a `Storage` are in `constructors/common.py`.
+It holds no connection. Drivers are made when they are needed, once per process, flavour and
+settings. The functions that make a `Storage` in memory, in a directory or on the web are at the
+end; those for buckets are in `constructors.py`, URLs in `urls.py`. Names and arguments are
+Icechunk's. None of them makes a request.
 """
 
 from __future__ import annotations
 
 import os
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
 
-from icefloe.config.resolved import ResolvedStorage
-from icefloe.config.storage import StorageSettings
-from icefloe.display.shown import Picture, Shown, qualified
+from icefloe.config.repository import ResolvedStorage, StorageSettings
+from icefloe.display import Picture, Shown, qualified
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
-from icefloe.on_demand import on_demand
-from icefloe.records import changed
 from icefloe.storage.driver import Driver, ObjectInfo
-from icefloe.storage.drivers.local import LocalDriver
-from icefloe.storage.places.locations import (
+from icefloe.storage.local import LocalDriver
+from icefloe.storage.locations import (
+    HttpLocation,
     LocalLocation,
     Location,
     MemoryLocation,
     RedirectLocation,
     TargetLocation,
+    as_headers,
 )
-from icefloe.storage.process_forks import Registry
-from icefloe.storage.run import run_blocking
+from icefloe.storage.run import Registry, run_blocking
 
 if TYPE_CHECKING:
-    from icefloe.storage.client import calls, connect, eventloop
-    from icefloe.storage.drivers import cached, disk_cache, memory, remote
-    from icefloe.storage.drivers.disk_cache import CacheFolder, DiskCache
-    from icefloe.storage.foreign import redirect
-    from icefloe.storage.identity.attribution import Attribution
-else:
-    calls = on_demand("icefloe.storage.client.calls")
-    cached = on_demand("icefloe.storage.drivers.cached")
-    connect = on_demand("icefloe.storage.client.connect")
-    disk_cache = on_demand("icefloe.storage.drivers.disk_cache")
-    eventloop = on_demand("icefloe.storage.client.eventloop")
-    memory = on_demand("icefloe.storage.drivers.memory")
-    redirect = on_demand("icefloe.storage.foreign.redirect")
-    remote = on_demand("icefloe.storage.drivers.remote")
+    from icefloe.storage.cached import CacheFolder, DiskCache
+    from icefloe.storage.locations import Attribution
 
 MAX_CONCURRENT_REQUESTS = 256
 
-_Key = tuple[TargetLocation, "Attribution | None", "CacheFolder | None", ResolvedStorage, bool, int]
-_drivers: Registry[_Key, Driver] = Registry()
+
+class _DriverKey(NamedTuple):
+    """What a driver is made of."""
+
+    location: TargetLocation
+    attribution: Attribution | None
+    cache: CacheFolder | None
+    settings: ResolvedStorage
+    is_blocking: bool
+    max_concurrent_requests: int
+
+    def make(self) -> Driver:
+        location, settings = self.location, self.settings
+        if self.cache is not None:
+            from icefloe.storage import cached
+
+            inner = self._replace(cache=None).make()
+            return cached.cached_driver(inner, _cache_in(self.cache), repr(location.place))
+        if isinstance(location, MemoryLocation):
+            from icefloe.storage import memory
+
+            return memory.MemoryDriver(location.objects, settings)
+        if isinstance(location, LocalLocation):
+            return LocalDriver(location.path, settings, is_durable=location.is_durable)
+        from icefloe.storage import calls, client, remote
+
+        flavour = calls.BlockingCalls if self.is_blocking else calls.EventLoopCalls
+        connection = client.connect(location, settings, self.attribution)
+        return remote.ObstoreDriver(connection, settings, flavour(self.max_concurrent_requests))
+
+
+_drivers: Registry[_DriverKey, Driver] = Registry()
 _caches: Registry[CacheFolder, DiskCache] = Registry()
+
+
+def _cache_in(folder: CacheFolder) -> DiskCache:
+    from icefloe.storage import cached
+
+    return _caches.find_or_make(folder, lambda: cached.DiskCache(folder))
 
 
 class Storage(Shown):
@@ -72,7 +100,7 @@ class Storage(Shown):
         self._cache = cache
         self._target = target
         """Where `location` led when this storage was bound."""
-        self._drivers: dict[_Key, Driver] = {}
+        self._drivers: dict[_DriverKey, Driver] = {}
 
     @property
     def location(self) -> Location:
@@ -85,11 +113,7 @@ class Storage(Shown):
         return self._attribution
 
     def attributed(self, attribution: Attribution | None) -> Storage:
-        """The same place, reached with these labels; itself when there are none.
-
-        Args:
-            attribution: the labels that requests will carry.
-        """
+        """The same place, reached with the labels `attribution`; itself when there are none."""
         if attribution is None:
             return self
         return Storage(self._location, attribution, self._cache, self._target)
@@ -126,16 +150,18 @@ class Storage(Shown):
     def _find_target(self) -> TargetLocation:
         location = self._location
         if isinstance(location, LocalLocation):
-            return changed(location, path=os.path.realpath(location.path))
+            return replace(location, path=os.path.realpath(location.path))
         if isinstance(location, RedirectLocation):
-            return redirect.resolve_redirect(location.base_url)
+            from icefloe.storage import web
+
+            return web.resolve_redirect(location.base_url)
         return location
 
     def cached(self, folder: str | PathLike[str], max_bytes: int | None = None) -> Storage:
         """The same place, with what is read kept in a folder of this machine.
 
         Chunks and metadata files that never change are kept, and virtual chunks whose references
-        have a checksum or a time. Refs and the `repo` object are asked for as before. Processes
+        have a checksum or a time. Refs and the `repo` object are read as before. Processes
         may share the folder. It survives restarts and belongs to this user only.
 
         Args:
@@ -144,20 +170,19 @@ class Storage(Shown):
             max_bytes: the size of the cache, 10 GB if not given. What was not used for longest is
                 deleted. Processes that write at the same time may exceed it by a sixteenth each.
         """
-        limit = disk_cache.DEFAULT_MAX_BYTES if max_bytes is None else int(max_bytes)
+        from icefloe.storage import cached
+
+        limit = cached.DEFAULT_MAX_BYTES if max_bytes is None else int(max_bytes)
         if limit <= 0:
             raise InvalidInputError(f"max_bytes is {max_bytes!r}, expected more than 0")
         # The same folder for other processes that get this storage, wherever they run.
         path = os.path.abspath(os.path.expanduser(folder))  # noqa: PTH100, PTH111 - keeps symlinks
-        cache = disk_cache.CacheFolder(path, limit)
+        cache = cached.CacheFolder(path, limit)
         return Storage(self._location, self._attribution, cache, self._target)
 
     def disk_cache(self) -> DiskCache | None:
         """The cache on disk, or None. The same one for all storages with the same folder."""
-        folder = self._cache
-        if folder is None:
-            return None
-        return _caches.find_or_make(folder, lambda: disk_cache.DiskCache(folder))
+        return None if self._cache is None else _cache_in(self._cache)
 
     @property
     def kind(self) -> str:
@@ -183,10 +208,7 @@ class Storage(Shown):
     ) -> list[ObjectInfo]:
         """Every object, or those in the folder `prefix` and below it, sorted by key.
 
-        Keys are relative to that folder.
-
-        Args:
-            settings: how to talk to the storage.
+        Keys are relative to that folder. `settings` say how to talk to the storage.
         """
         defaults = self.default_settings()
         in_force = defaults.merge(settings) if settings else defaults
@@ -198,11 +220,7 @@ class Storage(Shown):
     def list_objects(
         self, settings: StorageSettings | None = None, prefix: str | None = None
     ) -> list[tuple[str, int]]:
-        """Key and size of the objects that `list_objects_metadata` has.
-
-        Args:
-            settings: how to talk to the storage.
-        """
+        """Key and size of the objects that `list_objects_metadata` has."""
         found = self.list_objects_metadata(settings, prefix)
         return [(info.key, info.size_bytes) for info in found]
 
@@ -224,60 +242,20 @@ class Storage(Shown):
             max_concurrent_requests: requests in flight.
         """
         in_force = settings or self.default_settings().resolved()
-        target = self.target
-        place = (target, self._attribution, self._cache)
-        key = (*place, in_force, blocking, max_concurrent_requests)
+        place = (self.target, self._attribution, self._cache)
+        key = _DriverKey(*place, in_force, blocking, max_concurrent_requests)
         found = self._drivers.get(key)
         if found is None:
-            found = self._drivers[key] = _drivers.find_or_make(
-                key,
-                lambda: self._cached_driver(target, in_force, blocking, max_concurrent_requests),
-            )
+            found = self._drivers[key] = _drivers.find_or_make(key, key.make)
         return found
 
-    def _cached_driver(
-        self,
-        location: TargetLocation,
-        settings: ResolvedStorage,
-        blocking: bool,
-        max_concurrent_requests: int,
-    ) -> Driver:
-        driver = self._make_driver(location, settings, blocking, max_concurrent_requests)
-        cache = self.disk_cache()
-        if cache is None:
-            return driver
-        return cached.cached_driver(driver, cache, repr(location.place))
-
-    def _make_driver(
-        self,
-        location: TargetLocation,
-        settings: ResolvedStorage,
-        blocking: bool,
-        max_concurrent_requests: int,
-    ) -> Driver:
-        if isinstance(location, MemoryLocation):
-            return memory.MemoryDriver(location.objects, settings)
-        if isinstance(location, LocalLocation):
-            return LocalDriver(location.path, settings, is_durable=location.is_durable)
-        flavour = calls.BlockingCalls if blocking else eventloop.EventLoopCalls
-        connection = connect.connect(location, settings, self._attribution)
-        return remote.ObstoreDriver(connection, settings, flavour(max_concurrent_requests))
-
     def is_same_place(self, other: Storage) -> bool:
-        """Whether both are the same place, whatever the credentials and the way to reach it.
-
-        Args:
-            other: another storage.
-        """
+        """Whether `other` has the same location, ignoring credentials and transport."""
         mine, theirs = self._target or self._location, other._target or other._location
         return mine.place == theirs.place
 
     def is_within(self, other: Storage) -> bool:
-        """Whether this is the same place as another storage, or a folder in it.
-
-        Args:
-            other: another storage.
-        """
+        """Whether this is the same place as the storage `other`, or a folder in it."""
         (*mine, path), (*theirs, root) = self.target.place, other.target.place
         folder = str(root) and str(root).rstrip("/") + "/"
         return mine == theirs and f"{path}/".startswith(folder)
@@ -307,3 +285,81 @@ def require_outside(target: Storage, repository: Storage) -> None:
             f"the target {target.url} is inside of the repository {repository.url} itself; choose "
             "a place outside of it"
         )
+
+
+def in_memory_storage() -> Storage:
+    """A repository in the memory of this process, gone with it."""
+    from icefloe.storage import memory
+
+    name = uuid.uuid4().hex
+    return Storage(MemoryLocation(name, memory.memory_objects(name)))
+
+
+def local_filesystem_storage(path: str | PathLike[str], *, durable: bool = True) -> Storage:
+    """A repository in the directory `path`, created with the repository.
+
+    Safe for any number of processes that use icefloe; see `storage/local.py` for what is
+    guaranteed. `durable=False` does not wait for the disk: faster, but a power failure may lose
+    commits, or leave a repository that cannot be opened.
+    """
+    text = os.fspath(path)
+    try:
+        is_path = b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        is_path = False
+    if "://" in text:
+        raise InvalidInputError(
+            f"{text!r} is a URL, and local_filesystem_storage takes the path of a directory; use "
+            f"storage_from_url({text!r})",
+            ErrorKind.INVALID_PATH,
+        )
+    if not text or not is_path:
+        raise InvalidInputError(f"{path!r} is not the path of a directory", ErrorKind.INVALID_PATH)
+    return Storage(LocalLocation(os.path.abspath(text), durable))  # noqa: PTH100 - keeps symlinks
+
+
+def http_storage(
+    base_url: str,
+    opts: Mapping[str, str] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Storage:
+    """A repository below a URL of a web server, to be read only.
+
+    `opts` are options of the HTTP client, such as `timeout` or `proxy_url`.
+
+    Args:
+        base_url: `http://` or `https://`, the folder of the repository.
+        headers: sent with every request.
+    """
+    url = _checked_url("http_storage", base_url)
+    if "?" in url or "#" in url:
+        raise InvalidInputError(
+            "http_storage got a URL with a query or fragment, which files below it cannot have",
+            ErrorKind.CANNOT_PARSE_URL,
+        )
+    return Storage(HttpLocation(url, as_headers(opts), as_headers(headers)))
+
+
+def redirect_storage(base_url: str) -> Storage:
+    """The repository that the web address `base_url` redirects to, opened anonymously.
+
+    The address is asked once per process, when the storage is first used.
+    """
+    return Storage(RedirectLocation(_checked_url("redirect_storage", base_url)))
+
+
+def _checked_url(function: str, url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise StorageError(
+            f"{function} got a URL that starts with {parts.scheme!r}, expected 'http://host' or "
+            "'https://host'",
+            ErrorKind.CANNOT_PARSE_URL,
+        )
+    if "@" in parts.netloc:
+        raise InvalidInputError(
+            f"{function} got a URL with a user or password in it, which would be printed; use "
+            "a header instead",
+            ErrorKind.CANNOT_PARSE_URL,
+        )
+    return url

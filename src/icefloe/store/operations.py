@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+import re
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from operator import index as as_index
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icefloe import paths
-from icefloe.assets.chunks import fetch_chunk
+from icefloe.assets.assets import fetch_chunk
+from icefloe.changes.chunk_edits import Coordinates
+from icefloe.config.containers import VCC, ContainerSet
 from icefloe.errors import (
     ErrorKind,
     InvalidInputError,
@@ -16,33 +23,127 @@ from icefloe.errors import (
     ReadOnlyError,
     SessionStateError,
 )
-from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRef
-from icefloe.format.snapshot.nodes import ArrayData, Node
-from icefloe.ids import ChunkId
-from icefloe.on_demand import on_demand
-from icefloe.records import NamedTuple
+from icefloe.format import small
+from icefloe.format.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
+from icefloe.format.locations import Coded
+from icefloe.format.nodes import ArrayData, Node
+from icefloe.ids import ChunkId, NodeId
 from icefloe.repo.handle import RepoHandle
-from icefloe.repo.session_view import SessionView, all_chunks, find_chunk, load_manifests
-from icefloe.repo.sessions import SessionMode, SessionState, new_node_id
-from icefloe.repo.workspace import Workspace
-from icefloe.storage.driver import Readable, Span
-from icefloe.store.zarr_keys import (
-    METADATA,
-    MetadataKey,
-    V2Key,
-    chunk_prefix,
-    metadata_key,
-    parse_key,
+from icefloe.repo.session import (
+    SessionMode,
+    SessionState,
+    SessionView,
+    Workspace,
+    all_chunks,
+    find_chunk,
+    load_manifests,
+    new_node_id,
 )
-
-if TYPE_CHECKING:
-    from icefloe.changes.chunk_edits import Coordinates
-    from icefloe.repo import packing
-else:
-    packing = on_demand("icefloe.repo.packing")
+from icefloe.storage.driver import Readable, Span
 
 ByteRange = tuple[int | None, int | None]
 """(start, end) from the front, (start, None) to the end, or (None, n) for the last n bytes."""
+ChunkBatch = tuple[
+    NDArray[np.uint32],
+    NDArray[np.uint8],
+    list[str],
+    NDArray[np.uint64],
+    NDArray[np.uint64],
+    dict[int, bytes],
+]
+"""Index, kind, path, offset and length of chunks, and the bytes of inline ones by row."""
+
+METADATA = "zarr.json"
+_CHUNK = re.compile(r"(?:(.*)/)?c((?:/[0-9]+)*)\Z", re.DOTALL)
+_V2_DOCUMENTS = (".zgroup", ".zarray", ".zattrs", ".zmetadata")
+MAX_INDEX = 2**32 - 1
+_FIRST_OF_NAME = ord(VCC[0])
+"""The first letter of locations with the name of a container, and of few others."""
+
+
+# -- keys
+
+
+class MetadataKey(NamedTuple):
+    """`zarr.json` of the node at `path`."""
+
+    path: str
+
+
+class ChunkKey(NamedTuple):
+    """One chunk of the array at `path`."""
+
+    path: str
+    coordinates: Coordinates
+
+
+class V2Key(NamedTuple):
+    """A document of Zarr version 2. It never exists and cannot be written."""
+
+    key: str
+
+
+Key = MetadataKey | ChunkKey | V2Key
+
+
+def parse_key(key: str, find: Callable[[str], object] = lambda path: None) -> Key:
+    """Parse a key.
+
+    The chunk separator is the last segment `c` that only numbers follow, so nodes may be called
+    `c` as well. `find` looks up nodes whose paths are not canonical.
+
+    Raises:
+        InvalidInputError: it is neither metadata nor a chunk, kind `invalid-key`.
+    """
+    # Fast path: nearly all keys have this form.
+    folder, separator, numbers = key.rpartition("/c/")
+    if separator and numbers.isascii() and numbers.replace("/", "0").isdigit():
+        texts = numbers.split("/")
+        if "" not in texts:
+            coordinates = tuple(map(int, texts))
+            if max(coordinates) <= MAX_INDEX:
+                return ChunkKey(_path(folder, key, find), coordinates)
+    folder, _, name = key.rpartition("/")
+    if name == METADATA:
+        return MetadataKey(_path(folder, key, find))
+    if name in _V2_DOCUMENTS:
+        return V2Key(key)
+    chunk = _CHUNK.match(key)
+    if chunk is not None:
+        coordinates = tuple(map(int, chunk[2].split("/")[1:]))
+        if all(at <= MAX_INDEX for at in coordinates):
+            return ChunkKey(_path(chunk[1] or "", key, find), coordinates)
+    raise InvalidInputError(
+        f"key {key!r}: expected 'zarr.json', 'c', or 'c/' and chunk numbers below a node's path",
+        ErrorKind.INVALID_KEY,
+    )
+
+
+@lru_cache(maxsize=4096)
+def _valid_path(name: str) -> str:
+    return paths.validate("/" + name)
+
+
+def _path(name: str, key: str, find: Callable[[str], object]) -> str:
+    """The path of the node called `name` in a key; Zarr's names have no leading slash."""
+    if name == "" and not key.startswith("/"):
+        return paths.ROOT
+    try:
+        return _valid_path(name)
+    except InvalidInputError as error:
+        if find("/" + name) is not None:
+            return "/" + name
+        raise InvalidInputError(f"key {key!r}: {error.message}", ErrorKind.INVALID_KEY) from None
+
+
+def metadata_key(path: str) -> str:
+    """The key of a node's zarr.json."""
+    return METADATA if path == paths.ROOT else f"{paths.to_key(path)}/{METADATA}"
+
+
+def chunk_prefix(path: str) -> str:
+    """The prefix of all chunk keys of an array. The prefix itself is the chunk of a 0-d array."""
+    return "c" if path == paths.ROOT else f"{paths.to_key(path)}/c"
 
 
 # -- reading
@@ -84,7 +185,7 @@ async def locate(
         return None
     if node.array is None:
         view.array(parsed.path)  # raises the right error
-    ref = await _find(handle, view, node, parsed.coordinates)
+    ref = await find_ref(handle, view, node, parsed.coordinates)
     if ref is None:
         return None
     if byte_range is None:
@@ -98,9 +199,10 @@ async def fetch(handle: RepoHandle, found: Located) -> Readable:
     return await fetch_chunk(handle.assets, found.ref, found.span)
 
 
-async def _find(
+async def find_ref(
     handle: RepoHandle, view: SessionView, node: Node, coordinates: Coordinates
 ) -> ChunkRef | None:
+    """The reference of a chunk inside the grid of its array; else None."""
     if node.array is None or not _is_in_grid(node.array, coordinates):
         return None
     return await find_chunk(handle, view, node, coordinates)
@@ -117,7 +219,7 @@ async def exists(workspace: Workspace, key: str) -> bool:
     if node is None or isinstance(parsed, MetadataKey):
         return node is not None
     view.array(parsed.path)
-    return await _find(handle, view, node, parsed.coordinates) is not None
+    return await find_ref(handle, view, node, parsed.coordinates) is not None
 
 
 async def getsize(workspace: Workspace, key: str) -> int:
@@ -131,7 +233,7 @@ async def getsize(workspace: Workspace, key: str) -> int:
     if isinstance(parsed, MetadataKey):
         return len(node.user_data)
     view.array(parsed.path)
-    ref = await _find(handle, view, node, parsed.coordinates)
+    ref = await find_ref(handle, view, node, parsed.coordinates)
     return 0 if ref is None else ref.length
 
 
@@ -256,31 +358,74 @@ async def set_key(workspace: Workspace, key: str, value: Any) -> None:
         )
     if isinstance(parsed, MetadataKey):
         given = bytes(value)
-        array = handle.family.parse_array(given, parsed.path)
-        document = handle.family.stored_document(given, parsed.path)
+        array = handle.format.parse_array(given, parsed.path)
+        document = handle.format.stored_document(given, parsed.path)
         with state.writing():
             base, new_id = state.snapshot.nodes, new_node_id(handle, state)
             state.changes.put_node(base, parsed.path, document, array, new_id)
             state.forget_nodes()
         return
     node, array = state.array(parsed.path)
-    view = memoryview(value)
-    size = view.nbytes
-    check_chunk(key, array, parsed.coordinates, size)
-    if size <= handle.settings.inline_chunk_threshold_bytes:
-        ref = ChunkRef(ChunkKind.INLINE, 0, size, inline=bytes(view))
-    elif packing.is_packed(handle, size):
-        await packing.add_chunk(workspace, node, parsed.coordinates, bytes(view))
-        return
-    else:
-        chunk_id = handle.new_id(ChunkId)
+    check_chunk(key, array, parsed.coordinates, memoryview(value).nbytes)
+    written = WrittenChunks()
+    await store_chunks(handle, [(parsed.coordinates, value)], written)
+    await set_chunks(workspace, node, written)
+
+
+@dataclass(slots=True)
+class WrittenChunks:
+    """Chunks of one array that are stored, but not yet part of the session."""
+
+    refs: dict[Coordinates, ChunkRef | None] = field(default_factory=dict)
+    """None for chunks to delete."""
+    packed: dict[Coordinates, bytes] = field(default_factory=dict)
+    """Chunks for objects that several share; see `packing`."""
+
+
+async def store_chunks(
+    handle: RepoHandle, encoded: Iterable[tuple[Coordinates, Any]], written: WrittenChunks
+) -> None:
+    """Store chunks, and add them to `written`. Bytes are None for a chunk to delete.
+
+    Only what is too large to be inline or packed becomes an object.
+    """
+    from icefloe.repo.commit import is_packed
+
+    objects = []
+    native = {}
+    for coordinates, data in encoded:
+        if data is None:
+            written.refs[coordinates] = None
+            continue
+        view = memoryview(data)
+        size = view.nbytes
+        if size <= handle.settings.inline_chunk_threshold_bytes:
+            written.refs[coordinates] = ChunkRef(ChunkKind.INLINE, 0, size, inline=bytes(view))
+        elif is_packed(handle, size):
+            written.packed[coordinates] = bytes(view)
+        else:
+            chunk_id = handle.new_id(ChunkId)
+            objects.append((handle.assets.chunk_key(chunk_id), view))
+            native[coordinates] = ChunkRef(ChunkKind.NATIVE, 0, size, chunk_id)
+    if objects:
         storage_class = handle.settings.storage.chunks_storage_class
-        key = handle.assets.chunk_key(chunk_id)
-        await handle.driver.put_new([(key, view)], storage_class=storage_class)
-        ref = ChunkRef(ChunkKind.NATIVE, 0, size, chunk_id)
+        await handle.driver.put_new(objects, storage_class=storage_class)
+    written.refs.update(native)
+
+
+async def set_chunks(workspace: Workspace, node: Node, written: WrittenChunks) -> None:
+    """Enter chunks that are stored into the session, all at once."""
+    from icefloe.repo.commit import add_chunk
+
+    state = workspace.state
+    for coordinates, data in written.packed.items():
+        await add_chunk(workspace, node, coordinates, data)
+    if not written.refs:
+        return
     with state.writing():
         if (edits := state.edits(node)) is not None:
-            edits.set(parsed.coordinates, ref)
+            for coordinates, ref in written.refs.items():
+                edits.set(coordinates, ref)
 
 
 async def set_if_not_exists(workspace: Workspace, key: str, value: Any) -> None:
@@ -395,3 +540,125 @@ def _span(byte_range: ByteRange | None, size: int) -> Span | None:
 
 def _no_key(key: str) -> NodeNotFoundError:
     return NodeNotFoundError(f"nothing is stored under key {key!r}", ErrorKind.KEY_NOT_FOUND)
+
+
+# -- queries about nodes and chunks
+
+
+async def node_id(workspace: Workspace, path: str) -> NodeId:
+    """The id of the node at a path."""
+    state = workspace.state
+    return state.node(paths.validate(path, state.find_node)).id
+
+
+async def chunk_kind(workspace: Workspace, path: str, coordinates: Sequence[int]) -> int:
+    """The `ChunkKind` of a chunk, 0 if it was never written."""
+    handle, state = workspace
+    view = state.view
+    node, array = view.array(paths.validate(path, view.find_node))
+    wanted = tuple(map(as_index, coordinates))
+    if len(wanted) != len(array.shape):
+        raise InvalidInputError(
+            f"chunk index {wanted} has {len(wanted)} dimensions, array {path!r} "
+            f"has {len(array.shape)}",
+            ErrorKind.INVALID_CHUNK_INDEX,
+        )
+    if not all(0 <= at < 2**32 for at in wanted):
+        raise InvalidInputError(
+            f"chunk index {wanted}: numbers run from 0 to {2**32 - 1:,}",
+            ErrorKind.INVALID_CHUNK_INDEX,
+        )
+    ref = await find_chunk(handle, view, node, wanted)
+    return 0 if ref is None else int(ref.kind)
+
+
+async def virtual_locations(workspace: Workspace) -> list[str]:
+    """The absolute URL of every virtual chunk of every array."""
+    found: list[str] = []
+    containers = workspace.handle.assets.virtual.access.containers
+    async for refs, location, is_virtual in virtual_refs(workspace):
+        is_all = len(is_virtual) == len(refs)
+        urls = _absolute(location if is_all else location.take(is_virtual), containers)
+        if found:
+            found.extend(urls)
+        else:
+            found = urls
+    return found
+
+
+async def virtual_refs(
+    workspace: Workspace,
+) -> AsyncIterator[tuple[ChunkRefs, Coded, NDArray[Any]]]:
+    """The chunks of each array that has virtual ones, their locations, and the virtual rows."""
+    handle, view = workspace.handle, workspace.state.view
+    nodes = view.all_nodes()
+    await load_manifests(handle, view, nodes)
+    for node in nodes:
+        if node.array is None:
+            continue
+        refs = await all_chunks(handle, view, node)
+        rows = np.flatnonzero(refs.kind == ChunkKind.VIRTUAL)
+        if refs.location is not None and len(rows):
+            yield refs, refs.location, rows
+
+
+def _absolute(column: Coded, containers: ContainerSet) -> list[str]:
+    """Absolute locations, with container names expanded; "" if there is no location."""
+    codes = column.codes
+    is_part = len(codes) <= small.LOCATIONS_SHARE * len(column.values)
+    texts = None if is_part else _without_names(column)
+    if texts is not None:
+        if len(codes) == len(texts) and bool((codes == np.arange(len(codes))).all()):
+            return texts
+        texts.append("")  # where code -1 leads
+        return list(map(texts.__getitem__, codes.tolist()))
+    used = np.unique(codes)
+    url = {-1: ""}
+    for code in used[used >= 0].tolist():
+        url[code] = containers.expand(column.values.get(code))
+    return [url[code] for code in codes.tolist()]
+
+
+def _without_names(column: Coded) -> list[str] | None:
+    """All distinct locations of a column; None if one may have the name of a container."""
+    values, texts = column.values, list[str]()
+    # A part of a column will be followed by others, which want the same locations again.
+    is_whole = len(column.codes) >= len(values)
+    for part in values.parts() if is_whole else [values.strings()]:
+        starts = part.offsets[:-1][np.diff(part.offsets) > 0]
+        if (part.data[starts] == _FIRST_OF_NAME).any():
+            return None
+        texts += part.to_list()
+    return texts
+
+
+async def chunk_batches(
+    workspace: Workspace, array_path: str, batch_size: int
+) -> AsyncIterator[ChunkBatch]:
+    """The references of an array in batches; see `IcechunkStore.array_chunk_iterator`."""
+    handle, state = workspace
+    if batch_size < 1:
+        raise InvalidInputError(f"batch_size is {batch_size}, expected at least 1")
+    view = state.view
+    node, _ = view.array(paths.validate("/" + array_path.strip("/")))
+    with view.lock:
+        view.packs.close(view.changes)  # so that every chunk has an offset
+    everything = await all_chunks(handle, view, node)
+    containers = handle.assets.virtual.access.containers
+    for first in range(0, len(everything), batch_size):
+        refs = everything.take(slice(first, first + batch_size))
+        texts = [""] * len(refs)
+        if refs.location is not None:
+            texts = _absolute(refs.location, containers)
+        if refs.chunk_id is not None:
+            is_named = np.array([text != "" for text in texts], np.bool_)
+            rows = np.flatnonzero((refs.kind == ChunkKind.NATIVE) & ~is_named)
+            keys = handle.assets.chunk_keys(refs.chunk_id[rows])
+            for row, key in zip(rows.tolist(), keys, strict=True):
+                texts[row] = key.removeprefix(handle.assets.folders["chunks"])
+        inlined = {}
+        if refs.inline is not None:
+            rows = np.flatnonzero(refs.kind == ChunkKind.INLINE)
+            values = refs.inline.take(rows).to_list()
+            inlined = dict(zip(rows.tolist(), values, strict=True))
+        yield refs.index, refs.kind, texts, refs.offset, refs.length, inlined

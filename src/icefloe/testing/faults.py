@@ -9,14 +9,13 @@ with `cut_after` = 0, 1, 2, ... until it succeeds, and look at the storage each 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
 from icefloe.errors import ErrorKind, StorageError, UnknownOutcomeError
-from icefloe.storage.driver import Driver, Version
-from icefloe.storage.drivers import conditional
-from icefloe.storage.drivers.remote import ReadBack
+from icefloe.storage import conditional
+from icefloe.storage.conditional import ReadBack, Write
+from icefloe.storage.driver import About, Driver, Version, find_object
 from icefloe.testing.wrapping import WrappingDriver
 
 
@@ -81,26 +80,11 @@ class FaultyDriver(WrappingDriver):
         return self.num_requests_by_method()["put_if"] == self.lose_answer_of
 
     async def put_if(
-        self,
-        key: str,
-        data: bytes,
-        *,
-        previous: Version | None,
-        metadata: Mapping[str, str] | None = None,
-        content_type: str | None = None,
+        self, key: str, data: bytes, *, previous: Version | None, **about: Unpack[About]
     ) -> Version:
         if self.has_recovery:
-            return await conditional.put_if(
-                Recovery(self),
-                key,
-                data,
-                previous=previous,
-                metadata=metadata,
-                content_type=content_type,
-            )
-        version = await super().put_if(
-            key, data, previous=previous, metadata=metadata, content_type=content_type
-        )
+            return await conditional.put_if(Recovery(self), key, data, previous, about)
+        version: Version = await super().put_if(key, data, previous=previous, **about)
         if self._is_answer_lost():
             raise UnknownOutcomeError(f"the answer to writing {key!r} was lost on purpose")
         return version
@@ -109,7 +93,7 @@ class FaultyDriver(WrappingDriver):
         self, key: str, data: bytes, previous: Version | None
     ) -> Version:
         """The bare write below the recovery: a lost answer is an error of the network."""
-        version = await super().put_if(key, data, previous=previous)
+        version: Version = await super().put_if(key, data, previous=previous)
         if self._is_answer_lost():
             raise StorageError(
                 f"the answer to writing {key!r} was lost on purpose", ErrorKind.OBJECT_STORE
@@ -118,7 +102,7 @@ class FaultyDriver(WrappingDriver):
 
 
 class Recovery:
-    """The primitives of `icefloe.storage.drivers.conditional` over a `FaultyDriver`.
+    """The primitives of `icefloe.storage.conditional` over a `FaultyDriver`.
 
     There is no user metadata here, so a write is recognised by its bytes.
     """
@@ -128,26 +112,12 @@ class Recovery:
         self._driver = driver
         self.settings = replace(driver.settings, unsafe_use_metadata=False)
 
-    async def write_once(
-        self,
-        key: str,
-        data: bytes,
-        *,
-        condition: Version | None,
-        is_conditional: bool,
-        metadata: Mapping[str, str],
-        content_type: str | None,
-    ) -> Version:
-        return await self._driver.put_if_losing_answers(key, data, condition)
+    async def write_once(self, write: Write) -> Version:
+        return await self._driver.put_if_losing_answers(write.key, write.data, write.previous)
 
     async def find(self, key: str, *, has_data: bool) -> ReadBack | None:
-        try:
-            data, version = await self._driver.get_versioned(key)
-        except StorageError as error:
-            if error.kind == ErrorKind.OBJECT_NOT_FOUND:
-                return None
-            raise
-        return ReadBack(version, {}, data)
+        found = await find_object(self._driver, key)
+        return None if found is None else ReadBack(found[1], {}, found[0])
 
     async def sleep(self, seconds: float) -> None:
         await self._driver.sleep(seconds)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from typing import Any, cast
 
-from icefloe.config.resolved import ResolvedStorage
+from icefloe.config.repository import ResolvedStorage
 from icefloe.storage.driver import Driver
 from icefloe.storage.spec import MAX_CONCURRENT_REQUESTS, Storage
 
@@ -56,11 +57,12 @@ class LatencyStorage(Storage):
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _late, (self.inner, self.write_latency_ms, self.read_latency_ms)
-
-
-def _late(inner: Storage, write_latency_ms: int, read_latency_ms: int) -> LatencyStorage:
-    return LatencyStorage(inner, write_latency_ms=write_latency_ms, read_latency_ms=read_latency_ms)
+        make = partial(
+            LatencyStorage,
+            write_latency_ms=self.write_latency_ms,
+            read_latency_ms=self.read_latency_ms,
+        )
+        return make, (self.inner,)
 
 
 class _LateDriver:

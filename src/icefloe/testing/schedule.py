@@ -105,7 +105,7 @@ def schedules_with_few_switches(
     An operation that is interrupted goes on later; when one has ended, any other may go on. Most
     mistakes need one or two interruptions, and there are few enough of these orders to try all.
     `can_switch` says ahead of which requests an operation may be interrupted: reads of objects that
-    nobody else changes need not be tried.
+    no one else changes need not be tried.
     """
     unexplored: list[tuple[int, ...]] = [()]
     while unexplored:

@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Any
+from functools import wraps
+from typing import Any, Unpack
 
-from icefloe.config.resolved import ResolvedStorage
 from icefloe.errors import StorageError
 from icefloe.storage.driver import (
-    Describe,
+    AboutMany,
     Driver,
-    ObjectInfo,
     ObjectPage,
-    Readable,
-    Span,
+    Objects,
+    Reads,
     Take,
-    Version,
+    about_one,
     join_pages,
     taken,
 )
 
 
-class WrappingDriver:
+def _request(method: Any, reported: str | None = None) -> Any:
+    """A method that makes one request of the inner driver, about the key in its first argument."""
+    name = reported or method.__name__
+
+    @wraps(method)
+    async def call(self: WrappingDriver, *args: Any, **options: Any) -> Any:
+        key = args[0] if args else ""
+        await self.before(name, key)
+        result = await getattr(self.inner, method.__name__)(*args, **options)
+        await self.after(name, key)
+        return result
+
+    return call
+
+
+class WrappingDriver(Driver):
     """A `Driver` over another one. `before` is awaited ahead of every request, `after` behind it.
 
     A request is one call; the `_many` calls count as one per object, in order.
@@ -30,7 +44,7 @@ class WrappingDriver:
 
     def __init__(self, inner: Driver) -> None:
         self.inner = inner
-        self.settings: ResolvedStorage = inner.settings
+        self.settings = inner.settings
         self.is_local = inner.is_local
         self.can_write = inner.can_write
         self.can_list = inner.can_list
@@ -41,83 +55,23 @@ class WrappingDriver:
     async def after(self, method: str, key: str) -> None:
         """Called behind a request that succeeded; raise to lose its answer."""
 
-    async def get(self, key: str, span: Span | None = None) -> Readable:
-        await self.before("get", key)
-        found = await self.inner.get(key, span)
-        await self.after("get", key)
-        return found
+    get = _request(Driver.get)
+    get_versioned = _request(Driver.get_versioned)
+    get_if_changed = _request(Driver.get_if_changed)
+    put = _request(Driver.put)
+    put_if = _request(Driver.put_if)
+    head = _request(Driver.head)
+    is_empty = _request(Driver.is_empty)
+    list = _request(Driver.list)
+    list_top = _request(Driver.list_top, "list")
+    list_pages = _request(Driver.list_pages, "list")
 
-    async def get_many(
-        self, wanted: Sequence[tuple[str, Span | None]], take: Take | None = None
-    ) -> list[Any]:
+    async def get_many(self, wanted: Reads, take: Take | None = None) -> Any:
         return taken([await self.get(key, span) for key, span in wanted], take)
 
-    async def get_versioned(self, key: str) -> tuple[bytes, Version]:
-        await self.before("get_versioned", key)
-        found = await self.inner.get_versioned(key)
-        await self.after("get_versioned", key)
-        return found
-
-    async def get_if_changed(self, key: str, version: Version) -> tuple[bytes, Version] | None:
-        await self.before("get_if_changed", key)
-        found = await self.inner.get_if_changed(key, version)
-        await self.after("get_if_changed", key)
-        return found
-
-    async def put(
-        self,
-        key: str,
-        data: Any,
-        *,
-        metadata: Mapping[str, str] | None = None,
-        content_type: str | None = None,
-        storage_class: str | None = None,
-    ) -> None:
-        await self.before("put", key)
-        await self.inner.put(
-            key,
-            data,
-            metadata=metadata,
-            content_type=content_type,
-            storage_class=storage_class,
-        )
-        await self.after("put", key)
-
-    async def put_many(
-        self,
-        objects: Sequence[tuple[str, Any]],
-        *,
-        describe: Describe | None = None,
-        storage_class: str | None = None,
-    ) -> None:
+    async def put_many(self, objects: Objects, **about: Unpack[AboutMany]) -> None:
         for key, data in objects:
-            metadata = None if describe is None else describe(data)
-            await self.put(key, data, metadata=metadata, storage_class=storage_class)
-
-    async def put_new(
-        self,
-        objects: Sequence[tuple[str, Any]],
-        *,
-        describe: Describe | None = None,
-        storage_class: str | None = None,
-    ) -> None:
-        await self.put_many(objects, describe=describe, storage_class=storage_class)
-
-    async def put_if(
-        self,
-        key: str,
-        data: bytes,
-        *,
-        previous: Version | None,
-        metadata: Mapping[str, str] | None = None,
-        content_type: str | None = None,
-    ) -> Version:
-        await self.before("put_if", key)
-        version = await self.inner.put_if(
-            key, data, previous=previous, metadata=metadata, content_type=content_type
-        )
-        await self.after("put_if", key)
-        return version
+            await self.put(key, data, **about_one(data, about))
 
     async def delete_many(self, keys: Sequence[str]) -> None:
         for key in keys:
@@ -128,35 +82,22 @@ class WrappingDriver:
     async def delete_batches(
         self, batches: Sequence[Sequence[str]]
     ) -> Sequence[StorageError | None]:
-        return [await self._delete_batch(batch) for batch in batches]
-
-    async def _delete_batch(self, batch: Sequence[str]) -> StorageError | None:
-        try:
-            await self.delete_many(batch)
-        except StorageError as error:
-            return error
-        return None
-
-    async def head(self, key: str) -> ObjectInfo:
-        await self.before("head", key)
-        found = await self.inner.head(key)
-        await self.after("head", key)
-        return found
+        failures: list[StorageError | None] = []
+        for batch in batches:
+            try:
+                await self.delete_many(batch)
+                failures.append(None)
+            except StorageError as error:
+                failures.append(error)
+        return failures
 
     async def head_many(self, keys: Sequence[str]) -> ObjectPage:
-        """One after the other, so that something can happen in between."""
         rows = []
         for key in keys:
             await self.before("head", key)
             rows.append(await self.inner.head_many([key]))
             await self.after("head", key)
         return join_pages(rows)
-
-    async def is_empty(self) -> bool:
-        await self.before("is_empty", "")
-        found = await self.inner.is_empty()
-        await self.after("is_empty", "")
-        return found
 
     async def sync(self) -> None:
         """Not a request: nothing can be seen of it."""
@@ -173,29 +114,7 @@ class WrappingDriver:
         """No queue: whoever is first in it may be driven by the same test."""
 
     def keep_reserve(self, num_bytes: int) -> None:
-        """Not a request."""
         self.inner.keep_reserve(num_bytes)
 
     def give_up_reserve(self) -> bool:
-        """Not a request."""
         return self.inner.give_up_reserve()
-
-    async def list(self, prefix: str) -> list[ObjectInfo]:
-        await self.before("list", prefix)
-        found = await self.inner.list(prefix)
-        await self.after("list", prefix)
-        return found
-
-    async def list_top(self) -> Sequence[str]:
-        await self.before("list", "")
-        found = await self.inner.list_top()
-        await self.after("list", "")
-        return found
-
-    async def list_pages(
-        self, folder: str, at_once: int, *, names_only: bool = False
-    ) -> Sequence[ObjectPage]:
-        await self.before("list", folder)
-        found = await self.inner.list_pages(folder, at_once, names_only=names_only)
-        await self.after("list", folder)
-        return found

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from threading import Lock
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from icefloe.api.graph_lanes import LaneRow, children_first, lane_rows
+from icefloe.api.ancestry_graph import LaneRow, children_first, lane_rows
 from icefloe.api.repository import Repository
 from icefloe.api.session import Session
 from icefloe.api.values import Update
+from icefloe.assets.cache import BoundedCache
 from icefloe.changes.diff import Diff
 from icefloe.errors import SnapshotNotFoundError
 from icefloe.ids import SnapshotId
 from icefloe.repo.handle import RepoHandle
-from icefloe.repo.session_view import SessionView
+from icefloe.repo.session import SessionView
 from icefloe.storage.run import run_blocking
+from icefloe.ui.query import Query
 from icefloe.ui.tree import Tree
 
 if TYPE_CHECKING:
@@ -37,26 +38,16 @@ class Recent(Generic[Key, Value]):
     """The values used last, up to a number of them or a total size."""
 
     def __init__(self, most: int, size_of: Callable[[Value], int] = lambda value: 1) -> None:
-        self._most = most
+        self._kept: BoundedCache[Value] = BoundedCache(most)
         self._size_of = size_of
-        self._kept: OrderedDict[Key, Value] = OrderedDict()
-        self._total = 0
-        self._lock = Lock()
 
     def get(self, key: Key, make: Callable[[], Value]) -> Value:
         """The value of a key, made if it is not there. Two threads may make the same one."""
-        with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                return self._kept[key]
-        made = make()
-        with self._lock:
-            if key not in self._kept:
-                self._kept[key] = made
-                self._total += self._size_of(made)
-            while self._total > self._most and len(self._kept) > 1:
-                self._total -= self._size_of(self._kept.popitem(last=False)[1])
-        return made
+        found = self._kept.get(key)
+        if found is None:
+            found = make()
+            self._kept.put(key, found, self._size_of(found))
+        return found
 
 
 class HistoryGraph(NamedTuple):
@@ -104,8 +95,9 @@ class OpenedRepository:
     def view(self, snapshot_id: str) -> SessionView:
         return self.session(snapshot_id).workspace.state.view
 
-    def tree(self, snapshot_id: str, *, has_internal: bool) -> Tree:
-        """The nodes of a snapshot by parent, with or without icefloe's own tables."""
+    def tree(self, query: Query) -> Tree:
+        """The nodes of the snapshot of a request by parent."""
+        snapshot_id, has_internal = query.text("snapshot"), query.has_internal
 
         def make() -> Tree:
             return Tree(self.view(snapshot_id).snapshot.nodes, has_internal=has_internal)
@@ -146,13 +138,13 @@ class OpenedRepository:
 
 
 async def _read_history(handle: RepoHandle, known: HistoryGraph | None) -> HistoryGraph:
-    branches = await handle.family.branches(handle)
-    tags = await handle.family.tags(handle)
+    branches = await handle.format.branches(handle)
+    tags = await handle.format.tags(handle)
     refs = repr((sorted(branches.items()), sorted(tags.items())))
     version = hashlib.sha256(refs.encode()).hexdigest()[:16]
     if known is not None and known.version == version:
         return known
-    rows = lane_rows(children_first(await handle.family.all_snapshots(handle)))
+    rows = lane_rows(children_first(await handle.format.all_snapshots(handle)))
     row_of = {row.info.id: at for at, row in enumerate(rows)}
     tips = [branches[name] for name in sorted(branches, key=lambda name: (name != "main", name))]
     tips += [tags[name] for name in sorted(tags)]

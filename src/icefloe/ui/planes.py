@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from icefloe import paths
 from icefloe.errors import FormatError, IcechunkError, InvalidInputError
-from icefloe.scans.coding import Coding, Values, find_coding
-from icefloe.scans.variables import array_coding
+from icefloe.scans.variables import Coding, Values, array_coding, find_coding
 from icefloe.ui.opened import OpenedRepository
 
 MAX_BYTES = 256 << 20

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from icefloe.errors import InvalidInputError
 
+Row = TypeVar("Row")
+
+_PAGE = 200
+_MOST_ROWS = 1000
 _LONGEST = 4096
 """Characters of a parameter; a node path is at most that long in practice."""
 
@@ -72,6 +76,22 @@ class Query:
         if not all(part.isascii() and part.isdigit() and len(part) < 19 for part in parts):
             raise InvalidInputError(f"parameter {name!r} is {text!r}, expected numbers such as 0,3")
         return tuple(map(int, parts))
+
+    @property
+    def limit(self) -> int:
+        """How many rows a page may have."""
+        return self.number("limit", _PAGE, 1, _MOST_ROWS)
+
+    @property
+    def has_internal(self) -> bool:
+        """Whether icefloe's own tables are shown, too."""
+        return "all" in self
+
+    def page(self, rows: Sequence[Row], show: Callable[[Row], Any]) -> dict[str, Any]:
+        """The rows from `offset` on, up to `limit` of them, and how many there are."""
+        offset = self.number("offset", 0)
+        shown = [show(row) for row in rows[offset : offset + self.limit]]
+        return {"total": len(rows), "offset": offset, "rows": shown}
 
     def choice(self, name: str, default: str, *others: str) -> str:
         """One of some words."""

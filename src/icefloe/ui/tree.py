@@ -11,7 +11,7 @@ import numpy as np
 
 from icefloe import paths
 from icefloe.errors import InvalidInputError, NodeNotFoundError
-from icefloe.format.snapshot.nodes import ArrayData, Node, NodeTable
+from icefloe.format.nodes import ArrayData, Node, NodeTable
 
 _MOST_FOUND = 500
 _ATTRIBUTES = "attributes"
@@ -20,8 +20,8 @@ _ATTRIBUTES = "attributes"
 class Tree:
     """Rows of a table of nodes by the path of their parent; all, or those that are not internal."""
 
-    def __init__(self, nodes: NodeTable, *, has_internal: bool) -> None:
-        self._nodes = nodes
+    def __init__(self, table: NodeTable, *, has_internal: bool) -> None:
+        nodes = self._nodes = table.columns
         self._lowered: list[str] | None = None
         self._children: dict[str, list[int]] = {}
         is_shown = [has_internal or not paths.is_internal(path) for path in nodes.path]
@@ -54,19 +54,15 @@ class Tree:
         shown = [row for row in self._rows.tolist() if row in size_of]
         return nodes.path[max(shown, key=lambda row: (*size_of[row], -row))] if shown else None
 
-    def page(self, parent: str, offset: int, limit: int) -> dict[str, Any]:
-        """Some children of a group, and how many there are. A new repository has no root group."""
+    def children(self, parent: str) -> list[int]:
+        """The rows of the nodes in a group. A new repository has no root group."""
         rows = self._children.get(parent, [])
         if not rows and parent != paths.ROOT and self._nodes.find(parent) is None:
             raise NodeNotFoundError(f"{parent!r}")
-        return {
-            "total": len(rows),
-            "offset": offset,
-            "rows": [self._brief(row) for row in rows[offset : offset + limit]],
-        }
+        return rows
 
     def search(self, part: str) -> dict[str, Any]:
-        """Nodes whose path has this part, whatever its case."""
+        """Nodes whose path has this part, in upper or lower case."""
         if self._lowered is None:
             self._lowered = [self._nodes.path[row].lower() for row in self._rows]
         wanted = part.lower()
@@ -75,9 +71,10 @@ class Tree:
             for row, path in zip(self._rows.tolist(), self._lowered, strict=True)
             if wanted in path
         ]
-        return {"total": len(found), "rows": [self._brief(row) for row in found[:_MOST_FOUND]]}
+        return {"total": len(found), "rows": [self.describe(row) for row in found[:_MOST_FOUND]]}
 
-    def _brief(self, row: int) -> dict[str, Any]:
+    def describe(self, row: int) -> dict[str, Any]:
+        """What a list shows of a node."""
         node = self._nodes.node(row)
         shown: dict[str, Any] = {
             "path": node.path,

@@ -5,8 +5,7 @@ it in one process; `icefloe.spark` does it on many.
 """
 
 from icefloe.virtual.formats.opening import open_native, scan
-from icefloe.virtual.ingest.ingest_local import ingest_local
-from icefloe.virtual.ingest.report import IngestReport
+from icefloe.virtual.ingest.run_ingest import IngestReport, ingest_local
 from icefloe.virtual.model.description import (
     GroupDescription,
     SourceDescription,
@@ -14,11 +13,10 @@ from icefloe.virtual.model.description import (
     SourceVersion,
     VariableDescription,
 )
-from icefloe.virtual.places.access import SourceAccess
-from icefloe.virtual.places.globs import list_sources
-from icefloe.virtual.planning.arrangement import Existing
+from icefloe.virtual.planning.file_boxes import Existing
 from icefloe.virtual.planning.plan import ArrayPlan, IngestOptions, IngestPlan, Problem
-from icefloe.virtual.planning.planning import plan_ingest
+from icefloe.virtual.planning.planner import plan_ingest
+from icefloe.virtual.sources import SourceAccess, list_sources
 
 __all__ = [
     "ArrayPlan",

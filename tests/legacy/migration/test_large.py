@@ -16,8 +16,8 @@ import zarr
 
 import icefloe
 from icefloe import NumberedRefs
-from icefloe.repo import commit, sessions
-from icefloe.repo.workspace import Workspace
+from icefloe.repo import commit, session
+from icefloe.repo.session import Workspace
 from icefloe.storage.run import run_blocking
 from icefloe.store import operations
 
@@ -96,7 +96,7 @@ def test_a_million_references(encoding: str, tmp_path: Path) -> None:
 def commit_chunk(repo: icefloe.Repository, number: int) -> None:
     """A commit of one chunk, without Zarr, which would take most of the time."""
     handle = repo.handle
-    work = Workspace(handle, run_blocking(sessions.open_writable(handle, "main")))
+    work = Workspace(handle, run_blocking(session.open_writable(handle, "main")))
     chunk = np.array([number, 0], "<i4").tobytes()
     run_blocking(operations.set_key(work, "small/c/0", chunk))
     run_blocking(commit.commit(work, f"commit {number}", None))

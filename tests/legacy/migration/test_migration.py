@@ -11,7 +11,7 @@ import zarr
 import icefloe
 from icefloe.credentials import LocalFileSystemAccess
 from icefloe.errors import AlreadyExistsError, FormatError, InvalidInputError
-from icefloe.maintenance.migration import convert
+from icefloe.legacy import convert
 from icefloe.storage.run import run_blocking
 from tests.legacy.numbered.old_repositories import Commit, World, check_contents, contents
 from tests.legacy.numbered.releases import RELEASES, Release

@@ -11,7 +11,7 @@ import zarr
 
 import icefloe
 from icefloe import NumberedRefs, StateFileDataset
-from icefloe.api.generations import NewGeneration
+from icefloe.api.enums import NewGeneration
 from icefloe.credentials import LocalFileSystemAccess
 from tests.legacy.migration import describe_repository
 from tests.legacy.state_file.datasets import (

@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema
 import numpy as np
 
-from icefloe.format.manifest.chunk_refs import ChunkRefs
+from icefloe.format.chunk_refs import ChunkRefs
 from icefloe.ids import NodeId
 from icefloe.legacy.numbered.model import (
     Ancestor,

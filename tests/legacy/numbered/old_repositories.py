@@ -14,7 +14,7 @@ import zarr
 
 import icefloe
 from icefloe.ids import encode_base32
-from icefloe.legacy.numbered.sequence import sequence_name
+from icefloe.legacy.numbered.names import sequence_name
 from icefloe.storage.run import run_blocking
 from icefloe.storage.spec import Storage
 from tests.legacy.numbered.parquet_release import ParquetEncoder, file_name

@@ -285,7 +285,7 @@ def test_time_travel(repo: Repository) -> None:
 
 def test_histories_longer_than_a_snapshot_remembers(monkeypatch: pytest.MonkeyPatch) -> None:
     """`short_term_history` is short: older ancestors are found through newer ones."""
-    monkeypatch.setattr("icefloe.legacy.numbered.from_snapshot.MOST_ANCESTORS", 3)
+    monkeypatch.setattr("icefloe.legacy.numbered.snapshots.MOST_ANCESTORS", 3)
     repo = Repository.create(icefloe.in_memory_storage(), generation=NumberedRefs())
     made = [commit(repo, number) for number in range(8)]
     document = validate("Snapshot", read(repo.storage, f"s/{made[-1]}"))

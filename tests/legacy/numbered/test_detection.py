@@ -9,7 +9,7 @@ from icefloe import Generation, NumberedRefs, Repository
 from icefloe.errors import FormatError, InvalidInputError, RepositoryNotFoundError
 from icefloe.legacy.detect import detect, generation_of
 from icefloe.legacy.numbered.names import DOCUMENT, FIRST_ALPHA, PROTOTYPE, RELEASED, Names
-from icefloe.repo.workspace import Workspace
+from icefloe.repo.session import Workspace
 from icefloe.storage.run import run_blocking
 from icefloe.storage.spec import Storage
 from icefloe.store import operations

@@ -13,10 +13,10 @@ from icefloe.errors import FormatError, InvalidInputError
 from icefloe.format.envelope import FileType
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import NodeId, SnapshotId
-from icefloe.legacy.numbered import files, json_refs
+from icefloe.legacy.numbered import files
 from icefloe.legacy.numbered.files import Form, form_of
 from icefloe.legacy.numbered.model import FillValue, node_id
-from icefloe.legacy.numbered.wide_ids import IdMap
+from icefloe.legacy.numbered.names import IdMap
 from icefloe.legacy.numbered.zarr_documents import array_document, group_document, parse_document
 from tests.legacy.numbered import examples
 from tests.legacy.numbered.examples import FILLS, validate, wide
@@ -115,15 +115,15 @@ def test_headers_of_document_004(form: Form, compression: bytes) -> None:
 
 def test_reference_files() -> None:
     """000, Reference Files."""
-    data = json_refs.encode_ref(wide(7), 1728302400000000, {"who": "me"})
+    data = files.encode_ref(wide(7), 1728302400000000, {"who": "me"})
     document = validate("RefData", data)
     assert document["snapshot"] == list(wide(7))
     assert document["timestamp"] == "2024-10-07T12:00:00Z"
-    assert json_refs.decode_ref(data, "r/main/ZZZZZZZZ.json") == wide(7)
+    assert files.decode_ref(data, "r/main/ZZZZZZZZ.json") == wide(7)
 
 
 def test_reference_files_of_the_program_have_text() -> None:
-    assert json_refs.decode_ref(b'{"snapshot":"000G40R40M30E209185G"}', "f") == bytes(range(12))
+    assert files.decode_ref(b'{"snapshot":"000G40R40M30E209185G"}', "f") == bytes(range(12))
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_reference_files_of_the_program_have_text() -> None:
 )
 def test_other_reference_files_are_refused_by_name(data: bytes) -> None:
     with pytest.raises(FormatError, match=r"^r/main/ZZZZZZZZ\.json: "):
-        json_refs.decode_ref(data, "r/main/ZZZZZZZZ.json")
+        files.decode_ref(data, "r/main/ZZZZZZZZ.json")
 
 
 # -- zarr.json

@@ -19,15 +19,15 @@ import pytest
 
 import icefloe
 from icefloe.errors import FormatError, InvalidInputError
+from icefloe.format.chunk_refs import ChunkRefs
 from icefloe.format.envelope import FileType
-from icefloe.format.manifest.chunk_refs import ChunkRefs
-from icefloe.format.snapshot.file import Snapshot
+from icefloe.format.snapshot import Snapshot
 from icefloe.ids import SnapshotId
-from icefloe.legacy.numbered import files, json_refs, parquet_files
+from icefloe.legacy.numbered import files, parquet_files
 from icefloe.legacy.numbered.files import Form
 from icefloe.legacy.numbered.model import OldSnapshot
-from icefloe.legacy.numbered.to_snapshot import attribute_files_of, to_snapshot
-from icefloe.legacy.numbered.wide_ids import IdMap
+from icefloe.legacy.numbered.names import IdMap
+from icefloe.legacy.numbered.snapshots import attribute_files_of, to_snapshot
 from tests.fuzz.guard import TooSlowError, limited_memory, limited_time
 from tests.fuzz.mutate import Seed, mutant
 from tests.legacy.numbered import examples
@@ -61,7 +61,7 @@ class Kind:
 
 def _damaged_inside(data: bytes, random: Random) -> bytes:
     """The payload damaged, and enclosed again: otherwise the frame would be what is wrong."""
-    payload = bytes(files.open_file(data, FileType(data[37]), "healthy").data)
+    payload = bytes(files.open_file(data, FileType(data[37]), "healthy")[1])
     changed = mutant(Seed("payload", payload, is_metadata_file=False), random, _MARKS)
     return files._enclosed(changed, FileType(data[37]), Form.BINARY, 1)
 
@@ -171,7 +171,7 @@ def _use_parquet_ref(data: bytes) -> None:
 
 
 def _use_ref(data: bytes) -> None:
-    assert len(json_refs.decode_ref(data, NAME)) in (12, 16)
+    assert len(files.decode_ref(data, NAME)) in (12, 16)
 
 
 KINDS = [
@@ -201,7 +201,7 @@ KINDS = [
     Kind(
         "ref",
         lambda: [
-            ("list", json_refs.encode_ref(examples.wide(3), 10**15, {"a": 1})),
+            ("list", files.encode_ref(examples.wide(3), 10**15, {"a": 1})),
             ("text", b'{"snapshot":"000G40R40M30E209185G"}'),
         ],
         _use_ref,

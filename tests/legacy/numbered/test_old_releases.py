@@ -12,7 +12,7 @@ import pytest
 import icefloe
 from icefloe.credentials import LocalFileSystemAccess
 from icefloe.errors import FormatError, ReadOnlyError, RefNotFoundError
-from icefloe.legacy.generation import Generation
+from icefloe.format.layout import Generation
 from tests.legacy.numbered.old_repositories import Builder, Commit, World, check_contents, contents
 from tests.legacy.numbered.releases import RELEASES, Release
 

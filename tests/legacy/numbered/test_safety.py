@@ -15,10 +15,10 @@ from icefloe import NumberedRefs, Repository
 from icefloe.api.handles import Handles
 from icefloe.errors import RepositoryNotFoundError, StorageError, UnknownOutcomeError
 from icefloe.ids import encode_base32
-from icefloe.legacy.numbered.sequence import sequence_name
-from icefloe.repo import commit, lifecycle, refs, sessions
+from icefloe.legacy.numbered.names import sequence_name
+from icefloe.repo import commit, lifecycle, refs, session
 from icefloe.repo.handle import Clock, RepoHandle
-from icefloe.repo.workspace import Workspace
+from icefloe.repo.session import Workspace
 from icefloe.storage.driver import Driver
 from icefloe.storage.run import run_blocking
 from icefloe.storage.spec import Storage
@@ -152,7 +152,7 @@ def start(encoding: Any) -> dict[str, bytes]:
     storage = icefloe.in_memory_storage()
     repo = Repository.create(storage, generation=NumberedRefs(encoding, inline_attributes_bytes=40))
     handle = open_handle(storage)
-    state = run_blocking(sessions.open_writable(handle, "main"))
+    state = run_blocking(session.open_writable(handle, "main"))
     work = Workspace(handle, state)
     document = b'{"zarr_format":3,"node_type":"group","attributes":{"title":"%s"}}' % (b"x" * 60)
     array = (
@@ -182,16 +182,16 @@ async def edit_and_commit(handle: RepoHandle, state: Any) -> None:
 
 
 async def tag(handle: RepoHandle, _state: Any) -> None:
-    await refs.create_tag(handle, "v1", await refs.lookup_branch(handle, "main"))
+    await refs.create_tag(handle, "v1", await handle.format.lookup_branch(handle, "main"))
 
 
 async def branch(handle: RepoHandle, _state: Any) -> None:
-    await refs.create_branch(handle, "new", await refs.lookup_branch(handle, "main"))
+    await refs.create_branch(handle, "new", await handle.format.lookup_branch(handle, "main"))
 
 
 async def reset(handle: RepoHandle, _state: Any) -> None:
-    tip = await refs.lookup_branch(handle, "main")
-    first = (await handle.family.ancestry(handle, tip))[-1].id
+    tip = await handle.format.lookup_branch(handle, "main")
+    first = (await handle.format.ancestry(handle, tip))[-1].id
     await refs.reset_branch(handle, "side", first, None)
 
 
@@ -209,7 +209,7 @@ def portrait(storage: Storage) -> Any:
 
 
 def all_values(handle: RepoHandle, tip: str) -> dict[str, bytes]:
-    state = run_blocking(sessions.open_readonly(handle, handle.snapshot_id(tip)))
+    state = run_blocking(session.open_readonly(handle, handle.snapshot_id(tip)))
     work = Workspace(handle, state)
     keys = run_blocking(operations.list_prefix(work, ""))
     return {key: bytes(run_blocking(operations.get(work, key)) or b"") for key in keys}
@@ -231,14 +231,14 @@ def test_a_cut_after_any_request_leaves_the_old_state_or_the_new(
     storage = copy()
     before = portrait(storage)
     handle = open_handle(storage)
-    run_blocking(work(handle, run_blocking(sessions.open_writable(handle, "main"))))
+    run_blocking(work(handle, run_blocking(session.open_writable(handle, "main"))))
     after = portrait(storage)
     assert before != after
     for num_requests in range(MOST_REQUESTS):
         storage = copy()
         driver = FaultyDriver(driver_of(storage))
         handle = open_handle(storage, driver)
-        state = run_blocking(sessions.open_writable(handle, "main"))
+        state = run_blocking(session.open_writable(handle, "main"))
         driver.reset()
         driver.cut_after = num_requests
         try:
@@ -265,7 +265,7 @@ def test_a_cut_after_any_request_leaves_the_old_state_or_the_new(
 def test_a_creation_cut_after_any_request_leaves_no_repository_or_a_whole_one(
     encoding: Any, kind: str, tmp_path: Path
 ) -> None:
-    family = NumberedRefs(encoding).family()
+    format_version = NumberedRefs(encoding).format_version()
 
     def create(storage: Storage, driver: Driver) -> None:
         run_blocking(
@@ -276,7 +276,7 @@ def test_a_creation_cut_after_any_request_leaves_no_repository_or_a_whole_one(
                 Clock(),
                 spec_version=2,
                 check_clean_root=True,
-                family=family,
+                format_version=format_version,
             )
         )
 

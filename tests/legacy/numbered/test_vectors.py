@@ -8,13 +8,21 @@ import pytest
 from icefloe.errors import FormatError, InternalError, InvalidInputError
 from icefloe.ids import ChunkId, NodeId, SnapshotId, encode_base32
 from icefloe.legacy.checked import Checked, instant_text
-from icefloe.legacy.numbered.messagepack import Pairs, unpack
-from icefloe.legacy.numbered.msgpack_ids import read_node_id, read_object_id
-from icefloe.legacy.numbered.sequence import LAST, next_number, sequence_name, sequence_number
-from icefloe.legacy.numbered.wide_ids import IdMap, WideSnapshotId, new_id, own_id
+from icefloe.legacy.numbered.encodings import MsgpackReader, Pairs
+from icefloe.legacy.numbered.names import (
+    LAST,
+    IdMap,
+    WideSnapshotId,
+    new_id,
+    next_number,
+    own_id,
+    sequence_name,
+    sequence_number,
+)
 from tests.legacy.numbered.releases import MAGIC, RELEASES, Encoder, Node, packed
 
 CHECKED = Checked("a file")
+READER = MsgpackReader("f")
 
 
 @pytest.mark.parametrize(
@@ -67,38 +75,38 @@ def test_other_names_are_no_sequence_numbers(name: str) -> None:
 def test_ids_from_alpha_11_on() -> None:
     raw = bytes(range(12))
     assert packed(Encoder(RELEASES["alpha.11"]).object_id(raw)) == b"\x92\xc4\x0c" + raw + b"\x90"
-    assert read_object_id(unpack(b"\x92\xc4\x0c" + raw + b"\x90", "f"), CHECKED, "id") == raw
-    node = unpack(b"\x92\xc4\x08" + raw[:8] + b"\x90", "f")
-    assert read_node_id(node, CHECKED) == NodeId(raw[:8])
+    assert READER.object_id(READER.load(b"\x92\xc4\x0c" + raw + b"\x90"), "id") == raw
+    node = READER.load(b"\x92\xc4\x08" + raw[:8] + b"\x90")
+    assert READER.node_id(node) == NodeId(raw[:8])
 
 
 def test_ids_to_alpha_10() -> None:
     raw = bytes(range(12))
     data = b"\xb4000G40R40M30E209185G"
     assert packed(Encoder(RELEASES["alpha.10"]).object_id(raw)) == data
-    assert read_object_id(unpack(data, "f"), CHECKED, "id") == raw
+    assert READER.object_id(READER.load(data), "id") == raw
     text = encode_base32(raw[:8])
     assert len(text) == 13
-    assert read_node_id(unpack(b"\xad" + text.encode(), "f"), CHECKED) == NodeId(raw[:8])
+    assert READER.node_id(READER.load(b"\xad" + text.encode())) == NodeId(raw[:8])
 
 
 def test_ids_of_16_bytes() -> None:
     raw = bytes(range(16))
     text = encode_base32(raw)
     assert len(text) == 26
-    assert read_object_id(unpack(b"\xba" + text.encode(), "f"), CHECKED, "id") == raw
+    assert READER.object_id(READER.load(b"\xba" + text.encode()), "id") == raw
 
 
 def test_numbers_of_nodes_become_eight_bytes_that_sort_alike() -> None:
     """I.7: four zero bytes and the number, big-endian."""
-    assert read_node_id(7, CHECKED) == NodeId(bytes(7) + b"\x07")
-    assert read_node_id(2**32 - 1, CHECKED) == NodeId(bytes(4) + b"\xff" * 4)
+    assert READER.node_id(7) == NodeId(bytes(7) + b"\x07")
+    assert READER.node_id(2**32 - 1) == NodeId(bytes(4) + b"\xff" * 4)
 
 
 def test_variants_and_groups() -> None:
     inline = bytes.fromhex("81a6496e6c696e65c403") + b"abc"
     assert packed({"Inline": b"abc"}) == inline
-    assert unpack(inline, "f") == Pairs((("Inline", b"abc"),))
+    assert READER.load(inline) == Pairs((("Inline", b"abc"),))
     assert packed("Group") == bytes.fromhex("a547726f7570")
 
 
@@ -113,7 +121,7 @@ def test_the_header_has_39_bytes() -> None:
 
 def test_maps_may_have_lists_for_keys() -> None:
     data = bytes.fromhex("81 92 01 92 00 02 a1 61")
-    assert unpack(data, "f") == Pairs((((1, (0, 2)), "a"),))
+    assert READER.load(data) == Pairs((((1, (0, 2)), "a"),))
 
 
 @pytest.mark.parametrize(
@@ -130,7 +138,7 @@ def test_maps_may_have_lists_for_keys() -> None:
 )
 def test_what_is_not_whole_is_refused(data: bytes, problem: str) -> None:
     with pytest.raises(FormatError, match=f"a/file: .*{problem}"):
-        unpack(data, "a/file")
+        MsgpackReader("a/file").load(data)
 
 
 # -- times

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 import icefloe
 from icefloe import StateFileDataset
-from icefloe.legacy.state_file.schema import Profile, manifest_schema, structure_schema
+from icefloe.legacy.state_file.tables import Profile, manifest_schema, structure_schema
 from icefloe.storage.spec import Storage
 
 

@@ -9,7 +9,7 @@ import pytest
 import zarr
 
 import icefloe
-from icefloe.legacy.state_file.schema import Profile
+from icefloe.legacy.state_file.tables import Profile
 from tests.legacy.state_file.datasets import create
 
 

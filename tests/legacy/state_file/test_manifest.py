@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icefloe.errors import FormatError, InvalidInputError
-from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
+from icefloe.format.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
 from icefloe.ids import ChunkId, NodeId
 from icefloe.legacy.state_file.manifest import decode_manifest, encode_manifest
-from icefloe.legacy.state_file.schema import Profile
 from icefloe.legacy.state_file.structure import Inventory
+from icefloe.legacy.state_file.tables import Profile
 
 # Section "Chunk Manifest Files", as it is printed there.
 DOCUMENT_SCHEMA = """id: uint32 not null

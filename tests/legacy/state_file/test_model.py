@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 )
 
 import icefloe
-from icefloe.legacy.state_file.schema import Profile
+from icefloe.legacy.state_file.tables import Profile
 from icefloe.storage.driver import Driver
 from icefloe.storage.run import run_blocking
 from tests.legacy.state_file.datasets import create

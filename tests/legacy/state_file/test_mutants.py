@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 from icefloe.errors import FormatError, InvalidInputError
-from icefloe.format.manifest.chunk_refs import ChunkRefs
-from icefloe.legacy.state_file.attributes import decode_attributes, encode_attributes
+from icefloe.format.chunk_refs import ChunkRefs
 from icefloe.legacy.state_file.manifest import decode_manifest, encode_manifest
-from icefloe.legacy.state_file.schema import Profile
 from icefloe.legacy.state_file.state import RefType, decode_state, encode_state, line
 from icefloe.legacy.state_file.structure import Inventory, nodes_of, read_structure
+from icefloe.legacy.state_file.tables import Profile, decode_attributes, encode_attributes
 from tests.fuzz.guard import limited_memory, limited_time
 from tests.fuzz.mutate import Seed, mutant
 from tests.legacy.state_file.test_manifest import ARRAY, BOX, refs

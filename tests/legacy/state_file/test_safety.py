@@ -228,7 +228,7 @@ def create_with(storage: Storage, driver: Driver) -> None:
             None,
             Clock(),
             spec_version=0,
-            family=icefloe.StateFileDataset().family(),
+            format_version=icefloe.StateFileDataset().format_version(),
             check_clean_root=True,
         )
     )

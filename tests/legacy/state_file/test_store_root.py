@@ -11,7 +11,7 @@ import pytest
 import zarr
 
 import icefloe
-from icefloe.storage.constructors.urls import storage_beside
+from icefloe.storage.urls import storage_beside
 from tests.legacy.state_file.datasets import write_state
 from tests.legacy.state_file.test_foreign_datasets import (
     FIRST,

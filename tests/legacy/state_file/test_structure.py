@@ -9,22 +9,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from icefloe.changes.zarr_metadata import parse_zarr_json
+from icefloe.changes.change_set import parse_zarr_json
 from icefloe.errors import FormatError, InvalidInputError
-from icefloe.format.snapshot.file import ManifestFileInfo, ManifestFiles
-from icefloe.format.snapshot.manifest_refs import ManifestRef
-from icefloe.format.snapshot.nodes import Node, NodeTable
+from icefloe.format.nodes import ManifestRef, Node, NodeTable
+from icefloe.format.snapshot import ManifestFileInfo, ManifestFiles
 from icefloe.ids import ManifestId, NodeId
-from icefloe.legacy.state_file.attributes import decode_attributes, encode_attributes
-from icefloe.legacy.state_file.fill_values import decode_fill_value, encode_fill_value
-from icefloe.legacy.state_file.schema import Profile
 from icefloe.legacy.state_file.structure import (
     NewStructure,
+    decode_fill_value,
+    encode_fill_value,
     encode_structure,
     manifest_files,
     nodes_of,
     read_structure,
 )
+from icefloe.legacy.state_file.tables import Profile, decode_attributes, encode_attributes
 
 # Section "Structure Files", as it is printed there.
 DOCUMENT_TYPES = {

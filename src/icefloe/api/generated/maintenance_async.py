@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from icefloe.api.arguments import check_arguments
-from icefloe.api.handles import Handles
-from icefloe.on_demand import on_demand
+from icefloe.api.arguments import check_arguments, virtual_credentials
+from icefloe.api.handles import Handles, opening
+from icefloe.config import RepositoryConfig
 from icefloe.repo.handle import RepoHandle
+from icefloe.storage.spec import Storage
 
 if TYPE_CHECKING:
-    from icefloe.api import maintenance_values
-    from icefloe.maintenance import collect, expire, inspect, packed, stats
-    from icefloe.maintenance.garbage import GarbagePlan
-    from icefloe.maintenance.packed import PackedObjects
-    from icefloe.maintenance.progress import Report
-    from icefloe.maintenance.retention import Keep
+    from icefloe.credentials import AnyCredential
+    from icefloe.maintenance.expire import Keep
+    from icefloe.maintenance.findings import VerifyReport
+    from icefloe.maintenance.gc import GarbagePlan
+    from icefloe.maintenance.progress import Progress
+    from icefloe.maintenance.repair import RepairPlan
+    from icefloe.maintenance.rescue import RescuePlan
+    from icefloe.maintenance.stats import PackedObjects
     from icefloe.maintenance.summary import ChunkStorageStats, GCSummary
-else:
-    maintenance_values = on_demand("icefloe.api.maintenance_values")
-    collect = on_demand("icefloe.maintenance.collect")
-    expire = on_demand("icefloe.maintenance.expire")
-    inspect = on_demand("icefloe.maintenance.inspect")
-    packed = on_demand("icefloe.maintenance.packed")
-    stats = on_demand("icefloe.maintenance.stats")
 
 
 @check_arguments
@@ -60,6 +56,9 @@ class RepositoryMaintenanceAsync:
 
         Remove old snapshots from the history. Returns their ids. No data is deleted.
         """
+        from icefloe.api import maintenance_values
+        from icefloe.maintenance import expire
+
         chosen = maintenance_values.expiration_rules(
             older_than,
             delete_expired_branches=delete_expired_branches,
@@ -86,12 +85,15 @@ class RepositoryMaintenanceAsync:
         max_concurrent_deletes: int = 10,
         max_consecutive_delete_failures: int = 50,
         max_concurrent_listings: int | None = None,
-        progress: Report | None = None,
+        progress: Callable[[Progress], None] | None = None,
     ) -> GCSummary:
         """Like `garbage_collect`, inside an event loop.
 
         Delete objects that are unreachable from branches and tags and were stored before a time.
         """
+        from icefloe.api import maintenance_values
+        from icefloe.maintenance import gc
+
         options = maintenance_values.collection_options(
             delete_object_older_than,
             max_snapshots_in_memory=max_snapshots_in_memory,
@@ -103,18 +105,24 @@ class RepositoryMaintenanceAsync:
             max_concurrent_listings=max_concurrent_listings,
         )
         with maintenance_values.reporter(progress) as report:
-            return await collect.collect_garbage(self._aio_handle, options, report, dry_run=dry_run)
+            return await gc.collect_garbage(self._aio_handle, options, report, dry_run=dry_run)
 
     async def plan_garbage_collection_async(
-        self, delete_object_older_than: datetime, *, progress: Report | None = None
+        self,
+        delete_object_older_than: datetime,
+        *,
+        progress: Callable[[Progress], None] | None = None,
     ) -> GarbagePlan:
         """Like `plan_garbage_collection`, inside an event loop.
 
         A plan of what a collection would delete, and why. It can be printed, saved and run.
         """
+        from icefloe.api import maintenance_values
+        from icefloe.maintenance import gc
+
         options = maintenance_values.collection_options(delete_object_older_than)
         with maintenance_values.reporter(progress) as report:
-            return await collect.plan_garbage(self._aio_handle, options, report)
+            return await gc.plan_garbage(self._aio_handle, options, report)
 
     async def run_garbage_collection_async(
         self,
@@ -122,19 +130,22 @@ class RepositoryMaintenanceAsync:
         *,
         max_concurrent_deletes: int = 10,
         max_consecutive_delete_failures: int = 50,
-        progress: Report | None = None,
+        progress: Callable[[Progress], None] | None = None,
     ) -> GCSummary:
         """Like `run_garbage_collection`, inside an event loop.
 
         Delete the objects of a plan, except those that came into use since it was made.
         """
+        from icefloe.api import maintenance_values
+        from icefloe.maintenance import gc
+
         options = maintenance_values.collection_options(
             None,
             max_concurrent_deletes=max_concurrent_deletes,
             max_consecutive_delete_failures=max_consecutive_delete_failures,
         )
         with maintenance_values.reporter(progress) as report:
-            return await collect.run_plan(self._aio_handle, plan, options, report)
+            return await gc.run_plan(self._aio_handle, plan, options, report)
 
     async def chunk_storage_stats_async(
         self,
@@ -143,12 +154,15 @@ class RepositoryMaintenanceAsync:
         max_compressed_manifest_mem_bytes: int = 512 * 1024 * 1024,
         max_decoded_manifest_mem_bytes: int = 4 * 1024 * 1024 * 1024,
         max_concurrent_manifest_fetches: int = 500,
-        progress: Report | None = None,
+        progress: Callable[[Progress], None] | None = None,
     ) -> ChunkStorageStats:
         """Like `chunk_storage_stats`, inside an event loop.
 
         The bytes of the chunks of all snapshots that are reachable from branches and tags.
         """
+        from icefloe.api import maintenance_values
+        from icefloe.maintenance import stats
+
         limits = maintenance_values.limits(
             max_snapshots_in_memory=max_snapshots_in_memory,
             max_compressed_manifest_mem_bytes=max_compressed_manifest_mem_bytes,
@@ -170,6 +184,9 @@ class RepositoryMaintenanceAsync:
 
         The native bytes of `chunk_storage_stats`, which replaces this method.
         """
+        from icefloe.api import maintenance_values
+        from icefloe.maintenance import stats
+
         maintenance_values.warn_about_total_chunks_storage()
         limits = maintenance_values.limits(
             max_snapshots_in_memory=max_snapshots_in_memory,
@@ -184,7 +201,9 @@ class RepositoryMaintenanceAsync:
 
         Objects that hold several chunks, and how much of each is in use.
         """
-        return await packed.packed_objects(self._aio_handle)
+        from icefloe.maintenance import stats
+
+        return await stats.packed_objects(self._aio_handle)
 
     async def repack_chunks_async(
         self, message: str, *, branch: str, min_dead_fraction: float = 0.5
@@ -193,7 +212,9 @@ class RepositoryMaintenanceAsync:
 
         Rewrite packed objects of which at least this fraction is dead, and commit.
         """
-        made = await packed.repack(self._aio_handle, branch, message, min_dead_fraction)
+        from icefloe.maintenance import stats
+
+        made = await stats.repack(self._aio_handle, branch, message, min_dead_fraction)
         return None if made is None else made.text
 
     async def inspect_snapshot_async(self, snapshot_id: str) -> dict[str, Any]:
@@ -201,13 +222,17 @@ class RepositoryMaintenanceAsync:
 
         The nodes of a snapshot and their manifests, as plain values.
         """
+        from icefloe.maintenance import inspect
+
         return await inspect.inspect_snapshot(self._aio_handle, snapshot_id)
 
     async def inspect_manifest_async(self, manifest_id: str) -> dict[str, Any]:
         """Like `inspect_manifest`, inside an event loop.
 
-        The number of chunks of each kind in a manifest, as plain values.
+        The number of chunks of each kind in the manifest `manifest_id`, as plain values.
         """
+        from icefloe.maintenance import inspect
+
         return await inspect.inspect_manifest(self._aio_handle, manifest_id)
 
     async def inspect_transaction_log_async(self, snapshot_id: str) -> dict[str, Any]:
@@ -215,6 +240,8 @@ class RepositoryMaintenanceAsync:
 
         The changes of a commit, and of expired commits right before it, as plain values.
         """
+        from icefloe.maintenance import inspect
+
         return await inspect.inspect_transaction_log(self._aio_handle, snapshot_id)
 
     async def inspect_repo_info_async(self) -> dict[str, Any]:
@@ -222,4 +249,105 @@ class RepositoryMaintenanceAsync:
 
         Refs, snapshots and newest operations, as plain values. Needs spec version 2.
         """
+        from icefloe.maintenance import inspect
+
         return await inspect.inspect_repo_info(self._aio_handle)
+
+    async def verify_async(
+        self,
+        *,
+        read_chunks: bool = False,
+        virtual_sources: bool = False,
+        orphans: bool = True,
+        max_findings: int = 1000,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> VerifyReport:
+        """Like `verify`, inside an event loop.
+
+        Check that everything reachable from refs exists, is complete and is consistent.
+        """
+        from icefloe.api import maintenance_values
+        from icefloe.maintenance import verify
+
+        options = verify.VerifyOptions(read_chunks, virtual_sources, orphans, max_findings)
+        with maintenance_values.reporter(progress) as report:
+            return await verify.verify(self._aio_handle, options, report)
+
+    @staticmethod
+    async def verify_storage_async(
+        storage: Storage,
+        config: RepositoryConfig | None = None,
+        authorize_virtual_chunk_access: Mapping[str, AnyCredential | None] | None = None,
+        *,
+        read_chunks: bool = False,
+        virtual_sources: bool = False,
+        orphans: bool = True,
+        max_findings: int = 1000,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> VerifyReport:
+        """Like `verify_storage`, inside an event loop.
+
+        `verify` for a repository that may be too damaged to open.
+        """
+        from icefloe.api import maintenance_values
+        from icefloe.maintenance import rescue, verify
+
+        handle = await rescue.open_damaged(
+            *opening(storage, config, blocking=False),
+            authorize=virtual_credentials(authorize_virtual_chunk_access),
+        )
+        options = verify.VerifyOptions(read_chunks, virtual_sources, orphans, max_findings)
+        with maintenance_values.reporter(progress) as report:
+            return await verify.verify(handle, options, report)
+
+    async def plan_repair_async(
+        self, *, branch: str = "main", virtual_sources: bool = False
+    ) -> RepairPlan:
+        """Like `plan_repair`, inside an event loop.
+
+        Find the dangling references of a branch, for `run_repair` to drop.
+        """
+        from icefloe.maintenance import repair
+
+        return await repair.plan_repair(self._aio_handle, branch, virtual_sources=virtual_sources)
+
+    async def plan_repoint_async(
+        self, old_prefix: str, new_prefix: str, *, branch: str = "main", check: bool = True
+    ) -> RepairPlan:
+        """Like `plan_repoint`, inside an event loop.
+
+        Plan to point virtual references of a branch at files that moved; see `run_repair`.
+        """
+        from icefloe.maintenance import repair
+
+        return await repair.plan_repoint(
+            self._aio_handle, branch, old_prefix, new_prefix, check=check
+        )
+
+    async def run_repair_async(self, plan: RepairPlan, message: str | None = None) -> str:
+        """Like `run_repair`, inside an event loop.
+
+        Commit a `plan` that `plan_repair` or `plan_repoint` made. Returns the new snapshot's id.
+        """
+        from icefloe.maintenance import repair
+
+        return (await repair.run_repair(self._aio_handle, plan, message)).text
+
+    @staticmethod
+    async def plan_rescue_async(storage: Storage) -> RescuePlan:
+        """Like `plan_rescue`, inside an event loop.
+
+        Plan how to rebuild a lost `repo` object or branch, for `run_rescue`.
+        """
+        from icefloe.maintenance import rescue
+
+        handle = await rescue.open_damaged(*opening(storage, None, blocking=False))
+        return await rescue.plan_rescue(handle)
+
+    @staticmethod
+    async def run_rescue_async(storage: Storage, plan: RescuePlan) -> None:
+        """Like `run_rescue`, inside an event loop: Execute a `plan` that `plan_rescue` made."""
+        from icefloe.maintenance import rescue
+
+        handle = await rescue.open_damaged(*opening(storage, None, blocking=False))
+        return await rescue.run_rescue(handle, plan)

@@ -6,44 +6,27 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
-from icefloe.api.arguments import check_arguments
-from icefloe.api.authorize import authorizations
-from icefloe.api.handles import Handles, driver_for
+from icefloe.api import enums
+from icefloe.api.arguments import check_arguments, virtual_credentials
+from icefloe.api.handles import Handles, driver_for, opening
 from icefloe.api.session import Session
 from icefloe.config import RepositoryConfig, StorageSettings
-from icefloe.on_demand import on_demand
-from icefloe.repo import lifecycle, sessions
-from icefloe.repo.handle import Clock, RepoHandle
-from icefloe.repo.workspace import Workspace
+from icefloe.repo import lifecycle, refs, spec2_publish
+from icefloe.repo import session as sessions
+from icefloe.repo.handle import RepoHandle
+from icefloe.repo.session import CommitMethod, Workspace
+from icefloe.storage.driver import microseconds
 from icefloe.storage.spec import Storage
 
 if TYPE_CHECKING:
-    from icefloe.api import ancestry_graph as graphs
-    from icefloe.api import named_numbers, values
     from icefloe.api.ancestry_graph import AncestryGraph
-    from icefloe.api.generations import NewGeneration
-    from icefloe.api.named_numbers import SpecVersion
+    from icefloe.api.enums import NewGeneration, SpecVersion
     from icefloe.api.values import ManifestFileInfo, RepoStatus, SnapshotInfo
     from icefloe.changes.diff import Diff
-    from icefloe.repo import feature_flags, history, queries, rearrange, refs, rewrite, settings
-    from icefloe.repo.families.spec2.flags import FeatureFlag
-    from icefloe.repo.rewrite import CommitMethod
-    from icefloe.storage.identity.attribution import Attribution
-    from icefloe.storage.identity.containers import AnyCredential
-    from icefloe.store import required_access
-    from icefloe.store.required_access import RequiredAccess
-else:
-    graphs = on_demand("icefloe.api.ancestry_graph")
-    named_numbers = on_demand("icefloe.api.named_numbers")
-    values = on_demand("icefloe.api.values")
-    feature_flags = on_demand("icefloe.repo.feature_flags")
-    history = on_demand("icefloe.repo.history")
-    queries = on_demand("icefloe.repo.queries")
-    rearrange = on_demand("icefloe.repo.rearrange")
-    refs = on_demand("icefloe.repo.refs")
-    rewrite = on_demand("icefloe.repo.rewrite")
-    settings = on_demand("icefloe.repo.settings")
-    required_access = on_demand("icefloe.store.required_access")
+    from icefloe.credentials import AnyCredential
+    from icefloe.repo.spec2_publish import FeatureFlag
+    from icefloe.storage.locations import Attribution
+    from icefloe.store.virtual import RequiredAccess
 
 
 @check_arguments
@@ -77,20 +60,14 @@ class RepositoryAsync:
         generation: NewGeneration | None = None,
     ) -> Self:
         """Like `create`, inside an event loop: Create a repository in an empty location."""
-        storage = storage.attributed(attribution).bound()
-        return cls._from_handle(
-            await lifecycle.create_repository(
-                storage,
-                driver_for(storage, config, blocking=False),
-                config,
-                Clock(),
-                spec_version=named_numbers.version_number(spec_version),
-                check_clean_root=check_clean_root,
-                authorize=authorizations(authorize_virtual_chunk_access),
-                family=None if generation is None else generation.family(),
-            ),
-            is_blocking=False,
+        handle = await lifecycle.create_repository(
+            *opening(storage, config, attribution, blocking=False),
+            spec_version=enums.version_number(spec_version),
+            check_clean_root=check_clean_root,
+            authorize=virtual_credentials(authorize_virtual_chunk_access),
+            format_version=None if generation is None else generation.format_version(),
         )
+        return cls._from_handle(handle, is_blocking=False)
 
     @classmethod
     async def open_async(
@@ -104,17 +81,11 @@ class RepositoryAsync:
 
         Open an existing repository. `config` overrides the saved configuration.
         """
-        storage = storage.attributed(attribution).bound()
-        return cls._from_handle(
-            await lifecycle.open_repository(
-                storage,
-                driver_for(storage, config, blocking=False),
-                config,
-                Clock(),
-                authorize=authorizations(authorize_virtual_chunk_access),
-            ),
-            is_blocking=False,
+        handle = await lifecycle.open_repository(
+            *opening(storage, config, attribution, blocking=False),
+            authorize=virtual_credentials(authorize_virtual_chunk_access),
         )
+        return cls._from_handle(handle, is_blocking=False)
 
     @classmethod
     async def open_or_create_async(
@@ -130,19 +101,13 @@ class RepositoryAsync:
 
         Open the repository, or create it if there is none. Safe for concurrent callers.
         """
-        storage = storage.attributed(attribution).bound()
-        return cls._from_handle(
-            await lifecycle.open_or_create(
-                storage,
-                driver_for(storage, config, blocking=False),
-                config,
-                Clock(),
-                spec_version=named_numbers.version_number(create_version),
-                check_clean_root=check_clean_root,
-                authorize=authorizations(authorize_virtual_chunk_access),
-            ),
-            is_blocking=False,
+        handle = await lifecycle.open_or_create(
+            *opening(storage, config, attribution, blocking=False),
+            spec_version=enums.version_number(create_version),
+            check_clean_root=check_clean_root,
+            authorize=virtual_credentials(authorize_virtual_chunk_access),
         )
+        return cls._from_handle(handle, is_blocking=False)
 
     @staticmethod
     async def exists_async(
@@ -164,7 +129,7 @@ class RepositoryAsync:
         config = RepositoryConfig(storage=storage_settings)
         driver = driver_for(storage, config, blocking=False)
         version = await lifecycle.fetch_spec_version(driver)
-        return None if version is None else named_numbers.SpecVersion(version)
+        return None if version is None else enums.SpecVersion(version)
 
     @staticmethod
     async def fetch_config_async(storage: Storage) -> RepositoryConfig | None:
@@ -192,60 +157,60 @@ class RepositoryAsync:
             are_own = are_own or config.virtual_chunk_containers is not None
         known = access.authorizations
         if authorize_virtual_chunk_access is not None:
-            known = authorizations(authorize_virtual_chunk_access)
-        driver = driver_for(storage, merged, blocking=False)
-        return self._from_handle(
-            await lifecycle.open_repository(
-                storage, driver, merged, Clock(), authorize=known, are_containers_own=are_own
-            ),
-            is_blocking=False,
+            known = virtual_credentials(authorize_virtual_chunk_access)
+        place = opening(storage, merged, blocking=False)
+        handle = await lifecycle.open_repository(
+            *place, authorize=known, are_containers_own=are_own
         )
+        return self._from_handle(handle, is_blocking=False)
 
     async def save_config_async(self) -> None:
         """Like `save_config`, inside an event loop.
 
         Save the current configuration with the repository.
         """
-        return await settings.save_config(self._aio_handle)
+        return await self._aio_handle.format.save_config(self._aio_handle)
 
     async def get_metadata_async(self) -> dict[str, Any]:
         """Like `get_metadata`, inside an event loop: The metadata of the repository itself."""
-        return await settings.get_metadata(self._aio_handle)
+        return await spec2_publish.get_metadata(self._aio_handle)
 
     async def set_metadata_async(self, metadata: dict[str, Any]) -> None:
         """Like `set_metadata`, inside an event loop: Replace the metadata of the repository."""
-        return await settings.set_metadata(self._aio_handle, metadata)
+        return await spec2_publish.set_metadata(self._aio_handle, metadata)
 
     async def update_metadata_async(self, metadata: dict[str, Any]) -> dict[str, Any]:
         """Like `update_metadata`, inside an event loop.
 
         Set some keys of the repository's metadata; returns all of it.
         """
-        return await settings.update_metadata(self._aio_handle, metadata)
+        return await spec2_publish.update_metadata(self._aio_handle, metadata)
 
     async def get_status_async(self) -> RepoStatus:
         """Like `get_status`, inside an event loop: Whether the repository takes writes."""
-        return values.RepoStatus.of(await settings.get_status(self._aio_handle))
+        from icefloe.api import values
+
+        return values.RepoStatus.of(await spec2_publish.get_status(self._aio_handle))
 
     async def set_status_async(self, status: RepoStatus) -> None:
         """Like `set_status`, inside an event loop.
 
         Make the repository read-only for everyone, or bring it back online: `status`.
         """
-        return await settings.set_status(self._aio_handle, status.stored())
+        return await spec2_publish.set_status(self._aio_handle, status.stored())
 
     async def feature_flags_async(self) -> list[FeatureFlag]:
         """Like `feature_flags`, inside an event loop: Every feature flag."""
-        return await feature_flags.feature_flags(self._aio_handle)
+        return await spec2_publish.feature_flags(self._aio_handle)
 
     async def enabled_feature_flags_async(self) -> list[FeatureFlag]:
         """Like `enabled_feature_flags`, inside an event loop: The flags that are on."""
-        flags = await feature_flags.feature_flags(self._aio_handle)
+        flags = await spec2_publish.feature_flags(self._aio_handle)
         return [flag for flag in flags if flag.enabled]
 
     async def disabled_feature_flags_async(self) -> list[FeatureFlag]:
         """Like `disabled_feature_flags`, inside an event loop: The flags that are off."""
-        flags = await feature_flags.feature_flags(self._aio_handle)
+        flags = await spec2_publish.feature_flags(self._aio_handle)
         return [flag for flag in flags if not flag.enabled]
 
     async def set_feature_flag_async(self, name: str, setting: bool | None) -> None:
@@ -253,7 +218,7 @@ class RepositoryAsync:
 
         Switch the flag `name` on or off, or back to its default with a `setting` of None.
         """
-        return await feature_flags.set_feature_flag(self._aio_handle, name, setting)
+        return await spec2_publish.set_feature_flag(self._aio_handle, name, setting)
 
     async def create_branch_async(self, branch: str, snapshot_id: str) -> None:
         """Like `create_branch`, inside an event loop: Create a branch that points at a snapshot."""
@@ -262,11 +227,11 @@ class RepositoryAsync:
 
     async def list_branches_async(self) -> set[str]:
         """Like `list_branches`, inside an event loop: Names of all branches."""
-        return await refs.list_branches(self._aio_handle)
+        return await self._aio_handle.format.list_branches(self._aio_handle)
 
     async def lookup_branch_async(self, branch: str) -> str:
         """Like `lookup_branch`, inside an event loop: The snapshot at the tip of a branch."""
-        return (await refs.lookup_branch(self._aio_handle, branch)).text
+        return (await self._aio_handle.format.lookup_branch(self._aio_handle, branch)).text
 
     async def reset_branch_async(
         self, branch: str, snapshot_id: str, *, from_snapshot_id: str | None = None
@@ -295,11 +260,11 @@ class RepositoryAsync:
 
     async def list_tags_async(self) -> set[str]:
         """Like `list_tags`, inside an event loop: Names of all tags."""
-        return await refs.list_tags(self._aio_handle)
+        return await self._aio_handle.format.list_tags(self._aio_handle)
 
     async def lookup_tag_async(self, tag: str) -> str:
         """Like `lookup_tag`, inside an event loop: The snapshot a tag points at."""
-        return (await refs.lookup_tag(self._aio_handle, tag)).text
+        return (await self._aio_handle.format.lookup_tag(self._aio_handle, tag)).text
 
     async def delete_tag_async(self, tag: str) -> None:
         """Like `delete_tag`, inside an event loop.
@@ -313,13 +278,18 @@ class RepositoryAsync:
 
         Message, time, metadata and parent of a snapshot.
         """
+        from icefloe.api import values
+
         key = await self._aio_handle.given_id(snapshot_id)
-        return values.SnapshotInfo.of(await history.lookup_snapshot(self._aio_handle, key))
+        found = await self._aio_handle.format.lookup_snapshot(self._aio_handle, key)
+        return values.SnapshotInfo.of(found)
 
     async def list_manifest_files_async(self, snapshot_id: str) -> list[ManifestFileInfo]:
         """Like `list_manifest_files`, inside an event loop: The manifest files a snapshot uses."""
+        from icefloe.api import values
+
         key = await self._aio_handle.given_id(snapshot_id)
-        files = await queries.manifest_files(self._aio_handle, key)
+        files = await refs.manifest_files(self._aio_handle, key)
         return [values.ManifestFileInfo.of(info) for info in files]
 
     async def ancestry_graph_async(
@@ -334,9 +304,11 @@ class RepositoryAsync:
 
         The history of all branches, or of one ref, as a text graph; `plain` has no colours.
         """
-        lines = await queries.graph_lines(
+        lines = await refs.graph_lines(
             self._aio_handle, branch=branch, tag=tag, snapshot_id=snapshot_id
         )
+        from icefloe.api import ancestry_graph as graphs
+
         return graphs.AncestryGraph(lines, plain=plain)
 
     async def diff_async(
@@ -355,7 +327,7 @@ class RepositoryAsync:
         """
         start = {"branch": from_branch, "tag": from_tag, "snapshot_id": from_snapshot_id}
         end = {"branch": to_branch, "tag": to_tag, "snapshot_id": to_snapshot_id}
-        return await queries.diff_of(self._aio_handle, start, end)
+        return await refs.diff_of(self._aio_handle, start, end)
 
     async def required_access_async(
         self, branch: str | None = None, *, tag: str | None = None, snapshot_id: str | None = None
@@ -364,12 +336,14 @@ class RepositoryAsync:
 
         The containers that a reader of a snapshot has to authorise for its virtual chunks.
         """
+        from icefloe.store import virtual
+
         if branch is None and tag is None and (snapshot_id is None):
             branch = "main"
-        state = await queries.open_at(
+        state = await refs.open_at(
             self._aio_handle, branch=branch, tag=tag, snapshot_id=snapshot_id, as_of=None
         )
-        return await required_access.required_access(Workspace(self._aio_handle, state))
+        return await virtual.required_access(Workspace(self._aio_handle, state))
 
     async def readonly_session_async(
         self,
@@ -383,8 +357,8 @@ class RepositoryAsync:
 
         A session that reads one snapshot: of a branch, at a time `as_of`, a tag, or an id.
         """
-        instant = None if as_of is None else values.to_microseconds(as_of)
-        state = await queries.open_at(
+        instant = None if as_of is None else microseconds(as_of)
+        state = await refs.open_at(
             self._aio_handle, branch=branch, tag=tag, snapshot_id=snapshot_id, as_of=instant
         )
         return Session(self._handles, state)
@@ -401,6 +375,8 @@ class RepositoryAsync:
 
         A session that moves nodes and commits the moves to a branch. Needs spec version 2.
         """
+        from icefloe.repo import rearrange
+
         return Session(self._handles, await rearrange.open_rearrange(self._aio_handle, branch))
 
     async def rewrite_manifests_async(
@@ -415,8 +391,10 @@ class RepositoryAsync:
 
         Rewrite all manifests of a branch and commit, or with `commit_method` "amend" its tip.
         """
+        from icefloe.repo import rearrange
+
         return (
-            await rewrite.rewrite_manifests(
+            await rearrange.rewrite_manifests(
                 self._aio_handle, message, branch, metadata, commit_method
             )
         ).text

@@ -5,30 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from icefloe.api import enums
 from icefloe.api.arguments import check_arguments
 from icefloe.api.handles import Handles
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.on_demand import on_demand
 from icefloe.repo.handle import RepoHandle
-from icefloe.repo.sessions import SessionState
-from icefloe.repo.workspace import Workspace
+from icefloe.repo.session import SessionState, Workspace
+from icefloe.store import operations
 
 if TYPE_CHECKING:
-    from icefloe.api import chunk_map as chunk_maps
-    from icefloe.api import named_numbers
     from icefloe.api.chunk_map import ChunkMap
-    from icefloe.api.named_numbers import ChunkType
-    from icefloe.changes.solvers import ConflictSolver
-    from icefloe.repo import commit, move_chunks, rearrange, rebase
-    from icefloe.store import session_queries
-else:
-    chunk_maps = on_demand("icefloe.api.chunk_map")
-    named_numbers = on_demand("icefloe.api.named_numbers")
-    commit = on_demand("icefloe.repo.commit")
-    move_chunks = on_demand("icefloe.repo.move_chunks")
-    rearrange = on_demand("icefloe.repo.rearrange")
-    rebase = on_demand("icefloe.repo.rebase")
-    session_queries = on_demand("icefloe.store.session_queries")
+    from icefloe.api.enums import ChunkType
+    from icefloe.changes.conflicts import ConflictSolver
 
 
 @check_arguments
@@ -70,6 +58,8 @@ class SessionAsync:
 
         Make the changes the new tip of the branch, and return the new snapshot's id.
         """
+        from icefloe.repo import commit
+
         if rebase_tries < 0:
             raise InvalidInputError(
                 f"rebase_tries is {rebase_tries}, expected at least 0",
@@ -91,6 +81,8 @@ class SessionAsync:
 
         Move the session to the tip of its branch and keep its changes.
         """
+        from icefloe.repo import rebase
+
         await rebase.rebase(self._aio_workspace, solver)
 
     async def amend_async(
@@ -100,6 +92,8 @@ class SessionAsync:
 
         Replace the tip of the branch with a snapshot that also has these changes.
         """
+        from icefloe.repo import commit
+
         return (
             await commit.amend(self._aio_workspace, message, metadata, allow_empty=allow_empty)
         ).text
@@ -109,6 +103,8 @@ class SessionAsync:
 
         Store the changes as a snapshot that no branch points at, and return its id.
         """
+        from icefloe.repo import commit
+
         return (await commit.flush(self._aio_workspace, message, metadata)).text
 
     async def move_async(self, from_path: str, to_path: str) -> None:
@@ -116,14 +112,18 @@ class SessionAsync:
 
         Move or rename a group or an array, with everything below it.
         """
+        from icefloe.repo import rearrange
+
         return await rearrange.move_node(self._aio_workspace, from_path, to_path)
 
     async def shift_array_async(self, array_path: str, chunk_offset: Iterable[int]) -> None:
         """Like `shift_array`, inside an event loop.
 
-        Move all chunks of an array by a number of chunks along each dimension.
+        Move all chunks of an array by `chunk_offset`: a number of chunks for each dimension.
         """
-        return await move_chunks.shift_array(self._aio_workspace, array_path, chunk_offset)
+        from icefloe.repo import rearrange
+
+        return await rearrange.shift_array(self._aio_workspace, array_path, chunk_offset)
 
     async def reindex_array_async(
         self,
@@ -135,14 +135,16 @@ class SessionAsync:
 
         Move the chunks of an array to other indices. No bytes are copied.
         """
-        return await move_chunks.reindex_array(self._aio_workspace, array_path, forward, backward)
+        from icefloe.repo import rearrange
+
+        return await rearrange.reindex_array(self._aio_workspace, array_path, forward, backward)
 
     async def get_node_id_async(self, path: str) -> str:
         """Like `get_node_id`, inside an event loop.
 
         The id of a node. Moving or renaming does not change it.
         """
-        return (await session_queries.node_id(self._aio_workspace, path)).text
+        return (await operations.node_id(self._aio_workspace, path)).text
 
     async def chunk_type_async(
         self, array_path: str, chunk_coordinates: Sequence[int]
@@ -151,8 +153,8 @@ class SessionAsync:
 
         Where the bytes of a chunk are; uninitialized if it was never written.
         """
-        return named_numbers.ChunkType(
-            await session_queries.chunk_kind(self._aio_workspace, array_path, chunk_coordinates)
+        return enums.ChunkType(
+            await operations.chunk_kind(self._aio_workspace, array_path, chunk_coordinates)
         )
 
     async def chunk_map_async(
@@ -168,6 +170,8 @@ class SessionAsync:
 
         Where the chunks of an array are, along two dimensions; notebooks draw it as a map.
         """
+        from icefloe.api import chunk_map as chunk_maps
+
         return await chunk_maps.read_chunk_map(
             self._aio_workspace, array_path, axes, at, by, max_commits
         )
@@ -177,4 +181,4 @@ class SessionAsync:
 
         The location of every virtual chunk, one entry per chunk.
         """
-        return await session_queries.virtual_locations(self._aio_workspace)
+        return await operations.virtual_locations(self._aio_workspace)

@@ -7,20 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from icefloe.api.arguments import check_arguments
 from icefloe.api.handles import Handles
-from icefloe.on_demand import on_demand
+from icefloe.repo import refs
 from icefloe.repo.handle import RepoHandle
 
 if TYPE_CHECKING:
-    from icefloe.api import version_values
-    from icefloe.api.version_values import VersionChange
-    from icefloe.changes.solvers import ConflictSolver
-    from icefloe.repo import named_snapshots, refs, replay, squash
-else:
-    version_values = on_demand("icefloe.api.version_values")
-    named_snapshots = on_demand("icefloe.repo.named_snapshots")
-    refs = on_demand("icefloe.repo.refs")
-    replay = on_demand("icefloe.repo.replay")
-    squash = on_demand("icefloe.repo.squash")
+    from icefloe.api.values import VersionChange
+    from icefloe.changes.conflicts import ConflictSolver
 
 
 @check_arguments
@@ -54,12 +46,13 @@ class RepositoryVersionsAsync:
         Apply the changes of one commit to a branch, as a new commit.
         """
         key = await self._aio_handle.given_id(snapshot_id)
+        from icefloe.api import values
+        from icefloe.repo import replay
+
         request = replay.ReplayRequest(
             branch, message, metadata, rebase_with, rebase_tries, dry_run
         )
-        return version_values.VersionChange.of(
-            await replay.cherry_pick(self._aio_handle, key, request)
-        )
+        return values.VersionChange.of(await replay.cherry_pick(self._aio_handle, key, request))
 
     async def undo_async(
         self,
@@ -77,13 +70,16 @@ class RepositoryVersionsAsync:
         Undo one commit of a branch by a new commit; later commits stay.
         """
         if snapshot_id is None:
-            key = await refs.lookup_branch(self._aio_handle, branch)
+            key = await self._aio_handle.format.lookup_branch(self._aio_handle, branch)
         else:
             key = await self._aio_handle.given_id(snapshot_id)
+        from icefloe.api import values
+        from icefloe.repo import replay
+
         request = replay.ReplayRequest(
             branch, message, metadata, rebase_with, rebase_tries, dry_run
         )
-        return version_values.VersionChange.of(await replay.undo(self._aio_handle, key, request))
+        return values.VersionChange.of(await replay.undo(self._aio_handle, key, request))
 
     async def merge_async(
         self,
@@ -100,13 +96,14 @@ class RepositoryVersionsAsync:
 
         Apply to a branch, as one commit, everything that another one has since they parted.
         """
-        key = await named_snapshots.find_snapshot(self._aio_handle, source)
+        key = await refs.find_snapshot(self._aio_handle, source)
+        from icefloe.api import values
+        from icefloe.repo import replay
+
         request = replay.ReplayRequest(
             branch, message, metadata, rebase_with, rebase_tries, dry_run
         )
-        return version_values.VersionChange.of(
-            await replay.merge(self._aio_handle, key, source, request)
-        )
+        return values.VersionChange.of(await replay.merge(self._aio_handle, key, source, request))
 
     async def squash_async(
         self,
@@ -119,11 +116,10 @@ class RepositoryVersionsAsync:
         dry_run: bool = False,
     ) -> VersionChange:
         """Like `squash`, inside an event loop: Replace some commits of a branch with one."""
-        first = await named_snapshots.find_snapshot(self._aio_handle, since)
-        last = (
-            None if until is None else await named_snapshots.find_snapshot(self._aio_handle, until)
-        )
+        first = await refs.find_snapshot(self._aio_handle, since)
+        last = None if until is None else await refs.find_snapshot(self._aio_handle, until)
+        from icefloe.api import values
+        from icefloe.repo import replay
+
         request = replay.ReplayRequest(branch, message, metadata, dry_run=dry_run)
-        return version_values.VersionChange.of(
-            await squash.squash(self._aio_handle, first, request, last)
-        )
+        return values.VersionChange.of(await replay.squash(self._aio_handle, first, request, last))

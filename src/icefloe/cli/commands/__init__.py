@@ -1,1 +1,1 @@
-"""The commands, by topic; each file is imported when one of its commands is called."""
+"""The commands, by topic. A file is imported when one of its commands is called."""

@@ -8,12 +8,11 @@ from typing import Any
 
 import click
 
-from icefloe.cli.common import Target, allow_virtual_option, repository_argument
+from icefloe.cli.common import REPOSITORY, Target, allow_virtual_option
 from icefloe.ui.web_server import is_loopback, page_server
 
 
-@click.command()
-@repository_argument
+@click.command(params=[REPOSITORY])
 @click.option("--port", type=click.IntRange(0, 65535), default=8765, help="0 takes a free one.")
 @click.option("--host", default="127.0.0.1", help="Listen on this address instead.")
 @click.option("--no-browser", is_flag=True, help="Print the address, and open nothing.")
@@ -24,8 +23,8 @@ def ui(target: Target, port: int, host: str, no_browser: bool, allowed: dict[str
     The page is read only and needs no network. It can be reached from this machine only, unless
     --host names another address.
     """
-    repo = target.repo.reopen(authorize_virtual_chunk_access=allowed) if allowed else target.repo
     view = "" if target.address.ref is None else f"#/history?snapshot={target.snapshot_id}"
+    repo = target.repo_with(allowed)
     try:
         server = page_server(repo, name=target.address.url, host=host, port=port)
     except (OSError, TypeError) as error:  # a host that is no text is a TypeError

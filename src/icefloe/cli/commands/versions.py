@@ -8,15 +8,9 @@ from typing import Any
 import click
 
 from icefloe.api.addresses import snapshot_of
-from icefloe.api.version_values import VersionChange
-from icefloe.changes.solvers import BasicConflictSolver, ConflictSolver, VersionSelection
-from icefloe.cli.common import (
-    Output,
-    Target,
-    changes_text,
-    output_option,
-    repository_argument,
-)
+from icefloe.api.values import VersionChange
+from icefloe.changes.conflicts import BasicConflictSolver, ConflictSolver, VersionSelection
+from icefloe.cli.common import Output, RepositoryCommand, Target, changes_text
 
 _SOLVERS: dict[str, ConflictSolver | None] = {
     "none": None,
@@ -31,7 +25,6 @@ _SOLVERS: dict[str, ConflictSolver | None] = {
 
 def _options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the options that all of these share."""
-    command = output_option(command)
     command = click.option(
         "--dry-run", is_flag=True, help="Find conflicts and show what would change; write nothing."
     )(command)
@@ -40,8 +33,9 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 _solve_option = click.option(
     "--on-conflict",
-    "solver",
+    "rebase_with",
     type=click.Choice(list(_SOLVERS)),
+    callback=lambda ctx, param, value: _SOLVERS[value],
     default="none",
     show_default=True,
     help="Whose chunks to take where both sides wrote: ours is what is brought, theirs the branch. "
@@ -64,94 +58,57 @@ def _tell(output: Output, branch: str, done: VersionChange, tip: str | None = No
         first = f"{branch} is now at {tip}. Squashed: {done.snapshot_id}, with these changes:"
     else:
         first = f"{branch} is now at {done.snapshot_id}. Changed since {done.parent_id}:"
-    output.show({"branch": branch, "commit": done}, lambda: f"{first}\n\n{changes}")
+    output.show({"branch": branch, "commit": done}, f"{first}\n\n{changes}")
 
 
-@click.command("cherry-pick")
-@repository_argument
+@click.command("cherry-pick", cls=RepositoryCommand)
 @click.argument("snapshot")
 @_solve_option
 @_options
-def cherry_pick(
-    target: Target, snapshot: str, solver: str, message: str | None, dry_run: bool, output: Output
-) -> None:
+def cherry_pick(target: Target, snapshot: str, output: Output, **options: Any) -> None:
     """Apply the changes of one commit to a branch, REPOSITORY@BRANCH or main.
 
     SNAPSHOT is an id, or a branch or tag that points at the commit.
     """
     branch = _branch_of(target)
-    done = target.repo.cherry_pick(
-        snapshot_of(target.repo, snapshot),
-        branch,
-        message=message,
-        rebase_with=_SOLVERS[solver],
-        dry_run=dry_run,
-    )
+    done = target.repo.cherry_pick(snapshot_of(target.repo, snapshot), branch, **options)
     _tell(output, branch, done)
 
 
-@click.command()
-@repository_argument
+@click.command(cls=RepositoryCommand)
 @click.argument("snapshot", required=False)
 @_solve_option
 @_options
-def undo(
-    target: Target,
-    snapshot: str | None,
-    solver: str,
-    message: str | None,
-    dry_run: bool,
-    output: Output,
-) -> None:
+def undo(target: Target, snapshot: str | None, output: Output, **options: Any) -> None:
     """Undo one commit of a branch by a new commit; the newest one if no SNAPSHOT is given."""
     branch = _branch_of(target)
-    done = target.repo.undo(
-        target.snapshot_id if snapshot is None else snapshot_of(target.repo, snapshot),
-        branch,
-        message=message,
-        rebase_with=_SOLVERS[solver],
-        dry_run=dry_run,
-    )
-    _tell(output, branch, done)
+    undone = target.snapshot_id if snapshot is None else snapshot_of(target.repo, snapshot)
+    _tell(output, branch, target.repo.undo(undone, branch, **options))
 
 
-@click.command()
-@repository_argument
+@click.command(cls=RepositoryCommand)
 @click.argument("source")
 @_solve_option
 @_options
-def merge(
-    target: Target, source: str, solver: str, message: str | None, dry_run: bool, output: Output
-) -> None:
+def merge(target: Target, source: str, output: Output, **options: Any) -> None:
     """Apply to a branch everything that SOURCE has since the two parted, as one commit.
 
     The branch is REPOSITORY@BRANCH, or main. SOURCE is a branch, a tag or a snapshot.
     """
     branch = _branch_of(target)
-    done = target.repo.merge(
-        source, branch, message=message, rebase_with=_SOLVERS[solver], dry_run=dry_run
-    )
-    _tell(output, branch, done)
+    _tell(output, branch, target.repo.merge(source, branch, **options))
 
 
-@click.command()
-@repository_argument
+@click.command(cls=RepositoryCommand)
 @click.argument("since")
 @click.argument("until", required=False)
 @_options
-def squash(
-    target: Target,
-    since: str,
-    until: str | None,
-    message: str | None,
-    dry_run: bool,
-    output: Output,
-) -> None:
+def squash(target: Target, since: str, output: Output, **options: Any) -> None:
     """Replace the commits of a branch after SINCE, up to UNTIL or the newest, with one.
 
     The branch is REPOSITORY@BRANCH, or main. Commits after UNTIL follow with other ids. The old
     snapshots stay until they expire.
     """
     branch = _branch_of(target)
-    done = target.repo.squash(branch, since, until=until, message=message, dry_run=dry_run)
+    done = target.repo.squash(branch, since, **options)
     _tell(output, branch, done, target.repo.lookup_branch(branch))

@@ -1,8 +1,4 @@
-"""Reading flatbuffers with numpy: single tables by name, and many tables at once as columns.
-
-Every position is checked before it is used: bounds, alignment, required fields, and how much a
-hostile file could make a column grow. What fails is a `FormatError` that names the file.
-"""
+"""Flatbuffer tables to columns, every position checked."""
 
 from __future__ import annotations
 
@@ -14,12 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.errors import FormatError
-from icefloe.format.columns.blob_column import BlobColumn, gather
-from icefloe.format.columns.blobs import Bytes, Ints, gather_fixed, spread
+from icefloe.format.columns import BlobColumn, Bytes, Ints, gather, gather_fixed, scatter, spread
 from icefloe.format.flatbuffer.schema import Field, TableSpec
 
-FEW = 24
-"""Rows. Up to this number, plain numbers beat setting up numpy."""
+# -- Reading flatbuffers with numpy: single tables by name, and many tables at once as columns.
+#
+# Every position is checked before it is used: bounds, alignment, required fields, and how much a
+# hostile file could make a column grow. What fails is a `FormatError` that names the file.
+
+
 MAX_COLUMN_BYTES = 2**31
 """No decoded column grows beyond this, however often a file refers to the same bytes."""
 
@@ -66,15 +65,10 @@ class FlatBuffer:
         """`size` bytes at each start lie inside the payload, aligned."""
         if len(start) == 0:
             return
-        if len(start) <= FEW:
-            starts = start.tolist()
-            first = min(starts)
-            end = max(starts) + size if isinstance(size, int) else max((start + size).tolist())
-        else:
-            first, end = int(start.min()), int((start + size).max())
+        first, end = int(start.min()), int((start + size).max())
         if first < 4 or end > self.size:
             self.fail(f"{what} reaches byte {end:,} of {self.size:,}")
-        if align > 1 and _common_bits(start) & (align - 1):
+        if align > 1 and int(np.bitwise_or.reduce(start)) & (align - 1):
             self.fail(f"{what} is not aligned to {align} bytes")
 
     def check_total(self, total: int, what: str) -> None:
@@ -114,16 +108,6 @@ class FlatBuffer:
     def blobs(self, start: Ints, length: Ints, absent: Any, what: str) -> BlobColumn:
         self.check_total(int(length.sum()), what)
         return gather(self.u1, start, length, absent)
-
-
-def _common_bits(numbers: Ints) -> int:
-    """All of them, or-ed: what is aligned has no low bits there."""
-    if len(numbers) > FEW:
-        return int(np.bitwise_or.reduce(numbers))
-    bits = 0
-    for number in numbers.tolist():
-        bits |= number
-    return bits
 
 
 def read_vtable(buffer: FlatBuffer, vtable: int, spec: TableSpec) -> tuple[int, list[int]]:
@@ -226,11 +210,6 @@ class Table:
         items: NDArray[Any] = self.buffer.u1[start : start + count * kind.itemsize].view(kind)
         return items
 
-    def numbers(self, field: str) -> tuple[int, ...]:
-        """A vector of 32-bit numbers as values; none when it is absent."""
-        start, count = self.vector(field, 4) or (4, 0)
-        return self.buffer.unpack(f"<{count}I", start)
-
     def positions(self, field: str) -> Ints:
         """Where the tables (or strings) in a vector of offsets are; none when it is absent."""
         start, count = self.vector(field, 4) or (4, 0)
@@ -280,9 +259,6 @@ class Rows:
         buffer, position, name = self.buffer, self.position, self.spec.name
         buffer.check(position, 4, 4, f"table {name}")
         vtable = position - buffer.i4.take(position >> 2)
-        if len(position) <= FEW:
-            self._read_few_vtables(vtable.tolist())
-            return
         # Neighbours mostly share a vtable: look for the distinct ones among the run heads only.
         run_start = np.flatnonzero(vtable[1:] != vtable[:-1]) + 1
         if len(run_start):
@@ -302,17 +278,6 @@ class Rows:
             self._vtable_of_row = np.repeat(run_vtable.astype(np.intp), run_length)
             table_size = table_size[self._vtable_of_row]
         buffer.check(position, table_size, 4, f"table {name}")
-
-    def _read_few_vtables(self, vtables: list[int]) -> None:
-        distinct = {vtable: number for number, vtable in enumerate(dict.fromkeys(vtables))}
-        found = [read_vtable(self.buffer, vtable, self.spec) for vtable in distinct]
-        self.field_offsets = np.array([offsets for _, offsets in found], np.int64)
-        sizes = [size for size, _ in found]
-        table_size: int | Ints = sizes[0]
-        if len(distinct) > 1:
-            self._vtable_of_row = np.array([distinct[vtable] for vtable in vtables], np.intp)
-            table_size = np.array(sizes, np.int64)[self._vtable_of_row]
-        self.buffer.check(self.position, table_size, 4, f"table {self.spec.name}")
 
     def _field_offsets(self, vtable: Ints, vtable_size: Ints, table_size: Ints) -> Ints:
         """Offset of every field within its table, a row per vtable; 0 where absent."""
@@ -360,7 +325,7 @@ class Rows:
             at = self.position + offset
         if absent is not None:
             at = np.where(absent, 8, at)
-        if spec.align > 1 and len(at) and _common_bits(at) & (spec.align - 1):
+        if spec.align > 1 and int(np.bitwise_or.reduce(at)) & (spec.align - 1):
             self.buffer.fail(f"{self.spec.name}.{name} is not aligned to {spec.align} bytes")
         return at, absent, spec
 
@@ -437,3 +402,71 @@ class Rows:
         at = spread(start, count, dtype.itemsize)
         raw = gather_fixed(self.buffer.u1, at, dtype.itemsize)
         return raw.reshape(-1).view(dtype), count
+
+
+# -- Many vectors of one length as a matrix: the chunk indices in manifests and logs.
+
+
+class EqualVectors:
+    """A matrix filled slice by slice; the first vector says how long all have to be."""
+
+    def __init__(self, buffer: FlatBuffer, count: int, what: str) -> None:
+        self._buffer = buffer
+        self._count = count
+        self._what = what
+        self.matrix: NDArray[np.uint32] = np.empty((0, 0), np.uint32)
+
+    def read(self, rows: slice, field: Ints) -> None:
+        """Fill `rows` with the vectors that the offsets at `field` lead to."""
+        buffer, what = self._buffer, self._what
+        at = buffer.targets(field)
+        buffer.check(at, 4, 4, what)
+        if rows.start == 0:
+            length = int(buffer.u4[at[0] >> 2])
+            buffer.check(at, 4 + 4 * length, 4, what)
+            buffer.check_apart(4 * length * self._count, what)
+            self.matrix = np.empty((self._count, length), np.uint32)
+        length = self.matrix.shape[1]
+        buffer.check(at, 4 + 4 * length, 4, what)
+        # The length word comes along: one gather a vector instead of two.
+        words = gather_fixed(buffer.u1, at, 4 + 4 * length).view("<u4")
+        if bool((words[:, 0] != length).any()):
+            buffer.fail(f"{what} of one array has {length} and other numbers of dimensions")
+        self.matrix[rows] = words[:, 1:]
+
+
+def index_tail(ndim: int) -> np.dtype[np.void]:
+    """A vector of `ndim` coordinates, to be written right behind the table it belongs to."""
+    return np.dtype([("count", "<u4"), ("at", "<u4", (ndim,))])
+
+
+# -- Many byte strings as flatbuffers keep them: length, bytes, terminator, padding to words.
+
+
+def blob_rows(column: BlobColumn, terminator: int, lead: int = 0) -> tuple[Bytes, Ints]:
+    """The rows one behind the other, and where each starts.
+
+    Each row begins with `lead` zero bytes for the caller to fill, a multiple of four.
+    """
+    offsets = column.offsets
+    length = offsets[1:] - offsets[:-1]
+    if (length == length[:1]).all():
+        return _equal_rows(column, int(length.max(initial=0)), terminator, lead)
+    size = (length + lead + 4 + terminator + 3) & ~3
+    end = np.cumsum(size)
+    start: Ints = end - size
+    segment = np.zeros(int(end[-1]), np.uint8)
+    segment.view("<u4")[(start + lead) >> 2] = length
+    scatter(segment, start + lead + 4, column.data, offsets[:-1], length)
+    return segment, start
+
+
+def _equal_rows(column: BlobColumn, length: int, terminator: int, lead: int) -> tuple[Bytes, Ints]:
+    """The rows of byte strings that all have the same length."""
+    first, count = int(column.offsets[0]), len(column)
+    size = lead + 4 + (length + terminator + 3 & ~3)
+    segment = np.zeros((count, size), np.uint8)
+    segment[:, lead : lead + 4] = np.frombuffer(length.to_bytes(4, "little"), np.uint8)
+    text = column.data[first : first + count * length]
+    segment[:, lead + 4 : lead + 4 + length] = text.reshape(count, length)
+    return segment.reshape(-1), np.arange(0, count * size, size)

@@ -6,9 +6,9 @@ modules that use them; their sizes are named here.
 
 from __future__ import annotations
 
-import numpy as np
+from typing import NamedTuple
 
-from icefloe.records import NamedTuple
+import numpy as np
 
 OBJECT_ID_SIZE = 12
 NODE_ID_SIZE = 8

@@ -1,40 +1,65 @@
-"""Writing flatbuffers with numpy: columns go in as segments, placed one behind the other.
-
-A flatbuffer offset only reaches forward, so users are placed before what they point at:
-reserve the tables, place their strings and vectors, then `point` the fields at them. Segments
-stay ordinary arrays until they are compressed, which is what makes the later filling possible.
-
-Most files are small: what has few rows is packed row by row, which costs less than setting up
-numpy for it. Callers see no difference.
-"""
+"""Columns to flatbuffer tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from itertools import accumulate, pairwise
 from struct import pack, pack_into
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe.format.columns.blob_column import BlobColumn
-from icefloe.format.columns.blobs import Ints, scatter, spread, windows
-from icefloe.format.flatbuffer.blob_rows import blob_rows
+from icefloe.format.columns import BlobColumn, Ints, scatter, spread, windows
+from icefloe.format.flatbuffer.read import blob_rows
 from icefloe.format.flatbuffer.schema import Field, TableSpec
-from icefloe.format.flatbuffer.segments import Segment, segment_size
-from icefloe.records import NamedTuple
+
+# -- The parts of a file before it is compressed.
+
+
+class Produced(NamedTuple):
+    """A part of known size that is made while it is compressed, and is never there as a whole."""
+
+    nbytes: int
+    pieces: Callable[[], Iterable[NDArray[Any]]]
+
+    def __bytes__(self) -> bytes:
+        return b"".join(contiguous([self]))
+
+
+Segment: TypeAlias = NDArray[Any] | bytes | bytearray | Produced
+
+
+def segment_size(segment: Segment) -> int:
+    """Bytes of a segment."""
+    return segment.nbytes if isinstance(segment, np.ndarray | Produced) else len(segment)
+
+
+def contiguous(segments: Iterable[Segment]) -> Iterable[Any]:
+    """Segments as buffers of bytes, one by one."""
+    for segment in segments:
+        if isinstance(segment, Produced):
+            yield from contiguous(segment.pieces())
+        elif not isinstance(segment, np.ndarray):
+            yield segment
+        elif segment.nbytes:
+            yield segment.reshape(-1).view(np.uint8)
+
+
+# -- Writing flatbuffers with numpy: columns go in as segments, placed one behind the other.
+#
+# A flatbuffer offset only reaches forward, so users are placed before what they point at: reserve
+# the tables, place their strings and vectors, then `point` the fields at them. Segments stay
+# ordinary arrays until they are compressed, which is what makes the later filling possible.
+
 
 Mask = NDArray[np.bool_]
 Blobs: TypeAlias = BlobColumn | Sequence[str | bytes | None]
 Positions: TypeAlias = Ints | list[int]
-"""A list if there are few."""
+"""A list if they were placed one by one."""
 
 _SMALL_SEGMENT = 1 << 12  # bytes: copied behind others, so that there are few segments
 _ZEROS = bytes(16)
-_FEW_BLOBS = 16
-_FEW_ROWS = 8
 
 
 def padded(size: int, align: int) -> int:
@@ -82,6 +107,10 @@ class FlatWriter:
         self.add(b"", align=8)
         return [*self._segments, self.tail]
 
+    def joined(self) -> bytes:
+        """The same as one byte string."""
+        return b"".join(contiguous(self.segments()))
+
     def vtable(self, vtable: bytes) -> int:
         """Where a vtable is; single tables with the same fields share one."""
         at = self._vtables.get(vtable)
@@ -93,30 +122,22 @@ class FlatWriter:
         """Reserve a single table with these fields."""
         return SingleTable(self, spec, tuple(fields))
 
-    def tables(
-        self, spec: TableSpec, count: int, fields: Mapping[str, Mask | None]
-    ) -> TableWriter | FewTables:
+    def tables(self, spec: TableSpec, count: int, fields: Mapping[str, Mask | None]) -> TableWriter:
         """Reserve `count` tables; a mask says which rows carry a field, None means all."""
-        kind = FewTables if count <= _FEW_ROWS else TableWriter
-        return kind(self, spec, count, fields)
+        return TableWriter(self, spec, count, fields)
 
     def offsets(self, count: int) -> OffsetVector:
         """Reserve one vector of offsets."""
         return OffsetVector(self, count)
 
-    def nested_offsets(self, counts: Ints) -> OffsetVectors | FewOffsetVectors:
+    def nested_offsets(self, counts: Ints) -> OffsetVectors:
         """Reserve one vector of offsets for each row."""
-        kind = FewOffsetVectors if len(counts) <= _FEW_ROWS else OffsetVectors
-        return kind(self, counts)
+        return OffsetVectors(self, counts)
 
-    def blobs(self, column: Blobs, terminator: int = 1) -> Positions:
+    def blobs(self, column: Blobs, terminator: int = 1) -> Ints:
         """Place byte strings; returns the position of each. Null rows take one empty blob."""
-        if len(column) <= _FEW_BLOBS:
-            values = column.to_list() if isinstance(column, BlobColumn) else column
-            return [
-                self.blob(text.encode() if isinstance(text, str) else text or b"", terminator)
-                for text in values
-            ]
+        if not len(column):
+            return np.empty(0, np.int64)
         if not isinstance(column, BlobColumn):
             is_text = any(isinstance(value, str) for value in column)
             column = BlobColumn.from_values(column, is_text=is_text)
@@ -131,7 +152,7 @@ class FlatWriter:
         Offsets to the texts are all the same then, and compress well.
         """
         layout, vtable = table_layout(spec, (field, *others))
-        at_vtable = self.add(vtable, align=2)
+        at_vtable = self.add(vtable.tobytes(), align=2)
         segment, start = blob_rows(texts, 1, lead=layout.itemsize)
         position = self.add(segment) + start
         records = np.zeros(len(texts), layout)
@@ -160,11 +181,8 @@ class FlatWriter:
         whole = count.to_bytes(4, "little") + data + bytes(-len(data) % 4)
         return self.add(whole, align=max(align, 4), shift=4)
 
-    def vectors(self, items: NDArray[Any], counts: Ints, align: int = 4) -> Positions:
+    def vectors(self, items: NDArray[Any], counts: Ints, align: int = 4) -> Ints:
         """Place one vector for each row, whose items follow each other; returns positions."""
-        if len(counts) <= _FEW_ROWS:
-            ends = list(accumulate(counts.tolist(), initial=0))
-            return [self.vector(items[a:b], align) for a, b in pairwise(ends)]
         width = items.dtype.itemsize if items.ndim == 1 else items.strides[0]
         lead = max(align, 4)  # the length word, pushed back so that the items are aligned
         size = (lead + counts * width + lead - 1) // lead * lead
@@ -177,7 +195,8 @@ class FlatWriter:
             source = np.ascontiguousarray(items).reshape(-1).view(np.uint8)
             every = np.arange(0, len(source), width, dtype=np.int64)
             scatter(segment, at, source, every, np.full(len(at), width, np.int64))
-        return self.add(segment, align=lead) + start[:-1] + lead - 4
+        position: Ints = self.add(segment, align=lead) + start[:-1] + lead - 4
+        return position
 
 
 class OffsetVector:
@@ -225,22 +244,6 @@ class OffsetVectors:
         self._words[self._slot >> 2] = np.asarray(targets, np.int64) - (self._base + self._slot)
 
 
-class FewOffsetVectors:
-    """See `OffsetVectors`: the same for few rows, one vector at a time."""
-
-    def __init__(self, writer: FlatWriter, counts: Ints) -> None:
-        self._counts = counts.tolist()
-        self._vectors = [OffsetVector(writer, count) for count in self._counts]
-        self.position = [vector.position for vector in self._vectors]
-
-    def point(self, targets: Positions) -> None:
-        """Let the slots, one vector's after another's, lead to `targets`."""
-        first = 0
-        for vector, count in zip(self._vectors, self._counts, strict=True):
-            vector.point(targets[first : first + count])
-            first += count
-
-
 class SingleTable:
     """One reserved table, whose fields are set one by one."""
 
@@ -275,49 +278,6 @@ class SingleTable:
         pack_into("<I", self._bytes, self._at + at, target - (self.position + at))
 
 
-class FewTables:
-    """See `TableWriter`: the same for few rows, one table at a time."""
-
-    def __init__(
-        self, writer: FlatWriter, spec: TableSpec, count: int, fields: Mapping[str, Mask | None]
-    ) -> None:
-        self.spec = spec
-        always = tuple([name for name, mask in fields.items() if mask is None])
-        self._is_whole = len(always) == len(fields)
-        """Whether all rows carry all fields."""
-        if self._is_whole:
-            self._tables = [SingleTable(writer, spec, always) for _ in range(count)]
-        else:
-            masks = [(name, mask.tolist()) for name, mask in fields.items() if mask is not None]
-            self._tables = [
-                SingleTable(writer, spec, (*always, *(name for name, mask in masks if mask[row])))
-                for row in range(count)
-            ]
-        self.position = [table.position for table in self._tables]
-
-    def place(self, field: str) -> list[int]:
-        """Where a field that all rows carry is, from the start of each table."""
-        return [table.place(field) for table in self._tables]
-
-    def set(self, field: str, values: Any) -> None:
-        """Write a scalar or struct column; structs are given as rows of bytes."""
-        listed = values.tolist() if isinstance(values, np.ndarray) else values
-        size = self.spec.fields[field].size
-        if not self.spec.fields[field].dtype:
-            raw = np.ascontiguousarray(values).tobytes()
-            listed = [raw[at : at + size] for at in range(0, len(raw), size)]
-        for table, value in zip(self._tables, listed, strict=True):
-            if self._is_whole or field in table:
-                table.set(field, value)
-
-    def point(self, field: str, targets: Positions) -> None:
-        """Let an offset field lead to `targets`, positions placed later in the buffer."""
-        listed = targets if isinstance(targets, list) else targets.tolist()
-        for table, target in zip(self._tables, listed, strict=True):
-            if self._is_whole or field in table:
-                table.point(field, target)
-
-
 class TableWriter:
     """Reserved tables; rows that carry the same fields lie together and share a vtable."""
 
@@ -329,7 +289,7 @@ class TableWriter:
         self._groups: list[tuple[Any, NDArray[Any]]] = []
         for rows, names in _groups_by_presence(count, fields):
             layout, vtable = table_layout(spec, names)
-            at_vtable = writer.add(vtable, align=2)
+            at_vtable = writer.add(vtable.tobytes(), align=2)
             records = np.zeros(count if rows is None else len(rows), layout)
             base = writer.add(records, align=8)
             end = base + layout.itemsize * len(records)

@@ -9,40 +9,32 @@ from __future__ import annotations
 import base64
 import json
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from icefloe.errors import IcechunkError
-from icefloe.format.columns.arrow_columns import mask_from_arrow, numbers_from_arrow
-from icefloe.format.columns.blob_column import BlobColumn
-from icefloe.format.manifest.chunk_refs import ChunkRefs
+from icefloe.format.chunk_refs import ChunkRefs
+from icefloe.format.columns import BlobColumn, mask_from_arrow, numbers_from_arrow
 from icefloe.ids import NodeId
-from icefloe.legacy.checked import Checked
-from icefloe.legacy.numbered.json_values import load, read_id
+from icefloe.legacy.checked import Checked, column, read_parquet
+from icefloe.legacy.numbered.encodings import JsonReader
 from icefloe.legacy.numbered.model import (
     Ancestor,
     ArrayMetadata,
+    DecodedManifest,
     NamedConfiguration,
     OldManifestRef,
     OldNode,
     OldSnapshot,
     node_id,
 )
-from icefloe.legacy.numbered.names import PROTOTYPE, Names
-from icefloe.legacy.numbered.refs import DecodedManifest
-from icefloe.legacy.numbered.wide_ids import WIDE, IdMap
-from icefloe.legacy.numbered.zarr_values import data_type_of_document, fill_value_of_document
-from icefloe.legacy.parquet import column, read_parquet
-from icefloe.legacy.state_file.fill_values import decode_fill_value
-from icefloe.on_demand import on_demand
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-else:
-    pa, pc = on_demand("pyarrow"), on_demand("pyarrow.compute")
+from icefloe.legacy.numbered.names import PROTOTYPE, WIDE, IdMap, Names
+from icefloe.legacy.numbered.zarr_documents import data_type_of_document, fill_value_of_document
+from icefloe.legacy.state_file.structure import decode_fill_value
 
 _NODE_COLUMNS = (
     "id",
@@ -75,18 +67,8 @@ _MAX_INDEX = 2**32 - 1
 class ParquetNames(Names):
     """The names of that program. Files are named by base64, with padding."""
 
-    @property
-    def is_parquet(self) -> bool:
-        return True
-
-    def snapshot_key(self, wide_id: bytes) -> str:
-        return self.snapshots + _file_name(wide_id)
-
-    def manifest_key(self, wide_id: bytes) -> str:
-        return self.manifests + _file_name(wide_id)
-
-    def chunk_key(self, wide_id: bytes) -> str:
-        return self.chunks + _file_name(wide_id)
+    def key(self, folder: str, wide_id: bytes) -> str:
+        return folder + _file_name(wide_id)
 
 
 PARQUET_PROTOTYPE = ParquetNames(*PROTOTYPE)
@@ -120,19 +102,18 @@ class RefFile(NamedTuple):
 
 def decode_ref_file(data: bytes | memoryview, name: str) -> RefFile:
     """A branch or tag file, which describes the commit of its snapshot."""
-    checked = Checked(name)
-    found = load(data, name)
-    properties = dict(checked.mapping(checked.member(found, "properties", "the ref"), "properties"))
-    message = checked.text(properties.pop("message", ""), "message")
+    reader = JsonReader(name)
+    snapshot, timestamp, noted = reader.record(
+        reader.load(data), "the ref", ["snapshot", "timestamp", "properties"]
+    )
+    properties = dict(reader.mapping(noted, "properties"))
+    message = reader.text(properties.pop("message", ""), "message")
     return RefFile(
-        read_id(checked.member(found, "snapshot", "the ref"), checked, "snapshot"),
-        checked.instant(checked.member(found, "timestamp", "the ref"), "timestamp"),
+        reader.object_id(snapshot, "snapshot"),
+        reader.instant(timestamp, "timestamp"),
         message,
         properties,
     )
-
-
-# -- snapshots
 
 
 def decode_snapshot(
@@ -241,9 +222,6 @@ def _json(value: Any, checked: Checked) -> Any:
         return json.loads(value)
     except (ValueError, TypeError, RecursionError) as error:
         raise checked.fail(f"{value!r:.80} is not JSON ({error})") from None
-
-
-# -- manifests
 
 
 def decode_manifest(data: bytes | memoryview, name: str, ids: IdMap) -> DecodedManifest:

@@ -9,33 +9,23 @@ each index, which are read too: the encoding of today never is as long.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.format.columns.arrow_columns import (
-    mask_from_arrow,
-    numbers_from_arrow,
-    numbers_to_arrow,
-)
-from icefloe.format.columns.blob_column import BlobColumn
-from icefloe.format.columns.chunk_index import Index
-from icefloe.format.manifest.chunk_refs import ChunkKind, ChunkRefs
+from icefloe.format.chunk_index import Index
+from icefloe.format.chunk_refs import ChunkKind, ChunkRefs
+from icefloe.format.columns import BlobColumn, mask_from_arrow, numbers_from_arrow, numbers_to_arrow
+from icefloe.format.layout import Generation
 from icefloe.ids import ChunkId, NodeId, base32_letters, decode_base32_letters
-from icefloe.legacy.generation import Generation
-from icefloe.legacy.state_file import names
-from icefloe.legacy.state_file.parquet import check_fits, column, read_parquet, write_parquet
-from icefloe.legacy.state_file.schema import Profile, manifest_schema
+from icefloe.legacy.checked import Checked, column, read_parquet
+from icefloe.legacy.state_file import state
 from icefloe.legacy.state_file.structure import Inventory
-from icefloe.on_demand import on_demand
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-else:
-    pa, pc = on_demand("pyarrow"), on_demand("pyarrow.compute")
+from icefloe.legacy.state_file.tables import Profile, check_fits, manifest_schema, write_parquet
 
 _COLUMNS = ("array_id", "coord", "inline_data", "chunk_file", "offset", "length")
 _LAST_SINGLE = 247
@@ -57,35 +47,35 @@ def decode_manifest(
     Raises:
         FormatError: they are not in the file.
     """
-    table = read_parquet(data, _COLUMNS, name)
-    array_id = numbers_from_arrow(column(table, "array_id", pa.uint64(), name, nulls=False))
+    check = state.checked(name)
+    table = read_parquet(data, _COLUMNS, check)
+    array_id = numbers_from_arrow(column(table, "array_id", pa.uint64(), check, nulls=False))
     borders = np.concatenate([[0], np.flatnonzero(np.diff(array_id)) + 1, [len(array_id)]])
     found = []
     for inventory in inventories:
-        number = names.array_id(inventory.node_id)
+        number = state.array_id(inventory.node_id)
         start = inventory.row
         if start >= len(array_id) or int(array_id[start]) != number:
-            raise names.checked(name).fail(
+            raise check.fail(
                 f"row {start} is not one of array {number}; the file has {len(array_id)} rows"
             )
         stop = int(borders[np.searchsorted(borders, start, side="right")])
-        found.append(_refs(table.slice(start, stop - start), inventory, name))
+        found.append(_refs(table.slice(start, stop - start), inventory, check))
     return found
 
 
-def _refs(table: pa.Table, inventory: Inventory, name: str) -> ChunkRefs:
-    check = names.checked(name)
+def _refs(table: pa.Table, inventory: Inventory, check: Checked) -> ChunkRefs:
     ndim = len(inventory.extent)
-    coords = _decode_coords(column(table, "coord", pa.binary(), name, nulls=False), ndim, name)
+    coords = _decode_coords(column(table, "coord", pa.binary(), check, nulls=False), ndim, check)
     first, last = np.array(inventory.extent, np.uint64).reshape(ndim, 2).T
     inside = ((coords >= first) & (coords < last)).all(axis=1)
     if not inside.all():
         table, coords = table.filter(pa.array(inside)), coords[inside]
     index = coords.astype(np.uint32)
-    inline = column(table, "inline_data", pa.binary(), name, nulls=True)
-    file = column(table, "chunk_file", pa.string(), name, nulls=True)
-    length = numbers_from_arrow(column(table, "length", pa.uint64(), name, nulls=False))
-    offsets = column(table, "offset", pa.uint64(), name, nulls=True)
+    inline = column(table, "inline_data", pa.binary(), check, nulls=True)
+    file = column(table, "chunk_file", pa.string(), check, nulls=True)
+    length = numbers_from_arrow(column(table, "length", pa.uint64(), check, nulls=False))
+    offsets = column(table, "offset", pa.uint64(), check, nulls=True)
     offset = numbers_from_arrow(offsets.fill_null(0) if offsets.null_count else offsets)
     if bool((offset > np.uint64(2**64 - 1) - length).any()):
         raise check.fail("a chunk ends beyond 2**64")
@@ -105,14 +95,14 @@ def _refs(table: pa.Table, inventory: Inventory, name: str) -> ChunkRefs:
         parts.append(ChunkRefs.virtual(index[is_url], url, offset[is_url], length[is_url]))
     if is_own.any():
         own = file.filter(pa.array(is_own))
-        parts += _native(index[is_own], own, offset[is_own], length[is_own], name)
+        parts += _native(index[is_own], own, offset[is_own], length[is_own], check)
     merged = ChunkRefs.overlay([(part, None) for part in parts], ndim)[0]
     if len(merged) != len(index):
-        raise check.fail(f"a chunk of array {names.array_id(inventory.node_id)} is there twice")
+        raise check.fail(f"a chunk of array {state.array_id(inventory.node_id)} is there twice")
     return merged
 
 
-def _decode_coords(coords: pa.Array, ndim: int, name: str) -> NDArray[np.uint64]:
+def _decode_coords(coords: pa.Array, ndim: int, check: Checked) -> NDArray[np.uint64]:
     blobs = BlobColumn.from_arrow(coords)
     if bool((blobs.length == ndim * _WIDE_BYTES).all()):
         raw = blobs.data[int(blobs.offsets[0]) : int(blobs.offsets[-1])]
@@ -134,7 +124,7 @@ def _decode_coords(coords: pa.Array, ndim: int, name: str) -> NDArray[np.uint64]
     is_wrong |= at != end
     if is_wrong.any():
         wrong = blobs.take(np.flatnonzero(is_wrong)[:1]).to_list()[0]
-        raise names.checked(name).fail(
+        raise check.fail(
             f"coord {wrong.hex()!r} is not the index of a chunk in an array of {ndim} dimensions"
         )
     return found
@@ -147,7 +137,7 @@ def _sizes(index: NDArray[np.uint64]) -> NDArray[np.int64]:
 
 
 def _native(
-    index: Index, files: pa.Array, offset: NDArray[Any], length: NDArray[Any], name: str
+    index: Index, files: pa.Array, offset: NDArray[Any], length: NDArray[Any], check: Checked
 ) -> list[ChunkRefs]:
     """Chunks in files below `c/`, by id if the file is named by an id."""
     ids, by_id = _ids_of(BlobColumn.from_arrow(files))
@@ -157,7 +147,7 @@ def _native(
     if not by_id.all():
         other = ~by_id
         distinct = files.filter(pa.array(other)).dictionary_encode()
-        keys = [names.key(names.CHUNKS, text, name) for text in distinct.dictionary.to_pylist()]
+        keys = [state.key(state.CHUNKS, text, check) for text in distinct.dictionary.to_pylist()]
         located = pa.DictionaryArray.from_arrays(distinct.indices, pa.array(keys, pa.string()))
         parts.append(ChunkRefs.keyed(index[other], located, offset[other], length[other]))
     return parts
@@ -174,9 +164,6 @@ def _ids_of(texts: BlobColumn) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
     ids, is_text = decode_base32_letters(letters, ChunkId.size)
     is_id[is_id] = is_text
     return ids[is_text], is_id
-
-
-# -- writing
 
 
 def encode_manifest(node_id: NodeId, refs: ChunkRefs, profile: Profile, path: str) -> bytes:
@@ -197,7 +184,7 @@ def encode_manifest(node_id: NodeId, refs: ChunkRefs, profile: Profile, path: st
     if count:
         check_fits(f"the length of a chunk of {path!r}", int(refs.length.max()), bits, profile)
     is_inline = refs.kind == ChunkKind.INLINE
-    number = names.array_id(node_id)
+    number = state.array_id(node_id)
     wide: Any = np.uint64 if bits == 64 else np.uint32
     columns = [
         numbers_to_arrow(np.arange(count, dtype=wide)),
@@ -235,8 +222,8 @@ def _file_column(refs: ChunkRefs) -> pa.Array:
     files = pa.nulls(count, pa.string())
     if refs.location is not None:
         files = refs.location.to_arrow().cast(pa.string())
-        own = pc.starts_with(files, names.CHUNKS)
-        files = pc.if_else(own, pc.utf8_slice_codeunits(files, len(names.CHUNKS)), files)
+        own = pc.starts_with(files, state.CHUNKS)
+        files = pc.if_else(own, pc.utf8_slice_codeunits(files, len(state.CHUNKS)), files)
     by_id = (refs.kind == ChunkKind.NATIVE) & mask_from_arrow(pc.is_null(files))
     if refs.chunk_id is not None and by_id.any():
         rows = np.flatnonzero(by_id)

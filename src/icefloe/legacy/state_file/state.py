@@ -1,23 +1,130 @@
-"""`state.json`: the snapshots, branches and tags of a dataset.
-
-Replacing this file makes changes of the dataset visible. `generation` counts the replacements.
-Members that the document does not define are preserved.
-"""
+"""The state file and the names of the files it refers to."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NamedTuple
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any, NamedTuple, TypeVar
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.ids import SnapshotId
+from icefloe.format.layout import Generation
+from icefloe.ids import NodeId, ObjectId, SnapshotId, encode_base32
 from icefloe.legacy.checked import Checked
-from icefloe.legacy.generation import Generation
-from icefloe.legacy.state_file import names
-from icefloe.records import record
+
+# -- Names of files in a state-file dataset, and the ids that stand for them in memory.
+#
+# The document defines the directories of files, not their names. New files are named by the text
+# of an id, with the suffix `.parquet` for Parquet files. Files with other names can be read:
+# their id is a hash of the name, so it is the same in every process.
+
+
+STATE = "state.json"
+STRUCTURES = "s/"
+ATTRIBUTES = "a/"
+INVENTORIES = "i/"
+CHUNKS = "c/"
+PARQUET = ".parquet"
+
+KINDS = {
+    "snapshots": STRUCTURES,
+    "attributes": ATTRIBUTES,
+    "manifests": INVENTORIES,
+    "chunks": CHUNKS,
+}
+"""The folders of files that never change, those that refer to others first."""
+
+_MAX_NODE_ID = 2**32 - 1
+Id = TypeVar("Id", bound=ObjectId)
+
+
+def checked(name: str) -> Checked:
+    """Checks for one file or a part of it. Errors name the generation."""
+    return Checked(f"{name} of {Generation.STATE_FILE.noun}")
+
+
+class NamedSnapshotId(SnapshotId):
+    """The id of a snapshot that another writer has named. It is shown as the state file has it."""
+
+    name: str
+
+    @property
+    def text(self) -> str:
+        return self.name
+
+
+def id_of(kind: type[Id], text: str) -> Id:
+    """The id that a text stands for: the decoded id, or a hash of any other text."""
+    try:
+        found = kind.parse(text)
+    except InvalidInputError:
+        found = None
+    if found is not None and found.text == text:
+        return found
+    return kind(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=kind.size).digest())
+
+
+@lru_cache(1 << 16)  # a long history is gone through again with every commit
+def snapshot_id(text: str) -> SnapshotId:
+    """The id of the snapshot that the state file names `text`."""
+    plain = id_of(SnapshotId, text)
+    if plain.text == text:
+        return plain
+    named = NamedSnapshotId(plain)
+    named.name = text
+    return named
+
+
+def parquet_name(file_id: ObjectId) -> str:
+    """The name of a new Parquet file."""
+    return encode_base32(file_id) + PARQUET
+
+
+def key(folder: str, name: str, where: str | Checked) -> str:
+    """The key of a file that is referred to by its name, or by its path from the root."""
+    path = name if name.startswith(folder) else folder + name
+    if "\0" in path or any(part in ("", ".", "..") for part in path.split("/")):
+        check = checked(where) if isinstance(where, str) else where
+        raise check.fail(f"{name!r} is not the name of a file below {folder!r}")
+    return path
+
+
+def file_id(folder: str, name: str) -> ObjectId:
+    """The id that stands for a file, given by its name or by its path from the root."""
+    bare = name.removeprefix(folder)
+    return id_of(ObjectId, bare if folder == CHUNKS else bare.removesuffix(PARQUET))
+
+
+def node_id(number: int, where: str) -> NodeId:
+    """The id of a node in memory: its number, padded with zeros."""
+    return NodeId(
+        checked(where).whole(number, "node id", _MAX_NODE_ID).to_bytes(NodeId.size, "big")
+    )
+
+
+def node_number(found: NodeId) -> int | None:
+    """The number of a node, or None if it has no number yet."""
+    number = int.from_bytes(found, "big")
+    return number if number <= _MAX_NODE_ID else None
+
+
+def array_id(found: NodeId) -> int:
+    """The number of a node in its manifests.
+
+    A node without a number is in a snapshot that only forks of a session read. No other reader uses
+    its manifests.
+    """
+    return int.from_bytes(found[-4:], "big")
+
+
+# -- `state.json`: the snapshots, branches and tags of a dataset.
+#
+# Replacing this file makes changes of the dataset visible. `generation` counts the replacements.
+# Members that the document does not define are preserved.
+
 
 MAIN = "main"
 MESSAGE = "message"
@@ -60,11 +167,11 @@ class Entry(NamedTuple):
 
     @property
     def id(self) -> SnapshotId:
-        return names.snapshot_id(self.snapshot)
+        return snapshot_id(self.snapshot)
 
     @property
     def parent_id(self) -> SnapshotId | None:
-        return None if self.parent is None else names.snapshot_id(self.parent)
+        return None if self.parent is None else snapshot_id(self.parent)
 
     @property
     def message(self) -> str:
@@ -80,7 +187,7 @@ class Entry(NamedTuple):
         return properties
 
 
-@record(frozen=True)
+@dataclass(frozen=True)
 class State:
     """A state file. Snapshots are in the order they were appended, oldest first."""
 
@@ -102,13 +209,13 @@ class State:
         return {name: ref.snapshot for name, ref in self.refs.items() if ref.type is kind}
 
 
-def decode_state(data: bytes, name: str = names.STATE) -> State:
+def decode_state(data: bytes, name: str = STATE) -> State:
     """Decode a state file. `name` is the name of the file in errors.
 
     Raises:
         FormatError: it is not a state file.
     """
-    check = names.checked(name)
+    check = checked(name)
     try:
         document = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -193,7 +300,7 @@ def encode_state(state: State) -> bytes:
         name: {"name": name, "snapshot-id": ref.snapshot, "type": ref.type.value}
         for name, ref in state.refs.items()
     }
-    return _to_json({**document, **state.unknown}, names.STATE)
+    return _to_json({**document, **state.unknown}, STATE)
 
 
 def _encode_entry(entry: Entry) -> dict[str, Any]:

@@ -1,33 +1,353 @@
-"""Structure files: one row per node, with the contents of its zarr.json.
-
-Node ids are numbers, unique in a dataset. The next free number is in the file's metadata, because
-the numbers of deleted nodes are not reused.
-"""
+"""Structure files: nodes, their `zarr.json` and fill values."""
 
 from __future__ import annotations
 
 import json
+import re
+import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from icefloe.format.snapshot.file import ManifestFileInfo, ManifestFiles
-from icefloe.format.snapshot.manifest_refs import ManifestRef
-from icefloe.format.snapshot.nodes import ArrayData, Dimension, Node, NodeTable
+import pyarrow as pa
+
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.format.layout import Generation
+from icefloe.format.nodes import ArrayData, Dimension, ManifestRef, Node, NodeTable
+from icefloe.format.snapshot import ManifestFileInfo, ManifestFiles
 from icefloe.ids import ManifestId, NodeId
-from icefloe.legacy.checked import Checked
-from icefloe.legacy.state_file import names
-from icefloe.legacy.state_file.parquet import check_fits, notes_of, read_parquet, write_parquet
-from icefloe.legacy.state_file.schema import Profile, structure_schema
-from icefloe.legacy.state_file.zarr_json import compact_json, join_document, split_document
-from icefloe.on_demand import on_demand
+from icefloe.legacy.checked import Checked, read_parquet
+from icefloe.legacy.state_file import state
+from icefloe.legacy.state_file.state import checked
+from icefloe.legacy.state_file.tables import (
+    Profile,
+    check_fits,
+    notes_of,
+    structure_schema,
+    write_parquet,
+)
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-else:
-    pa = on_demand("pyarrow")
+# -- Conversion of fill values between the bytes of a structure file and zarr.json.
+#
+# Types of fixed width are big-endian values. Text is UTF-8. The value of any other type is the
+# JSON of zarr.json.
+
+
+_WHOLE = {
+    f"{sign}int{bits}": (sign == "", bits // 8) for sign in ("", "u") for bits in (8, 16, 32, 64)
+}
+_FLOATS = {"float16": ">e", "float32": ">f", "float64": ">d"}
+_COMPLEX = {"complex64": ">f", "complex128": ">d"}
+_RAW = re.compile(r"r([1-9][0-9]*)")
+_NOT_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+
+
+def encode_fill_value(data_type: Any, value: Any, where: str) -> bytes:
+    """The bytes of a fill value of zarr.json."""
+    try:
+        return fill_to_bytes(data_type, value)
+    except (ValueError, TypeError, OverflowError, struct.error) as error:
+        raise InvalidInputError(
+            f"{where}: fill_value {value!r:.80} is none of data type {data_type!r:.80} ({error})",
+            ErrorKind.BAD_METADATA,
+        ) from None
+
+
+def fill_to_bytes(data_type: Any, value: Any) -> bytes:
+    """The big-endian bytes of a fill value; several kinds of errors if it does not fit."""
+    if not isinstance(data_type, str):
+        return json.dumps(value, separators=(",", ":")).encode()
+    if data_type == "bool" or data_type in _WHOLE:
+        return _encode_whole(data_type, value)
+    if data_type in _FLOATS:
+        return _encode_float(_FLOATS[data_type], value)
+    if data_type in _COMPLEX:
+        if not isinstance(value, list) or len(value) != 2:
+            raise TypeError("expected two numbers")
+        return b"".join(_encode_float(_COMPLEX[data_type], part) for part in value)
+    size = _raw_size(data_type)
+    if size is not None:
+        raw = bytes(value)
+        _check_size(raw, size)
+        return raw
+    if data_type == "string":
+        if not isinstance(value, str):
+            raise TypeError("expected text")
+        return value.encode()
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _encode_whole(data_type: str, value: Any) -> bytes:
+    expected = bool if data_type == "bool" else int
+    if not isinstance(value, int) or isinstance(value, bool) != (expected is bool):
+        raise TypeError(f"expected {expected.__name__}")
+    if expected is bool:
+        return bytes([value])
+    signed, size = _WHOLE[data_type]
+    return value.to_bytes(size, "big", signed=signed)
+
+
+def _encode_float(layout: str, value: Any) -> bytes:
+    if isinstance(value, str) and value in _NOT_FINITE:
+        return struct.pack(layout, _NOT_FINITE[value])
+    if isinstance(value, str):  # the bits themselves, for NaNs with a payload
+        size = struct.calcsize(layout)
+        if not value.startswith("0x") or len(value) != 2 + 2 * size:
+            raise ValueError("expected a number, NaN, Infinity, -Infinity or all bits as 0x...")
+        return bytes.fromhex(value[2:])
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise TypeError("expected a number")
+    return struct.pack(layout, value)
+
+
+def decode_fill_value(data_type: Any, data: bytes | None, where: str) -> Any:
+    """The fill value in zarr.json. Zarr requires one, so the default is zero."""
+    try:
+        return fill_from_bytes(data_type, data)
+    except (ValueError, struct.error, RecursionError) as error:
+        raise checked(where).fail(
+            f"fill_value {data!r:.80} is none of data type {data_type!r:.80} ({error})"
+        ) from None
+
+
+def fill_from_bytes(data_type: Any, data: bytes | None) -> Any:
+    """The fill value of such bytes; several kinds of errors if they do not fit."""
+    if not isinstance(data_type, str):
+        return None if data is None else json.loads(data)
+    if data_type == "bool":
+        if data not in (None, b"\0", b"\1"):
+            raise ValueError("expected one byte, 0 or 1")
+        return data == b"\1"
+    if data_type in _WHOLE:
+        signed, size = _WHOLE[data_type]
+        _check_size(data, size)
+        return int.from_bytes(data or b"", "big", signed=signed)
+    if data_type in _FLOATS:
+        layout = _FLOATS[data_type]
+        if data_type == "float16" and data is not None and len(data) == 4:
+            layout = ">f"  # a prototype stored half floats as single floats
+        _check_size(data, struct.calcsize(layout))
+        return 0.0 if data is None else _decode_float(layout, data)
+    if data_type in _COMPLEX:
+        layout = _COMPLEX[data_type]
+        size = struct.calcsize(layout)
+        _check_size(data, 2 * size)
+        if data is None:
+            return [0.0, 0.0]
+        return [_decode_float(layout, data[:size]), _decode_float(layout, data[size:])]
+    raw_size = _raw_size(data_type)
+    if raw_size is not None:
+        _check_size(data, raw_size)
+        return list(bytes(raw_size) if data is None else data)
+    if data_type == "string":
+        return (data or b"").decode()
+    return None if data is None else json.loads(data)
+
+
+def _decode_float(layout: str, data: bytes) -> float | str:
+    (value,) = struct.unpack(layout, data)
+    for text, other in _NOT_FINITE.items():
+        if struct.pack(layout, other) == data:
+            return text
+    return "0x" + data.hex() if value != value else float(value)
+
+
+def _raw_size(data_type: str) -> int | None:
+    found = _RAW.fullmatch(data_type)
+    return None if found is None else -(-int(found[1]) // 8)
+
+
+def _check_size(data: bytes | None, size: int) -> None:
+    if data is not None and len(data) != size:
+        raise ValueError(f"it has {len(data)} bytes, expected {size}")
+
+
+# -- Conversion between zarr.json and the columns of a structure file.
+#
+# A structure file has one column per array member of Zarr's core specification. Members without a
+# column are refused. The store always uses the default chunk keys, whatever encoding the file
+# names.
+
+
+GROUP_MEMBERS = {"zarr_format", "node_type", "attributes"}
+ARRAY_MEMBERS = GROUP_MEMBERS | {
+    "shape",
+    "data_type",
+    "chunk_grid",
+    "chunk_key_encoding",
+    "fill_value",
+    "codecs",
+    "dimension_names",
+    "storage_transformers",
+}
+_DEFAULT_CODECS = [{"name": "bytes", "configuration": {"endian": "little"}}]
+_DEFAULT_KEYS = {"name": "default", "configuration": {"separator": "/"}}
+
+
+def split_document(user_data: bytes, path: str) -> tuple[dict[str, Any] | None, bytes | None]:
+    """A zarr.json as `array_metadata` (None for a group) and attributes (None if there are none).
+
+    Raises:
+        InvalidInputError: the structure file has no column for a part of it.
+    """
+    document = json.loads(user_data)  # already checked by `parse_zarr_json`
+    attributes = document.get("attributes")
+    if attributes is not None and not isinstance(attributes, dict):
+        raise refused(path, f"attributes are {attributes!r:.80}, expected an object")
+    packed = None if attributes is None else compact_json(attributes)
+    is_array = document.get("node_type") == "array"
+    unknown = document.keys() - (ARRAY_MEMBERS if is_array else GROUP_MEMBERS)
+    for member in sorted(unknown):
+        if document[member] is not None:
+            raise _no_place(path, f"member {member!r}")
+    if document.get("storage_transformers"):
+        raise _no_place(path, "storage transformers")
+    return (_array_metadata(document, path) if is_array else None), packed
+
+
+def _array_metadata(document: Mapping[str, Any], path: str) -> dict[str, Any]:
+    grid = document["chunk_grid"]
+    if grid["name"] != "regular":
+        raise _no_place(path, f"chunk grid {grid['name']!r}")
+    data_type, fill = document.get("data_type"), document.get("fill_value")
+    if not isinstance(data_type, str | dict):
+        raise refused(path, f"data_type is {data_type!r:.80}")
+    where = f"zarr.json of {path!r}"
+    keys: Any = document.get("chunk_key_encoding") or _DEFAULT_KEYS
+    keys = {"name": keys} if isinstance(keys, str) else keys
+    separator = (keys.get("configuration") or {}).get("separator")
+    codecs = document.get("codecs")
+    if not isinstance(codecs, list):
+        raise refused(path, f"codecs are {codecs!r:.80}, expected a list")
+    names = document.get("dimension_names")
+    return {
+        "shape": document["shape"],
+        # The column holds text. The name of a type that is not Zarr's own is a JSON object.
+        "data_type": data_type if isinstance(data_type, str) else compact_json(data_type).decode(),
+        "fill_value": None if fill is None else encode_fill_value(data_type, fill, where),
+        "dimension_names": names,
+        "chunk_grid": {
+            "name": "regular",
+            "configuration": {"chunk_shape": grid["configuration"]["chunk_shape"]},
+        },
+        "chunk_key_encoding": {
+            "name": keys.get("name", "default"),
+            "configuration": {
+                "separator": separator or ("." if keys.get("name") == "v2" else "/"),
+            },
+        },
+        "codecs": [_split_codec(codec, path) for codec in codecs],
+    }
+
+
+def _split_codec(codec: Any, path: str) -> dict[str, Any]:
+    if isinstance(codec, str):
+        return {"name": codec, "configuration": None}
+    if not isinstance(codec, dict) or not isinstance(codec.get("name"), str):
+        raise refused(path, f"a codec is {codec!r:.80}, expected a name and a configuration")
+    for member in codec.keys() - {"name", "configuration"}:
+        raise _no_place(path, f"member {member!r} of codec {codec['name']!r}")
+    configuration = codec.get("configuration")
+    packed = None if configuration is None else compact_json(configuration)
+    return {"name": codec["name"], "configuration": packed}
+
+
+def join_document(
+    array: Mapping[str, Any] | None, attributes: bytes | None, where: str
+) -> dict[str, Any]:
+    """The zarr.json of a row. `where` is the name of the row in errors.
+
+    Raises:
+        FormatError: the columns are not consistent.
+    """
+    document: dict[str, Any] = {
+        "zarr_format": 3,
+        "node_type": "group" if array is None else "array",
+    }
+    if attributes is not None:
+        document["attributes"] = _object(attributes, "attributes", where)
+    if array is None:
+        return document
+    data_type: Any = array["data_type"]
+    if data_type.startswith("{"):
+        data_type = _object(data_type.encode(), "data_type", where)
+    grid = array["chunk_grid"]
+    if grid is None:
+        raise checked(where).fail("the array has no chunk_grid")
+    if grid["name"] != "regular":
+        raise checked(where).fail(f"chunk grid {grid['name']!r} is not known, expected 'regular'")
+    codecs = array["codecs"]
+    document |= {
+        "shape": array["shape"],
+        "data_type": data_type,
+        "chunk_grid": {
+            "name": "regular",
+            "configuration": {"chunk_shape": grid["configuration"]["chunk_shape"]},
+        },
+        "chunk_key_encoding": _DEFAULT_KEYS,
+        "fill_value": decode_fill_value(data_type, array["fill_value"], where),
+        "codecs": _DEFAULT_CODECS
+        if codecs is None
+        else [_join_codec(codec, where) for codec in codecs],
+    }
+    if array["dimension_names"] is not None:
+        document["dimension_names"] = array["dimension_names"]
+    return document
+
+
+def _join_codec(codec: Mapping[str, Any] | None, where: str) -> dict[str, Any]:
+    if codec is None:
+        raise checked(where).fail("a codec is null")
+    if codec["configuration"] is None:
+        return {"name": codec["name"]}
+    found = _object(codec["configuration"], f"configuration of codec {codec['name']!r}", where)
+    return {"name": codec["name"], "configuration": found}
+
+
+def readable_document(user_data: bytes, path: str) -> bytes:
+    """The canonical zarr.json that readers build from the columns.
+
+    Raises:
+        InvalidInputError: the structure file has no column for a part of it.
+    """
+    return compact_json(join_document(*split_document(user_data, path), path))
+
+
+def compact_json(value: Any) -> bytes:
+    """JSON of the columns. Numbers that JSON lacks are encoded as in Zarr."""
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _object(data: bytes, what: str, where: str) -> dict[str, Any]:
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise checked(where).fail(f"{what} are not JSON ({error})") from None
+    if not isinstance(found, dict):
+        raise checked(where).fail(f"{what} are a JSON {type(found).__name__}, expected an object")
+    return found
+
+
+def refused(path: str, problem: str) -> InvalidInputError:
+    """The error for a zarr.json that cannot be stored."""
+    return InvalidInputError(f"zarr.json of {path!r}: {problem}", ErrorKind.BAD_METADATA)
+
+
+def _no_place(path: str, what: str) -> InvalidInputError:
+    return refused(
+        path,
+        f"{Generation.STATE_FILE.noun} has no place for {what}; leave it out, or migrate the "
+        "repository",
+    )
+
+
+# -- Structure files: one row per node, with the contents of its zarr.json.
+#
+# Node ids are numbers, unique in a dataset. The next free number is in the file's metadata,
+# because the numbers of deleted nodes are not reused.
+
 
 _COLUMNS = (
     "id",
@@ -72,7 +392,7 @@ class Structure(NamedTuple):
     @property
     def attrs_files(self) -> list[str]:
         """Names of the attributes files that nodes refer to."""
-        check = names.checked(self.name)
+        check = state.checked(self.name)
         found = (row["attrs_reference"] for row in self.rows)
         wanted = [_attrs_reference(ref, check)[0] for ref in found if ref is not None]
         return list(dict.fromkeys(wanted))
@@ -84,8 +404,8 @@ def read_structure(data: bytes | memoryview, name: str) -> Structure:
     Raises:
         FormatError: it lacks the columns of a structure file.
     """
-    table = read_parquet(data, _COLUMNS, name)
-    check = names.checked(name)
+    check = state.checked(name)
+    table = read_parquet(data, _COLUMNS, check)
     rows = table.to_pylist()
     highest = -1
     for row in rows:
@@ -111,13 +431,13 @@ def nodes_of(
     structure: Structure, attributes: Mapping[str, Sequence[bytes]]
 ) -> tuple[NodeTable, list[Inventory]]:
     """The nodes of a structure file, and the locations of their chunk references."""
-    check = names.checked(structure.name)
+    check = state.checked(structure.name)
     nodes: dict[str, Node] = {}
     seen: set[NodeId] = set()
     inventories: list[Inventory] = []
     for row in structure.rows:
         path = _path(check.text(row["path"], "the path of a node"), check)
-        node_id = structure.own_ids.get(path) or names.node_id(row["id"], structure.name)
+        node_id = structure.own_ids.get(path) or state.node_id(row["id"], structure.name)
         if path in nodes or node_id in seen:
             raise check.fail(f"node {path!r} (id {row['id']}) appears twice")
         seen.add(node_id)
@@ -179,7 +499,7 @@ def _node(
     name: str,
 ) -> Node:
     where = f"{name}, node {path!r},"
-    check = names.checked(where)
+    check = state.checked(where)
     kind, metadata = row["type"], row["array_metadata"]
     if kind not in ("array", "group") or (metadata is None) == (kind == "array"):
         there = "no" if metadata is None else "an"
@@ -252,9 +572,6 @@ def _attrs_reference(ref: Any, check: Checked) -> tuple[str, int]:
     return file, check.whole(check.member(found, "row", "attrs_reference"), "row of attributes")
 
 
-# -- writing
-
-
 class NewStructure(NamedTuple):
     """A structure file, and its contents as readers will find them."""
 
@@ -304,7 +621,7 @@ def encode_structure(
             array = replace(
                 array, manifests=tuple(ManifestRef(at.id, at.extent) for at in found.values())
             )
-        number = names.node_number(node.id)
+        number = state.node_number(node.id)
         if number is None:
             number, next_id = next_id, next_id + 1
             own_ids[node.path] = node.id.hex()
@@ -372,7 +689,7 @@ def _row(
 def _inventory(info: ManifestFileInfo, node_id: NodeId, ref: ManifestRef) -> Inventory:
     """The location of references. A new manifest has its own file."""
     if info.extra is None:
-        return Inventory(names.parquet_name(info.id), 0, node_id, ref.extents)
+        return Inventory(state.parquet_name(info.id), 0, node_id, ref.extents)
     file, row = json.loads(info.extra)
     return Inventory(file, row, node_id, ref.extents)
 

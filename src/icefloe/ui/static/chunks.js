@@ -38,8 +38,8 @@ export class ChunkMapView {
       this.node.shape.map((_, axis) => h("option", { value: axis, selected: axis === this.shown[which] }, this.name(axis)))));
     const by = (value, label) => h("label", { class: "check" }, h("input", { type: "radio", name: "by", value, checked: this.by === value, onchange: () => { this.by = value; this.show(this.snapshot); } }), label);
     fill(this.toolbar,
-      h("fieldset", { class: "choice-of" }, h("legend", {}, "Colour by"), by("kind", "where it is"), by("commit", "commit")),
-      this.shown.length === 2 && [choose(0, "Down"), choose(1, "Across")],
+      h("fieldset", { class: "choice-of" }, h("legend", {}, "Colour by"), by("kind", "storage type"), by("commit", "commit")),
+      this.shown.length === 2 && [choose(0, "Y axis"), choose(1, "X axis")],
       this.save = h("a", { class: "button", download: "chunks.svg" }, "Save as SVG"));
     fill(this.sliders, this.node.num_chunks.map((length, axis) => {
       if (this.shown.includes(axis) || length < 2) return null;

@@ -187,7 +187,7 @@ const HINTS = {
 export function failed(error, again) {
   const [hint, command] = HINTS[error.kind] ?? [];
   return h("div", { class: "failure", role: "alert" },
-    h("strong", {}, "That did not work."),
+    h("strong", {}, "Could not read this."),
     h("p", {}, error.message),
     hint && h("p", {}, hint, h("code", {}, command)),
     again && h("button", { type: "button", onclick: again }, "Try again"));

@@ -58,7 +58,7 @@ export class PlaneControls {
       onchange: (event) => { this[which] = event.target.value === "" ? null : Number(event.target.value); this.onchange(); },
     });
     fill(this.bar,
-      choose(0, "Down"), choose(1, "Across"),
+      choose(0, "Y axis"), choose(1, "X axis"),
       h("label", {}, "Colours", h("select", { "aria-label": "Colours", onchange: (event) => { this.scale = event.target.value; this.onchange(); } },
         SCALES.map((name) => h("option", { value: name, selected: name === this.scale }, name)))),
       limit("low", "lowest"), limit("high", "highest"),

@@ -1,1 +1,1 @@
-"""The file formats that sources have: describing them and reading their values."""
+"""The formats of sources: `opening` finds the format, the others describe and read it."""

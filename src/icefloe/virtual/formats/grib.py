@@ -12,7 +12,7 @@ along it. A remote file is copied to the local disk while it is open, because cf
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,7 +22,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from icefloe.storage.process_forks import RenewedLock
+from icefloe.storage.run import RenewedLock
 from icefloe.virtual.model.data_types import attribute_json, data_type_of, fill_value_json
 from icefloe.virtual.model.description import (
     GroupDescription,
@@ -32,7 +32,7 @@ from icefloe.virtual.model.description import (
     wants_values,
     with_values,
 )
-from icefloe.virtual.places.access import SourceFile
+from icefloe.virtual.sources import SourceFile
 
 _TIME = "time"
 _FOLLOWS_TIME = "valid_time"
@@ -71,7 +71,6 @@ class GribFile:
         }
 
     def describe(self) -> dict[str, VariableDescription]:
-        """All variables."""
         return {str(name): self._describe(str(name)) for name in self._dataset.variables}
 
     def _describe(self, name: str) -> VariableDescription:
@@ -97,7 +96,6 @@ class GribFile:
         )
 
     def read(self, path: str, region: tuple[slice, ...]) -> NDArray[Any]:
-        """Part of a variable."""
         variable = self._dataset.variables[path]
         is_expanded = self._is_expanded(path)
         inner = region[1:] if is_expanded else region
@@ -117,7 +115,6 @@ class GribFile:
         return has_messages or name in (_TIME, _FOLLOWS_TIME)
 
     def close(self) -> None:
-        """Let go of the file."""
         self._dataset.close()
         self._files.close()
 
@@ -126,8 +123,7 @@ def scan_grib(
     file: SourceFile, *, references: bool, concat_dims: tuple[str, ...] | None
 ) -> SourceDescription:
     """Describe a file. There are no references to its chunks."""
-    opened = GribFile(file)
-    try:
+    with closing(GribFile(file)) as opened:
         variables = opened.describe()
         for name, variable in variables.items():
             if wants_values(variable, concat_dims):
@@ -138,8 +134,6 @@ def scan_grib(
             for dimension, length in zip(variable.dimensions, variable.shape, strict=True)
         }
         group = GroupDescription(opened.attributes, dimensions)
-    finally:
-        opened.close()
     return SourceDescription(
         file.location, "grib", file.version, {"": group}, variables, {} if references else None
     )

@@ -8,37 +8,31 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
-from h5py import h5a, h5d, h5g, h5l, h5o, h5r, h5s
+import pyarrow as pa
+from h5py import h5a, h5d, h5g, h5l, h5o, h5r, h5s, h5t, h5z
 from numpy.typing import NDArray
 
-from icefloe.records import record
-from icefloe.virtual.formats.hdf5_chunks import (
-    codecs_of,
-    find_references,
-    plain_chunk,
-    read_plain_chunk,
-    read_sparse,
-    written_chunks,
-)
-from icefloe.virtual.formats.hdf5_types import holds_references, storable_dtype, unusual_storage
-from icefloe.virtual.model.cf_attributes import zarr_attributes
-from icefloe.virtual.model.data_types import attribute_json, data_type_of, fill_value_json
+from icefloe.virtual.model import data_types
 from icefloe.virtual.model.description import (
     GroupDescription,
     Json,
     SourceDescription,
     SourceError,
     VariableDescription,
+    inline_references,
+    join_path,
+    make_references,
     mark_gaps,
+    scope_of,
     wants_values,
     with_values,
 )
-from icefloe.virtual.places.access import SourceFile
+from icefloe.virtual.sources import SourceFile
 
 NOT_A_VARIABLE = "This is a netCDF dimension but not a netCDF variable"
 NON_COORDINATE = "_nc4_non_coord_"
@@ -98,7 +92,7 @@ def _open(file: SourceFile, stack: contextlib.ExitStack) -> h5py.File:
         raise
 
 
-@record()
+@dataclass
 class _Scan:
     """One walk through a file."""
 
@@ -140,10 +134,10 @@ class _Scan:
                 self._variable(item, name, path, phony)
         dimensions |= dict(phony)
         own, _ = _attributes(gid)
-        attributes = {key: attribute_json(value) for key, value in own.items()}
+        attributes = {key: data_types.attribute_json(value) for key, value in own.items()}
         self.groups[path] = GroupDescription(attributes, dimensions, frozenset(unlimited))
         for name, child in groups.items():
-            self.group(child, f"{path}/{name}" if path else name)
+            self.group(child, join_path(path, name))
 
     def stretch(self) -> None:
         """Give all variables along an unlimited dimension its length, as NetCDF does.
@@ -166,23 +160,23 @@ class _Scan:
                 for key, size in zip(keys[path], variable.shape, strict=True)
             )
             if shape != variable.shape:
-                self.variables[path] = _stretched(variable, shape)
+                longer = replace(variable, shape=shape, values=None, digest=None)
+                if variable.values is not None:
+                    padded = pad(variable.values, shape, variable.fill_value)
+                    longer = with_values(longer, padded)
+                self.variables[path] = longer
 
     def _unlimited(self, group: str, name: str) -> tuple[str, str] | None:
         """The group that defines an unlimited dimension, with its name."""
-        while True:
-            found = self.groups.get(group)
-            if found is not None and name in found.dimensions:
-                return (group, name) if name in found.unlimited else None
-            if not group:
-                return None
-            group = group.rpartition("/")[0]
+        scope = scope_of(self.groups, group, name)
+        is_unlimited = scope is not None and name in self.groups[scope].unlimited
+        return (scope, name) if scope is not None and is_unlimited else None
 
     def _variable(
         self, item: _Dataset, name: str, group: str, phony: list[tuple[str, int]]
     ) -> None:
         name = name.removeprefix(NON_COORDINATE)
-        path = f"{group}/{name}" if group else name
+        path = join_path(group, name)
         dataset, attributes = item.dataset, item.attributes
         shape = dataset.shape or ()  # a dataset without values, only attributes, has none
         plist = dataset.get_create_plist()
@@ -191,9 +185,9 @@ class _Scan:
         trouble = trouble or _foreign_storage(plist)
         fill: Json = None
         codecs, reason = None, trouble
-        said = zarr_attributes(attributes, dtype)
+        said = data_types.zarr_attributes(attributes, dtype)
         if not trouble:
-            fill = fill_value_json(_fill_value(plist, dtype), dtype)
+            fill = data_types.fill_value_json(_fill_value(plist, dtype), dtype)
             codecs, reason = codecs_of(plist, dtype)
             if (odd := unusual_storage(dataset.get_type(), dtype)) is not None:
                 codecs, reason = None, odd
@@ -204,7 +198,7 @@ class _Scan:
             chunks=tuple(max(1, size) for size in (plist.get_chunk() if is_chunked else shape)),
             dimensions=self._dimensions(item, name, shape, phony),
             attributes=said.attributes,
-            data_type=None if trouble else data_type_of(dtype),
+            data_type=None if trouble else data_types.data_type_of(dtype),
             fill_value=fill,
             codecs=codecs,
             reason=reason,
@@ -261,7 +255,7 @@ class _Scan:
         return self.scale_names[address] or None
 
 
-@record(frozen=True)
+@dataclass(frozen=True)
 class _Dataset:
     """An open dataset, its attributes, and the marks HDF5 and NetCDF put on it."""
 
@@ -279,13 +273,6 @@ class _Dataset:
         """Whether it has values; NetCDF also makes empty ones, to be dimensions only."""
         label = str(self.marks.get(b"NAME", ""))
         return not (self.is_scale and label.startswith(NOT_A_VARIABLE))
-
-
-def _stretched(variable: VariableDescription, shape: tuple[int, ...]) -> VariableDescription:
-    longer = replace(variable, shape=shape, values=None, digest=None)
-    if variable.values is None:
-        return longer
-    return with_values(longer, pad(variable.values, shape, variable.fill_value))
 
 
 def pad(values: NDArray[Any], shape: tuple[int, ...], fill: Any) -> NDArray[Any]:
@@ -345,10 +332,9 @@ def _phony_name(size: int, phony: list[tuple[str, int]], used: set[str]) -> str:
             used.add(name)
             return name
     count = sum(known.startswith("phony_dim_") for known, _ in phony)
-    name = f"phony_dim_{count}"
-    phony.append((name, size))
-    used.add(name)
-    return name
+    phony.append((f"phony_dim_{count}", size))
+    used.add(phony[-1][0])
+    return phony[-1][0]
 
 
 def _attributes(owner: Any) -> tuple[dict[str, Any], dict[bytes, Any]]:
@@ -424,13 +410,7 @@ def read_all(dataset: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
 def as_text(values: Any) -> NDArray[Any]:
     """Variable-length HDF5 text as an array of `str`."""
     array = np.asarray(values, object)
-    text = [
-        item.decode("utf-8", "replace") if isinstance(item, bytes) else str(item)
-        for item in array.ravel().tolist()
-    ]
-    made = np.empty(len(text), object)
-    made[:] = text
-    return made.reshape(array.shape)
+    return np.array([_as_str(item) for item in array.ravel()], object).reshape(array.shape)
 
 
 class OpenDataset(NamedTuple):
@@ -477,3 +457,302 @@ def read_region(opened: OpenDataset, region: tuple[slice, ...]) -> NDArray[Any]:
     # Not written so far, though the dimension has grown: see `stretch`.
     fill = "" if dtype.kind == "O" else _fill_value(dataset.id.get_create_plist(), dtype)
     return pad(values, wanted, fill)
+
+
+_NOTHING = np.dtype("V1")
+
+
+def storable_dtype(dataset: Any) -> tuple[np.dtype[Any], str | None]:
+    """The type of the values, and why it cannot be brought over, if it cannot."""
+    try:
+        dtype = dataset.dtype
+    except Exception as error:  # noqa: BLE001 - h5py raises what it likes for types it has none for
+        return _NOTHING, f"its HDF5 type has no counterpart in numpy ({error})"
+    if h5py.check_enum_dtype(dtype) is not None:
+        return np.dtype(dtype.str), None
+    if dtype.kind == "O":
+        if h5py.check_string_dtype(dtype):
+            return dtype, None
+        what = "references" if h5py.check_ref_dtype(dtype) else "lists of any length"
+        return dtype, f"it holds {what}, which Zarr has no data type for"
+    if dtype.names is not None:
+        return dtype, f"it is compound ({', '.join(dtype.names)}), which is not supported"
+    if dtype.subdtype is not None:
+        return dtype, f"each value is an array ({dtype}), which is not supported"
+    if data_types.data_type_of(dtype) is None:
+        return dtype, f"its type {dtype} has no counterpart in Zarr"
+    return dtype, None
+
+
+def unusual_storage(stored: Any, dtype: np.dtype[Any]) -> str | None:
+    """Why the stored bytes are not what numpy's type has in memory; None if they are.
+
+    HDF5 converts such values when it reads them. A reader of the bytes cannot.
+    """
+    if dtype.kind == "O":
+        return None
+    if isinstance(stored, h5t.TypeEnumID):
+        stored = stored.get_super()
+    if isinstance(stored, h5t.TypeStringID):
+        is_padded = stored.get_strpad() == h5t.STR_NULLPAD or stored.get_size() == 1
+        return None if is_padded else "its text is not filled up with zero bytes"
+    if isinstance(stored, h5t.TypeIntegerID):
+        bits = 8 * stored.get_size()
+        if stored.get_precision() == bits == 8 * dtype.itemsize:
+            return None
+        return (
+            f"its integers have {stored.get_precision()} bits, from bit {stored.get_offset()} on, "
+            f"in {stored.get_size()} bytes"
+        )
+    plain = dtype if dtype.kind != "b" else np.dtype("i1")
+    if stored == h5t.py_create(plain):
+        return None
+    return f"its values are stored in a form of their own, not as {dtype}"
+
+
+def holds_references(stored: Any) -> bool:
+    """Whether values of a type are references, or have any inside."""
+    kind = stored.get_class()
+    if kind == h5t.REFERENCE:
+        return True
+    if kind in (h5t.VLEN, h5t.ARRAY):
+        return holds_references(stored.get_super())
+    if kind == h5t.COMPOUND:
+        members = range(stored.get_nmembers())
+        return any(holds_references(stored.get_member_type(number)) for number in members)
+    return False
+
+
+BZIP2, BLOSC, LZ4, ZSTD = 307, 32001, 32004, 32015
+"""Filters outside HDF5 itself, by their registered numbers."""
+
+_BLOSC_SHUFFLE = ("noshuffle", "shuffle", "bitshuffle")
+_BLOSC_NAMES = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd")
+_PLAIN = {
+    h5z.FILTER_SHUFFLE: ("numcodecs.shuffle", "elementsize", 1),
+    h5z.FILTER_DEFLATE: ("numcodecs.zlib", "level", 1),
+    BZIP2: ("numcodecs.bz2", "level", 9),
+}
+"""Filters with one setting: the codec, the name of the setting, and what it is if not given."""
+_REFUSED = {
+    h5z.FILTER_SZIP: "szip",
+    h5z.FILTER_SCALEOFFSET: "scale-offset",
+    h5z.FILTER_NBIT: "n-bit",
+    h5z.FILTER_LZF: "LZF",
+    LZ4: "LZ4",
+}
+
+_SPARSE_CELLS = 100_000
+_NONE = np.empty(0, np.uint64)
+
+Chain = tuple[tuple[Json, ...] | None, str | None]
+
+
+def codecs_of(plist: Any, dtype: np.dtype[Any]) -> Chain:
+    """The Zarr codecs that undo a dataset's filters, or None and why there are none."""
+    if dtype.kind == "O":
+        return None, "text of variable length lies in the file's heap, not in chunks"
+    codecs = [data_types.bytes_codec(dtype)]
+    if plist.get_layout() == h5d.CHUNKED:
+        for number in range(plist.get_nfilters()):
+            code, _, settings, name = plist.get_filter(number)
+            codec = _codec(code, settings)
+            if codec is None:
+                known = _REFUSED.get(code) or name.decode("utf-8", "replace") or f"number {code}"
+                return None, f"its chunks are stored with the HDF5 filter {known}"
+            codecs.append(codec)
+    return tuple(codecs), None
+
+
+def _codec(code: int, settings: tuple[int, ...]) -> Json | None:
+    if code in _PLAIN:
+        name, argument, default = _PLAIN[code]
+        return {"name": name, "configuration": {argument: settings[0] if settings else default}}
+    if code == h5z.FILTER_FLETCHER32:
+        return {"name": "numcodecs.fletcher32", "configuration": {}}
+    if code == ZSTD:
+        level = settings[0] if settings else 3
+        level = level - 2**32 if level >= 2**31 else level
+        return {"name": "zstd", "configuration": {"level": level, "checksum": False}}
+    return _blosc(settings) if code == BLOSC and len(settings) >= 7 else None
+
+
+def _blosc(settings: tuple[int, ...]) -> Json | None:
+    typesize, _, level, shuffle, compressor = settings[2:7]
+    if shuffle >= len(_BLOSC_SHUFFLE) or compressor >= len(_BLOSC_NAMES):
+        return None
+    return {
+        "name": "blosc",
+        "configuration": {
+            "cname": _BLOSC_NAMES[compressor],
+            "clevel": level,
+            "shuffle": _BLOSC_SHUFFLE[shuffle],
+            "typesize": max(1, typesize),
+            "blocksize": 0,
+        },
+    }
+
+
+def find_references(dataset: Any, plist: Any, location: str, size_bytes: int) -> pa.Table | str:
+    """Every chunk that was written; or the reason why some cannot be referred to."""
+    layout = plist.get_layout()
+    if layout == h5d.CHUNKED:
+        return _chunked(dataset, plist, location, size_bytes)
+    stored = dataset.get_storage_size()
+    first = np.zeros((1, len(dataset.shape or ())), np.uint32)
+    is_empty = dataset.shape is None or 0 in dataset.shape or not stored
+    if layout == h5d.COMPACT and not is_empty:
+        values = np.empty(dataset.shape, dataset.dtype)
+        dataset.read(h5s.ALL, h5s.ALL, values)
+        return inline_references(first, [values.tobytes()])
+    offset = None if is_empty else dataset.get_offset()
+    if offset is None:
+        return make_references(first[:0], location, _NONE, _NONE)
+    _check_end(location, size_bytes, offset + stored)
+    return make_references(
+        first, location, np.array([offset], np.uint64), np.array([stored], np.uint64)
+    )
+
+
+def _chunked(dataset: Any, plist: Any, location: str, size_bytes: int) -> pa.Table | str:
+    found: list[Any] = []
+    dataset.chunk_iter(found.append)
+    chunk = np.array(plist.get_chunk(), np.int64)
+    ndim = len(chunk)
+    if not found:
+        return make_references(np.empty((0, ndim), np.uint32), location, _NONE, _NONE)
+    starts, masks, offsets, lengths = zip(*found, strict=True)
+    if any(masks):
+        skipped = sum(map(bool, masks))
+        return f"{skipped} of its chunks were stored without some of the filters"
+    index = np.array(starts, np.int64).reshape(len(found), ndim) // chunk
+    if (doubt := _doubtful_places(dataset, chunk, index)) is not None:
+        return doubt
+    if _has_plain_edges(dataset, plist, chunk, index, np.array(lengths, np.int64)):
+        return "chunks at its edges were stored without the filters"
+    offset, length = np.array(offsets, np.uint64), np.array(lengths, np.uint64)
+    _check_end(location, size_bytes, int((offset + length).max()))
+    order = np.lexsort(index.T[::-1])
+    return make_references(index[order], location, offset[order], length[order])
+
+
+def written_chunks(dataset: Any) -> NDArray[np.int64] | None:
+    """Where the chunks of a sparse dataset start, if most were never written; else None.
+
+    HDF5 looks for every chunk of a region: in an array of millions of which two were written, that
+    takes minutes.
+    """
+    plist = dataset.get_create_plist()
+    if plist.get_layout() != h5d.CHUNKED or not dataset.shape:
+        return None
+    chunk = np.array(plist.get_chunk(), np.int64)
+    grid = -(-np.array(dataset.shape, np.int64) // chunk)
+    cells, count = int(np.prod(grid.astype(object))), dataset.get_num_chunks()
+    if cells < _SPARSE_CELLS or count * 10 > cells:
+        return None
+    found: list[Any] = []
+    dataset.chunk_iter(found.append)
+    starts = np.array([one.chunk_offset for one in found], np.int64).reshape(len(found), len(grid))
+    return None if _doubtful_places(dataset, chunk, starts // chunk) is not None else starts
+
+
+def read_sparse(dataset: Any, starts: NDArray[np.int64], region: Any, fill: Any) -> NDArray[Any]:
+    """A region of a sparse dataset of plain numbers: its fill value, and the chunks inside."""
+    chunk = np.array(dataset.chunks, np.int64)
+    low = np.array([span.start for span in region], np.int64)
+    high = np.minimum([span.stop for span in region], dataset.shape)
+    values = np.full(np.maximum(high - low, 0), fill, dataset.dtype)
+    inside = ((starts < high) & (starts + chunk > low)).all(axis=1)
+    for start in starts[inside]:
+        first, last = np.maximum(start, low), np.minimum(start + chunk, high)
+        source = tuple(map(slice, first.tolist(), last.tolist()))
+        values[tuple(map(slice, (first - low).tolist(), (last - low).tolist()))] = dataset[source]
+    return values
+
+
+def plain_chunk(dataset: Any) -> tuple[int, ...] | None:
+    """The shape of chunks whose bytes are the values; None where HDF5 has to convert them."""
+    plist = dataset.get_create_plist()
+    if plist.get_layout() != h5d.CHUNKED or plist.get_nfilters():
+        return None
+    dtype, trouble = storable_dtype(dataset)
+    if trouble or dtype.kind not in "biufc" or unusual_storage(dataset.get_type(), dtype):
+        return None
+    found: tuple[int, ...] = plist.get_chunk()
+    return found
+
+
+def read_plain_chunk(
+    dataset: Any, chunk: tuple[int, ...], region: tuple[slice, ...]
+) -> NDArray[Any] | None:
+    """The values of a region that is one whole chunk; None for other regions, and for a chunk that
+    was never written.
+
+    The bytes are read into the memory that the values stay in. HDF5 would clear that memory first.
+    """
+    start = tuple(span.start or 0 for span in region)
+    ends = zip(region, start, chunk, dataset.shape, strict=True)
+    if not all(
+        first % length == 0 and span.stop == first + length <= size
+        for span, first, length, size in ends
+    ):
+        return None
+    if dataset.get_chunk_info_by_coord(start).byte_offset is None:
+        return None
+    _, data = dataset.read_direct_chunk(start)
+    dtype, _ = storable_dtype(dataset)
+    return np.frombuffer(data, dtype).reshape(chunk)
+
+
+def _doubtful_places(dataset: Any, chunk: NDArray[Any], index: NDArray[Any]) -> str | None:
+    """Whether HDF5 tells wrong places, which it does for its index of one unlimited dimension
+    (`libver="latest"`), unless that is the first: there all places along those before it are 0.
+    """
+    limits = dataset.get_space().get_simple_extent_dims(maxdims=True)
+    unlimited = [at for at, most in enumerate(limits) if most in (None, h5s.UNLIMITED)]
+    grid = -(-np.array(dataset.shape, np.int64) // chunk)
+    if (index >= grid).any():
+        return "HDF5 tells of chunks outside of it"
+    if len(unlimited) != 1 or (grid[: unlimited[0]] <= 1).all():
+        return None
+    if index[:, : unlimited[0]].any() or not index.any():
+        return None
+    return "HDF5 does not tell where its chunks are: its unlimited dimension is not the first"
+
+
+def _has_plain_edges(
+    dataset: Any,
+    plist: Any,
+    chunk: NDArray[Any],
+    index: NDArray[Any],
+    lengths: NDArray[np.int64],
+) -> bool:
+    """Whether chunks that reach over the edge are stored as they are, in spite of filters.
+
+    HDF5 has an option for it, which it does not tell of. Such a chunk is as long as its values
+    are, and its bytes are the values.
+    """
+    if not plist.get_nfilters():
+        return False
+    whole = int(np.prod(chunk)) * dataset.dtype.itemsize
+    is_edge = ((index + 1) * chunk > np.array(dataset.shape, np.int64)).any(axis=1)
+    rows = np.flatnonzero(is_edge & (lengths == whole))
+    if not len(rows):
+        return False
+    start = index[rows[0]] * chunk
+    _, stored = dataset.read_direct_chunk(tuple(start.tolist()))
+    raw = np.frombuffer(stored, dataset.dtype).reshape(chunk)
+    count = tuple(np.minimum(chunk, np.array(dataset.shape) - start).tolist())
+    space = dataset.get_space()
+    space.select_hyperslab(tuple(start.tolist()), count)
+    values = np.empty(count, dataset.dtype)
+    dataset.read(h5s.create_simple(count), space, values)
+    return raw[tuple(slice(0, size) for size in count)].tobytes() == values.tobytes()
+
+
+def _check_end(location: str, size_bytes: int, end: int) -> None:
+    if end > size_bytes:
+        raise SourceError(
+            f"{location}: it says that chunks reach to byte {end:,}, the file has {size_bytes:,}: "
+            "it was cut off"
+        )

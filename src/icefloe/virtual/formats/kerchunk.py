@@ -1,49 +1,33 @@
-"""Sets of references, as kerchunk and VirtualiZarr write them, as sources.
-
-A set is a Zarr hierarchy whose chunks are ranges of bytes in other files. In a virtual ingest they
-become references of the repository, with checksums: every file that is referred to is looked at
-once (a `stat`, or a HEAD request), which also tells whether the ranges are inside of it. Chunks
-that the set itself holds are stored. In a native ingest values are read with zarr.
-
-URLs mean what they mean to fsspec: a path without a scheme is a local file, a relative one starts
-at the working directory of the process; names of files and keys of buckets are taken literally,
-those of web servers are percent-encoded. A set is data from elsewhere: one that is not a local
-file itself may not refer to local files.
-"""
+"""Kerchunk reference sets, as JSON or Parquet, as sources."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
+import io
 import json
 import math
 import os
-from collections.abc import AsyncIterator, Iterable, Iterator
+import re
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import zarr
 from numpy.typing import NDArray
-from zarr.abc.store import (
-    ByteRequest,
-    OffsetByteRequest,
-    RangeByteRequest,
-    Store,
-    SuffixByteRequest,
-)
+from zarr.abc.store import ByteRequest
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
+from zarr.storage import MemoryStore
 
 from icefloe.errors import IcefloeError
-from icefloe.on_demand import on_demand
-from icefloe.storage.client.interruptible import DaemonThreads
-from icefloe.virtual.formats.chunk_keys import ChunkKeys
-from icefloe.virtual.formats.kerchunk_entries import (
-    METADATA_NAMES,
-    ChunkColumns,
-    Entry,
-    ReferenceSet,
-)
-from icefloe.virtual.formats.zarr_source import describe_array, name_dimensions, read_region
+from icefloe.storage.calls import DaemonThreads
+from icefloe.virtual import sources
+from icefloe.virtual.formats import zarr_source
 from icefloe.virtual.model.description import (
     GroupDescription,
     Json,
@@ -51,20 +35,75 @@ from icefloe.virtual.model.description import (
     SourceError,
     SourceVersion,
     VariableDescription,
+    make_references,
     mark_gaps,
     wants_values,
     with_values,
 )
-from icefloe.virtual.model.references import make_references
-from icefloe.virtual.places.access import SourceAccess, hadoop_free, local_path, location_of_key
-from icefloe.virtual.places.list_objects import READS_AT_ONCE
+from icefloe.virtual.sources import Place, SourceAccess
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-else:
-    pa = on_demand("pyarrow")
-    pc = on_demand("pyarrow.compute")
+Entry = bytes | tuple[str, int, int]
+"""The bytes themselves, or a URL, an offset and a length. No length (0) means the whole file."""
+
+METADATA_NAMES = frozenset({".zgroup", ".zarray", ".zattrs", "zarr.json"})
+_BASE64 = b"base64:"
+
+
+class ChunkColumns(NamedTuple):
+    """The chunks of one array: one row for each, a URL or bytes, and null for the other."""
+
+    place: NDArray[np.int64]
+    url: pa.DictionaryArray
+    offset: NDArray[np.int64]
+    length: NDArray[np.int64]
+    inline: pa.Array
+
+
+class ReferenceSet(Protocol):
+    """A set that has been opened."""
+
+    location: str
+    version: SourceVersion
+    documents: dict[str, Entry]
+    """Metadata of groups and arrays, by key."""
+
+    def columns(self, variable: VariableDescription, keys: zarr_source.ChunkKeys) -> ChunkColumns:
+        """All chunks of an array.
+
+        Raises:
+            SourceError: some cannot be chunks of it.
+        """
+
+    def find(self, key: str) -> Entry | None: ...
+
+    def check_owners(self, paths: frozenset[str]) -> None:
+        """Refuse chunks that belong to none of these arrays."""
+
+
+def inline_bytes(data: bytes) -> bytes:
+    """The bytes of a chunk that is in the set; they may be written in base64."""
+    if not data.startswith(_BASE64):
+        return data
+    try:
+        return base64.b64decode(data[len(_BASE64) :], validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"it is not base64 ({error})") from None
+
+
+def texts_to_arrow(texts: Any) -> pa.DictionaryArray:
+    """A column of texts that repeat."""
+    return pa.array(texts, pa.string()).dictionary_encode()
+
+
+# A set is a Zarr hierarchy whose chunks are ranges of bytes in other files. In a virtual ingest
+# they become references of the repository, with checksums: every file that is referred to is
+# looked at once (a `stat`, or a HEAD request), which also tells whether the ranges are inside of
+# it. Chunks that the set itself holds are stored. In a native ingest values are read with zarr.
+#
+# URLs mean what they mean to fsspec: a path without a scheme is a local file, a relative one
+# starts at the working directory of the process; names of files and keys of buckets are taken
+# literally, those of web servers are percent-encoded. A set is data from elsewhere: one that is
+# not a local file itself may not refer to local files.
 
 _LOCAL = ("file", "local")
 _PLAIN_CODECS = ("bytes", "transpose")
@@ -76,10 +115,10 @@ def locate(url: str, source: str) -> str:
     Raises:
         SourceError: the set is remote and the URL is a local file.
     """
-    scheme, mark, rest = hadoop_free(url).partition("://")
+    scheme, mark, rest = sources.hadoop_free(url).partition("://")
     scheme = scheme.lower()
     if not mark or scheme in _LOCAL:
-        if local_path(source) is None:
+        if sources.local_path(source) is None:
             raise SourceError(
                 f"{source}: it refers to the local file {url!r}, which a set of references from "
                 "elsewhere may not; copy the set to a disk if that is meant"
@@ -88,7 +127,7 @@ def locate(url: str, source: str) -> str:
     if scheme in ("http", "https"):
         return f"{scheme}://{rest}"
     bucket, _, key = rest.partition("/")
-    return location_of_key(f"{'gs' if scheme == 'gcs' else scheme}://{bucket}", key)
+    return sources.location_of_key(f"{'gs' if scheme == 'gcs' else scheme}://{bucket}", key)
 
 
 class KerchunkReader:
@@ -96,39 +135,16 @@ class KerchunkReader:
 
     def __init__(self, references: ReferenceSet, access: SourceAccess) -> None:
         self._set, self._access = references, access
-        self._arrays: dict[str, Any] = {}
 
-    def read(self, path: str, region: tuple[slice, ...]) -> NDArray[Any]:
-        """Part of an array as stored."""
-        if path not in self._arrays:
-            store = _ReferenceStore(self)
-            self._arrays[path] = zarr.open_array(store, path=path, mode="r")
-        return read_region(self._arrays[path], region)
+    def open_array(self, path: str) -> zarr.Array[Any]:
+        return zarr.open_array(_ReferenceStore(self), path=path, mode="r")
 
-    def nodes(self) -> Iterator[tuple[str, bool, dict[str, Json], dict[str, Json]]]:
-        """Of every group and array: path, whether it is an array, metadata and attributes."""
-        for key in self._set.documents:
-            path, _, name = key.rpartition("/")
-            if name == "zarr.json":
-                document = self._document(key)
-                is_array = document.get("node_type") == "array"
-                yield path, is_array, document, dict(document.get("attributes") or {})
-            elif name in (".zgroup", ".zarray"):
-                attributes = f"{path}/.zattrs" if path else ".zattrs"
-                has_some = attributes in self._set.documents
-                found = self._document(attributes) if has_some else {}
-                yield path, name == ".zarray", self._document(key), found
-
-    def _document(self, key: str) -> dict[str, Json]:
-        data = self.bytes_of(key)
-        assert data is not None
-        try:
-            document = json.loads(data)
-        except ValueError as error:
-            raise SourceError(f"{self._set.location}: {key!r} is not JSON ({error})") from None
-        if not isinstance(document, dict):
-            raise SourceError(f"{self._set.location}: {key!r} holds no JSON object")
-        return document
+    def documents(self) -> dict[str, dict[str, Json]]:
+        """The metadata of all groups and arrays, by key."""
+        keys = [key for key in self._set.documents if _is_metadata(key)]
+        return {
+            key: zarr_source.parse_json(self._set.location, key, self.bytes_of(key)) for key in keys
+        }
 
     def bytes_of(self, key: str) -> bytes | None:
         """What is behind a key: metadata, or an encoded chunk. None if there is nothing.
@@ -136,8 +152,7 @@ class KerchunkReader:
         Raises:
             SourceError: there is a reference to something that cannot be read.
         """
-        is_metadata = key.rpartition("/")[2] in METADATA_NAMES
-        found: Entry | None = self._set.documents.get(key) if is_metadata else self._set.find(key)
+        found = self._set.documents.get(key) if _is_metadata(key) else self._set.find(key)
         if found is None or isinstance(found, bytes):
             return found
         url, offset, length = found
@@ -148,6 +163,10 @@ class KerchunkReader:
             raise SourceError(
                 f"{self._set.location}: {key!r} refers to {location}, which cannot be read: {error}"
             ) from error
+
+
+def _is_metadata(key: str) -> bool:
+    return key.rpartition("/")[2] in METADATA_NAMES
 
 
 def scan_kerchunk(
@@ -164,12 +183,12 @@ def scan_kerchunk(
     """
     location, reader = found.location, KerchunkReader(found, access)
     groups: dict[str, GroupDescription] = {}
-    arrays: dict[str, tuple[VariableDescription, ChunkKeys]] = {}
-    for path, is_array, document, attributes in reader.nodes():
+    arrays: dict[str, tuple[VariableDescription, zarr_source.ChunkKeys]] = {}
+    for path, is_array, document, attributes in zarr_source.nodes_of(reader.documents()):
         if is_array and not path:
             raise SourceError(f"{location}: it is a single array, expected a group of arrays")
         if is_array:
-            arrays[path] = describe_array(location, path, document, attributes)
+            arrays[path] = zarr_source.describe_array(location, path, document, attributes)
             _check_shape(location, arrays[path][0])
         else:
             groups[path] = GroupDescription(attributes)
@@ -180,14 +199,14 @@ def scan_kerchunk(
     variables, tables = {}, {}
     for path, (variable, keys) in arrays.items():
         columns = found.columns(variable, keys)
-        locations = placer.locations(columns)
+        locations = [locate(url, location) for url in columns.url.dictionary.to_pylist()]
         if references and variable.codecs is not None:
             tables[path] = placer.place(variable, columns, locations)
         if variable.data_type is not None and wants_values(variable, concat_dims):
-            variable = with_values(variable, reader.read(path, ()))  # noqa: PLW2901
+            variable = with_values(variable, zarr_source.read_region(reader.open_array(path), ()))  # noqa: PLW2901
         variables[path] = variable
     groups.setdefault("", GroupDescription())
-    name_dimensions(groups, variables)
+    zarr_source.name_dimensions(groups, variables)
     mark_gaps(variables, tables)
     return SourceDescription(
         location,
@@ -215,14 +234,10 @@ class _Placer:
         self._location, self._access = location, access
         self._versions: dict[str, SourceVersion] = {}
 
-    def locations(self, columns: ChunkColumns) -> list[str]:
-        """The files of an array, in the order of the dictionary of URLs."""
-        return [locate(url, self._location) for url in columns.url.dictionary.to_pylist()]
-
     def place(
         self, variable: VariableDescription, columns: ChunkColumns, locations: list[str]
     ) -> pa.Table:
-        """The table of an array, as `references.py` has it."""
+        """The table of an array; `locations` are those of the dictionary of URLs."""
         self._look_at(variable.path, locations)
         versions = [self._versions[location] for location in locations]
         is_inline = columns.inline.is_valid().to_numpy(zero_copy_only=False)
@@ -240,15 +255,15 @@ class _Placer:
         if is_inline.any():
             more["inline"] = columns.inline
         found = pa.DictionaryArray.from_arrays(take, pa.array(locations, pa.string()))
-        table = make_references(columns.index, found, columns.offset, length, **more)
-        order = np.lexsort(columns.index.T[::-1]) if columns.index.shape[1] else [0] * len(table)
+        table = make_references(columns.place, found, columns.offset, length, **more)
+        order = np.lexsort(columns.place.T[::-1]) if columns.place.shape[1] else [0] * len(table)
         return table.take(pa.array(order, pa.int64()))
 
     def _look_at(self, path: str, locations: Iterable[str]) -> None:
         new = [location for location in locations if location not in self._versions]
         try:
-            if len(new) > 1 and local_path(new[0]) is None:
-                pool = DaemonThreads(READS_AT_ONCE, "icefloe-reads")
+            if len(new) > 1 and sources.local_path(new[0]) is None:
+                pool = DaemonThreads(sources.READS_AT_ONCE, "icefloe-reads")
                 found = list(pool.map(self._access.look, new))
             else:
                 found = list(map(self._access.look, new))
@@ -271,7 +286,7 @@ class _Placer:
         if outside.any():
             row = int(np.argmax(outside))
             raise SourceError(
-                f"{self._location}: chunk {tuple(columns.index[row].tolist())} of array "
+                f"{self._location}: chunk {tuple(columns.place[row].tolist())} of array "
                 f"{variable.path!r} is said to be {length[row]} bytes at {columns.offset[row]} of "
                 f"{columns.url[row].as_py()}, which has {sizes[row]} bytes"
             )
@@ -281,73 +296,203 @@ class _Placer:
         if is_plain and (length != expected).any():
             row = int(np.argmax(length != expected))
             raise SourceError(
-                f"{self._location}: chunk {tuple(columns.index[row].tolist())} of array "
+                f"{self._location}: chunk {tuple(columns.place[row].tolist())} of array "
                 f"{variable.path!r} has {length[row]} bytes; it is not compressed, so that "
                 f"{expected} were expected"
             )
 
 
-class _ReferenceStore(Store):
+class _ReferenceStore(MemoryStore):
     """What zarr reads arrays of a set from."""
 
     def __init__(self, reader: KerchunkReader) -> None:
         super().__init__(read_only=True)
         self._reader = reader
 
-    def __eq__(self, value: object) -> bool:
-        return isinstance(value, _ReferenceStore) and value._reader is self._reader
-
-    __hash__ = None  # type: ignore[assignment]
-
-    @property
-    def supports_writes(self) -> bool:
-        return False
-
-    @property
-    def supports_deletes(self) -> bool:
-        return False
-
-    @property
-    def supports_listing(self) -> bool:
-        return False
-
     async def get(
-        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
+        self,
+        key: str,
+        prototype: BufferPrototype | None = None,
+        byte_range: ByteRequest | None = None,
     ) -> Buffer | None:
         # Files are read by blocking calls; several chunks are waited for at once.
         data = await asyncio.to_thread(self._reader.bytes_of, key)
         if data is None:
             return None
-        match byte_range:
-            case RangeByteRequest(start=start, end=end):
-                data = data[start:end]
-            case OffsetByteRequest(offset=offset):
-                data = data[offset:]
-            case SuffixByteRequest(suffix=suffix):
-                data = data[max(0, len(data) - suffix) :]
-        return prototype.buffer.from_bytes(data)
+        prototype = prototype or default_buffer_prototype()
+        found = MemoryStore({key: prototype.buffer.from_bytes(data)})
+        return await found.get(key, prototype, byte_range)
 
-    async def get_partial_values(
-        self,
-        prototype: BufferPrototype,
-        key_ranges: Iterable[tuple[str, ByteRequest | None]],
-    ) -> list[Buffer | None]:
-        return [await self.get(key, prototype, span) for key, span in key_ranges]
 
-    async def exists(self, key: str) -> bool:
-        return await self.get(key, default_buffer_prototype()) is not None
+# In a folder of Parquet files `.zmetadata` holds the metadata of all groups and arrays, and how
+# many references a file has (`record_size`). The chunks of an array, counted in C order, are the
+# rows of `PATH/refs.0.parq`, `PATH/refs.1.parq` and so on: `path`, `offset` and `size`, or the
+# bytes themselves in `raw`. A row without either, and a file that is not there, mean chunks that
+# were never written.
 
-    async def set(self, key: str, value: Buffer) -> None:
-        raise NotImplementedError
 
-    async def delete(self, key: str) -> None:
-        raise NotImplementedError
+_METADATA = ".zmetadata"
+_RECORD = re.compile(r"(.+)/refs\.([0-9]+)\.parq")
 
-    def list(self) -> AsyncIterator[str]:
-        raise NotImplementedError
 
-    def list_prefix(self, prefix: str) -> AsyncIterator[str]:
-        raise NotImplementedError
+def is_parquet_set(place: Place) -> bool:
+    """Whether a folder is a set of references, rather than a Zarr store with such a file."""
+    data = place.find(_METADATA)
+    return data is not None and b'"record_size"' in data
 
-    def list_dir(self, prefix: str) -> AsyncIterator[str]:
-        raise NotImplementedError
+
+class ParquetReferences:
+    """A set from a folder; its files are read when they are asked for."""
+
+    def __init__(self, place: Place) -> None:
+        """Read the metadata of a set and list its files.
+
+        Raises:
+            SourceError: it is none.
+        """
+        self.location, self._place = place.location, place
+        listing = place.list_all()
+        self.version = listing.version()
+        document = zarr_source.parse_json(self.location, _METADATA, place.find(_METADATA))
+        match document:
+            case {"metadata": dict(), "record_size": int(size)} if size > 0:
+                self._record_size = size
+            case _:
+                raise SourceError(
+                    f"{self.location}: {_METADATA!r} has no 'metadata', or no 'record_size' above 0"
+                )
+        self.documents: dict[str, Entry] = {
+            key: json.dumps(item).encode() for key, item in document["metadata"].items()
+        }
+        self._records: dict[str, list[int]] = {}
+        for key in listing.keys:
+            if found := _RECORD.fullmatch(key):
+                self._records.setdefault(found[1], []).append(int(found[2]))
+        self._layouts: dict[str, tuple[str, tuple[int, ...]]] = {}
+        self._loaded: tuple[str, int, pa.Table] | None = None
+
+    def check_owners(self, paths: frozenset[str]) -> None:
+        if strange := sorted(self._records.keys() - paths):
+            reason = f"there are references of {strange[0]!r}, but no .zarray for it"
+            raise SourceError(f"{self.location}: {reason}")
+
+    def columns(self, variable: VariableDescription, keys: zarr_source.ChunkKeys) -> ChunkColumns:
+        grid = zarr_source.grid_of(variable.shape, variable.chunks)
+        count = math.prod(grid)
+        parts, numbers = [], [np.empty(0, np.int64)]
+        for record in sorted(self._records.get(variable.path, [])):
+            table = self._table(variable.path, record)
+            first = record * self._record_size
+            is_there = pc.or_(pc.is_valid(table["path"]), pc.is_valid(table["raw"]))
+            rows = np.flatnonzero(is_there.to_numpy(zero_copy_only=False))
+            if len(rows) and first + int(rows[-1]) >= count:
+                found = f"chunks outside of the grid of {grid}: there are {count}"
+                raise self._wrong(variable.path, record, found)
+            needed = min(self._record_size, count - first)
+            if table.num_rows < needed:
+                found = f"{table.num_rows} rows, expected {needed}"
+                raise self._wrong(variable.path, record, found)
+            numbers.append(first + rows)
+            parts.append(table.take(pa.array(rows)))
+        whole = pa.concat_tables(parts) if parts else _SCHEMA.empty_table()
+        number = np.concatenate(numbers)
+        index = np.zeros((len(number), len(grid)), np.int64)
+        for axis, at in enumerate(np.unravel_index(number, grid) if grid and count else ()):
+            index[:, axis] = at
+        inline = [None if raw is None else inline_bytes(raw) for raw in whole["raw"].to_pylist()]
+        return ChunkColumns(
+            index,
+            texts_to_arrow(whole["path"].combine_chunks()),
+            whole["offset"].to_numpy(),
+            whole["size"].to_numpy(),
+            pa.array(inline, pa.binary()),
+        )
+
+    def find(self, key: str) -> Entry | None:
+        path, number = self._number(key)
+        if path is None:
+            return None
+        record, row = divmod(number, self._record_size)
+        if record not in self._records.get(path, []):
+            return None
+        loaded = self._loaded  # other threads may replace it meanwhile
+        if loaded is None or loaded[:2] != (path, record):
+            self._loaded = loaded = path, record, self._table(path, record)
+        table = loaded[2]
+        if row >= table.num_rows:
+            found = f"{table.num_rows} rows, and none for chunk {key!r}"
+            raise self._wrong(path, record, found)
+        values = {name: table[name][row].as_py() for name in table.column_names}
+        if values["raw"] is not None:
+            return inline_bytes(values["raw"])
+        if values["path"] is None:
+            return None
+        return values["path"], values["offset"], values["size"]
+
+    def _number(self, key: str) -> tuple[str | None, int]:
+        """The array a key of zarr belongs to, and the position of the chunk in C order."""
+        parts = key.split("/")
+        for at in range(len(parts) - 1, 0, -1):
+            path = "/".join(parts[:at])
+            if (layout := self._layout(path)) is not None:
+                separator, grid = layout
+                index = "/".join(parts[at:]).split(separator)
+                number = 0
+                for position, length in zip(index, grid, strict=False):
+                    number = number * length + int(position)
+                return path, number
+        return None, 0
+
+    def _layout(self, path: str) -> tuple[str, tuple[int, ...]] | None:
+        if path not in self._layouts:
+            data = self.documents.get(f"{path}/.zarray")
+            if not isinstance(data, bytes):
+                return None
+            found = json.loads(data)
+            separator = found.get("dimension_separator") or "."
+            self._layouts[path] = separator, zarr_source.grid_of(found["shape"], found["chunks"])
+        return self._layouts[path]
+
+    def _table(self, path: str, record: int) -> pa.Table:
+        """The references of one file, in columns of known types."""
+        data = self._place.find(f"{path}/refs.{record}.parq")
+        if data is None:
+            raise self._wrong(path, record, "gone: it disappeared while it was read")
+        try:
+            found = pq.read_table(io.BytesIO(data))
+            columns = [_column(found, field) for field in _SCHEMA]
+        except (pa.ArrowException, OSError) as error:
+            raise self._wrong(path, record, f"not readable ({error})") from error
+        table = pa.Table.from_arrays(columns, schema=_SCHEMA)
+        offset, size = table["offset"].to_numpy(), table["size"].to_numpy()
+        is_wrong = (offset < 0) | (size < 0) | ((size == 0) & (offset > 0))
+        if is_wrong.any():
+            row = int(np.argmax(is_wrong))
+            found_there = f"offset {offset[row]} and size {size[row]} in row {row}"
+            raise self._wrong(path, record, found_there)
+        return table
+
+    def _wrong(self, path: str, record: int, found: str) -> SourceError:
+        return SourceError(f"{self.location}: '{path}/refs.{record}.parq' has {found}")
+
+
+_SCHEMA = pa.schema(
+    [("path", pa.string()), ("offset", pa.int64()), ("size", pa.int64()), ("raw", pa.binary())]
+)
+
+
+def _column(table: pa.Table, field: pa.Field) -> pa.Array:
+    """A column as the schema has it. Writers leave out empty ones, or store them as numbers."""
+    is_number = pa.types.is_integer(field.type)
+    if field.name not in table.column_names:
+        found: pa.Array = pa.nulls(table.num_rows, field.type)
+    else:
+        given = table[field.name].combine_chunks()
+        given = given.chunk(0) if isinstance(given, pa.ChunkedArray) else given
+        if not is_number and pa.types.is_floating(given.type) and pc.all(pc.is_nan(given)).as_py():
+            given = pa.nulls(len(given), field.type)
+        found = given if given.type == field.type else given.cast(field.type)
+    if is_number:
+        return found.fill_null(0)
+    # An empty text is written by those who have no null.
+    return pc.if_else(pc.equal(pc.binary_length(found), 0), None, found)

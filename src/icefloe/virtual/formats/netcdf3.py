@@ -8,32 +8,25 @@ from __future__ import annotations
 
 import struct
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe.records import record
-from icefloe.virtual.model.cf_attributes import zarr_attributes
-from icefloe.virtual.model.data_types import (
-    attribute_json,
-    bytes_codec,
-    data_type_of,
-    fill_value_json,
-)
+from icefloe.virtual.model import data_types
 from icefloe.virtual.model.description import (
     GroupDescription,
     SourceDescription,
     SourceError,
     VariableDescription,
+    make_references,
     wants_values,
     with_values,
 )
-from icefloe.virtual.model.references import make_references
-from icefloe.virtual.places.access import SourceFile
+from icefloe.virtual.sources import SourceFile
 
 _DIMENSIONS, _VARIABLES, _ATTRIBUTES = 10, 11, 12
-_STREAMING = 0xFFFFFFFF
+_STREAMING = (2**32 - 1, 2**64 - 1)
 _TYPES = {
     1: np.dtype("i1"),
     2: np.dtype("S1"),
@@ -51,8 +44,7 @@ _MAX_ITEMS = 10_000_000
 """More dimensions, attributes or variables than any file has: the header is not one."""
 
 
-@record(frozen=True)
-class Netcdf3Variable:
+class Netcdf3Variable(NamedTuple):
     """One entry of the header. `record_stride` is the distance of records, None without them."""
 
     name: str
@@ -79,8 +71,7 @@ class Netcdf3Variable:
         return self.begin + (self.shape[0] - 1) * self.record_stride + self.record_bytes
 
 
-@record(frozen=True)
-class Netcdf3Header:
+class Netcdf3Header(NamedTuple):
     """The whole header."""
 
     dimensions: dict[str, int]
@@ -112,11 +103,11 @@ def scan_netcdf3(
     for entry in header.variables.values():
         variable = _describe(entry)
         if wants_values(variable, concat_dims):
-            variable = with_values(variable, read_region(file, header, entry.name, ()))
+            variable = with_values(variable, read_region(file, entry, ()))
         variables[entry.name] = variable
         if references:
             tables[entry.name] = _references(entry, file.location)
-    attributes = {key: attribute_json(value) for key, value in header.attributes.items()}
+    attributes = {key: data_types.attribute_json(value) for key, value in header.attributes.items()}
     record = header.record_dimension
     unlimited = frozenset[str]() if record is None else frozenset({record})
     return SourceDescription(
@@ -130,7 +121,7 @@ def scan_netcdf3(
 
 
 def _describe(entry: Netcdf3Variable) -> VariableDescription:
-    said = zarr_attributes(entry.attributes, entry.dtype)
+    said = data_types.zarr_attributes(entry.attributes, entry.dtype)
     chunks = entry.shape if entry.record_stride is None else (1, *entry.shape[1:])
     return VariableDescription(
         path=entry.name,
@@ -139,9 +130,9 @@ def _describe(entry: Netcdf3Variable) -> VariableDescription:
         chunks=tuple(max(1, length) for length in chunks),
         dimensions=entry.dimensions,
         attributes=said.attributes,
-        data_type=data_type_of(entry.dtype),
-        fill_value=fill_value_json(_fill_value(entry), entry.dtype),
-        codecs=(bytes_codec(entry.dtype),),
+        data_type=data_types.data_type_of(entry.dtype),
+        fill_value=data_types.fill_value_json(_fill_value(entry), entry.dtype),
+        codecs=(data_types.bytes_codec(entry.dtype),),
         is_contiguous=entry.record_stride is None,
         notes=said.notes,
     )
@@ -176,21 +167,17 @@ def _references(entry: Netcdf3Variable, location: str) -> Any:
 
 
 def read_region(
-    file: SourceFile, header: Netcdf3Header, name: str, region: tuple[slice, ...]
+    file: SourceFile, entry: Netcdf3Variable, region: tuple[slice, ...]
 ) -> NDArray[Any]:
     """Part of a variable as stored; only the bytes between its first and last row are read."""
-    entry = header.variables[name]
     item = entry.dtype.itemsize
     strides = [item * prod(entry.shape[axis + 1 :]) for axis in range(len(entry.shape))]
     if entry.record_stride is not None:
         strides[0] = entry.record_stride
-    if not prod(entry.shape):
-        return np.empty(entry.shape, entry.dtype)[region]
     first, stop = 0, entry.shape[0] if entry.shape else 1
     if region:
         first, stop, _ = region[0].indices(entry.shape[0])
-    stop = max(first, stop)
-    if stop == first:
+    if stop <= first or not prod(entry.shape):
         return np.empty(entry.shape, entry.dtype)[region]
     row = strides[0] if strides else item
     length = (stop - first - 1) * row + (item * prod(entry.shape[1:]) if entry.shape else item)
@@ -226,62 +213,41 @@ class _Parser:
 
     def header(self) -> Netcdf3Header:
         records = self._count()
-        dimensions = self._dimension_list()
+        dimensions = [(self._name(), self._count()) for _ in range(self._list(_DIMENSIONS))]
         attributes = self._attribute_list()
         listed = self._variable_list(dimensions)
         names = [name for name, _ in dimensions]
         of_records = [number for number, (_, size) in enumerate(dimensions) if size == 0]
         record = names[of_records[0]] if of_records else None
         is_record = [bool(ids) and dimensions[ids[0]][1] == 0 for _, ids, *_ in listed]
-        stride = self._record_stride(listed, dimensions, is_record)
-        begins = [begin for (*_, begin), yes in zip(listed, is_record, strict=True) if yes]
-        if self._is_streaming(records):
-            space = self._file.version.size_bytes - min(begins, default=0)
-            records = space // stride if stride else 0
+        of_record = [entry for entry, yes in zip(listed, is_record, strict=True) if yes]
+        sizes = [
+            prod(dimensions[at][1] for at in ids[1:]) * dtype.itemsize
+            for _, ids, _, dtype, _ in of_record
+        ]
+        # A single record variable is not padded; several are, each to four bytes.
+        stride = sizes[0] if len(sizes) == 1 else sum(-(-size // 4) * 4 for size in sizes)
+        if records in _STREAMING:
+            first = min((begin for *_, begin in of_record), default=0)
+            records = (self._file.version.size_bytes - first) // stride if stride else 0
         variables = {}
         for (name, ids, more, dtype, begin), has_records in zip(listed, is_record, strict=True):
-            sizes = [
-                records if number == 0 and has_records else dimensions[at][1]
-                for number, at in enumerate(ids)
-            ]
-            variables[name] = Netcdf3Variable(
-                name,
-                dtype,
-                tuple(sizes),
-                tuple(names[at] for at in ids),
-                more,
-                begin,
-                stride if has_records else None,
-            )
-        self._check_ends(variables)
+            shape = [dimensions[at][1] for at in ids]
+            if has_records:
+                shape[0] = records
+            known = tuple(names[at] for at in ids)
+            step = stride if has_records else None
+            entry = Netcdf3Variable(name, dtype, tuple(shape), known, more, begin, step)
+            if entry.end > self._file.version.size_bytes:
+                raise self._wrong(
+                    f"variable {name!r} reaches to byte {entry.end:,}, the file has "
+                    f"{self._file.version.size_bytes:,}: it was cut off"
+                )
+            variables[name] = entry
         sizes_by_name = {
             name: size or (records if name == record else 0) for name, size in dimensions
         }
         return Netcdf3Header(sizes_by_name, record, attributes, variables)
-
-    def _record_stride(self, listed: Any, dimensions: Any, is_record: list[bool]) -> int:
-        sizes = [
-            prod(dimensions[at][1] for at in ids[1:]) * dtype.itemsize
-            for (_, ids, _, dtype, _), yes in zip(listed, is_record, strict=True)
-            if yes
-        ]
-        # A single record variable is not padded; several are, each to four bytes.
-        return sizes[0] if len(sizes) == 1 else sum(-(-size // 4) * 4 for size in sizes)
-
-    def _is_streaming(self, records: int) -> bool:
-        return records in (_STREAMING, 2**64 - 1)
-
-    def _check_ends(self, variables: dict[str, Netcdf3Variable]) -> None:
-        size = self._file.version.size_bytes
-        for entry in variables.values():
-            if entry.end > size:
-                raise self._wrong(
-                    f"variable {entry.name!r} reaches to byte {entry.end:,}, the file has "
-                    f"{size:,}: it was cut off"
-                )
-
-    def _dimension_list(self) -> list[tuple[str, int]]:
-        return [(self._name(), self._count()) for _ in range(self._list(_DIMENSIONS))]
 
     def _attribute_list(self) -> dict[str, Any]:
         found: dict[str, Any] = {}

@@ -7,26 +7,16 @@ import importlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
-from icefloe.on_demand import on_demand
-from icefloe.virtual.formats import zarr_source
+from icefloe.virtual.formats import kerchunk, kerchunk_json, netcdf3, zarr_source
 from icefloe.virtual.model.description import SourceDescription, SourceError
-from icefloe.virtual.places.access import SourceAccess, SourceFile, absolute_location, local_path
-from icefloe.virtual.places.list_objects import Place
-
-if TYPE_CHECKING:
-    from icefloe.virtual.formats import kerchunk as kerchunk_source
-    from icefloe.virtual.formats import kerchunk_json, kerchunk_parquet, netcdf3
-else:
-    kerchunk_source = on_demand("icefloe.virtual.formats.kerchunk")
-    kerchunk_json = on_demand("icefloe.virtual.formats.kerchunk_json")
-    kerchunk_parquet = on_demand("icefloe.virtual.formats.kerchunk_parquet")
-    netcdf3 = on_demand("icefloe.virtual.formats.netcdf3")
+from icefloe.virtual.sources import Place, SourceAccess, SourceFile, absolute_location, local_path
 
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _HDF5_STARTS = (0, 512, 1024, 2048, 4096, 8192)
@@ -38,7 +28,6 @@ class NativeReader(Protocol):
 
     def read(self, path: str, region: tuple[slice, ...]) -> NDArray[Any]:
         """Part of a variable exactly as stored: packed values stay packed."""
-        ...
 
 
 def scan(
@@ -64,26 +53,22 @@ def scan(
     """
     location, reach = absolute_location(source), access or SourceAccess()
     if reach.preprocess is not None:
-        with _preprocessed(location, reach, reach.preprocess) as made:
+        with _preprocessed(location, reach) as made:
             return made.describe(concat_dims)  # type: ignore[no-any-return]
-    file = _open(location, reach)
     options: dict[str, Any] = {"references": references, "concat_dims": concat_dims}
-    if file is None:
-        if (found_set := _parquet_set(location, reach)) is not None:
-            return kerchunk_source.scan_kerchunk(found_set, reach, **options)
-        return zarr_source.scan_zarr(location, reach, **options)
+    kind, opened = _detect(location, reach)
     found: SourceDescription
-    match _detect(file):
+    match kind:
         case "kerchunk":
-            found = kerchunk_source.scan_kerchunk(
-                kerchunk_json.JsonReferences(file), reach, **options
-            )
+            found = kerchunk.scan_kerchunk(opened, reach, **options)
+        case "zarr":
+            found = zarr_source.scan_zarr(location, reach, **options)
         case "netcdf3":
-            found = netcdf3.scan_netcdf3(file, **options)
+            found = netcdf3.scan_netcdf3(opened, **options)
         case "grib":
-            found = _grib(location).scan_grib(file, **options)
+            found = _parser("grib", location).scan_grib(opened, **options)
         case _:
-            found = _hdf5(location).scan_hdf5(file, **options)
+            found = _parser("hdf5", location).scan_hdf5(opened, **options)
     return found
 
 
@@ -110,69 +95,52 @@ def open_native(
     """Open a source to read values as they are stored."""
     location, reach = absolute_location(source), access or SourceAccess()
     if reach.preprocess is not None:
-        with _preprocessed(location, reach, reach.preprocess) as made:
+        with _preprocessed(location, reach) as made:
             yield made
         return
-    file = _open(location, reach)
-    if file is None:
-        found_set = _parquet_set(location, reach)
-        if found_set is not None:
-            yield kerchunk_source.KerchunkReader(found_set, reach)
-        else:
-            yield _ZarrReader(Place(location, reach))
-        return
-    match _detect(file):
+    kind, opened = _detect(location, reach)
+    match kind:
         case "kerchunk":
-            yield kerchunk_source.KerchunkReader(kerchunk_json.JsonReferences(file), reach)
+            arrays = kerchunk.KerchunkReader(opened, reach)
+            yield _Reader(arrays.open_array, zarr_source.read_region)
+        case "zarr":
+            yield _Reader(opened.open_zarr, zarr_source.read_region)
         case "netcdf3":
-            yield _Netcdf3Reader(file, netcdf3.read_header(file))
+            header = netcdf3.read_header(opened)
+            yield _Reader(header.variables.__getitem__, partial(netcdf3.read_region, opened))
         case "grib":
-            with contextlib.closing(_grib(location).GribFile(file)) as opened:
-                yield opened
+            with contextlib.closing(_parser(kind, location).GribFile(opened)) as file:
+                yield file
         case _:
-            hdf5 = _hdf5(location)
-            with hdf5.opened(file) as fid:
-                yield _Hdf5Reader(hdf5, fid)
+            hdf5 = _parser(kind, location)
+            with hdf5.opened(opened) as fid:
+                yield _Reader(partial(hdf5.open_dataset, fid), hdf5.read_region)
 
 
 @contextlib.contextmanager
-def _preprocessed(location: str, access: SourceAccess, hook: Callable[[Any], Any]) -> Iterator[Any]:
-    from icefloe.virtual.formats.preprocessing import PreprocessedSource  # noqa: PLC0415 - needs xarray
-
+def _preprocessed(location: str, access: SourceAccess) -> Iterator[Any]:
+    try:
+        from icefloe.virtual.formats.preprocessing import PreprocessedSource
+    except ModuleNotFoundError as error:
+        raise InvalidInputError("preprocess needs xarray: pip install 'icefloe[xarray]'") from error
+    assert access.preprocess is not None
     plain = replace(access, preprocess=None)
     source = scan(location, concat_dims=(), access=plain)
     with open_native(location, plain) as reader:
-        yield PreprocessedSource(source, reader, hook)
+        yield PreprocessedSource(source, reader, access.preprocess)
 
 
-class _ZarrReader:
-    def __init__(self, place: Place) -> None:
-        self._place = place
-        self._arrays: dict[str, Any] = {}
+class _Reader:
+    """Opens each variable once."""
 
-    def read(self, path: str, region: tuple[slice, ...]) -> NDArray[Any]:
-        if path not in self._arrays:
-            self._arrays[path] = self._place.open_zarr(path)
-        return zarr_source.read_region(self._arrays[path], region)
-
-
-class _Netcdf3Reader:
-    def __init__(self, file: SourceFile, header: netcdf3.Netcdf3Header) -> None:
-        self._file, self._header = file, header
+    def __init__(self, open_one: Callable[[str], Any], read_one: Callable[[Any, Any], Any]) -> None:
+        self._open, self._read = open_one, read_one
+        self._opened: dict[str, Any] = {}
 
     def read(self, path: str, region: tuple[slice, ...]) -> NDArray[Any]:
-        return netcdf3.read_region(self._file, self._header, path, region)
-
-
-class _Hdf5Reader:
-    def __init__(self, hdf5: Any, fid: Any) -> None:
-        self._hdf5, self._fid = hdf5, fid
-        self._datasets: dict[str, Any] = {}
-
-    def read(self, path: str, region: tuple[slice, ...]) -> NDArray[Any]:
-        if path not in self._datasets:
-            self._datasets[path] = self._hdf5.open_dataset(self._fid, path)
-        return np.asarray(self._hdf5.read_region(self._datasets[path], region))
+        if path not in self._opened:
+            self._opened[path] = self._open(path)
+        return np.asarray(self._read(self._opened[path], region))
 
 
 def _open(location: str, access: SourceAccess) -> SourceFile | None:
@@ -196,62 +164,55 @@ def _open(location: str, access: SourceAccess) -> SourceFile | None:
 
 
 def _is_store(place: Place) -> bool:
-    return zarr_source.is_zarr(place) or kerchunk_parquet.is_parquet_set(place)
+    return zarr_source.is_zarr(place) or kerchunk.is_parquet_set(place)
 
 
-def _parquet_set(location: str, access: SourceAccess) -> kerchunk_parquet.ParquetReferences | None:
-    """The set of references in a folder; None if it is a Zarr store."""
-    if location.rstrip("/").endswith(".zarr"):
-        return None
-    place = Place(location, access)
-    return (
-        kerchunk_parquet.ParquetReferences(place)
-        if kerchunk_parquet.is_parquet_set(place)
-        else None
-    )
-
-
-def _detect(file: SourceFile) -> str:
+def _detect(location: str, access: SourceAccess) -> tuple[str, Any]:
+    """The format of a source, and the source opened for it."""
+    file = _open(location, access)
+    if file is None:
+        place = Place(location, access)
+        if not location.rstrip("/").endswith(".zarr") and kerchunk.is_parquet_set(place):
+            return "kerchunk", kerchunk.ParquetReferences(place)
+        return "zarr", place
     stream = file.open()
     try:
         start = stream.read(64)
         if start[:4] == b"GRIB":
-            return "grib"
+            return "grib", file
         if start[:4] in (b"CDF\x01", b"CDF\x02", b"CDF\x05"):
-            return "netcdf3"
+            return "netcdf3", file
         for offset in _HDF5_STARTS:
             stream.seek(offset)
             if stream.read(8) == HDF5_MAGIC:
-                return "hdf5"
-        if kerchunk_json.may_be_json(start):
-            return "kerchunk"
+                return "hdf5", file
     finally:
         if file.path is not None:
             stream.close()
         else:
             stream.seek(0)
-    size = file.version.size_bytes
-    what = "it is empty" if not size else f"it starts with {start[:8]!r}"
+    if kerchunk_json.may_be_json(start):
+        return "kerchunk", kerchunk_json.JsonReferences(file)
+    what = "it is empty" if not file.version.size_bytes else f"it starts with {start[:8]!r}"
     raise SourceError(
-        f"{file.location}: {what}, which is not NetCDF, HDF5, GRIB, Zarr or a set of references"
+        f"{location}: {what}, which is not NetCDF, HDF5, GRIB, Zarr or a set of references"
     )
 
 
-def _hdf5(location: str) -> Any:
-    return _parser("hdf5", ("h5py",), f"{location}: HDF5 and NetCDF 4 files need h5py")
+_NEEDED = {
+    "hdf5": ("HDF5 and NetCDF 4 files need h5py", {"h5py"}),
+    "grib": ("GRIB files need cfgrib", {"cfgrib", "eccodes", "xarray"}),
+}
 
 
-def _grib(location: str) -> Any:
-    return _parser("grib", ("cfgrib", "eccodes", "xarray"), f"{location}: GRIB files need cfgrib")
-
-
-def _parser(name: str, packages: tuple[str, ...], problem: str) -> Any:
+def _parser(name: str, location: str) -> Any:
     """The module for a format whose packages are optional."""
+    problem, packages = _NEEDED[name]
     try:
         return importlib.import_module(f"icefloe.virtual.formats.{name}")
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in packages:
             raise
         raise InvalidInputError(
-            f"{problem}: pip install 'icefloe[{name}]'", ErrorKind.UNIMPLEMENTED
+            f"{location}: {problem}: pip install 'icefloe[{name}]'", ErrorKind.UNIMPLEMENTED
         ) from error

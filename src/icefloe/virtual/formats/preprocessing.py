@@ -6,16 +6,17 @@ returns one. It runs where files are read, once for the scan and once for each t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import xarray as xr
 from numpy.typing import NDArray
+from xarray.backends import BackendArray
+from xarray.core import indexing
 
-from icefloe.errors import InvalidInputError
-from icefloe.virtual.model.cf_attributes import FILL, MISSING, zarr_attributes
-from icefloe.virtual.model.data_types import attribute_json, data_type_of, fill_value_json
+from icefloe.virtual.model import data_types
 from icefloe.virtual.model.description import (
     GroupDescription,
     SourceDescription,
@@ -24,18 +25,8 @@ from icefloe.virtual.model.description import (
     wants_values,
     with_values,
 )
-from icefloe.virtual.model.missing import missing_value_of
-
-try:
-    import xarray as xr
-    from xarray.backends import BackendArray
-    from xarray.core import indexing
-except ModuleNotFoundError as error:
-    raise InvalidInputError("preprocess needs xarray: pip install 'icefloe[xarray]'") from error
 
 Hook = Callable[[Any], Any]
-_DECODED = "mMO"
-"""Kinds of values that a file does not store: times, and objects such as those of cftime."""
 
 
 class PreprocessedSource:
@@ -46,9 +37,7 @@ class PreprocessedSource:
         self._dataset = _called(hook, _dataset(source, reader), source.location)
 
     def read(self, path: str, region: tuple[slice, ...]) -> NDArray[Any]:
-        """Part of a variable as it is stored in the end."""
-        values: NDArray[Any] = np.asarray(self._dataset.variables[path][region].values)
-        return values
+        return np.asarray(self._dataset.variables[path][region].values)
 
     def describe(self, concat_dims: tuple[str, ...] | None) -> SourceDescription:
         """The description of what the hook returned; it cannot be referred to."""
@@ -59,7 +48,9 @@ class PreprocessedSource:
             if wants_values(described, concat_dims):
                 described = with_values(described, np.asarray(variable.values))
             variables[str(name)] = described
-        attributes = {str(name): attribute_json(value) for name, value in dataset.attrs.items()}
+        attributes = {
+            str(name): data_types.attribute_json(value) for name, value in dataset.attrs.items()
+        }
         sizes = {str(name): int(size) for name, size in dataset.sizes.items()}
         groups = {"": GroupDescription(attributes, sizes)}
         return replace(self._source, groups=groups, variables=variables, references=None)
@@ -82,12 +73,10 @@ class _Lazy(BackendArray):
         region, after = [], []
         for at, size in zip(key, self.shape, strict=True):
             if isinstance(at, slice):
-                start, stop, step = at.indices(size)
-                count = len(range(start, stop, step))
-                low = start if step > 0 else start + (count - 1) * step
-                high = low + (count - 1) * abs(step) + 1 if count else low
-                region.append(slice(low, high))
-                after.append(slice(None, None, step))
+                cells = range(size)[at]
+                first, last = sorted((cells[0], cells[-1])) if cells else (0, -1)
+                region.append(slice(first, last + 1))
+                after.append(slice(None, None, cells.step))
             else:
                 region.append(slice(int(at) % size, int(at) % size + 1))
                 after.append(0)  # type: ignore[arg-type]
@@ -101,41 +90,34 @@ def _dataset(source: SourceDescription, reader: Any) -> Any:
         raise SourceError(
             f"{source.location}: it has groups ({nested}); preprocess takes files without any"
         )
-    variables = {
-        path: xr.Variable(
-            variable.dimensions,
-            indexing.LazilyIndexedArray(_Lazy(reader, variable)),
-            _raw_attributes(variable),
-        )
-        for path, variable in source.variables.items()
-    }
     names = {
         name
         for variable in source.variables.values()
         for name in str(variable.attributes.get("coordinates", "")).split()
     }
-    coords = {
-        path: variable
-        for path, variable in variables.items()
-        if source.variables[path].is_coordinate or path in names
-    }
-    data = {path: variable for path, variable in variables.items() if path not in coords}
+    data: dict[str, xr.Variable] = {}
+    coords: dict[str, xr.Variable] = {}
+    for path, variable in source.variables.items():
+        lazy = indexing.LazilyIndexedArray(_Lazy(reader, variable))
+        made = xr.Variable(variable.dimensions, lazy, _raw_attributes(variable))
+        into = coords if variable.is_coordinate or path in names else data
+        into[path] = made
     root = source.groups.get("", GroupDescription())
-    made = xr.Dataset(data, xr.Coordinates(coords, indexes={}), root.attributes)
-    made.encoding["source"] = source.location
-    return made
+    dataset = xr.Dataset(data, xr.Coordinates(coords, indexes={}), root.attributes)
+    dataset.encoding["source"] = source.location
+    return dataset
 
 
 def _raw_attributes(variable: VariableDescription) -> dict[str, Any]:
     """Attributes as a file has them: `_FillValue` is a value of the variable's type."""
     found: dict[str, Any] = dict(variable.attributes)
-    if FILL in found:
-        own = {name: given for name, given in found.items() if name != MISSING}
-        value = missing_value_of(own, variable.dtype)
+    if data_types.FILL in found:
+        own = {name: given for name, given in found.items() if name != data_types.MISSING}
+        value = data_types.missing_value_of(own, variable.dtype)
         if value is None:
-            del found[FILL]
+            del found[data_types.FILL]
         else:
-            found[FILL] = np.dtype(variable.dtype).type(value)
+            found[data_types.FILL] = np.dtype(variable.dtype).type(value)
     return found
 
 
@@ -150,40 +132,32 @@ def _called(hook: Hook, dataset: Any, location: str) -> Any:
             f"{location}: preprocess returned a {type(made).__name__}, expected an xarray Dataset"
         )
     kept = made.drop_indexes(list(made.xindexes), errors="ignore")
-    return xr.Dataset(
-        {name: _encoded(name, variable) for name, variable in kept.data_vars.variables.items()},
-        xr.Coordinates(
-            {name: _encoded(name, variable) for name, variable in kept.coords.variables.items()},
-            indexes={},
-        ),
-        made.attrs,
-    )
+    found = {name: _encoded(name, variable) for name, variable in kept.variables.items()}
+    coords = {name: found.pop(name) for name in kept.coords}
+    return xr.Dataset(found, xr.Coordinates(coords, indexes={}), made.attrs)
 
 
 def _encoded(name: Any, variable: Any) -> Any:
-    """A variable as a file stores it: times become numbers, truth values bytes."""
-    kind = variable.dtype.kind
-    if kind == "b" or (kind in _DECODED and not _is_text(variable)):
-        return xr.conventions.encode_cf_variable(variable.to_base_variable(), name=name)
-    return variable.to_base_variable()
-
-
-def _is_text(variable: Any) -> bool:
-    if variable.dtype.kind != "O":
-        return False
-    first = next(iter(np.asarray(variable.values).ravel()[:1]), "")
-    return isinstance(first, str)
+    """A variable as a file stores it: times, also objects of cftime, become numbers, truth values
+    bytes."""
+    base, kind = variable.to_base_variable(), variable.dtype.kind
+    if kind == "O":
+        first = next(iter(np.asarray(variable.values).ravel()[:1]), "")
+        is_decoded = not isinstance(first, str)
+    else:
+        is_decoded = kind in "bmM"
+    return xr.conventions.encode_cf_variable(base, name=name) if is_decoded else base
 
 
 def _described(name: str, variable: Any, location: str) -> VariableDescription:
     kind = variable.dtype
     is_text = kind.kind in "OUT"
     dtype = "string" if is_text else kind.str
-    given: Mapping[str, Any] = {str(key): value for key, value in variable.attrs.items()}
-    found = zarr_attributes(given, np.dtype(object) if is_text else kind)
+    given = {str(key): value for key, value in variable.attrs.items()}
+    found = data_types.zarr_attributes(given, np.dtype(object) if is_text else kind)
     shape = tuple(int(size) for size in variable.shape)
     try:
-        data_type = "string" if is_text else data_type_of(kind)
+        data_type = "string" if is_text else data_types.data_type_of(kind)
     except (TypeError, ValueError) as error:
         raise SourceError(
             f"{location}: preprocess made variable {name!r} of type {kind}, which cannot be stored"
@@ -196,7 +170,7 @@ def _described(name: str, variable: Any, location: str) -> VariableDescription:
         tuple(str(dim) for dim in variable.dims),
         found.attributes,
         data_type,
-        "" if is_text else fill_value_json(None, kind),
+        "" if is_text else data_types.fill_value_json(None, kind),
         None,
         "a function of the user has changed it",
         is_contiguous=True,

@@ -1,40 +1,67 @@
-"""Where an ingest goes: a repository that is there, or a place where one is created.
-
-One rule for Python, Spark, recipes and the command line: where a path or a URL names an empty
-place, the repository is created, unless `create` is false. It is created when the plan is settled,
-so that an ingest that is refused leaves nothing behind. The configuration is saved then, too.
-"""
+"""The repository and group that an ingest writes to, what it already holds, and its ledger."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+import zarr
+from zarr.abc.store import Store
+from zarr.errors import GroupNotFoundError
+
 from icefloe.api.addresses import parse_address
+from icefloe.api.enums import ChunkType
 from icefloe.api.handles import driver_for
 from icefloe.api.repository import Repository
+from icefloe.api.session import Session
 from icefloe.config import RepositoryConfig
-from icefloe.config.container_set import ContainerSet
+from icefloe.config.containers import ContainerSet
 from icefloe.errors import (
+    AlreadyExistsError,
     ErrorKind,
     InvalidInputError,
     RefNotFoundError,
     RepositoryNotFoundError,
 )
-from icefloe.records import record
-from icefloe.storage.constructors.urls import storage_from_url
 from icefloe.storage.run import run_blocking
 from icefloe.storage.spec import Storage
-from icefloe.virtual.places.access import SourceAccess, absolute_location, local_path
-from icefloe.virtual.places.source_containers import SourceContainer, container_for, containers_of
-from icefloe.virtual.planning.plan import Mode
+from icefloe.storage.urls import storage_from_url
+from icefloe.store.zarr_store import IcechunkStore
+from icefloe.virtual.formats.zarr_source import describe_v3, name_dimensions
+from icefloe.virtual.ingest.transfer import read_document
+from icefloe.virtual.model.description import (
+    IN_REPOSITORY,
+    GroupDescription,
+    SourceDescription,
+    SourceVersion,
+    VariableDescription,
+    wants_values,
+    with_values,
+)
+from icefloe.virtual.planning.file_boxes import LEDGER_GROUP, Existing, Ledger, extent_of
+from icefloe.virtual.planning.plan import IngestOptions, IngestPlan, Mode
+from icefloe.virtual.planning.planner import target_of
+from icefloe.virtual.sources import (
+    SourceAccess,
+    SourceContainer,
+    absolute_location,
+    container_for,
+    containers_of,
+    local_path,
+)
+
+# One rule for Python, Spark, recipes and the command line: where a path or a URL names an empty
+# place, the repository is created, unless `create` is false. It is created when the plan is
+# settled, so that an ingest that is refused leaves nothing behind. The configuration is saved
+# then, too.
 
 _MAIN = "main"
 
 
-@record()
+@dataclass
 class Destination:
     """The repository of an ingest. `repository` is None until it is created."""
 
@@ -110,7 +137,10 @@ class Destination:
         except RepositoryNotFoundError:
             if not self.create:
                 raise
-            _require_some(locations)
+            paths = [local_path(location) for location in locations]
+            if all(path is not None and not path.exists() for path in paths):
+                missing = f"{locations[0]}: there is no such file"
+                raise InvalidInputError(missing, ErrorKind.OBJECT_NOT_FOUND) from None
             if branch != _MAIN:
                 raise RefNotFoundError(
                     f"there is no branch {branch!r}: {self.address} has no repository yet, and a "
@@ -176,10 +206,229 @@ class Destination:
         return self.repository
 
 
-def _require_some(locations: Sequence[str]) -> None:
-    """A repository is not created for files that are not there."""
-    paths = [local_path(location) for location in locations]
-    if all(path is not None and not path.exists() for path in paths):
-        raise InvalidInputError(
-            f"{locations[0]}: there is no such file", ErrorKind.OBJECT_NOT_FOUND
+# The ledger is a group `.icefloe/sources` inside the group it is about, with one 1-d array per
+# column. It moves with the group, has its history, and is read by any Zarr tool. A reader who
+# opens the group itself as a dataset does not see it, because datasets end where groups begin.
+
+_PATH = f"{LEDGER_GROUP}/sources"
+_DTYPES = {
+    "location": "string",
+    "size_bytes": "int64",
+    "etag": "string",
+    "last_modified": "int64",
+    "fingerprint": "string",
+    "extent": "string",
+}
+_LATER = ("fingerprint", "extent")
+"""Columns that ledgers of earlier versions lack."""
+_MADE_WITH = "made_with"
+"""An attribute that ledgers of earlier versions lack."""
+
+
+def read_columns(
+    store: Store, path: str, names: Iterable[str]
+) -> tuple[dict[str, list[Any]], Mapping[str, Any]]:
+    """The columns of a table that are there, and its attributes; none if there is no table."""
+    try:
+        found = zarr.open_group(store, path=path, mode="r", zarr_format=3)
+    except (FileNotFoundError, GroupNotFoundError):
+        return {}, {}
+    columns = {name: found.get(name) for name in names}
+    values = {
+        name: np.asarray(column[:]).tolist()
+        for name, column in columns.items()
+        if isinstance(column, zarr.Array)
+    }
+    return values, dict(found.attrs)
+
+
+def open_column(
+    table: zarr.Group, name: str, dtype: str, dimension: str, length: int = 0, **more: Any
+) -> zarr.Array[Any]:
+    """A column of a table, made of some length if it is not there."""
+    column = table.get(name)
+    if isinstance(column, zarr.Array):
+        return column
+    return table.create_array(
+        name, shape=(length,), chunks=(16384,), dtype=dtype, dimension_names=[dimension], **more
+    )
+
+
+def read_ledger(store: Store, group: str) -> Ledger:
+    """The ledger of a group; empty when there is none."""
+    columns, attributes = read_columns(store, target_of(group, _PATH), _DTYPES)
+    if not columns:
+        return Ledger()
+    for name in _LATER:
+        columns.setdefault(name, [""] * len(columns["location"]))
+    versions, extents = {}, {}
+    rows = zip(*(columns[name] for name in _DTYPES), strict=True)
+    for location, size, etag, modified, fingerprint, extent in rows:
+        versions[location] = SourceVersion(
+            size, etag or None, modified or None, fingerprint or None
         )
+        if extent:
+            extents[location] = extent
+    made_with = attributes.get(_MADE_WITH)
+    return Ledger(versions, extents, dict(made_with) if isinstance(made_with, dict) else {})
+
+
+def enter_in_ledger(store: Store, plan: IngestPlan, known: Ledger) -> None:
+    """Enter files that have been brought over; of new ones only the end of columns is written."""
+    if not plan.sources:
+        return
+    path = target_of(plan.options.group, _PATH)
+    place = zarr.open_group(store, path=path, mode="a", zarr_format=3)
+    if not known.made_with:
+        place.attrs[_MADE_WITH] = dict(plan.options.made_with)
+    row_of = {location: row for row, location in enumerate(known.versions)}
+    rows = [
+        (
+            source.location,
+            source.version.size_bytes,
+            source.version.etag or "",
+            source.version.last_modified or 0,
+            source.version.fingerprint or "",
+            extent_of(source, plan.concat_dims),
+        )
+        for source in plan.sources
+    ]
+    first = len(row_of)
+    at = np.array([row_of.setdefault(row[0], len(row_of)) for row in rows], np.int64)
+    is_new = at >= first
+    for (name, dtype), given in zip(_DTYPES.items(), zip(*rows, strict=True), strict=True):
+        column = open_column(place, name, dtype, "source", first)
+        values = np.array(given, object if dtype == "string" else dtype)
+        column.resize((len(row_of),))
+        if is_new.any():
+            column[first:] = values[is_new]
+        for row, value in zip(at[~is_new].tolist(), values[~is_new].tolist(), strict=True):
+            column[row] = value
+
+
+def require_group(
+    existing: Existing | None,
+    options: IngestOptions,
+    sources: Sequence[SourceDescription] | None,
+    *,
+    append: bool,
+) -> Existing | None:
+    """What is added to; None for a group that is new or empty.
+
+    Groups below it that no source has are other data. Before the `sources` are known (None) they
+    may still be the same.
+
+    Raises:
+        AlreadyExistsError: the group has arrays, and `append` is not set.
+    """
+    if existing is None:
+        return None
+    if not existing.is_ingested:
+        if sources is None:
+            return existing
+        groups = existing.description.groups.keys() - {""}
+        if not any(groups & source.groups.keys() for source in sources):
+            return None
+    if not append:
+        raise AlreadyExistsError(
+            f"group {'/' + options.group!r} has arrays already ({sorted(existing.documents)}); "
+            "append to it (append=True, --append), or use another group"
+        )
+    return existing
+
+
+def require_free(session: Session, plan: IngestPlan) -> None:
+    """Refuse to write over nodes that the group was not made of.
+
+    Raises:
+        AlreadyExistsError: names one of them.
+    """
+    view = session.workspace.state.view
+    others = ingested_below(plan.options.group, view.all_paths())
+    arrays = [array.target for array in plan.arrays if array.old_shape is None]
+    for target in [*arrays, *plan.groups]:
+        names = target.split("/")
+        above = ["/".join(names[:depth]) for depth in range(1, len(names))]
+        found = [(path, view.find_node(f"/{path}")) for path in [*above, target]]
+        taken = [path for path, node in found if node is not None and node.array is not None]
+        owner = owner_of(target, others)
+        if owner is not None:
+            reason = f"the group {'/' + owner!r} was ingested by itself"
+        elif taken:
+            reason = f"{'/' + taken[0]!r} is an array"
+        elif target in arrays and found[-1][1] is not None:
+            reason = "that is a group"
+        else:
+            continue
+        raise AlreadyExistsError(
+            f"files have {'/' + target!r}, but in the repository {reason}; ingest them into "
+            "another group, or leave it out with variables=[...]"
+        )
+
+
+def ingested_below(group: str, paths: Iterable[str]) -> tuple[str, ...]:
+    """Groups below this one that have a ledger of their own."""
+    prefix = f"{group}/" if group else ""
+    found = (path.strip("/") for path in paths if path.endswith(f"/{LEDGER_GROUP}"))
+    owners = (path.rpartition("/")[0] for path in found if path != LEDGER_GROUP)
+    return tuple(owner for owner in owners if owner.startswith(prefix))
+
+
+def owner_of(path: str, groups: Iterable[str]) -> str | None:
+    """The group among these that a path is in."""
+    return next((group for group in groups if f"{path}/".startswith(f"{group}/")), None)
+
+
+def describe_existing(
+    store: IcechunkStore, group: str, concat_dims: tuple[str, ...] | None
+) -> Existing | None:
+    """What a group holds; None when it is not there or has no arrays.
+
+    Groups below it that were ingested by themselves are not part of it.
+    """
+    prefix = group.strip("/")
+    try:
+        root = zarr.open_group(store, path=prefix, mode="r", zarr_format=3)
+    except (FileNotFoundError, GroupNotFoundError):
+        return None
+    except zarr.errors.ContainsArrayError as error:
+        raise InvalidInputError(
+            f"{prefix!r} is an array, expected a group to ingest into", ErrorKind.NOT_A_GROUP
+        ) from error
+    groups = {"": GroupDescription(dict(root.attrs))}
+    variables, documents = {}, {}
+    members = dict(root.members(max_depth=None))
+    others = ingested_below("", [f"/{path}" for path in members])
+    for path, node in members.items():
+        if path.split("/")[0] == LEDGER_GROUP or owner_of(path, others) is not None:
+            continue
+        if isinstance(node, zarr.Group):
+            groups[path] = GroupDescription(dict(node.attrs))
+            continue
+        document = read_document(store, target_of(prefix, path))
+        variable, _ = describe_v3(path, document, document.get("attributes") or {})
+        if wants_values(variable, concat_dims):
+            variable = _with_values(variable, node, store.session)
+        variables[path], documents[path] = variable, document
+    if not variables:
+        return None
+    name_dimensions(groups, variables)
+    description = SourceDescription(
+        f"the group {'/' + prefix!r}", IN_REPOSITORY, SourceVersion(0), groups, variables
+    )
+    return Existing(description, documents, read_ledger(store, group))
+
+
+def _with_values(
+    variable: VariableDescription, node: zarr.Array[Any], session: Session
+) -> VariableDescription:
+    try:
+        values = np.asarray(node[...])
+    except Exception:
+        kind = session.chunk_type(f"/{node.path}", (0,) * node.ndim)
+        if variable.is_coordinate or kind is not ChunkType.virtual:
+            raise
+        # References that may not be read here, or to a file that is no longer what it was, which
+        # can fail in any way: the values are then not compared.
+        return variable
+    return with_values(variable, values.astype(object) if values.dtype.kind == "T" else values)

@@ -1,36 +1,174 @@
-"""An ingest from the first look at the files to the commit. An engine does the work.
-
-The loop is the same for one process and for a cluster: describe the sources, plan, make room where
-values go between others, fill, commit. Files that turn out to be damaged while they are read are
-left out, and the rest is planned anew, because the others may go elsewhere without them.
-"""
+"""The one loop of an ingest, on any engine: scan, plan, transfer, commit."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import Any, NamedTuple, Protocol, Unpack
 
+import numpy as np
+import pyarrow as pa
+import zarr
 from zarr.abc.store import Store
 
 from icefloe.api.repository import Repository
 from icefloe.api.session import Session
-from icefloe.changes.solvers import ConflictDetector
-from icefloe.display.shown import counted
-from icefloe.records import NamedTuple
-from icefloe.virtual.ingest.comparing import Digests, digest_existing, with_digests
-from icefloe.virtual.ingest.existing import describe_existing, require_free, require_group
-from icefloe.virtual.ingest.keep_ledger import enter_in_ledger
-from icefloe.virtual.ingest.quarantine import record_problems
-from icefloe.virtual.ingest.report import IngestReport
-from icefloe.virtual.ingest.request import IngestRequest
-from icefloe.virtual.ingest.room import BlockMove, Room, moves_of_arrays, plan_room, reserve_arrays
-from icefloe.virtual.ingest.transfer import require_containers, write_metadata, write_values
+from icefloe.changes.conflicts import ConflictDetector
+from icefloe.display import Picture, Shown, counted, size_text
+from icefloe.format.chunk_refs import ChunkKind
+from icefloe.geometry import shape_of
+from icefloe.maintenance.progress import Reporter
+from icefloe.virtual.formats.opening import look_at, scan
+from icefloe.virtual.ingest import insertion, transfer
+from icefloe.virtual.ingest.destination import (
+    Destination,
+    describe_existing,
+    enter_in_ledger,
+    open_column,
+    read_columns,
+    require_free,
+    require_group,
+)
+from icefloe.virtual.ingest.request import IngestArguments, IngestRequest, make_request
+from icefloe.virtual.ingest.transfer import Digested, Digests, FileToRead, OpenFiles, files_to_read
 from icefloe.virtual.model.description import SourceDescription, SourceVersion
-from icefloe.virtual.planning.arrangement import Existing
-from icefloe.virtual.planning.ledger import Ledger
+from icefloe.virtual.planning.file_boxes import LEDGER_GROUP, Existing, Ledger, is_same_version
 from icefloe.virtual.planning.plan import IngestOptions, IngestPlan, Problem
-from icefloe.virtual.planning.planning import plan_ingest
+from icefloe.virtual.planning.planner import plan_ingest, target_of
+from icefloe.virtual.sources import SourceAccess, Sources, local_path
+
+SCANS_AT_ONCE = 8
+
+
+def scan_each(
+    items: Sequence[tuple[str, SourceVersion | None]], options: IngestOptions, access: SourceAccess
+) -> Iterator[tuple[str, SourceDescription | str]]:
+    """Each source with its description, or with the reason why there is none.
+
+    Remote files are mostly waited for, so that several are opened at once.
+    """
+    work = partial(_scan_one, options, access)
+    if all(local_path(location) is not None for location, _ in items):
+        yield from map(work, items)
+        return
+    with ThreadPoolExecutor(SCANS_AT_ONCE) as pool:
+        waiting: deque[Future[tuple[str, SourceDescription | str]]] = deque()
+        for item in items:
+            waiting.append(pool.submit(work, item))
+            if len(waiting) > 2 * SCANS_AT_ONCE:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def _scan_one(
+    options: IngestOptions, access: SourceAccess, item: tuple[str, SourceVersion | None]
+) -> tuple[str, SourceDescription | str]:
+    """Describe a source, or say why it cannot be.
+
+    One that an earlier ingest has brought over is not opened if it has not changed, nor if its
+    change does not matter.
+    """
+    location, known = item
+    try:
+        seen = None if known is None else look_at(location, access)
+        if known is not None and seen is not None:
+            is_enough = options.changed != "replace" or is_same_version(known, seen.version)
+            if is_enough:
+                return location, seen
+        is_virtual, dims = options.mode == "virtual", options.concat_dims
+        found = scan(location, references=is_virtual, concat_dims=dims, access=access)
+    except Exception as error:  # noqa: BLE001 - whatever a library raises is about the file
+        return location, transfer.reason_of(error, location)
+    return location, found
+
+
+_SHOWN = 10
+"""Problems that are shown."""
+
+
+@dataclass(frozen=True, repr=False)
+class IngestReport(Shown):
+    """What an ingest did."""
+
+    snapshot_id: str | None
+    """The commit; None when nothing had to change."""
+    files_added: int
+    """Files brought over, those that replaced an earlier version of themselves included."""
+    files_skipped: int
+    """Files that are in the group already, from an earlier ingest."""
+    files_failed: int
+    """Files left out, unless `on_error` is "fail"; `problems` has the reasons."""
+    chunks_written: int
+    bytes_written: int
+    refs_written: int
+    seconds: float
+    problems: tuple[Problem, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What a reader has to know: arrays that were copied in virtual mode, and why; types."""
+
+    def _picture_(self) -> Picture:
+        there, failed = self.files_skipped, self.files_failed
+        written = f"{counted(self.chunks_written, 'chunk')} ({size_text(self.bytes_written)})"
+        fields = [
+            ("commit", self.snapshot_id or "none, nothing had to change"),
+            ("files", f"{self.files_added:,} added, {there:,} there already, {failed:,} left out"),
+            ("written", f"{written}, {counted(self.refs_written, 'reference')}"),
+            ("seconds", f"{self.seconds:.1f}"),
+            *(("note", note) for note in self.notes),
+            *(("left out", str(problem)) for problem in self.problems[:_SHOWN]),
+        ]
+        if len(self.problems) > _SHOWN:
+            fields.append(("left out", f"{len(self.problems) - _SHOWN:,} more, see `problems`"))
+        return Picture(self._title_(), fields)
+
+
+# Files that could not be brought over are kept in a table until they can: a group
+# `.icefloe/problems` beside the ledger, with one 1-d array per column, so that any Zarr tool reads
+# it, and Spark as a DataFrame.
+
+PROBLEMS = f"{LEDGER_GROUP}/problems"
+_Row = tuple[str, str, int]
+_DTYPES = {"location": "string", "reason": "string", "seen_at": "int64"}
+_SEEN_AT: dict[str, Any] = {"units": "seconds since 1970-01-01", "calendar": "standard"}
+
+
+def record_problems(
+    store: Store, group: str, problems: Sequence[Problem], looked_at: Collection[str]
+) -> int:
+    """Bring the table up to date: of files looked at, only those with problems stay in it.
+
+    Returns how many files are new in it.
+    """
+    path = target_of(group, PROBLEMS)
+    columns, _ = read_columns(store, path, _DTYPES)
+    old: list[_Row] = list(zip(*columns.values(), strict=True))
+    now = int(time.time())
+    seen = {(location, reason): at for location, reason, at in old}
+    again = set(looked_at) | {problem.location for problem in problems}
+    rows = [row for row in old if row[0] not in again]
+    rows += [
+        (problem.location, problem.reason, seen.get((problem.location, problem.reason), now))
+        for problem in problems
+    ]
+    if rows != old:
+        table = zarr.open_group(store, path=path, mode="a", zarr_format=3)
+        given = list(zip(*rows, strict=True)) or [()] * len(_DTYPES)
+        for (name, dtype), values in zip(_DTYPES.items(), given, strict=True):
+            attributes = _SEEN_AT if name == "seen_at" else {}
+            column = open_column(table, name, dtype, "problem", attributes=attributes)
+            column.resize((len(rows),))
+            column[:] = np.array(values, object if dtype == "string" else dtype)
+    return len({row[0] for row in rows} - {row[0] for row in old})
+
+
+# Files that turn out to be damaged while they are read are left out, and the rest is planned
+# again, because the others may go elsewhere without them.
 
 
 class FillCounts(NamedTuple):
@@ -58,27 +196,21 @@ class Engine(Protocol):
 
         A source that is `known` in its present version is described by that version only.
         """
-        ...
 
-    def digest(self, plan: IngestPlan) -> tuple[Digests, dict[str, str]]:
-        """The digests of `plan.uncompared`."""
-        ...
+    def digest(self, items: Sequence[FileToRead]) -> Iterator[Digested]:
+        """The digests of variables of files."""
 
-    def move(self, session: Session, base: Store, moves: Sequence[BlockMove]) -> None:
+    def move(self, session: Session, base: Store, moves: Sequence[insertion.BlockMove]) -> None:
         """Copy values of arrays from where `base` has them to where they are going to be."""
-        ...
 
     def referred(self, plan: IngestPlan) -> list[str]:
         """Locations of files that the references of a plan lead to, as far as they are known."""
-        ...
 
     def fill(self, session: Session, plan: IngestPlan) -> tuple[FillCounts, dict[str, str]]:
         """Fill the native and virtual arrays of a plan, in a session that has their metadata."""
-        ...
 
     def close(self) -> None:
         """Release what the scan has kept."""
-        ...
 
 
 def run_ingest(engine: Engine, request: IngestRequest) -> IngestReport:
@@ -90,7 +222,7 @@ def run_ingest(engine: Engine, request: IngestRequest) -> IngestReport:
     options, destination = request.options, request.destination
     session = existing = None
     if destination.repository is not None:
-        destination.repository.handle.family.require_ingest(options.mode)
+        destination.repository.handle.format.require_ingest(options.mode)
         session = destination.repository.writable_session(request.branch)
         existing = describe_existing(session.store, options.group, options.concat_dims)
         existing = require_group(existing, options, None, append=request.append)
@@ -103,18 +235,24 @@ def run_ingest(engine: Engine, request: IngestRequest) -> IngestReport:
             if request.on_error == "fail":
                 plan.raise_problems()
             if plan.uncompared:
-                digests, damaged = engine.digest(plan)
-                found = with_digests(found, digests)
+                digests: Digests = {}
+                damaged: dict[str, str] = {}
+                for some, unread in engine.digest(files_to_read(plan.uncompared, plan.sources)):
+                    digests |= some
+                    damaged |= unread
+                found = transfer.with_digests(found, digests)
                 wanted = list(plan.uncompared)
                 if session is not None:
-                    existing = digest_existing(session.store, options.group, existing, wanted)
+                    existing = transfer.digest_existing(
+                        session.store, options.group, existing, wanted
+                    )
             elif not plan.arrays:
                 counts = FillCounts()
                 break
             else:
                 if session is not None:
                     require_free(session, plan)
-                require_containers(engine.referred(plan), destination.containers)
+                transfer.require_containers(engine.referred(plan), destination.containers)
                 repository = destination.settle()
                 session = session or repository.writable_session(request.branch)
                 counts, damaged = _fill(engine, repository, session, plan, room, existing)
@@ -161,14 +299,14 @@ def _plan(
     options: IngestOptions,
     existing: Existing | None,
     problems: Sequence[Problem],
-) -> tuple[Room | None, IngestPlan]:
+) -> tuple[insertion.Room | None, IngestPlan]:
     """The plan, and the room that it needs between values that are there.
 
     Room is made for files that take part only, so that the plan is made again without the room
     of those that turn out not to fit.
     """
     while True:
-        room = None if existing is None else plan_room(existing, found, options)
+        room = None if existing is None else insertion.plan_room(existing, found, options)
         if room is not None and room.refusal is not None:
             problems = [
                 *problems,
@@ -191,19 +329,112 @@ def _fill(
     repository: Repository,
     session: Session,
     plan: IngestPlan,
-    room: Room | None,
+    room: insertion.Room | None,
     existing: Existing | None,
 ) -> tuple[FillCounts, dict[str, str]]:
     """Everything but the commit; also tells which files turn out to be damaged, and why."""
     if room is not None:
-        reserve_arrays(session, room.arrays)
+        insertion.reserve_arrays(session, room.arrays)
         base = repository.readonly_session(snapshot_id=session.snapshot_id).store
-        engine.move(session, base, moves_of_arrays(room.arrays))
-    write_metadata(session.store, plan)
+        engine.move(session, base, insertion.moves_of_arrays(room.arrays))
+    transfer.write_metadata(session.store, plan)
     counts, damaged = engine.fill(session, plan)
     if not damaged:
         for array in plan.arrays:
             if array.storage == "values":
-                write_values(session.store, array)
+                transfer.write_values(session.store, array)
         enter_in_ledger(session.store, plan, Ledger() if existing is None else existing.ledger)
     return counts, damaged
+
+
+class LocalEngine:
+    """Does the work of an ingest here: plain loops that say what the result has to be."""
+
+    def __init__(self, access: SourceAccess, reporter: Reporter | None = None) -> None:
+        self._access = access
+        self._reporter = reporter or Reporter()
+        self._references: dict[str, Mapping[str, pa.Table]] = {}
+
+    def scan(
+        self,
+        locations: Sequence[str],
+        options: IngestOptions,
+        known: Mapping[str, SourceVersion],
+    ) -> tuple[list[SourceDescription], list[Problem]]:
+        found, problems = [], []
+        items = [(location, known.get(location)) for location in locations]
+        for done, (location, source) in enumerate(scan_each(items, options, self._access), 1):
+            if isinstance(source, str):
+                problems.append(Problem(location, source))
+            else:
+                self._references[location] = source.references or {}
+                found.append(source)
+            self._reporter.tell("scanning files", done, len(items))
+        return found, problems
+
+    def digest(self, items: Sequence[FileToRead]) -> Iterator[Digested]:
+        return transfer.digest_files(self._access, items)
+
+    def move(self, session: Session, base: Store, moves: Sequence[insertion.BlockMove]) -> None:
+        for move in moves:
+            move.run(base, session.store)
+
+    def referred(self, plan: IngestPlan) -> list[str]:
+        found = {source.location for source in transfer.sources_of_references(plan)}
+        for array in plan.arrays if len(found) < len(plan.sources) else ():
+            rows = array.sources.tolist() if array.storage == "virtual" else []
+            for source in (plan.sources[number] for number in rows):
+                if source.location not in found:
+                    table = self._references[source.location][array.path]
+                    found.update(table["location"].unique().drop_null().to_pylist())
+        return sorted(found)
+
+    def fill(self, session: Session, plan: IngestPlan) -> tuple[FillCounts, dict[str, str]]:
+        damaged: dict[str, str] = {}
+        store = session.store
+        filled = [array.target for array in plan.arrays if array.storage != "values"]
+        before = _count(session, filled)  # chunks that made room
+        native = (array for array in plan.arrays if array.storage == "native")
+        blocks = [(array, region) for array in native for region in array.blocks()]
+        total, done = sum(prod(shape_of(region)) for _, region in blocks), 0
+        with OpenFiles(self._access) as files:
+            for array, region in blocks:
+                with transfer.collecting(damaged):
+                    transfer.copy_region(store, plan, array, region, files)
+                done += prod(shape_of(region))
+                self._reporter.tell("copying values", done, total)
+        for array in (array for array in plan.arrays if array.storage == "virtual"):
+            sources = [plan.sources[number] for number in array.sources.tolist()]
+            tables = [self._references[one.location][array.path] for one in sources]
+            places = [transfer.placement_of(plan, array, row) for row in range(len(sources))]
+            transfer.place_references(store, zip(places, tables, strict=True), damaged)
+        return _count(session, filled).plus(before, -1), damaged
+
+    def close(self) -> None:
+        self._reporter.finish()
+
+
+def _count(session: Session, targets: Sequence[str]) -> FillCounts:
+    """What the session has set in these arrays."""
+    state = session.workspace.state
+    counts = FillCounts()
+    for target in targets:
+        edits = state.changes.chunks.get(state.node(f"/{target}").id)
+        if edits is not None:
+            refs, _ = edits.columns()
+            is_virtual = refs.kind == ChunkKind.VIRTUAL
+            size = int(refs.length[~is_virtual].sum())
+            virtual = int(is_virtual.sum())
+            counts = counts.plus(FillCounts(len(refs) - virtual, size, virtual))
+    return counts
+
+
+def ingest_local(
+    sources: Sources, repository: Repository, **arguments: Unpack[IngestArguments]
+) -> IngestReport:
+    """Bring NetCDF, HDF5, GRIB, Zarr and kerchunk sources into a group, in one commit.
+
+    The arguments are those of `icefloe.spark.ingest`, and so is the result; the work is done here.
+    """
+    request = make_request(sources, Destination.of(repository), arguments)
+    return run_ingest(LocalEngine(request.access), request)

@@ -1,13 +1,24 @@
-"""Doing what a plan says, piece by piece: the functions that run on one machine or on many."""
+"""One piece of a plan, in this process or on an executor: chunks copied or referred to."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from itertools import accumulate
+from math import prod
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import zarr
+from numcodecs import Blosc, Zstd
 from numpy.typing import NDArray
 from zarr.abc.store import Store
 from zarr.core.buffer import default_buffer_prototype
@@ -15,32 +26,103 @@ from zarr.core.sync import sync
 from zarr.dtype import parse_dtype
 
 from icefloe.cf.times import convert_times
-from icefloe.config.container_set import ContainerSet
-from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.geometry import Slices, inside, shape_of
-from icefloe.on_demand import on_demand
-from icefloe.records import record
-from icefloe.store.location_columns import match_containers
+from icefloe.config.containers import ContainerSet
+from icefloe.errors import ErrorKind, IcefloeError, InvalidInputError
+from icefloe.geometry import Slices, chunks_of, cut, inside, shape_of
+from icefloe.storage.calls import DaemonThreads
+from icefloe.storage.run import run_blocking
+from icefloe.store.operations import set_key
+from icefloe.store.virtual import match_containers
 from icefloe.store.zarr_store import IcechunkStore
-from icefloe.virtual.formats.opening import NativeReader
-from icefloe.virtual.ingest.open_files import DamagedSourceError, collecting
+from icefloe.virtual.formats.opening import NativeReader, open_native
 from icefloe.virtual.model.data_types import little_endian
-from icefloe.virtual.model.description import Json, SourceDescription, SourceVersion
-from icefloe.virtual.model.references import cut_leading, index_of, shift_references, with_checksums
-from icefloe.virtual.planning.agreement import fill_of
-from icefloe.virtual.planning.cf_packing import Packing
-from icefloe.virtual.planning.plan import ArrayPlan, IngestPlan
-from icefloe.virtual.planning.targets import group_document
+from icefloe.virtual.model.description import (
+    Json,
+    SourceDescription,
+    SourceError,
+    SourceVersion,
+    VariableDescription,
+    cut_leading,
+    index_of,
+    join_path,
+    only,
+    shift_references,
+    with_checksums,
+)
+from icefloe.virtual.planning.agreement import group_document
+from icefloe.virtual.planning.file_boxes import Existing
+from icefloe.virtual.planning.plan import ArrayPlan, IngestPlan, Packing
+from icefloe.virtual.planning.planner import target_of
+from icefloe.virtual.sources import SourceAccess
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-else:
-    pa = on_demand("pyarrow")
-    pc = on_demand("pyarrow.compute")
+# Errors of libraries do not say which file they are about. The copy has to know: with
+# `on_error="skip"` that file is left out, and the others are copied.
 
-ReaderOf = Callable[[int], NativeReader]
-"""An open reader for a source, by its number in the plan."""
+MAX_OPEN_FILES = 64
+
+
+class DamagedSourceError(SourceError):
+    """A file that could be described cannot be read."""
+
+    def __init__(self, location: str, reason: str) -> None:
+        super().__init__(f"{location}: {reason}")
+        self.location, self.reason = location, reason
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.location, self.reason)
+
+
+class OpenFiles:
+    """Opens files when they are first read; closes them when there are too many, and at the end."""
+
+    def __init__(self, access: SourceAccess) -> None:
+        self._access = access
+        self._stack = ExitStack()
+        self._readers: dict[str, NativeReader] = {}
+
+    def __enter__(self) -> OpenFiles:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def read(self, location: str, path: str, region: Slices) -> NDArray[Any]:
+        """Part of a variable of a file.
+
+        Raises:
+            DamagedSourceError: it cannot be read.
+        """
+        try:
+            return self._open(location).read(path, region)
+        except Exception as error:
+            reason = f"{path!r} cannot be read: {reason_of(error, location)}"
+            raise DamagedSourceError(location, reason) from error
+
+    def _open(self, location: str) -> NativeReader:
+        if location not in self._readers:
+            if len(self._readers) >= MAX_OPEN_FILES:
+                self._stack.close()
+                self._readers.clear()
+            opened = open_native(location, self._access)
+            self._readers[location] = self._stack.enter_context(opened)
+        return self._readers[location]
+
+
+def reason_of(error: Exception, location: str) -> str:
+    """What went wrong, in one line and without the name of the file."""
+    text = " ".join(str(error).removeprefix(f"{location}: ").split())
+    if isinstance(error, IcefloeError):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+@contextmanager
+def collecting(damaged: dict[str, str]) -> Iterator[None]:
+    """Enter a file that turns out to be damaged, with the reason, rather than fail."""
+    try:
+        yield
+    except DamagedSourceError as error:
+        damaged.setdefault(error.location, error.reason)
 
 
 def write_metadata(store: Store, plan: IngestPlan) -> None:
@@ -48,37 +130,30 @@ def write_metadata(store: Store, plan: IngestPlan) -> None:
 
     Attributes that a group has already stay as they are.
     """
-    for path in _with_parents(plan):
+    inside = (array.target.rpartition("/")[0] for array in plan.arrays)
+    with_parents = (accumulate(path.split("/"), join_path) for path in [*plan.groups, *inside])
+    for path in dict.fromkeys(path for paths in with_parents for path in paths if path):
         write_document(store, path, group_document(plan.groups.get(path, {})), may_replace=False)
     for path, attributes in plan.groups.items():
-        there = _attributes_there(store, path)
+        there = read_document(store, path).get("attributes") or {}
         if attributes.keys() - there.keys():
             write_document(store, path, group_document({**attributes, **there}))
     for array in plan.arrays:
         write_document(store, array.target, array.metadata)
 
 
-def _attributes_there(store: Store, path: str) -> dict[str, Json]:
-    key = f"{path}/zarr.json" if path else "zarr.json"
-    data = sync(store.get(key, default_buffer_prototype()))
-    return {} if data is None else json.loads(data.to_bytes()).get("attributes") or {}
-
-
-def _with_parents(plan: IngestPlan) -> list[str]:
-    """Every group on the way to a node, outermost first; the root is there already."""
-    found: dict[str, None] = {}
-    for path in [*plan.groups, *(array.target.rpartition("/")[0] for array in plan.arrays)]:
-        names = path.split("/") if path else []
-        for depth in range(1, len(names) + 1):
-            found["/".join(names[:depth])] = None
-    return list(found)
+def read_document(store: Store, path: str) -> dict[str, Json]:
+    """The zarr.json of a node; empty if it is not there."""
+    data = sync(store.get(join_path(path, "zarr.json"), default_buffer_prototype()))
+    document: dict[str, Json] = {} if data is None else json.loads(data.to_bytes())
+    return document
 
 
 def write_document(
     store: Store, path: str, document: dict[str, Json], *, may_replace: bool = True
 ) -> None:
     """Write one zarr.json."""
-    key = f"{path}/zarr.json" if path else "zarr.json"
+    key = join_path(path, "zarr.json")
     data = default_buffer_prototype().buffer.from_bytes(json.dumps(document).encode())
     sync(store.set(key, data) if may_replace else store.set_if_not_exists(key, data))
 
@@ -97,7 +172,7 @@ def read_block(
     plan: IngestPlan,
     array: ArrayPlan,
     region: Slices,
-    reader_of: ReaderOf,
+    files: OpenFiles,
     target: zarr.Array[Any] | None = None,
 ) -> NDArray[Any]:
     """The values of a region of the target, from the files that have them.
@@ -105,22 +180,21 @@ def read_block(
     Values are as stored: packed ones stay packed. Only times are converted, where their units
     differ between files. What no file has is what the `target` has, if given, else the fill value.
     """
-    kind = parse_dtype(array.metadata["data_type"], zarr_format=3)
-    fill = kind.from_json_scalar(array.metadata["fill_value"], zarr_format=3)
-    native = kind.to_native_dtype()
+    native, fill = _stored_type(array)
     dtype = np.dtype(object) if native.kind in "OT" else native
     shape = shape_of(region)
     block: NDArray[Any] | None = None
     for part in array.parts(region):
-        values = reader_of(part.source).read(array.path, part.source_region)
+        source = plan.sources[part.source]
+        values = files.read(source.location, array.path, part.source_region)
         units = array.source_times.get(part.source)
         if units is not None:
-            values = _converted(plan.sources[part.source], array, values, units)
+            values = _converted(source, array, values, units)
         if (packing := array.packings.get(part.source)) is not None:
-            values = _repacked(plan.sources[part.source], array, packing, values, dtype)
+            values = _repacked(source, array, packing, values, dtype)
         if array.reserved is not None and bool((values == array.reserved).any()):
             raise DamagedSourceError(
-                plan.sources[part.source].location,
+                source.location,
                 f"{array.path!r} holds {array.reserved!r}, which has to mean missing here: other "
                 "files lack the variable, and no value of it is marked as missing",
             )
@@ -135,13 +209,22 @@ def read_block(
     return np.full(shape, fill, dtype) if block is None else block
 
 
+def _stored_type(array: ArrayPlan) -> tuple[np.dtype[Any], Any]:
+    """The type of the values, and the fill value."""
+    kind = parse_dtype(array.metadata["data_type"], zarr_format=3)
+    fill = kind.from_json_scalar(array.metadata["fill_value"], zarr_format=3)
+    return kind.to_native_dtype(), fill
+
+
 def _converted(
     source: SourceDescription, array: ArrayPlan, values: NDArray[Any], units: Any
 ) -> NDArray[Any]:
     assert array.times is not None
     variable = source.variables[array.path]
     dtype = np.dtype(little_endian(variable.dtype))
-    found = convert_times(values, units, array.times, dtype, fill_of(variable))
+    fill = variable.attributes.get("_FillValue")
+    missing = fill if isinstance(fill, int) else None
+    found = convert_times(values, units, array.times, dtype, missing)
     if found is None:
         raise DamagedSourceError(
             source.location,
@@ -246,8 +329,7 @@ def require_containers(locations: Sequence[str], containers: ContainerSet) -> No
         raise _uncovered(locations[int(np.argmin(is_covered))])
 
 
-@record(frozen=True)
-class Placement:
+class Placement(NamedTuple):
     """Where the references of one variable of one source go: all that placing them needs."""
 
     target: str
@@ -317,3 +399,241 @@ def place_references(
         # All at once: a session lays every table it is given over the ones before.
         whole = pa.concat_tables(parts, promote_options="default")
         write_references(store, target, whole)
+
+
+# Reading, compressing and storing run beside each other: a thread reads, a few others compress
+# and store what it read. Zarr would do the same through its event loop, which costs as much as
+# the compression of an ordinary chunk; it is asked where a chunk is completed rather than written
+# whole, and for data types and codecs that are not plain numbers in a plain chain.
+
+STORING_THREADS = 4
+_MAX_WAITING_BYTES = 64 << 20  # read, but not stored so far
+_SHUFFLES = {"noshuffle": Blosc.NOSHUFFLE, "shuffle": Blosc.SHUFFLE, "bitshuffle": Blosc.BITSHUFFLE}
+
+Encode = Callable[[NDArray[Any]], Any]
+
+
+def copy_region(
+    store: IcechunkStore, plan: IngestPlan, array: ArrayPlan, region: Slices, files: OpenFiles
+) -> None:
+    """Fill a region of the target, which no other writer shares a chunk of."""
+    encode = _chunk_encoder(array)
+    target = zarr.open_array(store, path=array.target, mode="r+", zarr_format=3)
+    check_missing(plan, array, region, target)
+    is_inside = array.old_shape is not None and all(
+        span.start < size for span, size in zip(region, array.old_shape, strict=True)
+    )
+    kept = target if is_inside and region else None
+    if encode is None or not region:
+        target[region or ...] = read_block(plan, array, region, files, kept)
+        return
+    # Single chunks are read, where no file decodes twice then: what was read last is still in the
+    # processor's cache when it is compressed.
+    units = [region] if _cuts_source_chunks(plan, array) else cut(region, array.chunks)
+    with _Storing(store, array, encode) as storing:
+        for unit in units:
+            if kept is None or len(array.rows_in(unit)):
+                storing.add(unit, read_block(plan, array, unit, files, kept))
+
+
+def _chunk_encoder(array: ArrayPlan) -> Encode | None:
+    """What turns the values of a chunk into stored bytes; None where only Zarr can tell."""
+    codecs = array.metadata["codecs"]
+    if _stored_type(array)[0].kind not in "biufc" or len(codecs) != 2:
+        return None
+    serializer, compressor = codecs
+    settings = compressor.get("configuration", {})
+    is_little = serializer.get("configuration", {}).get("endian", "little") == "little"
+    if serializer["name"] != "bytes" or not is_little:
+        return None
+    codec: Zstd | Blosc | None = None
+    if compressor["name"] == "zstd":
+        codec = Zstd(settings["level"], settings["checksum"])
+    elif compressor["name"] == "blosc":
+        codec = Blosc(**{**settings, "shuffle": _SHUFFLES[settings["shuffle"]]})
+    return None if codec is None else codec.encode
+
+
+def _cuts_source_chunks(plan: IngestPlan, array: ArrayPlan) -> bool:
+    """Whether a border between chunks of the target lies inside a chunk of a file."""
+    new = array.num_new_axes
+    variables = [plan.sources[number].variables[array.path] for number in array.sources.tolist()]
+    lengths = array.shapes[:, new:]
+    # A file without chunks may be read anywhere.
+    own = np.array([[1] * len(v.shape) if v.is_contiguous else v.chunks for v in variables])
+    target = np.array(array.chunks[new:], np.int64)
+    first_cut = -array.starts[:, new:] % target
+    first_cut = np.where(first_cut == 0, target, first_cut)
+    is_one = first_cut % own == 0
+    are_others = (target % own == 0) | (first_cut + target >= lengths)
+    return not bool(((first_cut >= lengths) | (is_one & are_others)).all())
+
+
+class _Storing:
+    """The threads that compress and store; errors of theirs are raised by `add`, or at the end."""
+
+    def __init__(self, store: IcechunkStore, array: ArrayPlan, encode: Encode) -> None:
+        native, fill = _stored_type(array)
+        self._dtype = native.newbyteorder("<")
+        self._fill = np.asarray(fill, self._dtype)
+        self._store, self._array, self._encode = store, array, encode
+        self._pool = DaemonThreads(STORING_THREADS, "icefloe-stores")
+        self._waiting: deque[tuple[Future[None], int]] = deque()
+        self._waiting_bytes = 0
+
+    def __enter__(self) -> _Storing:
+        return self
+
+    def __exit__(self, failed: Any, *_: object) -> None:
+        try:
+            while self._waiting and failed is None:
+                self._wait()
+        finally:
+            left = [done for done, _ in self._waiting if not done.cancel()]
+            if failed is not KeyboardInterrupt:
+                wait(left)
+
+    def add(self, region: Slices, block: NDArray[Any]) -> None:
+        for box in cut(region, self._array.chunks):
+            values = block[inside(box, region)]
+            while self._waiting and self._waiting_bytes + values.nbytes > _MAX_WAITING_BYTES:
+                self._wait()
+            done = self._pool.submit(self._store_chunk, box, values)
+            self._waiting.append((done, values.nbytes))
+            self._waiting_bytes += values.nbytes
+
+    def _wait(self) -> None:
+        done, nbytes = self._waiting.popleft()
+        done.result()
+        self._waiting_bytes -= nbytes
+
+    def _store_chunk(self, box: Slices, values: NDArray[Any]) -> None:
+        chunks = self._array.chunks
+        index = [span.start for span in chunks_of(box, chunks)]
+        if not self._is_whole(box):
+            self._complete(box, values)
+            return
+        if self._is_empty(values):
+            if self._array.old_shape is not None:
+                self._complete(box, values)  # there may be something to be removed
+            return
+        if values.shape != chunks:
+            padded = np.full(chunks, self._fill, self._dtype)
+            padded[tuple(slice(0, size) for size in values.shape)] = values
+            values = padded
+        data = self._encode(np.ascontiguousarray(values, self._dtype))
+        key = "/".join([self._array.target, "c", *map(str, index)])
+        run_blocking(set_key(self._store.session.workspace, key, data))
+
+    def _is_whole(self, box: Slices) -> bool:
+        """Whether a box is all that its chunk has inside of the array."""
+        return all(
+            span.start % length == 0 and span.stop in (span.start + length, size)
+            for span, length, size in zip(box, self._array.chunks, self._array.shape, strict=True)
+        )
+
+    def _is_empty(self, values: NDArray[Any]) -> bool:
+        """Whether all values are the fill value, bit for bit: such chunks are not stored."""
+        if values[(0,) * values.ndim].astype(self._dtype).tobytes() != self._fill.tobytes():
+            return False
+        bits = f"u{min(8, self._dtype.itemsize)}"
+        stored = np.ascontiguousarray(values, self._dtype).reshape(-1, 1).view(bits)
+        return bool((stored == self._fill.reshape(1, 1).view(bits)).all())
+
+    def _complete(self, box: Slices, values: NDArray[Any]) -> None:
+        target = zarr.open_array(self._store, path=self._array.target, mode="r+", zarr_format=3)
+        target[box] = values
+
+
+# Whether large variables that every file repeats are the same in all of them: a scan reads small
+# ones. Of large ones only the plan knows whether files are joined along one of
+# their dimensions; those that are not are read once more, where the files are, and hashed.
+# Without that the first file would speak for all.
+
+
+_BLOCK_BYTES = 16 * 1024 * 1024
+
+Digests = dict[tuple[str, str], bytes]
+"""By location and path."""
+Digested = tuple[Digests, dict[str, str]]
+"""Digests, and files that cannot be read, with the reasons."""
+FileToRead = tuple[SourceDescription, list[str]]
+"""A file, and the variables of it that are read."""
+
+
+def _digest_variable(read: Callable[[Slices], Any], variable: VariableDescription) -> bytes:
+    """The digest that `description.digest_of` has for all values, of which few are in memory."""
+    hashed = hashlib.blake2b(digest_size=16)
+    dtype = np.dtype(variable.dtype)
+    rows = max(1, _BLOCK_BYTES // max(1, prod(variable.shape[1:]) * dtype.itemsize))
+    whole = tuple(slice(0, size) for size in variable.shape[1:])
+    for start in range(0, variable.shape[0], rows):
+        span = slice(start, min(start + rows, variable.shape[0]))
+        values = np.asarray(read((span, *whole)))
+        hashed.update(np.ascontiguousarray(values, dtype.newbyteorder("<")).tobytes())
+    return hashed.digest()
+
+
+def digest_files(access: SourceAccess, items: Iterable[FileToRead]) -> Iterator[Digested]:
+    """The digests of some variables of files."""
+    for source, paths in items:
+        found: Digests = {}
+        try:
+            with OpenFiles(access) as files:
+                for path in paths:
+                    read = partial(files.read, source.location, path)
+                    found[source.location, path] = _digest_variable(read, source.variables[path])
+            yield found, {}
+        except DamagedSourceError as error:
+            yield {}, {source.location: error.reason}
+
+
+def files_to_read(
+    uncompared: Mapping[str, Sequence[str]], sources: Sequence[SourceDescription]
+) -> list[FileToRead]:
+    """The files that have to be read, with the paths that are wanted of each."""
+    wanted: dict[str, list[str]] = {}
+    for path, locations in uncompared.items():
+        for location in locations:
+            wanted.setdefault(location, []).append(path)
+    return [
+        (only(source, *wanted[source.location]), wanted[source.location])
+        for source in sources
+        if source.location in wanted
+    ]
+
+
+def with_digests(sources: Sequence[SourceDescription], digests: Digests) -> list[SourceDescription]:
+    """Descriptions that also say what was found out."""
+    changed: dict[str, dict[str, VariableDescription]] = {}
+    by_location = {source.location: source.variables for source in sources}
+    for (location, path), digest in digests.items():
+        variable = replace(by_location[location][path], digest=digest)
+        changed.setdefault(location, {})[path] = variable
+    return [
+        replace(source, variables={**source.variables, **changed[source.location]})
+        if source.location in changed
+        else source
+        for source in sources
+    ]
+
+
+def digest_existing(
+    store: Store, group: str, existing: Existing | None, paths: Sequence[str]
+) -> Existing | None:
+    """What is appended to, with digests of these arrays as well."""
+    if existing is None:
+        return None
+    variables = dict(existing.description.variables)
+    for path in paths:
+        variable = variables.get(path)
+        if variable is not None and variable.digest is None:
+            array = zarr.open_array(store, path=target_of(group, path), mode="r", zarr_format=3)
+            try:
+                digest = _digest_variable(array.__getitem__, variable)
+            except InvalidInputError as error:
+                if error.kind != ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER:
+                    raise
+                continue  # references that may not be read here
+            variables[path] = replace(variable, digest=digest)
+    return replace(existing, description=replace(existing.description, variables=variables))

@@ -1,62 +1,49 @@
-"""Where files go along the dimensions they are joined by.
-
-All coordinate values of a dimension are put in order; a file's place is where its own values are in
-that order. So names of files do not matter, files may follow each other along several dimensions at
-once, and files with the same values but other variables share a place.
-"""
+"""Coordinates along each dimension: concatenation and snapping."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.cf.times import TimeUnits, units_of
-from icefloe.records import record
-from icefloe.virtual.model.description import IN_REPOSITORY, SourceDescription, VariableDescription
+from icefloe.errors import InvalidInputError
+from icefloe.virtual.model.description import (
+    IN_REPOSITORY,
+    SourceDescription,
+    VariableDescription,
+    digest_in,
+    form_of,
+    forms_of,
+    has_values,
+    join_path,
+)
+from icefloe.virtual.planning.plan import IngestOptions
+
+# All coordinate values of a dimension are put in order; a file's place is where its own values
+# are in that order. So names of files do not matter, files may follow each other along several
+# dimensions at once, and files with the same values but other variables share a place.
 
 AxisKey = tuple[str, str]
 """The group that defines a dimension, and its name."""
 THE_REPOSITORY, OTHER_FILES = "the repository", "other files"
 """What a file is compared with, in messages."""
+_NO_VALUES = np.zeros(0)
 
 
-@record(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Axis:
     """One dimension of the target. `starts[i]` is the place of source i along it."""
 
-    length: int
-    starts: dict[int, int]
-    sizes: dict[int, int]
+    length: int = 0
+    starts: dict[int, int] = field(default_factory=dict)
     is_new: frozenset[int] = frozenset()
     """Sources that do not have the dimension themselves: one step each."""
-
-
-@record()
-class AxisResult:
-    """The axis, unless files stand in its way: then which and why."""
-
-    axis: Axis
     problems: dict[int, str] = field(default_factory=dict)
-
-
-def coordinate_of(source: SourceDescription, scope: str, name: str) -> VariableDescription | None:
-    """The coordinate of a dimension: in the group that defines it."""
-    return source.variables.get(f"{scope}/{name}" if scope else name)
-
-
-def scope_of(source: SourceDescription, group: str, name: str) -> str | None:
-    """The group that defines dimension `name` as seen from `group`; None when none does."""
-    while True:
-        found = source.groups.get(group)
-        if found is not None and name in found.dimensions:
-            return group
-        if not group:
-            return None
-        group = group.rpartition("/")[0]
+    """Sources that stand in its way, and why."""
 
 
 def time_units(
@@ -69,7 +56,7 @@ def time_units(
     return found
 
 
-@record()
+@dataclass
 class Marks:
     """The coordinate values that sources have along one dimension, in forms that compare."""
 
@@ -100,7 +87,7 @@ def marks_of(key: AxisKey, sources: Sequence[SourceDescription | None]) -> Marks
     for number, source in enumerate(sources):
         if source is None:
             continue
-        coordinate = coordinate_of(source, scope, name)
+        coordinate = source.variables.get(join_path(scope, name))
         group = source.groups.get(scope)
         has_dimension = group is not None and name in group.dimensions
         if not has_dimension and (coordinate is None or coordinate.shape):
@@ -114,7 +101,7 @@ def marks_of(key: AxisKey, sources: Sequence[SourceDescription | None]) -> Marks
             marks.problems[number] = f"coordinate {name!r} is too long ({count:,} values)"
             continue
         units = time_units(coordinate)
-        if units is not None and times is not None and not units.is_comparable(times):
+        if units is not None and times is not None and units.calendar != times.calendar:
             marks.problems[number] = (
                 f"coordinate {name!r} counts days of the calendar {units.calendar!r}, {whose} "
                 f"those of {times.calendar!r}"
@@ -136,7 +123,7 @@ def place_along(
     *,
     may_overlap: frozenset[int] = frozenset(),
     replaced: frozenset[int] = frozenset(),
-) -> AxisResult:
+) -> Axis:
     """Put sources in order along one dimension; the first `num_old` keep the place they have.
 
     A None stands for a source that has been left out. Those of `may_overlap` may have values that
@@ -148,19 +135,18 @@ def place_along(
     if marks.values and counted:
         if any(number < num_old for number in counted):
             why = f"it has a coordinate {name!r}, the dimension in the repository has none"
-            return AxisResult(Axis(0, {}, {}), problems | dict.fromkeys(marks.values, why))
+            return Axis(problems=problems | dict.fromkeys(marks.values, why))
         has_one = f"{THE_REPOSITORY} has" if min(marks.values) < num_old else f"{OTHER_FILES} have"
         problems |= dict.fromkeys(
             counted, f"it has dimension {name!r} without a coordinate, {has_one} one"
         )
         counted = {}
-    if counted or not marks.values:
-        return AxisResult(_by_order(counted), problems)
-    result = _by_value(name, marks.comparable(), num_old, may_overlap, replaced)
-    result.problems |= problems
-    axis = result.axis
-    result.axis = Axis(axis.length, axis.starts, axis.sizes, frozenset(marks.new))
-    return result
+    if counted or not marks.values:  # files follow each other in the order they are listed
+        stops = np.cumsum(list(counted.values()), dtype=np.int64).tolist()
+        starts = dict(zip(counted, [0, *stops], strict=False))
+        return Axis(stops[-1] if stops else 0, starts, problems=problems)
+    axis = _by_value(name, marks.comparable(), num_old, may_overlap, replaced)
+    return replace(axis, is_new=frozenset(marks.new), problems=axis.problems | problems)
 
 
 def place_by_rank(
@@ -168,7 +154,7 @@ def place_by_rank(
     sources: Sequence[SourceDescription | None],
     num_old: int,
     ranks: Mapping[int, Any],
-) -> AxisResult:
+) -> Axis:
     """Put sources in the order of their ranks along one dimension, whatever its values are.
 
     Sources of the same rank share a place. New ones come after the old ones.
@@ -201,16 +187,7 @@ def place_by_rank(
                 )
         starts |= dict.fromkeys(by_rank[rank], at)
         at += sizes[first]
-    return AxisResult(Axis(at, starts, sizes, frozenset(new)), problems)
-
-
-def _by_order(sizes: dict[int, int]) -> Axis:
-    """Without coordinates files follow each other in the order they are listed."""
-    starts, at = {}, 0
-    for number, size in sizes.items():
-        starts[number] = at
-        at += size
-    return Axis(at, starts, sizes)
+    return Axis(at, starts, frozenset(new), problems)
 
 
 def _by_value(
@@ -219,10 +196,10 @@ def _by_value(
     num_old: int,
     may_overlap: frozenset[int],
     replaced: frozenset[int],
-) -> AxisResult:
+) -> Axis:
     problems = _find_other_kinds(name, marks, num_old)
     if problems:
-        return AxisResult(Axis(0, {}, {}), problems)
+        return Axis(problems=problems)
     is_descending = are_descending(marks)
     keys: dict[int, NDArray[Any]] = {}
     for number, values in marks.items():
@@ -230,37 +207,32 @@ def _by_value(
         trouble = find_disorder(name, ordered, is_descending=is_descending)
         if trouble and number < num_old:
             wrong = f"in the repository, {trouble}, so nothing can be appended"
-            return AxisResult(Axis(0, {}, {}), {new: wrong for new in marks if new >= num_old})
+            return Axis(problems={new: wrong for new in marks if new >= num_old})
         if trouble:
             problems[number] = trouble
         else:
             keys[number] = ordered
-    for number in [number for number in keys if number < num_old]:
-        problems |= _against_old(name, keys, number, num_old, may_overlap, replaced)
+    there = keys.get(0, _NO_VALUES) if num_old else _NO_VALUES
+    new = {number: values for number, values in keys.items() if number >= num_old}
+    problems |= _before_end(name, there, new, may_overlap, replaced)
     for number in problems:
         keys.pop(number, None)
     if not keys:
-        return AxisResult(Axis(0, {}, {}), problems)
+        return Axis(problems=problems)
     union = np.unique(np.concatenate(list(keys.values())))
-    starts, sizes = {}, {}
+    starts = {}
     for number, values in keys.items():
         start = int(np.searchsorted(union, values[0])) if len(values) else 0
         found = union[start : start + len(values)]
         if len(found) == len(values) and bool((found == values).all()):
-            starts[number], sizes[number] = start, len(values)
+            starts[number] = start
         elif number >= num_old:
-            old = [other for other in keys if other < num_old and _overlap(keys[other], values)]
+            is_old = len(there) and values[0] <= there[-1] and there[0] <= values[-1]
             problems[number] = (
                 f"its values of {name!r} overlap with those of "
-                f"{THE_REPOSITORY if old else OTHER_FILES} without being the same"
+                f"{THE_REPOSITORY if is_old else OTHER_FILES} without being the same"
             )
-    return AxisResult(Axis(len(union), starts, sizes), problems)
-
-
-def _overlap(values: NDArray[Any], others: NDArray[Any]) -> bool:
-    return bool(len(values) and len(others)) and bool(
-        values[0] <= others[-1] and others[0] <= values[-1]
-    )
+    return Axis(len(union), starts, problems=problems)
 
 
 def _find_other_kinds(name: str, marks: Mapping[int, NDArray[Any]], num_old: int) -> dict[int, str]:
@@ -307,11 +279,10 @@ def find_disorder(name: str, values: NDArray[Any], *, is_descending: bool) -> st
     return f"coordinate {name!r} is not {how} at position {at + 1}"
 
 
-def _against_old(
+def _before_end(
     name: str,
-    keys: dict[int, NDArray[Any]],
-    old: int,
-    num_old: int,
+    there: NDArray[Any],
+    new: Mapping[int, NDArray[Any]],
     may_overlap: frozenset[int],
     replaced: frozenset[int],
 ) -> dict[int, str]:
@@ -319,10 +290,9 @@ def _against_old(
 
     The very same values are no problem yet: the file may bring other variables.
     """
-    there = keys[old]
     problems = {}
-    for number, values in keys.items():
-        if number < num_old or not len(there) or not len(values) or values[0] > there[-1]:
+    for number, values in new.items():
+        if not len(there) or not len(values) or values[0] > there[-1]:
             continue
         inside = values[values <= there[-1]] if number in may_overlap else values
         if bool(np.isin(inside, there).all()):
@@ -343,3 +313,163 @@ def _against_old(
             f"its values of {name!r} start before the end of those in the repository; {why}"
         )
     return problems
+
+
+_TOLERANCE = 1e-10
+"""Of the largest value, and far below the steps between values."""
+_MAX_FORMS = 16
+"""A coordinate with more different values than this is one that files are joined along."""
+
+
+def snap_coordinates(sources: Sequence[SourceDescription]) -> list[SourceDescription]:
+    """Give coordinates that are almost those of an earlier file the values of that file."""
+    forms: dict[str, dict[bytes, VariableDescription]] = {}
+    result = []
+    for source in sources:
+        changed: dict[str, VariableDescription] = {}
+        variables = source.variables
+        for path in variables:
+            digest = digest_in(variables, path)
+            if digest is None or not has_values(variables, path):
+                continue
+            known = forms.setdefault(path, {})
+            if not form_of(variables, path).shape or (
+                digest not in known and len(known) >= _MAX_FORMS
+            ):
+                continue
+            variable = variables[path]
+            if digest in known:
+                same = known[digest]
+            else:
+                same = next((one for one in known.values() if _is_close(one, variable)), variable)
+                known[digest] = same
+            if same.digest != variable.digest:
+                changed[path] = replace(variable, values=same.values, digest=same.digest)
+        result.append(
+            source if not changed else replace(source, variables={**variables, **changed})
+        )
+    return result
+
+
+def _is_close(one: VariableDescription, other: VariableDescription) -> bool:
+    mine, theirs = one.values, other.values
+    assert mine is not None
+    assert theirs is not None
+    if mine.shape != theirs.shape or mine.dtype.kind != "f" or mine.dtype != theirs.dtype:
+        return False
+    if one.attributes.get("units") != other.attributes.get("units"):
+        return False
+    allowed = _TOLERANCE * np.abs(mine[np.isfinite(mine)]).max(initial=0)
+    steps = np.abs(np.diff(mine))
+    if steps.size and allowed > steps.min() / 1000:
+        return False
+    return bool((np.abs(mine - theirs) <= allowed).all())
+
+
+def find_dimensions(
+    sources: Sequence[SourceDescription], options: IngestOptions
+) -> tuple[str, ...]:
+    """The dimensions that sources are joined along: those given, else those that differ."""
+    return options.concat_dims or options.ranked_dims or detect_concat_dims(sources)
+
+
+def detect_concat_dims(sources: Sequence[SourceDescription]) -> tuple[str, ...]:
+    """Dimensions whose coordinates (or sizes, without coordinates) differ between files.
+
+    Failing that, scalar coordinates that differ: they become dimensions. Files that share no
+    variable but coordinates need none.
+
+    Raises:
+        InvalidInputError: files hold the same variables at the same coordinates.
+    """
+    if len(sources) < 2:
+        return ()
+    axes, scalars = _Differing(), _Differing()
+    for source in sources:
+        variables = source.variables
+        for scope, group in source.groups.items():
+            for name, size in group.dimensions.items():
+                path = join_path(scope, name)
+                units = ""
+                if path in variables:
+                    units = str(form_of(variables, path).attributes.get("units"))
+                axes.see((scope, name), (size, digest_in(variables, path), units))
+        named = _named_coordinates(source)
+        for path in variables if named else ():
+            if path in named and not form_of(variables, path).shape:
+                scalars.see(path, digest_in(variables, path))
+    differ = [name for _, name in axes.found()] or scalars.found()
+    if not differ and _share_variables(sources):
+        raise InvalidInputError(
+            f"the {len(sources)} files have the same coordinates everywhere, so it is not known "
+            "how they follow each other: name the dimension with concat_dim"
+        )
+    return tuple(dict.fromkeys(differ))
+
+
+@dataclass
+class _Differing:
+    """Finds out what is not the same in all files, in memory that does not grow with them."""
+
+    first: dict[Any, object] = field(default_factory=dict)
+    differing: set[Any] = field(default_factory=set)
+
+    def see(self, key: Any, value: object) -> None:
+        if self.first.setdefault(key, value) != value:
+            self.differing.add(key)
+
+    def found(self) -> list[Any]:
+        """Those that differ, in the order they were seen first."""
+        return [key for key in self.first if key in self.differing]
+
+
+def _named_coordinates(source: SourceDescription) -> set[str]:
+    """Variables that others call their coordinates."""
+    return {
+        name
+        for variable in forms_of(source.variables)
+        for name in str(variable.attributes.get("coordinates", "")).split()
+    }
+
+
+def _share_variables(sources: Sequence[SourceDescription]) -> bool:
+    seen: set[str] = set()
+    for source in sources:
+        for path in source.variables:
+            is_coordinate = form_of(source.variables, path).is_coordinate
+            if is_coordinate or digest_in(source.variables, path) is not None:
+                continue
+            if path in seen:
+                return True
+            seen.add(path)
+    return False
+
+
+def find_keys(name: str, sources: Sequence[SourceDescription | None]) -> list[AxisKey]:
+    """The dimensions called `name`: in each group that defines it, or as a scalar at the root."""
+    keys: dict[AxisKey, None] = {}
+    for source in sources:
+        if source is None:
+            continue
+        for scope, group in source.groups.items():
+            if name in group.dimensions:
+                keys[scope, name] = None
+        if name in source.variables and not form_of(source.variables, name).shape:
+            keys["", name] = None
+    return list(keys)
+
+
+def find_static(sources: Sequence[SourceDescription | None]) -> frozenset[str]:
+    """Scalars, and variables that others call coordinates, that are the same in every file."""
+    digests = _Differing()
+    chosen: set[str] = set()
+    for source in sources:
+        if source is None:
+            continue
+        named = _named_coordinates(source)
+        for path in source.variables:
+            digests.see(path, digest_in(source.variables, path))
+            if path in named or not form_of(source.variables, path).shape:
+                chosen.add(path)
+    known = {path for path, digest in digests.first.items() if digest is not None}
+    return frozenset(chosen & known - digests.differing)

@@ -1,35 +1,228 @@
-"""The plan of an ingest: which arrays there will be, and which part of which file goes where.
-
-Plans are made from descriptions alone (`planning.py`), before anything is written, and are the same
-for one process and for a cluster. Everything here is data and can be pickled.
-"""
+"""`IngestPlan` and its parts: options, order of files, packing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import field
-from typing import Any, Literal
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
+from urllib.parse import unquote
 
 import numpy as np
 from numpy.typing import NDArray
 from zarr.dtype import parse_dtype
 
 from icefloe.cf.times import TimeUnits
-from icefloe.changes.split_grid import ChunkSpan
-from icefloe.display.shown import counted
+from icefloe.changes.splits import ChunkSpan
+from icefloe.display import counted
 from icefloe.errors import InvalidInputError
 from icefloe.geometry import Slices, cut, grow_chunks, moved
-from icefloe.records import record
-from icefloe.virtual.model.description import Json, SourceDescription
-from icefloe.virtual.planning.cf_packing import Packing
-from icefloe.virtual.planning.order import AS_LISTED, BY_COORDINATES, named_dims
+from icefloe.scans.variables import find_coding
+from icefloe.virtual.model.data_types import (
+    FILL,
+    MISSING,
+    data_type_of,
+    fill_value_json,
+    missing_values_of,
+)
+from icefloe.virtual.model.description import Json, SourceDescription, VariableDescription
+
+# Some archives number their files and leave the coordinate at zero. Such files follow each other
+# as they are listed, or by a part of their names.
+
+BY_COORDINATES, AS_LISTED = "coordinates", "listed"
+_FIELD = re.compile(r"\{(\w+)\}")
+_DIGITS = re.compile(r"(\d+)")
+
+Rank = Any
+"""Something that sorts as people read: 10 comes after 9."""
+
+
+def named_dims(order: str) -> tuple[str, ...]:
+    """The dimensions that a pattern of file names has a field for.
+
+    Raises:
+        InvalidInputError: it is no order at all.
+    """
+    if order in (BY_COORDINATES, AS_LISTED):
+        return ()
+    names = _FIELD.findall(order)
+    if not names or len(set(names)) != len(names):
+        raise InvalidInputError(
+            f"order is {order!r}, expected 'coordinates', 'listed', or a pattern of file names "
+            "with each dimension once in braces, such as 'sst_{time}.nc'"
+        )
+    return tuple(names)
+
+
+def ranks_in(location: str, order: str) -> dict[str, Rank] | None:
+    """What the name of a file says, by dimension; None if it does not follow the pattern."""
+    found = _compiled(order).fullmatch(unquote(location))
+    return (
+        None if found is None else {name: _rank(text) for name, text in found.groupdict().items()}
+    )
+
+
+def rank_all(
+    order: str, dims: Sequence[str], locations: Mapping[int, str]
+) -> tuple[dict[str, dict[int, Rank]], dict[int, str]]:
+    """The ranks of files by dimension and number, and files whose names tell nothing."""
+    if order == AS_LISTED:
+        return {name: {number: number for number in locations} for name in dims}, {}
+    ranks: dict[str, dict[int, Rank]] = {name: {} for name in named_dims(order)}
+    problems: dict[int, str] = {}
+    for number, location in locations.items() if ranks else ():
+        found = ranks_in(location, order)
+        if found is None:
+            problems[number] = f"its name does not follow the pattern {order!r}"
+            continue
+        for name, rank in found.items():
+            ranks[name][number] = rank
+    return ranks, problems
+
+
+def _compiled(order: str) -> re.Pattern[str]:
+    parts = []
+    for at, text in enumerate(_FIELD.split(order)):
+        plain = re.escape(text).replace(r"\*", "[^/]*").replace(r"\?", "[^/]")
+        parts.append(f"(?P<{text}>[^/]+?)" if at % 2 else plain)
+    return re.compile("(?:.*/)?" + "".join(parts))
+
+
+def _rank(text: str) -> Rank:
+    parts = _DIGITS.split(text)
+    return tuple((1, int(part)) if at % 2 else (0, part) for at, part in enumerate(parts))
+
+
+# Archives choose another scale and offset for every file. Such files can be joined by copying:
+# values are unpacked as xarray does it, and stored as float64 with NaN for what is missing. Where
+# only the types differ, values are stored in the smallest type that holds all of them. An array
+# that is packed already stays so: what is appended is rounded to its steps, or refused if it lies
+# out of its range.
+
+_SCALES = ("scale_factor", "add_offset", "_Unsigned")
+_RANGES = ("valid_min", "valid_max", "valid_range")
+"""Said of packed values."""
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How the numbers of one file become values."""
+
+    scale: float | None
+    offset: float | None
+    missing: tuple[Any, ...]
+    """As they are stored."""
+    view: str | None
+    scaled: str = "f8"
+    """The type in which numbers are scaled and moved."""
+
+    @property
+    def is_scaled(self) -> bool:
+        return self.scale is not None or self.offset is not None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the numbers are the values."""
+        return self == Packing(None, None, (), None)
+
+    def unpack(self, stored: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """The values, in a type that holds them."""
+        numbers = stored if self.view is None else stored.view(self.view)
+        is_missing = np.zeros(numbers.shape, bool)
+        for mark in self.missing:
+            is_missing |= np.asarray(stored == mark)
+        values = numbers.astype(self.scaled if self.is_scaled else dtype)
+        if self.scale is not None:
+            values = values * self.scale
+        if self.offset is not None:
+            values = values + self.offset
+        values = values.astype(dtype, copy=False)
+        if is_missing.any():
+            values[is_missing] = np.nan
+        return values
+
+    def pack(self, values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:
+        """Values as the nearest numbers that mean them; None if there are none of the type."""
+        numbers = values.astype(np.float64)
+        if self.offset is not None:
+            numbers = numbers - self.offset
+        if self.scale is not None:
+            numbers = numbers / self.scale
+        is_missing = np.isnan(numbers)
+        kind = dtype if self.view is None else np.dtype(self.view)
+        if kind.kind == "f":
+            stored = numbers.astype(kind)
+        else:
+            rounded = np.rint(np.where(is_missing, 0, numbers))
+            limits = np.iinfo(kind)
+            if rounded.size and (rounded.min() < limits.min or rounded.max() > limits.max):
+                return None
+            stored = rounded.astype(kind)
+        stored = stored.view(dtype)
+        for mark in self.missing:
+            if bool((stored[~is_missing] == mark).any()):
+                return None
+        if not is_missing.any():
+            return stored
+        if self.missing:
+            stored[is_missing] = self.missing[0]
+        elif kind.kind != "f":
+            return None
+        return stored
+
+
+def packing_of(variable: VariableDescription) -> Packing | None:
+    """How a variable is packed; None if its attributes make no sense."""
+    attributes, kind = variable.attributes, np.dtype(variable.dtype)
+    scale, offset = (attributes.get(name) for name in _SCALES[:2])
+    if not all(isinstance(value, int | float | None) for value in (scale, offset)):
+        return None
+    if kind.kind not in "iuf":
+        return Packing(scale, offset, (), None)
+    said = {key: attributes[key] for key in (*_SCALES, FILL, MISSING) if key in attributes}
+    coding = find_coding(variable.path, kind, said, decode=True)
+    view = coding.view and f"{kind.byteorder.replace('|', '=')}{coding.view}"
+    missing = missing_values_of(attributes, variable.dtype)
+    return Packing(scale, offset, missing, view, coding.scaled)
+
+
+def common_type(variables: Iterable[VariableDescription]) -> np.dtype[Any] | None:
+    """The type that holds the values of all; None if there is none, or it would lose digits."""
+    packings, kinds = [], []
+    for variable in variables:
+        if variable.dtype == "string" or np.dtype(variable.dtype).kind not in "iuf":
+            return None
+        packing = packing_of(variable)
+        if packing is None:
+            return None
+        packings.append(packing)
+        kinds.append(np.dtype(variable.dtype).newbyteorder("="))
+    is_packed = any(not packing.is_plain for packing in packings)
+    found = np.dtype("f8") if is_packed else np.result_type(*kinds)
+    is_large = any(kind.kind in "iu" and kind.itemsize == 8 for kind in kinds)
+    return None if found.kind == "f" and is_large else found
+
+
+def unpacked(variable: VariableDescription, dtype: np.dtype[Any]) -> VariableDescription:
+    """The variable as it is stored when files are unpacked."""
+    gone = {*_SCALES, *_RANGES, FILL, MISSING}
+    return replace(
+        variable,
+        dtype=dtype.newbyteorder("<").str,
+        attributes={key: said for key, said in variable.attributes.items() if key not in gone},
+        data_type=data_type_of(dtype),
+        fill_value=fill_value_json(np.nan if dtype.kind == "f" else None, dtype),
+        notes=(f"files pack it differently, so that it is stored unpacked, as {dtype}",),
+    )
+
 
 Mode = Literal["native", "virtual"]
 
 BLOCK_BYTES = 64 * 1024 * 1024
 
 
-@record(frozen=True)
+@dataclass(frozen=True)
 class IngestOptions:
     """What the user wants.
 
@@ -39,7 +232,7 @@ class IngestOptions:
         variables: names or paths to bring over, their coordinates included; None for all.
         chunks: chunk lengths by dimension name, for native mode; the source's own where missing.
         mode: `native` copies values, `virtual` refers to the files.
-        order: `coordinates`, `listed`, or a pattern of file names; see `order.py`.
+        order: `coordinates`, `listed`, or a pattern of file names; see `named_dims`.
         late: whether values that belong before the end of the group are inserted there.
         changed: what becomes of files that changed since an earlier ingest.
         made_with: what the first ingest into the group was told, for the ledger.
@@ -71,7 +264,7 @@ class IngestOptions:
         return named_dims(self.order)
 
 
-@record(frozen=True)
+@dataclass(frozen=True)
 class Problem:
     """Why a file cannot be part of the ingest."""
 
@@ -82,8 +275,7 @@ class Problem:
         return f"{self.location}: {self.reason}"
 
 
-@record(frozen=True)
-class Part:
+class Part(NamedTuple):
     """A box of a source file and the box of the target array it fills."""
 
     source: int
@@ -91,8 +283,7 @@ class Part:
     target_region: Slices
 
 
-@record(frozen=True)
-class BoxIndex:
+class BoxIndex(NamedTuple):
     """Boxes in the order of their starts along one axis, so that few are looked at for a region."""
 
     axis: int
@@ -127,7 +318,7 @@ class BoxIndex:
         return np.sort(self.order[near][inside])
 
 
-@record(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class ArrayPlan:
     """One array of the repository and the files it is made of.
 
@@ -221,7 +412,7 @@ class ArrayPlan:
         return self._index.find(region)
 
 
-@record(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class IngestPlan:
     """Everything an ingest will do."""
 

@@ -1,5 +1,0 @@
-"""Names of types."""
-
-from icefloe.repo.rewrite import CommitMethod
-
-__all__ = ["CommitMethod"]

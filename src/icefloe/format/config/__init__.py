@@ -1,1 +1,0 @@
-"""`RepositoryConfig` as bytes, in both spec versions."""

@@ -1,1 +1,0 @@
-"""Manifest files: chunk references as columns, decoded and encoded."""

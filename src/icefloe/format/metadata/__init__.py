@@ -1,1 +1,0 @@
-"""Metadata items of snapshots and repositories, and the encodings of their values."""

@@ -1,1 +1,0 @@
-"""Snapshot files: nodes as columns, decoded and encoded."""

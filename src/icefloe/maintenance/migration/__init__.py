@@ -1,1 +1,0 @@
-"""Migrates a repository of any generation, with history and refs, to spec version 2 or 1."""

@@ -1,1 +1,0 @@
-"""Datasets with a state file, the first generation: read and written."""

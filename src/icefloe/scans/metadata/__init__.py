@@ -1,1 +1,0 @@
-"""What a repository knows about itself, as rows."""

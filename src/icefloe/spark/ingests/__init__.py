@@ -1,1 +1,0 @@
-"""Files into arrays: the engine of an ingest on Spark."""

@@ -1,1 +1,0 @@
-"""Migrations of large repositories: tasks convert manifests and copy chunks."""

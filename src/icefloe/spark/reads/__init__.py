@@ -1,1 +1,0 @@
-"""Arrays as DataFrames."""

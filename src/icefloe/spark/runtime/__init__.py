@@ -1,1 +1,0 @@
-"""Starting Spark so that it works at once."""

@@ -1,1 +1,0 @@
-"""The data source `icefloe`: Spark's own interfaces for reading and writing."""

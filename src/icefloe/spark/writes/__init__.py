@@ -1,1 +1,0 @@
-"""Writing from many tasks into one session."""

@@ -1,1 +1,0 @@
-"""Clients of object stores: making them, calling them, their errors."""

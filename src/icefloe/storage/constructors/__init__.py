@@ -1,1 +1,0 @@
-"""The functions people call to say where a repository is."""

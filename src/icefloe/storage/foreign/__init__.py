@@ -1,1 +1,0 @@
-"""Reading parts of objects that are not ours: virtual chunks."""

@@ -1,1 +1,0 @@
-"""Who we are to a storage service: credentials."""

@@ -1,1 +1,0 @@
-"""Where a repository can be: plain descriptions."""

@@ -1,1 +1,0 @@
-"""Where sources are: disks, buckets, web servers, and patterns of names."""
