@@ -22,6 +22,7 @@ except ImportError as error:  # pragma: no cover - an environment without the ex
 NAMES_OF = {
     "geometry": ("Region",),
     "spark.dataset_writer": ("DatasetReport", "WriteReport", "write_dataset", "write_regions"),
+    "spark.datasets": ("BlocksReport", "SparkDataset", "open_dataset"),
     "spark.ingest_engine": ("ingest", "run_recipe"),
     "spark.maintenance.copies": ("migrate_repository",),
     "spark.readers": ("Attached", "attach", "read", "table"),

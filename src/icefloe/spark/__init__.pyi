@@ -5,6 +5,9 @@ from icefloe.spark.dataset_writer import DatasetReport as DatasetReport
 from icefloe.spark.dataset_writer import WriteReport as WriteReport
 from icefloe.spark.dataset_writer import write_dataset as write_dataset
 from icefloe.spark.dataset_writer import write_regions as write_regions
+from icefloe.spark.datasets import BlocksReport as BlocksReport
+from icefloe.spark.datasets import SparkDataset as SparkDataset
+from icefloe.spark.datasets import open_dataset as open_dataset
 from icefloe.spark.ingest_engine import ingest as ingest
 from icefloe.spark.ingest_engine import run_recipe as run_recipe
 from icefloe.spark.maintenance.copies import migrate_repository as migrate_repository

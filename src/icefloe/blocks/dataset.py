@@ -1,0 +1,571 @@
+"""`BlockDataset`: a lazy dataset with xarray's names, whose blocks are computed by an engine."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import partial
+from types import EllipsisType
+from typing import Any, Generic, Self, TypeVar, cast
+
+import numpy as np
+import xarray as xr
+
+from icefloe.blocks import plan
+from icefloe.blocks.aggregate import Aggregation
+from icefloe.blocks.expressions import (
+    Apply,
+    Expression,
+    apply_blocks,
+    choose_variables,
+    grid_from,
+    result_template,
+    select,
+)
+from icefloe.blocks.layout import (
+    Grid,
+    Layout,
+    edges_text,
+    longest,
+    new_template,
+    regular_edges,
+    stand_in,
+)
+from icefloe.blocks.stages import DEFAULT_MEMORY, Groups, rechunk, reduce_blocks
+from icefloe.display import size_text
+from icefloe.errors import InvalidInputError
+
+D = TypeVar("D", bound="BlockDataset[Any]")
+Dims = str | Iterable[Hashable] | EllipsisType | None
+
+
+class Reductions(Generic[D]):
+    """The reductions of a dataset, of its groups or of its windows, with xarray's arguments.
+
+    Args:
+        dim: the dimensions to reduce; all, or the one that is grouped, unless given.
+        skipna: whether missing values are left out; unless given, where a type has them.
+        keep_attrs: whether attributes are kept.
+        ddof: the divisor of `std` and `var` is the number of values less this.
+    """
+
+    def _reduced(self, name: str, dim: Dims, options: dict[str, Any]) -> D:
+        raise NotImplementedError
+
+    def mean(self, dim: Dims = None, *, skipna: bool | None = None, keep_attrs: Any = None) -> D:
+        """Mean."""
+        return self._reduced("mean", dim, {"skipna": skipna, "keep_attrs": keep_attrs})
+
+    def sum(self, dim: Dims = None, *, skipna: bool | None = None, keep_attrs: Any = None) -> D:
+        """Sum; 0 where there are no values."""
+        return self._reduced("sum", dim, {"skipna": skipna, "keep_attrs": keep_attrs})
+
+    def min(self, dim: Dims = None, *, skipna: bool | None = None, keep_attrs: Any = None) -> D:
+        """Minimum."""
+        return self._reduced("min", dim, {"skipna": skipna, "keep_attrs": keep_attrs})
+
+    def max(self, dim: Dims = None, *, skipna: bool | None = None, keep_attrs: Any = None) -> D:
+        """Maximum."""
+        return self._reduced("max", dim, {"skipna": skipna, "keep_attrs": keep_attrs})
+
+    def count(self, dim: Dims = None, *, keep_attrs: Any = None) -> D:
+        """Number of values that are not missing."""
+        return self._reduced("count", dim, {"keep_attrs": keep_attrs})
+
+    def std(
+        self,
+        dim: Dims = None,
+        *,
+        skipna: bool | None = None,
+        ddof: int = 0,
+        keep_attrs: Any = None,
+    ) -> D:
+        """Standard deviation."""
+        options = {"skipna": skipna, "ddof": ddof, "keep_attrs": keep_attrs}
+        return self._reduced("std", dim, options)
+
+    def var(
+        self,
+        dim: Dims = None,
+        *,
+        skipna: bool | None = None,
+        ddof: int = 0,
+        keep_attrs: Any = None,
+    ) -> D:
+        """Variance."""
+        options = {"skipna": skipna, "ddof": ddof, "keep_attrs": keep_attrs}
+        return self._reduced("var", dim, options)
+
+
+class BlockDataset(Reductions[D]):
+    """A lazy dataset, cut into blocks that are xarray Datasets with coordinates.
+
+    Every method returns a new dataset; nothing is read before a result is wanted. Names, arguments
+    and results are xarray's.
+    """
+
+    def __init__(
+        self, expression: Expression, engine: plan.Engine, memory: int = DEFAULT_MEMORY
+    ) -> None:
+        self.expression = expression
+        self.engine = engine
+        self.memory = memory
+
+    def _with(self, expression: Expression) -> Self:
+        return type(self)(expression, self.engine, self.memory)
+
+    # -- what it looks like
+
+    @property
+    def template(self) -> xr.Dataset:
+        """Names, dimensions, types, coordinates and attributes; the values are stand-ins."""
+        return self.expression.layout.template
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The length of every dimension."""
+        return {str(dim): int(size) for dim, size in self.template.sizes.items()}
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """The dimensions."""
+        return tuple(self.sizes)
+
+    @property
+    def coords(self) -> Any:
+        """The coordinates; those with two or more dimensions are stand-ins."""
+        return self.template.coords
+
+    @property
+    def data_vars(self) -> tuple[str, ...]:
+        """The names of the variables."""
+        return tuple(map(str, self.template.data_vars))
+
+    @property
+    def attrs(self) -> dict[Any, Any]:
+        """The attributes of the dataset."""
+        return self.template.attrs
+
+    @property
+    def chunks(self) -> dict[str, tuple[int, ...]]:
+        """The lengths of the blocks along every dimension."""
+        grid = self.expression.layout.grid
+        return {dim: tuple(map(int, np.diff(edges))) for dim, edges in grid.items()}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all values."""
+        return self.expression.layout.total_bytes
+
+    def __repr__(self) -> str:
+        layout = self.expression.layout
+        lines = [f"<{type(self).__name__}> {size_text(self.nbytes)} in {layout.num_blocks} blocks"]
+        lines.append("Dimensions:")
+        for dim, edges in layout.grid.items():
+            lines.append(f"    {dim}: {int(edges[-1])} in {edges_text(edges)}")
+        for title, names in (("Coordinates", self.coords), ("Data variables", self.data_vars)):
+            lines.append(f"{title}:")
+            for name in names:
+                variable = self.template[name]
+                lines.append(f"    {name} ({', '.join(map(str, variable.dims))}) {variable.dtype}")
+        return "\n".join(lines)
+
+    # -- selections
+
+    def __getitem__(self, names: str | Sequence[str]) -> Self:
+        wanted = [names] if isinstance(names, str) else list(names)
+        missing = [name for name in wanted if name not in self.template.variables]
+        if missing:
+            raise InvalidInputError(f"no variables {missing}; there are {list(self.data_vars)}")
+        return self._with(choose_variables(self.expression, wanted))
+
+    def drop_vars(self, names: str | Iterable[str]) -> Self:
+        """The dataset without the variables `names`."""
+        gone = {names} if isinstance(names, str) else set(names)
+        unknown = sorted(gone - set(map(str, self.template.variables)))
+        if unknown:
+            raise InvalidInputError(f"no variables {unknown}; there are {list(self.data_vars)}")
+        if gone & set(map(str, self.template.coords)):
+            drop = partial(_call, "drop_vars", (sorted(gone),), {})
+            return self._with(apply_blocks(drop, [self.expression], names=("drop_vars",)))
+        return self[[name for name in self.data_vars if name not in gone]]
+
+    def isel(self, indexers: Mapping[Any, Any] | None = None, **indexers_kwargs: Any) -> Self:
+        """Select by position: `indexers`, or keyword arguments, are one per dimension."""
+        chosen = {**(indexers or {}), **indexers_kwargs}
+        asked = ["isel", sorted((dim, repr(part)) for dim, part in chosen.items())]
+        return self._with(select(self.expression, chosen, asked))
+
+    def sel(
+        self,
+        indexers: Mapping[Any, Any] | None = None,
+        method: str | None = None,
+        tolerance: Any = None,
+        **indexers_kwargs: Any,
+    ) -> Self:
+        """Select by label.
+
+        Args:
+            indexers: labels, slices or lists of labels by dimension; or keyword arguments.
+            method: how labels that are missing are matched: nearest, pad or backfill.
+            tolerance: the largest distance of a match.
+        """
+        chosen = {**(indexers or {}), **indexers_kwargs}
+        positions = {}
+        for dim, label in chosen.items():
+            if dim not in self.template.sizes:
+                raise InvalidInputError(
+                    f"{dim!r} is not a dimension of the dataset: {list(self.sizes)}"
+                )
+            at = self._numbered(dim).sel({dim: label}, method=method, tolerance=tolerance)
+            positions[dim] = at.values if at.ndim else int(at)
+        asked = ["sel", sorted((d, repr(p)) for d, p in chosen.items()), method, repr(tolerance)]
+        return self._with(select(self.expression, positions, asked))
+
+    def _numbered(self, dim: Hashable) -> xr.DataArray:
+        """The positions of a dimension, with its coordinates."""
+        coords = {
+            name: coord for name, coord in self.template.coords.items() if coord.dims == (dim,)
+        }
+        return xr.DataArray(np.arange(self.template.sizes[dim]), coords, (dim,), "position")
+
+    # -- functions of blocks
+
+    def map_blocks(
+        self,
+        func: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        template: BlockDataset[Any] | xr.Dataset | xr.DataArray | None = None,
+    ) -> Self:
+        """Apply a function to every block.
+
+        Without a template the function is first called with empty blocks, to find out what it
+        returns; no data is read. It then keeps lengths, or drops dimensions that are one block.
+
+        Args:
+            func: gets a Dataset with coordinates, and returns a Dataset or DataArray.
+            args: further arguments of `func`. Datasets come first; `func` gets their blocks. They
+                have the same blocks as this one along dimensions they share, and one along others.
+            kwargs: keyword arguments of `func`.
+            template: a Dataset with the dimensions, types and coordinates of the whole result. With
+                it, lengths and variables may differ.
+        """
+        others = [part for part in args if isinstance(part, BlockDataset)]
+        rest = tuple(part for part in args if not isinstance(part, BlockDataset))
+        if others != list(args[: len(others)]):
+            raise InvalidInputError("args has datasets behind other values; put the datasets first")
+        datasets = [self.expression, *(other.expression for other in others)]
+        given = None if template is None else _as_dataset(template)
+        arguments = (rest, dict(kwargs or {}))
+        return self._with(apply_blocks(func, datasets, given, arguments, ("map_blocks",)))
+
+    def rechunk(self, chunks: Mapping[str, Any] | int) -> Self:
+        """Cut into other blocks.
+
+        Args:
+            chunks: a length, or lengths, by dimension; -1 for one block. Others stay as they are.
+        """
+        layout = self.expression.layout
+        grid = grid_from(self.sizes, chunks, layout.grid)
+        return self._with(rechunk(self.expression, grid, self.memory))
+
+    # -- reductions
+
+    def _reduced(self, name: str, dim: Dims, options: dict[str, Any]) -> D:
+        dims = self._dims(dim)
+        made = reduce_blocks(
+            self.expression,
+            Aggregation(name, options.get("skipna"), options.get("ddof", 0)),
+            dims,
+            None,
+            partial(_call, name, (dims,), options),
+            [name, dims, options],
+            self.memory,
+        )
+        return cast(D, self._with(made))
+
+    def _dims(self, dim: Dims) -> list[str]:
+        if dim is None or dim is ...:
+            return list(self.sizes)
+        dims = [dim] if isinstance(dim, str) else [str(each) for each in dim]
+        unknown = [each for each in dims if each not in self.sizes]
+        if unknown:
+            raise InvalidInputError(f"no dimensions {unknown}; there are {list(self.sizes)}")
+        return dims
+
+    def quantile(
+        self,
+        q: Any,
+        dim: Dims = None,
+        *,
+        method: str = "linear",
+        skipna: bool | None = None,
+        keep_attrs: Any = None,
+    ) -> Self:
+        """Exact quantiles along dimensions; the dataset is rechunked to whole series first.
+
+        Args:
+            q: the quantile, or several, between 0 and 1.
+            dim: as in `mean`.
+            method: how values between two cells are interpolated, as in `numpy.quantile`.
+            skipna: as in `mean`.
+            keep_attrs: as in `mean`.
+        """
+        dims = self._dims(dim)
+        options = {"method": method, "skipna": skipna, "keep_attrs": keep_attrs}
+        call = partial(_call, "quantile", (q, dims), options)
+        whole = self._whole_along(dims)
+        return self._with(_applied(whole.expression, call, dims, ("quantile",)))
+
+    def _whole_along(self, dims: Sequence[str]) -> Self:
+        """The dataset with one block along some dimensions, cut along the others to fit memory."""
+        layout = self.expression.layout
+        sizes = self.sizes
+        lengths = {dim: sizes[dim] if dim in dims else longest(layout.grid[dim]) for dim in sizes}
+        others = [dim for dim in sizes if dim not in dims]
+        room = self.memory // 4
+        while layout.bytes_of(lengths) > room and any(lengths[dim] > 1 for dim in others):
+            dim = max(others, key=lambda dim: lengths[dim])
+            lengths[dim] = -(-lengths[dim] // 2)
+        kept = {dim: longest(layout.grid[dim]) == lengths[dim] for dim in others}
+        grid = {
+            dim: layout.grid[dim] if kept.get(dim) else regular_edges(size, lengths[dim])
+            for dim, size in sizes.items()
+        }
+        return self._with(rechunk(self.expression, grid, self.memory))
+
+    def groupby(self, group: str) -> GroupedBlocks[Self]:
+        """Group by `group`: a coordinate, or a component of a time such as `time.month`."""
+        name, _, part = group.partition(".")
+        if name not in self.template.coords or self.template[name].ndim != 1:
+            raise InvalidInputError(
+                f"group is {group!r}, expected a coordinate with one dimension, or a component of "
+                f"one such as 'time.month'; there are {sorted(map(str, self.template.coords))}"
+            )
+        dim = self.template[name].dims[0]
+        return GroupedBlocks(self, str(dim), part or name, "groupby", {"group": group})
+
+    def resample(self, **indexer: str) -> GroupedBlocks[Self]:
+        """Group by longer spans of time, such as `resample(time="1D")`."""
+        if len(indexer) != 1:
+            raise InvalidInputError(f"resample has {indexer}, expected one dimension, as time='1D'")
+        ((dim, _),) = indexer.items()
+        if dim not in self.template.sizes or dim not in self.template.coords:
+            raise InvalidInputError(f"{dim!r} is not a dimension with times: {list(self.sizes)}")
+        return GroupedBlocks(self, dim, dim, "resample", dict(indexer))
+
+    def coarsen(
+        self,
+        dim: Mapping[str, int] | None = None,
+        boundary: str = "exact",
+        side: str = "left",
+        coord_func: str = "mean",
+        **window: int,
+    ) -> CoarseBlocks[Self]:
+        """Group by windows of a fixed length.
+
+        Args:
+            dim: the lengths of windows by dimension; or keyword arguments.
+            boundary: for lengths that are no multiple: `exact` refuses, `trim` drops cells, `pad`
+                adds missing ones.
+            side: the side that windows begin from.
+            coord_func: how coordinates are reduced.
+        """
+        windows = {**(dim or {}), **window}
+        self._dims(list(windows))
+        if boundary not in ("exact", "trim", "pad"):
+            raise InvalidInputError(f"boundary is {boundary!r}, expected exact, trim or pad")
+        if side not in ("left", "right") or (side == "right" and boundary == "pad"):
+            raise InvalidInputError(
+                f"side is {side!r} with boundary {boundary!r}, expected left; or right with trim"
+            )
+        return CoarseBlocks(self, windows, boundary, side, coord_func)
+
+    # -- results
+
+    def to_xarray(self) -> xr.Dataset:
+        """Compute everything, as a Dataset in memory; for results that fit there."""
+        layout = self.expression.layout
+        rows = plan.run(self.engine, self.expression, partial(plan.collected, layout))
+        return plan.put_together(layout, self.engine.pieces(rows))
+
+
+def _call(name: str, arguments: tuple[Any, ...], options: Mapping[str, Any], block: Any) -> Any:
+    """A method of xarray, called with a block."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # series of missing values are no news
+        return getattr(block, name)(*arguments, **options)
+
+
+def _as_dataset(given: Any) -> xr.Dataset:
+    if isinstance(given, BlockDataset):
+        return given.template
+    if isinstance(given, xr.DataArray):
+        return given.to_dataset(name="data" if given.name is None else given.name)
+    if not isinstance(given, xr.Dataset):
+        raise InvalidInputError(f"template is a {type(given).__name__}, expected a Dataset")
+    return given
+
+
+def _applied(
+    expression: Expression, call: Callable[..., Any], full: Sequence[str], names: tuple[str, ...]
+) -> Expression:
+    """A method of xarray on every block; dimensions in `full` are one block."""
+    template = result_template(expression.layout, call, ())
+    grid: Grid = {}
+    for dim, size in ((str(dim), int(size)) for dim, size in template.sizes.items()):
+        edges = expression.layout.grid.get(dim)
+        grid[dim] = regular_edges(size, size) if edges is None or dim in full else edges
+    layout = Layout.of(template, grid, expression.layout.unknown)
+    return Apply(layout, call, (expression,), names=names)
+
+
+def _only(dim: Dims, grouped: Sequence[str]) -> None:
+    """Refuse other dimensions than those that are grouped."""
+    if dim is None or dim is ...:
+        return
+    dims = [dim] if isinstance(dim, str) else [str(each) for each in dim]
+    if sorted(dims) != sorted(grouped):
+        raise InvalidInputError(
+            f"dim is {dim!r}, expected {grouped}: a reduction of groups is along the dimension "
+            "that is grouped; reduce the others before or after it"
+        )
+
+
+class GroupedBlocks(Reductions[D]):
+    """A dataset grouped along one dimension: a reduction gives one cell for each group."""
+
+    def __init__(
+        self, dataset: D, dim: str, name: str, method: str, arguments: dict[str, str]
+    ) -> None:
+        self._dataset = dataset
+        self._dim, self._name = dim, name
+        self._method, self._arguments = method, arguments
+
+    def _grouped(self, dataset: Any) -> Any:
+        return getattr(dataset, self._method)(**self._arguments)
+
+    def _call(self, name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        return partial(_call_grouped, self._method, self._arguments, name, arguments, options)
+
+    def _reduced(self, name: str, dim: Dims, options: dict[str, Any]) -> D:
+        _only(dim, [self._dim])
+        dataset = self._dataset
+        groups = self._grouped(dataset._numbered(self._dim).to_dataset()).groups
+        expected = self._grouped(dataset._numbered(self._dim).to_dataset()).count()
+        labels = expected.indexes[self._name]
+        codes = np.full(dataset.sizes[self._dim], -1, np.int64)
+        for label, cells in groups.items():
+            codes[cells] = labels.get_loc(label)
+        made = reduce_blocks(
+            dataset.expression,
+            Aggregation(name, options.get("skipna"), options.get("ddof", 0)),
+            [self._dim],
+            Groups(self._dim, self._name, codes),
+            self._call(name, (), options),
+            [self._method, self._arguments, name, options],
+            dataset.memory,
+        )
+        return dataset._with(made)
+
+    def quantile(
+        self, q: Any, *, method: str = "linear", skipna: bool | None = None, keep_attrs: Any = None
+    ) -> D:
+        """Exact quantiles of each group, with the arguments of `BlockDataset.quantile`."""
+        options = {"method": method, "skipna": skipna, "keep_attrs": keep_attrs}
+        whole = self._dataset._whole_along([self._dim])
+        call = self._call("quantile", (q,), options)
+        template = result_template(whole.expression.layout, call, (self._dim,))
+        grid = {
+            str(dim): whole.expression.layout.grid[str(dim)]
+            if dim in whole.expression.layout.grid and dim != self._dim
+            else regular_edges(int(size), int(size))
+            for dim, size in template.sizes.items()
+        }
+        names = ("quantile", self._method)
+        layout = Layout.of(template, grid, whole.expression.layout.unknown)
+        made = Apply(layout, call, (whole.expression,), names=names)
+        return self._dataset._with(made)
+
+
+def _call_grouped(
+    method: str,
+    grouping: Mapping[str, str],
+    name: str,
+    arguments: tuple[Any, ...],
+    options: Mapping[str, Any],
+    block: xr.Dataset,
+) -> Any:
+    return _call(name, arguments, options, getattr(block, method)(**grouping))
+
+
+class CoarseBlocks(Reductions[D]):
+    """A dataset grouped by windows: a reduction gives one cell for each window."""
+
+    def __init__(
+        self, dataset: D, windows: dict[str, int], boundary: str, side: str, coord: str
+    ) -> None:
+        self._dataset, self._windows = dataset, windows
+        self._boundary, self._side, self._coord = boundary, side, coord
+
+    def _reduced(self, name: str, dim: Dims, options: dict[str, Any]) -> D:
+        _only(dim, list(self._windows))
+        if options.pop("skipna", None) is not None or options.pop("ddof", 0):
+            raise InvalidInputError("coarsen has no skipna and no ddof, as in xarray: leave it out")
+        dataset = self._dataset
+        sizes = dataset.sizes
+        for dim, window in self._windows.items():
+            rest = sizes[dim] % window
+            if rest and self._boundary == "exact":
+                raise InvalidInputError(
+                    f"{dim!r} has {sizes[dim]} cells, not a multiple of the window {window}; pass "
+                    "boundary='trim' or 'pad'"
+                )
+            if rest and self._boundary == "trim":
+                keep = sizes[dim] - rest
+                part = slice(0, keep) if self._side == "left" else slice(rest, None)
+                dataset = dataset.isel({dim: part})
+        # A window must not cross the border of a block.
+        grid = dict(dataset.expression.layout.grid)
+        for dim, window in self._windows.items():
+            edges = grid[dim]
+            grid[dim] = np.unique(np.append(edges[:-1] // window * window, edges[-1]))
+        expression = rechunk(dataset.expression, grid, dataset.memory)
+        call = partial(_call_grouped, "coarsen", self._grouping(), name, (), options)
+        template = self._template(expression.layout, call)
+        out = dict(grid)
+        for dim, window in self._windows.items():
+            out[dim] = -(-grid[dim] // window)
+        layout = Layout.of(template, out, expression.layout.unknown)
+        return dataset._with(Apply(layout, call, (expression,), names=("coarsen",)))
+
+    def _grouping(self) -> dict[str, Any]:
+        return {
+            "dim": self._windows,
+            "boundary": "pad" if self._boundary == "pad" else "exact",
+            "coord_func": self._coord,
+        }
+
+    def _template(self, layout: Layout, call: Callable[..., Any]) -> xr.Dataset:
+        template = layout.template
+        lengths = {}
+        for dim, size in template.sizes.items():
+            window = self._windows.get(str(dim), 1)
+            lengths[dim] = size % window or window  # an incomplete window changes types
+        small = template.isel({dim: slice(0, length) for dim, length in lengths.items()})
+        result = call(small.copy(deep=True))
+        known = template.coords.to_dataset()
+        known = known[[name for name in known.variables if name not in layout.unknown]]
+        windows = {dim: n for dim, n in self._windows.items() if dim in known.sizes}
+        if windows:
+            known = known.coarsen(**{**self._grouping(), "dim": windows}).mean()
+        sizes = {
+            str(dim): -(-int(size) // self._windows.get(str(dim), 1))
+            for dim, size in template.sizes.items()
+        }
+        variables = {
+            name: known.variables[name] if name in known.variables else stand_in(variable, sizes)
+            for name, variable in result.variables.items()
+        }
+        return new_template(variables, set(result.coords), result.attrs)

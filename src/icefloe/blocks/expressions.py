@@ -1,0 +1,612 @@
+"""Lazy datasets: a source, a selection, a function of blocks. A block is computed by pulling.
+
+Expressions are immutable and travel to tasks by pickle. `describe` is what identifies a computation
+across versions of its source: operations and functions, without sizes and values.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import pickle
+import types
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+
+from icefloe.blocks.layout import (
+    Edges,
+    Grid,
+    Index,
+    Layout,
+    as_template,
+    edges_from,
+    is_aligned,
+    longest,
+    new_template,
+    regular_edges,
+    stand_in,
+    unknown_coords,
+)
+from icefloe.errors import InvalidInputError
+from icefloe.scans.scan import PinnedSnapshot
+
+Given = Mapping["Expression", xr.Dataset]
+"""Blocks that are already there, for expressions that cannot be pulled."""
+Positions = Mapping[str, NDArray[np.int64]]
+"""Cells along some dimensions; all cells along the others."""
+
+
+@dataclass(frozen=True, eq=False)
+class Expression:
+    """A lazy dataset: its layout, and how to compute one of its blocks."""
+
+    layout: Layout = field(repr=False)
+
+    @property
+    def inputs(self) -> tuple[Expression, ...]:
+        """What this expression is computed from."""
+        return ()
+
+    def with_inputs(self, inputs: Sequence[Expression]) -> Expression:
+        """The same operation on other inputs of the same layout."""
+        assert not inputs
+        return self
+
+    def block(self, index: Index, given: Given) -> xr.Dataset:
+        """One block, with its coordinates, in memory."""
+        raise NotImplementedError(f"{type(self).__name__} is computed by a shuffle")
+
+    def needed(self, wanted: Collection[int]) -> list[set[int]]:
+        """The numbers of the blocks of each input that some blocks are computed from."""
+        indices = [self.layout.index(number) for number in wanted]
+        return [
+            {each.layout.number(index_in(each.layout, self.layout, index)) for index in indices}
+            for each in self.inputs
+        ]
+
+    def describe(self) -> Any:
+        """The operation and its arguments, without sizes and values."""
+        raise NotImplementedError
+
+    def affected(self, changed: Positions, of: Expression) -> list[Positions]:
+        """The cells that may change when those of an input do."""
+        raise NotImplementedError
+
+
+def pull(expression: Expression, index: Index, given: Given) -> xr.Dataset:
+    """A block that is given, or computed."""
+    block = given.get(expression)
+    return expression.block(index, given) if block is None else block
+
+
+# -- Sources
+
+
+@dataclass(frozen=True, eq=False)
+class Source(Expression):
+    """Variables of a group at one snapshot."""
+
+    snapshot: PinnedSnapshot
+    group: str
+    variables: tuple[str, ...] | None
+
+    def block(self, index: Index, given: Given) -> xr.Dataset:
+        """Read the chunks of a block."""
+        return self.read(self.layout.region(index))
+
+    def read(self, region: Mapping[str, Any]) -> xr.Dataset:
+        """Read a part of the dataset."""
+        dataset = _opened(os.getpid(), self.snapshot, self.group, self.variables)
+        return dataset.isel(dict(region)).load()
+
+    def describe(self) -> Any:
+        """The group; its version and place may change."""
+        return ["source", self.group, self.variables and list(self.variables)]
+
+
+# By process: connections do not survive the fork by which Spark makes workers.
+@functools.lru_cache(maxsize=8)
+def _opened(
+    _process: int, snapshot: PinnedSnapshot, group: str, variables: tuple[str, ...] | None
+) -> xr.Dataset:
+    dataset: xr.Dataset = xr.open_zarr(
+        snapshot.open().store, group=group or None, chunks=None, consolidated=False
+    )
+    if variables is None:
+        return dataset
+    missing = sorted(set(variables) - set(map(str, dataset.variables)))
+    if missing:
+        raise InvalidInputError(
+            f"group {group!r} has no variables {missing}; it has {sorted(map(str, dataset))}"
+        )
+    chosen: xr.Dataset = dataset[list(variables)]
+    return chosen
+
+
+def open_source(
+    snapshot: PinnedSnapshot, group: str, variables: Sequence[str] | None, chunks: Any
+) -> tuple[Source, Grid]:
+    """A group as its chunks cut it, and the grid that the caller wants."""
+    names = None if variables is None else tuple(variables)
+    dataset = _opened(os.getpid(), snapshot, group, names)
+    sizes = {str(dim): size for dim, size in dataset.sizes.items()}
+    stored = _stored_grid(dataset, sizes)
+    wanted = grid_from(sizes, chunks, stored)
+    # A block of several chunks is read at once; a part of a chunk would be read twice.
+    edges = {
+        dim: wanted[dim] if is_aligned(wanted[dim], stored[dim]) else stored[dim] for dim in sizes
+    }
+    return Source(Layout.of(as_template(dataset), edges), snapshot, group, names), wanted
+
+
+def _stored_grid(dataset: xr.Dataset, sizes: Mapping[str, int]) -> Grid:
+    """Along each dimension the borders that all stored chunks share."""
+    steps: dict[str, list[int]] = {dim: [] for dim in sizes}
+    for name, variable in dataset.variables.items():
+        lengths = variable.encoding.get("shards") or variable.encoding.get("chunks")
+        if lengths is None or name in dataset.xindexes:
+            continue
+        for dim, length in zip(variable.dims, lengths, strict=True):
+            steps[str(dim)].append(int(length))
+    return {
+        dim: regular_edges(size, min(int(np.lcm.reduce(steps[dim] or [size or 1])), max(size, 1)))
+        for dim, size in sizes.items()
+    }
+
+
+def grid_from(sizes: Mapping[str, int], chunks: Any, default: Mapping[str, Edges]) -> Grid:
+    """The grid that a user described by `chunks`: a mapping, -1 for one block, or None."""
+    if chunks is None:
+        return {dim: default[dim] for dim in sizes}
+    if chunks == -1:
+        return {dim: regular_edges(size, size) for dim, size in sizes.items()}
+    if not isinstance(chunks, Mapping):
+        raise InvalidInputError(
+            f"chunks is {chunks!r:.80}, expected a mapping from dimensions to lengths, -1 or None"
+        )
+    unknown = sorted(str(dim) for dim in chunks if dim not in sizes)
+    if unknown:
+        raise InvalidInputError(f"chunks has {unknown}, expected dimensions: {list(sizes)}")
+    return {
+        dim: edges_from(dim, size, chunks.get(dim), default[dim]) for dim, size in sizes.items()
+    }
+
+
+# -- Selections
+
+
+@dataclass(frozen=True, eq=False)
+class Select(Expression):
+    """Cells of another dataset, by position. A block is cut out of one block of the input."""
+
+    input: Expression
+    positions: dict[str, NDArray[np.int64] | int]
+    blocks: dict[str, NDArray[np.int64]]
+    """Which block of the input each block lies in, by dimension."""
+    asked: Any
+    """The arguments of the caller."""
+
+    @property
+    def inputs(self) -> tuple[Expression, ...]:
+        """The dataset that is selected from."""
+        return (self.input,)
+
+    def with_inputs(self, inputs: Sequence[Expression]) -> Expression:
+        """The same selection of another input."""
+        return Select(self.layout, inputs[0], self.positions, self.blocks, self.asked)
+
+    def needed(self, wanted: Collection[int]) -> list[set[int]]:
+        """The blocks that the wanted ones lie in."""
+        indices = map(self.layout.index, wanted)
+        return [{self.input.layout.number(self._outer(index)) for index in indices}]
+
+    def _outer(self, index: Index) -> Index:
+        """The block of the input that a block lies in."""
+        at = dict(zip(self.layout.dims, index, strict=True))
+        outer = []
+        for dim, edges in self.input.layout.grid.items():
+            picked = self.positions.get(dim)
+            if picked is None:
+                outer.append(at[dim])
+            elif isinstance(picked, int):
+                outer.append(int(np.searchsorted(edges, picked, "right")) - 1)
+            else:
+                outer.append(int(self.blocks[dim][at[dim]]) if len(self.blocks[dim]) else 0)
+        return tuple(outer)
+
+    def block(self, index: Index, given: Given) -> xr.Dataset:
+        """Cut the block out of the one it lies in."""
+        mine, outer = self.layout.region(index), self._outer(index)
+        local, whole = {}, {}
+        for (dim, edges), number in zip(self.input.layout.grid.items(), outer, strict=True):
+            picked = self.positions.get(dim)
+            if picked is None:
+                whole[dim] = mine[dim]
+                continue
+            part = picked if isinstance(picked, int) else picked[mine[dim]]
+            whole[dim], local[dim] = _as_slice(part), part - int(edges[number])
+        if isinstance(self.input, Source):
+            return self.input.read(whole)
+        return pull(self.input, outer, given).isel(local)
+
+    def describe(self) -> Any:
+        """The indexers."""
+        return ["select", self.asked, self.input.describe()]
+
+    def affected(self, changed: Positions, of: Expression) -> list[Positions]:
+        """The selected cells among those that changed."""
+        found = dict(changed)
+        for dim, picked in self.positions.items():
+            if dim not in changed:
+                continue
+            hit = np.flatnonzero(np.isin(picked, changed[dim]))
+            if not len(hit):
+                return []
+            del found[dim]
+            if not isinstance(picked, int):
+                found[dim] = hit
+        return [found]
+
+
+def _as_slice(part: Any) -> Any:
+    """Positions as a slice where they are a range, which reads without copying."""
+    if isinstance(part, int) or len(part) == 0:
+        return part
+    step = int(part[1] - part[0]) if len(part) > 1 else 1
+    if step > 0 and bool((np.diff(part) == step).all()):
+        return slice(int(part[0]), int(part[-1]) + 1, step)
+    return part
+
+
+def select(expression: Expression, indexers: Mapping[str, Any], asked: Any) -> Expression:
+    """Select by position: whole numbers, slices, or one-dimensional arrays of whole numbers."""
+    layout = expression.layout
+    template, grid, unknown = layout.template, layout.grid, layout.unknown
+    positions: dict[str, NDArray[np.int64] | int] = {}
+    blocks: dict[str, NDArray[np.int64]] = {}
+    edges_of: Grid = dict(grid)
+    for dim, indexer in indexers.items():
+        if dim not in grid:
+            raise InvalidInputError(f"{dim!r} is not a dimension of the dataset: {list(grid)}")
+        size = int(template.sizes[dim])
+        if np.ndim(indexer) > 1:
+            raise InvalidInputError(f"the indexer of {dim!r} has {np.ndim(indexer)} dimensions")
+        picked: Any = np.arange(size)[indexer]
+        if np.ndim(picked) == 0:
+            positions[dim] = int(picked)
+            del edges_of[dim]
+            continue
+        positions[dim] = picked.astype(np.int64)
+        number = np.searchsorted(grid[dim], picked, "right") - 1
+        starts = np.flatnonzero(np.diff(number, prepend=-1))
+        blocks[dim] = number[starts]
+        edges_of[dim] = np.append(starts, len(picked)).astype(np.int64)
+        if not len(picked):
+            edges_of[dim] = np.zeros(2, np.int64)
+    known = template.coords.to_dataset()
+    known = known[[name for name in known.variables if name not in unknown]]
+    chosen = known.isel({dim: part for dim, part in positions.items() if dim in known.dims})
+    sizes = {dim: int(edges[-1]) for dim, edges in edges_of.items()}
+    made = new_template(
+        {
+            name: chosen.variables[name]
+            if name in chosen.variables
+            else stand_in(variable, sizes, [dim for dim in variable.dims if dim in sizes])
+            for name, variable in template.variables.items()
+        },
+        set(template.coords),
+        template.attrs,
+    )
+    return Select(Layout.of(made, edges_of, unknown), expression, positions, blocks, asked)
+
+
+@dataclass(frozen=True, eq=False)
+class Variables(Expression):
+    """Some variables of another dataset."""
+
+    input: Expression
+    names: tuple[str, ...]
+
+    @property
+    def inputs(self) -> tuple[Expression, ...]:
+        """The dataset with more variables."""
+        return (self.input,)
+
+    def with_inputs(self, inputs: Sequence[Expression]) -> Expression:
+        """The same variables of another input."""
+        return Variables(self.layout, inputs[0], self.names)
+
+    def block(self, index: Index, given: Given) -> xr.Dataset:
+        """The block without the other variables."""
+        outer = index_in(self.input.layout, self.layout, index)
+        return pull(self.input, outer, given)[list(self.names)]
+
+    def describe(self) -> Any:
+        """The names."""
+        return ["variables", list(self.names), self.input.describe()]
+
+    def affected(self, changed: Positions, of: Expression) -> list[Positions]:
+        """The same cells."""
+        return [{dim: cells for dim, cells in changed.items() if dim in self.layout.grid}]
+
+
+def choose_variables(expression: Expression, names: Sequence[str]) -> Expression:
+    """Only these variables, with their coordinates."""
+    layout = expression.layout
+    chosen = Layout.of(layout.template[list(names)], layout.grid, layout.unknown)
+    if isinstance(expression, Source):
+        return Source(chosen, expression.snapshot, expression.group, tuple(names))
+    return Variables(chosen, expression, tuple(names))
+
+
+def index_in(layout: Layout, mine: Layout, index: Index) -> Index:
+    """The block of an input that has the same place; the first along dimensions it has alone."""
+    at = dict(zip(mine.dims, index, strict=True))
+    return tuple(at.get(dim, 0) for dim in layout.dims)
+
+
+# -- Functions of blocks
+
+
+@dataclass(frozen=True, eq=False)
+class Apply(Expression):
+    """A function of the blocks that several datasets have at the same place."""
+
+    func: Callable[..., Any]
+    datasets: tuple[Expression, ...]
+    arguments: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
+    names: tuple[str, ...] = ()
+    """What the operation is called in messages and in `describe`."""
+
+    @property
+    def inputs(self) -> tuple[Expression, ...]:
+        """The datasets whose blocks the function gets."""
+        return self.datasets
+
+    def with_inputs(self, inputs: Sequence[Expression]) -> Expression:
+        """The same function of other inputs."""
+        return Apply(self.layout, self.func, tuple(inputs), self.arguments, self.names)
+
+    def block(self, index: Index, given: Given) -> xr.Dataset:
+        """Call the function."""
+        blocks = [
+            pull(dataset, index_in(dataset.layout, self.layout, index), given)
+            for dataset in self.datasets
+        ]
+        made = as_dataset(self.func(*blocks, *self.arguments[0], **self.arguments[1]))
+        region = self.layout.region(index)
+        values = {}
+        for name in self.layout.computed:
+            variable = self.layout.template.variables[name]
+            if name not in made.variables:
+                raise InvalidInputError(
+                    f"the function returned {sorted(map(str, made))}, expected {name!r} too"
+                )
+            part = made.variables[name]
+            shape = tuple(part.sizes.get(dim, -1) for dim in variable.dims)
+            wanted = tuple(region[str(d)].stop - region[str(d)].start for d in variable.dims)
+            if shape != wanted or part.ndim != variable.ndim:
+                raise InvalidInputError(
+                    f"the function returned {name!r} with {dict(part.sizes)} for block {index}, "
+                    f"expected {dict(zip(variable.dims, wanted, strict=True))}"
+                )
+            values[name] = part.transpose(*variable.dims).values.astype(variable.dtype, copy=False)
+        return self.layout.labelled(region, values)
+
+    def describe(self) -> Any:
+        """The function's code and arguments."""
+        inputs = [dataset.describe() for dataset in self.datasets]
+        return ["apply", *self.names, fingerprint((self.func, self.arguments)), *inputs]
+
+    def affected(self, changed: Positions, of: Expression) -> list[Positions]:
+        """All cells of the blocks in which something changed."""
+        found = {}
+        for dim, cells in changed.items():
+            if dim in self.layout.grid:
+                found[dim] = _cells_at(of.layout.grid[dim], self.layout.grid[dim], cells)
+        return [found]
+
+
+def _cells_at(inner: Edges, outer: Edges, cells: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The cells of the blocks that have the same numbers as those in which cells lie."""
+    numbers = np.unique(np.searchsorted(inner, cells, "right") - 1)
+    parts = [np.arange(outer[n], outer[n + 1]) for n in numbers if n + 1 < len(outer)]
+    return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+
+def as_dataset(made: Any) -> xr.Dataset:
+    """What a function returned, as a Dataset."""
+    if isinstance(made, xr.Dataset):
+        return made
+    if isinstance(made, xr.DataArray):
+        return made.to_dataset(name="data" if made.name is None else made.name)
+    raise InvalidInputError(
+        f"the function returned a {type(made).__name__}, expected a Dataset or DataArray"
+    )
+
+
+def apply_blocks(
+    func: Callable[..., Any],
+    datasets: Sequence[Expression],
+    template: xr.Dataset | None = None,
+    arguments: tuple[tuple[Any, ...], dict[str, Any]] = ((), {}),
+    names: tuple[str, ...] = (),
+) -> Expression:
+    """A function of the blocks of datasets; without a template it is tried on empty blocks.
+
+    Dimensions that datasets share have the same blocks. A dimension that only one of several
+    datasets has, or that the result lacks, must be one block, unless it is of the first dataset.
+    """
+    grid: Grid = {}
+    for dataset in datasets:
+        for dim, edges in dataset.layout.grid.items():
+            known = grid.setdefault(dim, edges)
+            if not np.array_equal(known, edges):
+                raise InvalidInputError(
+                    f"the datasets have different blocks along {dim!r}: {len(known) - 1} and "
+                    f"{len(edges) - 1}; rechunk one of them like the other"
+                )
+    if template is None:
+        template = _try_on_empty(func, datasets, arguments, grid)
+    out = as_template(as_dataset(template))
+    edges_of = {}
+    for dim, size in ((str(dim), size) for dim, size in out.sizes.items()):
+        edges_of[dim] = _edges_of_result(dim, int(size), grid.get(dim))
+    dropped = [dim for dim in grid if dim not in edges_of and len(grid[dim]) > 2]
+    alone = [
+        dim
+        for dataset in datasets[1:]
+        for dim, edges in dataset.layout.grid.items()
+        if len(edges) > 2 and dim not in datasets[0].layout.grid
+    ]
+    if dropped or alone:
+        who, dims = ("the result", dropped) if dropped else ("the first dataset", alone)
+        raise InvalidInputError(
+            f"{who} lacks the dimensions {dims}, which have several blocks: make them one block "
+            f"first, by rechunk({{{dims[0]!r}: -1}})"
+        )
+    return Apply(Layout.of(out, edges_of), func, tuple(datasets), arguments, names)
+
+
+def _edges_of_result(dim: str, size: int, edges: Edges | None) -> Edges:
+    if edges is None or len(edges) == 2:
+        return regular_edges(size, size)
+    if size == int(edges[-1]):
+        return edges
+    scaled = edges * size
+    if int(edges[-1]) == 0 or (scaled % int(edges[-1])).any():
+        raise InvalidInputError(
+            f"the template has {size} along {dim!r}, which {len(edges) - 1} blocks of at most "
+            f"{longest(edges)} cells cannot share: rechunk({{{dim!r}: -1}}) first"
+        )
+    return scaled // int(edges[-1])
+
+
+def _try_on_empty(
+    func: Callable[..., Any],
+    datasets: Sequence[Expression],
+    arguments: tuple[tuple[Any, ...], dict[str, Any]],
+    grid: Grid,
+) -> xr.Dataset:
+    """The template of the result, found by calling the function with empty blocks."""
+    empty = []
+    for dataset in datasets:
+        template = dataset.layout.template
+        empty.append(template.isel({dim: slice(0, 0) for dim in template.sizes}))
+    try:
+        made = as_dataset(func(*empty, *arguments[0], **arguments[1]))
+    except Exception as error:
+        raise InvalidInputError(
+            f"{getattr(func, '__name__', func)!r} failed on empty blocks, by which its result is "
+            f"found out: {type(error).__name__}: {error}; give template=, a Dataset with the "
+            "variables, dimensions and types of the whole result"
+        ) from error
+    sizes = {}
+    for dim, size in ((str(dim), size) for dim, size in made.sizes.items()):
+        if dim not in grid and size == 0:
+            raise InvalidInputError(
+                f"the length of the new dimension {dim!r} is not known; give template=, a Dataset "
+                "with the variables, dimensions and types of the whole result"
+            )
+        sizes[dim] = int(grid[dim][-1]) if dim in grid and size == 0 else int(size)
+    variables = {}
+    unknown = unknown_coords(made)
+    for name, variable in made.variables.items():
+        known = [
+            dataset.layout.template.variables[name]
+            for dataset in datasets
+            if name in dataset.layout.template.coords and name not in dataset.layout.unknown
+        ]
+        if name not in made.coords or name in unknown:
+            variables[name] = stand_in(variable, sizes)
+        elif variable.size:
+            variables[name] = variable
+        elif known and known[0].dims == variable.dims:
+            variables[name] = known[0]
+        else:
+            raise InvalidInputError(
+                f"the values of the new coordinate {name!r} are not known; give template=, a "
+                "Dataset with the coordinates of the whole result"
+            )
+    return new_template(variables, set(made.coords), made.attrs)
+
+
+def result_template(
+    layout: Layout, call: Callable[[xr.Dataset], Any], kept: Sequence[str]
+) -> xr.Dataset:
+    """The template of what an operation of xarray makes, found by trying it on a few cells.
+
+    Dimensions in `kept` have their full length there, because their coordinates decide the result.
+    """
+    template = layout.template
+    small = template.isel({dim: slice(0, 1) for dim in template.sizes if dim not in kept})
+    result = as_dataset(call(small.copy(deep=True)))
+    sizes = {
+        str(dim): int(template.sizes[dim] if dim in template.sizes and dim not in kept else size)
+        for dim, size in result.sizes.items()
+    }
+    variables = {}
+    unknown = unknown_coords(result, layout.unknown)
+    for name, variable in result.variables.items():
+        is_cut = any(dim in template.sizes and dim not in kept for dim in variable.dims)
+        if name not in result.coords or name in unknown:
+            variables[name] = stand_in(variable, sizes)
+        else:
+            variables[name] = template.variables[name] if is_cut else variable
+    return new_template(variables, set(result.coords), result.attrs)
+
+
+def sources_of(expression: Expression) -> list[Source]:
+    """The sources that an expression is computed from, each once."""
+    if isinstance(expression, Source):
+        return [expression]
+    found = [source for each in expression.inputs for source in sources_of(each)]
+    keys = [(source.snapshot.url, source.snapshot.snapshot_id, source.group) for source in found]
+    return [source for at, source in enumerate(found) if keys.index(keys[at]) == at]
+
+
+def fingerprint(value: Any) -> str:
+    """A digest of values and of functions: code, constants, defaults, and what they close over."""
+    return hashlib.sha256(repr(_essence(value, 0)).encode()).hexdigest()
+
+
+def _essence(value: Any, depth: int) -> Any:
+    if depth > 12:
+        return type(value).__qualname__
+    if isinstance(value, functools.partial):
+        parts = [value.func, *value.args, *sorted(value.keywords.items())]
+        return ["partial", *(_essence(part, depth + 1) for part in parts)]
+    if isinstance(value, types.MethodType):
+        return ["method", _essence(value.__func__, depth + 1), _essence(value.__self__, depth + 1)]
+    if isinstance(value, types.FunctionType):
+        cells = [cell.cell_contents for cell in value.__closure__ or ()]
+        used = {
+            name: value.__globals__[name]
+            for name in value.__code__.co_names
+            if name in value.__globals__
+            and not isinstance(value.__globals__[name], types.ModuleType)
+        }
+        rest = [value.__defaults__, value.__kwdefaults__, cells, used]
+        return ["function", _essence(value.__code__, depth + 1), _essence(rest, depth + 1)]
+    if isinstance(value, types.CodeType):
+        constants = [_essence(part, depth + 1) for part in value.co_consts]
+        return ["code", value.co_code.hex(), constants, value.co_names, value.co_varnames]
+    if isinstance(value, dict):
+        return ["dict", sorted((str(k), repr(_essence(v, depth + 1))) for k, v in value.items())]
+    if isinstance(value, list | tuple):
+        return [_essence(part, depth + 1) for part in value]
+    if isinstance(value, str | bytes | int | float | complex | bool | type(None)):
+        return repr(value)
+    if isinstance(value, type) or callable(value):
+        module, name = getattr(value, "__module__", ""), getattr(value, "__qualname__", None)
+        return [str(module), name or type(value).__qualname__]
+    try:
+        return hashlib.sha256(pickle.dumps(value)).hexdigest()
+    except Exception:  # noqa: BLE001 - what cannot be pickled cannot travel to tasks either
+        return type(value).__qualname__

@@ -1,0 +1,223 @@
+"""What a dataset of blocks looks like: an xarray template, and the borders of its blocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+
+from icefloe.errors import InvalidInputError
+
+Edges = NDArray[np.int64]
+"""Where the blocks of one dimension begin, and the end of the last one."""
+Grid = dict[str, Edges]
+"""The edges of every dimension, in the order of the dataset's dimensions."""
+Index = tuple[int, ...]
+"""The position of a block in a grid."""
+
+
+def stand_in(
+    like: xr.Variable, sizes: Mapping[Any, int], dims: Sequence[Hashable] | None = None
+) -> xr.Variable:
+    """A variable of another length that repeats one cell, and so takes no memory."""
+    dims = like.dims if dims is None else dims
+    cell: Any = np.zeros((), like.dtype)
+    data = np.broadcast_to(cell, [sizes[dim] for dim in dims])
+    return xr.Variable(dims, data, dict(like.attrs), dict(like.encoding))
+
+
+def new_template(
+    variables: Mapping[Hashable, xr.Variable], coords: Collection[Hashable], attrs: Any
+) -> xr.Dataset:
+    """A dataset of these variables, some of which are coordinates."""
+    return xr.Dataset(
+        {name: variable for name, variable in variables.items() if name not in coords},
+        {name: variable for name, variable in variables.items() if name in coords},
+        dict(attrs),
+    )
+
+
+def as_template(dataset: xr.Dataset) -> xr.Dataset:
+    """The dataset with stand-ins; only coordinates with at most one dimension keep their values."""
+    unknown = unknown_coords(dataset)
+    return new_template(
+        {
+            name: variable.load()
+            if name in dataset.coords and name not in unknown
+            else stand_in(variable, dataset.sizes)
+            for name, variable in dataset.variables.items()
+        },
+        set(dataset.coords),
+        dataset.attrs,
+    )
+
+
+def unknown_coords(dataset: xr.Dataset, inherited: Collection[str] = ()) -> frozenset[str]:
+    """The coordinates whose values only tasks know: stand-ins, and what was made of such."""
+    return frozenset(
+        str(name)
+        for name, coord in dataset.coords.items()
+        if coord.ndim > 1 or str(name) in inherited
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """A template and a grid. Block `i` along a dimension is `edges[i]` to `edges[i + 1]`."""
+
+    template: xr.Dataset
+    grid: Grid
+    unknown: frozenset[str] = frozenset()
+    """Coordinates whose values are stand-ins."""
+
+    @classmethod
+    def of(cls, template: xr.Dataset, grid: Grid, inherited: Collection[str] = ()) -> Layout:
+        """A layout, with the grid in the order of the dimensions."""
+        ordered = {str(dim): grid[str(dim)] for dim in template.sizes}
+        return cls(template, ordered, unknown_coords(template, inherited))
+
+    @property
+    def computed(self) -> list[str]:
+        """The variables that tasks compute: all but the coordinates that the driver knows."""
+        return [
+            str(name)
+            for name in self.template.variables
+            if name not in self.template.coords or name in self.unknown
+        ]
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """The dimensions, in the order of block indices."""
+        return tuple(self.grid)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """How many blocks there are along each dimension."""
+        return tuple(len(edges) - 1 for edges in self.grid.values())
+
+    @property
+    def num_blocks(self) -> int:
+        """How many blocks there are."""
+        return math.prod(self.shape)
+
+    def index(self, number: int) -> Index:
+        """The block that has a number; the last dimension varies fastest."""
+        return tuple(int(part) for part in np.unravel_index(number, self.shape))
+
+    def number(self, index: Sequence[int]) -> int:
+        """The number of a block."""
+        return int(np.ravel_multi_index(tuple(index), self.shape)) if self.shape else 0
+
+    def indices(self) -> Iterator[Index]:
+        """All blocks in the order of their numbers."""
+        return iter(np.ndindex(self.shape))
+
+    def region(self, index: Sequence[int]) -> dict[str, slice]:
+        """The cells of a block."""
+        return {
+            dim: slice(int(edges[at]), int(edges[at + 1]))
+            for (dim, edges), at in zip(self.grid.items(), index, strict=True)
+        }
+
+    def owned(self, index: Sequence[int]) -> list[str]:
+        """The variables that a block stands for, without those that every block repeats.
+
+        A variable without a dimension is in all blocks along it and belongs to the first.
+        """
+        beyond = {dim for dim, at in zip(self.grid, index, strict=True) if at > 0}
+        return [
+            str(name)
+            for name, variable in self.template.variables.items()
+            if not beyond - set(variable.dims)
+        ]
+
+    def labelled(self, region: Mapping[str, slice], values: Mapping[str, Any]) -> xr.Dataset:
+        """A block: these values under the names, coordinates and attributes of the template."""
+        template = self.template
+        known = [name for name in template.coords if name not in self.unknown]
+        block = template.coords.to_dataset()[known]
+        block = block.isel({dim: part for dim, part in region.items() if dim in block.dims})
+        block = block.assign(
+            {
+                name: (variable.dims, values[str(name)], variable.attrs, variable.encoding)
+                for name, variable in template.variables.items()
+                if name in values and name not in known
+            }
+        )
+        block = block.set_coords([name for name in template.coords if name in block.variables])
+        block.attrs = dict(template.attrs)
+        return block
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all variables."""
+        return self.bytes_of({str(dim): int(n) for dim, n in self.template.sizes.items()})
+
+    def bytes_of(self, lengths: Mapping[str, int] | None = None) -> int:
+        """Bytes of a box with these lengths, or of the largest block."""
+        most = lengths or {dim: longest(edges) for dim, edges in self.grid.items()}
+        return sum(
+            variable.dtype.itemsize * math.prod(most[str(dim)] for dim in variable.dims)
+            for variable in self.template.variables.values()
+        )
+
+
+def longest(edges: Edges) -> int:
+    """The length of the longest block."""
+    return int(np.diff(edges).max(initial=0))
+
+
+def regular_edges(size: int, step: int) -> Edges:
+    """Blocks of one length; the last may be shorter. An empty dimension has one empty block."""
+    if size == 0:
+        return np.zeros(2, np.int64)
+    return np.append(np.arange(0, size, max(step, 1), dtype=np.int64), size)
+
+
+def is_aligned(edges: Edges, borders: Edges) -> bool:
+    """Whether every edge is one of the borders."""
+    return bool(np.isin(edges, borders).all())
+
+
+def step_of(edges: Edges) -> int | None:
+    """The length of the blocks if all but the last, which may be shorter, have the same."""
+    lengths = np.diff(edges)
+    if len(lengths) < 2:
+        return int(lengths.max(initial=0))
+    step = int(lengths[0])
+    return step if bool((lengths[:-1] == step).all()) and lengths[-1] <= step else None
+
+
+def edges_text(edges: Edges) -> str:
+    """The blocks of a dimension, for people."""
+    count, step = len(edges) - 1, step_of(edges)
+    if count == 1:
+        return "1 block"
+    return f"{count} blocks of {step}" if step else f"{count} blocks of up to {longest(edges)}"
+
+
+def edges_from(dim: str, size: int, given: Any, default: Edges) -> Edges:
+    """The blocks that a user named: a length, lengths, -1 for one block, None for the default."""
+    if given is None:
+        return default
+    if isinstance(given, bool) or not isinstance(given, int | np.integer | tuple | list):
+        raise InvalidInputError(
+            f"chunks has {given!r} for {dim!r}, expected a length, -1 for all, or None"
+        )
+    if isinstance(given, tuple | list):
+        edges = np.concatenate([[0], np.cumsum(given, dtype=np.int64)]).astype(np.int64)
+        if int(edges[-1]) != size or min(given, default=0) < 1:
+            raise InvalidInputError(
+                f"chunks has {given!r:.80} for {dim!r}, expected lengths that add up to {size}"
+            )
+        return edges
+    if given == -1:
+        return regular_edges(size, size)
+    if given < 1:
+        raise InvalidInputError(f"chunks has {given} for {dim!r}, expected 1 or more, or -1")
+    return regular_edges(size, int(given))

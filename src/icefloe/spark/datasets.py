@@ -1,0 +1,473 @@
+"""Datasets on Spark: labelled blocks that executors compute, written as the next version."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import secrets
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import xarray as xr
+import zarr
+from pyspark.sql import DataFrame, SparkSession
+
+from icefloe.api.repository import Repository
+from icefloe.api.session import Session
+from icefloe.blocks import plan
+from icefloe.blocks.dataset import BlockDataset
+from icefloe.blocks.expressions import Expression, fingerprint, open_source, sources_of
+from icefloe.blocks.layout import Grid, Layout, longest, step_of
+from icefloe.blocks.stages import DEFAULT_MEMORY, Piece, Stage, rechunk
+from icefloe.changes.conflicts import ConflictSolver
+from icefloe.changes.splits import ChunkSpan
+from icefloe.errors import InvalidInputError
+from icefloe.geometry import Region
+from icefloe.interop.xarray_objects import create_arrays
+from icefloe.scans.scan import as_repository, pin
+from icefloe.spark import shared_write
+from icefloe.spark.dataset_writer import ShownWrite, stored_chunks, write_dataset_region
+from icefloe.spark.readers import check_session
+from icefloe.spark.shared_write import BatchId, TaskSide, share
+from icefloe.spark.tasks import Batches, collect_repeatable, map_batches, usual_tasks
+from icefloe.storage.run import run_blocking
+from icefloe.storage.spec import Storage
+
+_BATCH_BYTES = 32 << 20
+"""Bytes of pieces that Spark hands to a task at once."""
+_RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_DRAIN_BYTES = 64 << 20
+"""Bytes of blocks after which a task returns the references it made."""
+_SCRATCH = "icefloe/scratch"
+_SCRATCH_AGE = timedelta(days=2)
+"""Scratch of jobs that began before that was left by a driver that died."""
+
+
+# -- The engine
+
+
+class SparkEngine:
+    """Runs the plans of blocks as Spark jobs, pieces through Spark's shuffle."""
+
+    def __init__(self, spark: SparkSession, storage: Storage, num_tasks: int | None = None) -> None:
+        self.spark = spark
+        self.storage = storage
+        self.num_tasks = num_tasks
+        self._job = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
+        self._scratches = 0
+        self._records = 10_000
+
+    def start(self, items: Sequence[int], work: plan.Work, schema: Any) -> DataFrame:
+        """Tasks that work on runs of items."""
+        tasks = max(1, min(len(items), self.num_tasks or usual_tasks(self.spark)))
+        numbers = self.spark.range(0, len(items), 1, tasks)
+        return map_batches(numbers, partial(_start_task, items, work), schema)
+
+    def shuffle(
+        self, pieces: DataFrame, work: plan.Finish, stage: Stage, keys: int, schema: Any
+    ) -> DataFrame:
+        """Tasks that get all pieces of some keys, in order."""
+        self._records = min(self._records, max(1, _BATCH_BYTES // max(stage.piece_bytes, 1)))
+        tasks = max(1, min(keys, 4 * (self.num_tasks or usual_tasks(self.spark))))
+        together = pieces.repartition(tasks, "key").sortWithinPartitions("key", "ord")
+        return map_batches(together, partial(_finish_task, work), schema)
+
+    def pieces(self, rows: DataFrame) -> Iterator[Piece]:
+        """Run the job, whose rows are pieces."""
+        with self.bounded_batches():
+            table = collect_repeatable(rows)
+        columns = [table[name].to_pylist() for name in ("key", "ord", "data")]
+        return itertools.starmap(Piece, zip(*columns, strict=True))
+
+    @contextmanager
+    def bounded_batches(self) -> Iterator[None]:
+        """While a job runs: no more rows in a batch than fit into its memory."""
+        before = str(self.spark.conf.get(_RECORDS))
+        self.spark.conf.set(_RECORDS, str(min(self._records, int(before))))
+        try:
+            yield
+        finally:
+            self.spark.conf.set(_RECORDS, before)
+
+    def scratch(self) -> plan.Scratch:
+        """A folder of this job below the repository, outside of what collections list."""
+        self._scratches += 1
+        return plan.Scratch(self.storage, f"{_SCRATCH}/{self._job}/{self._scratches}")
+
+    def clean(self) -> None:
+        """Delete the scratch of this job, and what drivers that died left long ago."""
+        if not self._scratches:
+            return
+        driver = self.storage.driver(blocking=True)
+        oldest = f"{datetime.now(UTC) - _SCRATCH_AGE:%Y%m%dT%H%M%S}"
+        names = [info.key for info in run_blocking(driver.list(f"{_SCRATCH}/"))]
+        jobs = {name: name.removeprefix(f"{_SCRATCH}/").partition("/")[0] for name in names}
+        gone = [name for name, job in jobs.items() if job == self._job or job < oldest]
+        run_blocking(driver.delete_many(gone))
+        self._scratches = 0
+
+
+def _start_task(items: Sequence[int], work: plan.Work, batches: Batches) -> Iterator[Any]:
+    numbers = (items[at] for batch in batches for at in batch.column(0).to_pylist())
+    return _as_batches(work(numbers))
+
+
+def _finish_task(work: plan.Finish, batches: Batches) -> Iterator[Any]:
+    rows = (
+        (key, data)
+        for batch in batches
+        for key, data in zip(batch.column(0).to_pylist(), batch.column(2), strict=True)
+    )
+    groups = itertools.groupby(rows, lambda row: row[0])
+    return _as_batches(
+        work((key, (data.as_buffer() for _, data in group)) for key, group in groups)
+    )
+
+
+def _as_batches(rows: Iterator[Any]) -> Iterator[pa.RecordBatch]:
+    """Pieces as batches of a few megabytes; batches as they are."""
+    waiting: list[Piece] = []
+    for row in rows:
+        if not isinstance(row, Piece):
+            yield row
+            continue
+        waiting.append(row)
+        if sum(len(piece.data) for piece in waiting) >= _BATCH_BYTES // 4 or len(waiting) >= 4096:
+            yield _batch(waiting)
+            waiting = []
+    if waiting:
+        yield _batch(waiting)
+
+
+def _batch(pieces: Sequence[Piece]) -> pa.RecordBatch:
+    keys, orders, data = zip(*pieces, strict=True)
+    arrays = [pa.array(keys, pa.int64()), pa.array(orders, pa.int64()), pa.array(data, pa.binary())]
+    return pa.record_batch(arrays, ["key", "ord", "data"])
+
+
+# -- Datasets
+
+
+def open_dataset(
+    spark: SparkSession,
+    repository: Repository | str,
+    *,
+    group: str = "",
+    branch: str | None = None,
+    tag: str | None = None,
+    snapshot_id: str | None = None,
+    as_of: datetime | None = None,
+    chunks: Mapping[str, Any] | int | None = None,
+    variables: Sequence[str] | None = None,
+    memory: int = DEFAULT_MEMORY,
+    num_tasks: int | None = None,
+) -> SparkDataset:
+    """A group as a lazy dataset whose blocks executors compute, at the snapshot of a ref.
+
+    Args:
+        spark: the session; `icefloe.spark.session()` makes one.
+        repository: a `Repository`, or its URL.
+        group: the path of the group; the root unless given.
+        branch: `main` unless another ref is given.
+        tag: the version, instead of a branch.
+        snapshot_id: the version, instead of a branch.
+        as_of: with a branch, its newest snapshot at that time.
+        chunks: the lengths of blocks by dimension, -1 for one block; the stored chunks unless
+            given. Blocks that cut stored chunks are made by a shuffle.
+        variables: which variables to read; all unless given.
+        memory: bytes of values that a task may hold.
+        num_tasks: how many tasks read or compute; four for each core unless given.
+    """
+    check_session(spark)
+    opened = as_repository(repository)
+    if memory < 1 << 20:
+        raise InvalidInputError(f"memory is {memory!r}, expected bytes, 1 MB or more")
+    source = pin(opened, branch=branch, tag=tag, snapshot_id=snapshot_id, as_of=as_of)
+    expression, grid = open_source(source, group.strip("/"), variables, chunks)
+    engine = SparkEngine(spark, opened.storage, num_tasks)
+    return SparkDataset(rechunk(expression, grid, memory), engine, memory)
+
+
+class SparkDataset(BlockDataset["SparkDataset"]):
+    """A lazy dataset on Spark; see `open_dataset`."""
+
+    engine: SparkEngine
+
+    def to_xarray(self) -> xr.Dataset:
+        """Compute everything, as a Dataset in memory; for results that fit there."""
+        try:
+            return super().to_xarray()
+        finally:
+            self.engine.clean()
+
+    def write(
+        self,
+        repository: Repository | str,
+        *,
+        group: str = "",
+        branch: str = "main",
+        mode: Literal["create", "append", "region"] = "create",
+        append_dim: str | None = None,
+        region: Mapping[str, slice] | None = None,
+        encoding: Mapping[str, Mapping[str, Any]] | None = None,
+        message: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        rebase_with: ConflictSolver | None = None,
+        transaction: tuple[str, int] | None = None,
+    ) -> BlocksReport:
+        """Compute the blocks and write them, in one commit.
+
+        The commit's metadata names the snapshots that the result was computed from. A chunk is one
+        block unless `encoding` says otherwise.
+
+        Args:
+            repository: a `Repository`, or its URL.
+            group: the path of the group; the root unless given.
+            branch: the branch to commit to.
+            mode: `create` makes new arrays, `append` lengthens arrays along `append_dim`, `region`
+                writes into a part of arrays.
+            append_dim: the dimension to append along.
+            region: slices by dimension.
+            encoding: for each variable, as in `Dataset.to_zarr`.
+            message: of the commit.
+            metadata: of the commit, besides the lineage.
+            rebase_with: decides conflicts with commits of others.
+            transaction: the name of an application and the number of this write; a number that the
+                branch already has is not written again.
+
+        Raises:
+            ConflictError: others committed to the branch, and `rebase_with` was not given.
+        """
+        target = as_repository(repository)
+        batch = BatchId.of(transaction)
+        started = time.monotonic()
+        _check_mode(mode, append_dim, region, self.sizes)
+        session = target.writable_session(branch)
+        if batch is not None:
+            known = batch.find(target, session.snapshot_id)
+            if known is not None:
+                return BlocksReport(known, 0, 0, 0, 0.0)
+        written = self
+        if region is not None:  # coordinates beside the region stay as they are
+            beside = [
+                str(name)
+                for name, coord in self.coords.items()
+                if not set(map(str, coord.dims)) & set(region)
+            ]
+            written = self.drop_vars(beside) if beside else self
+        how = _Target(session, group.strip("/"), mode, append_dim, region)
+        expression = how.prepare(written.expression, encoding or {}, self.memory)
+        counts = write_blocks(self.engine, expression, how, None)
+        text = message or f"write {', '.join(self.data_vars)} to /{group.strip('/')}"
+        about = {**(metadata or {}), **lineage(self.expression, group)}
+        if batch is not None:
+            about |= batch.metadata
+        snapshot_id = session.commit(text, about, rebase_with=rebase_with)
+        blocks = expression.layout.num_blocks
+        return BlocksReport(
+            snapshot_id, blocks, counts.chunks, counts.bytes, time.monotonic() - started
+        )
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class BlocksReport(ShownWrite):
+    """What a write of blocks did. No blocks: the branch had this transaction already."""
+
+    snapshot_id: str
+    blocks: int
+    chunks_written: int
+    bytes_written: int
+    seconds: float
+
+
+def _check_mode(mode: str, append_dim: str | None, region: Any, sizes: Mapping[str, int]) -> None:
+    if mode not in ("create", "append", "region"):
+        raise InvalidInputError(f"mode is {mode!r}, expected create, append or region")
+    if (mode == "append") != (append_dim is not None):
+        raise InvalidInputError(
+            f"mode is {mode!r} and append_dim {append_dim!r}: mode='append' needs append_dim, and "
+            "no other mode takes it"
+        )
+    if (mode == "region") != (region is not None):
+        raise InvalidInputError(
+            f"mode is {mode!r} and region {region!r:.80}: mode='region' needs region, and no other "
+            "mode takes it"
+        )
+    unknown = [dim for dim in [append_dim, *(region or {})] if dim is not None and dim not in sizes]
+    if unknown:
+        raise InvalidInputError(f"no dimensions {unknown}; the dataset has {list(sizes)}")
+    for dim, part in (region or {}).items():
+        length = (part.stop or 0) - (part.start or 0)
+        if length != sizes[dim] or part.step not in (None, 1):
+            raise InvalidInputError(
+                f"region has {part} along {dim!r}, expected a slice of {sizes[dim]} cells"
+            )
+
+
+DERIVED = "icefloe.derived"
+"""The key of a commit's metadata that says where its data comes from."""
+
+
+def lineage(expression: Expression, group: str) -> dict[str, Any]:
+    """What a commit says about where its data comes from."""
+    return {
+        DERIVED: {
+            "group": "/" + group.strip("/"),
+            "sources": [
+                {
+                    "repository": source.snapshot.url,
+                    "snapshot_id": source.snapshot.snapshot_id,
+                    "group": "/" + source.group,
+                }
+                for source in sources_of(expression)
+            ],
+            "computation": fingerprint(expression.describe()),
+        }
+    }
+
+
+@dataclass(frozen=True)
+class _Target:
+    """The arrays that blocks are written to."""
+
+    session: Session
+    group: str
+    mode: str
+    append_dim: str | None
+    region: Mapping[str, slice] | None
+
+    def prepare(
+        self, expression: Expression, encoding: Mapping[str, Mapping[str, Any]], memory: int
+    ) -> Expression:
+        """Create or resize the arrays, and cut the blocks so that no two share a chunk."""
+        layout = expression.layout
+        chosen = {name: dict(given) for name, given in encoding.items()}
+        template = layout.template.copy()
+        for name, variable in template.variables.items():
+            variable.encoding = {
+                key: value
+                for key, value in variable.encoding.items()
+                if key not in ("chunks", "preferred_chunks", "shards")
+            }
+            if variable.dims and name in layout.computed and self.mode == "create":
+                lengths = [_chunk_length(layout.grid[str(dim)]) for dim in variable.dims]
+                chosen.get(str(name), variable.encoding).setdefault("chunks", tuple(lengths))
+        create_arrays(
+            template,
+            self.session,
+            layout.computed,
+            group=self.group,
+            mode="w-" if self.mode == "create" else None,
+            append_dim=self.append_dim,
+            region=self.region,
+            encoding=chosen if self.mode == "create" else None,
+        )
+        return rechunk(expression, self._aligned(layout), memory)
+
+    def offsets(self, layout: Layout) -> dict[str, int]:
+        """Where the dataset begins in the arrays, along each dimension."""
+        begin = dict.fromkeys(layout.grid, 0)
+        if self.append_dim is not None:
+            stored = self._lengths(layout)
+            begin[self.append_dim] = stored[self.append_dim] - int(
+                layout.template.sizes[self.append_dim]
+            )
+        return begin | {dim: part.start or 0 for dim, part in (self.region or {}).items()}
+
+    def _arrays(self, layout: Layout) -> dict[str, zarr.Array[Any]]:
+        stored = zarr.open_group(self.session.store, path=self.group, mode="r")
+        return {name: stored[name] for name in layout.computed}  # type: ignore[misc]
+
+    def _lengths(self, layout: Layout) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for name, array in self._arrays(layout).items():
+            found |= dict(zip(map(str, layout.template[name].dims), array.shape, strict=True))
+        return found
+
+    def _aligned(self, layout: Layout) -> Grid:
+        """The grid of the dataset, moved to the borders that chunks of all its arrays share."""
+        steps: dict[str, list[int]] = {dim: [] for dim in layout.grid}
+        for name, array in self._arrays(layout).items():
+            for dim, length in zip(
+                map(str, layout.template[name].dims), stored_chunks(name, array), strict=True
+            ):
+                steps[dim].append(length)
+        begin = self.offsets(layout)
+        grid: Grid = {}
+        for dim, edges in layout.grid.items():
+            size, step = int(edges[-1]), math.lcm(*(steps[dim] or [1]))
+            inner = edges[1:-1]
+            if not ((inner + begin[dim]) % step).any():
+                grid[dim] = edges
+                continue
+            # As many chunks as come near to the length that blocks have.
+            step *= max(1, longest(edges) // step)
+            first = -begin[dim] % step
+            cuts = np.arange(first or step, size, step, dtype=np.int64)
+            grid[dim] = np.concatenate([[0], cuts, [size]]).astype(np.int64)
+        return grid
+
+    def spans(self, layout: Layout) -> dict[str, ChunkSpan]:
+        """The chunks that the dataset covers, by path of array."""
+        begin = self.offsets(layout)
+        found: dict[str, ChunkSpan] = {}
+        for name, array in self._arrays(layout).items():
+            dims = list(map(str, layout.template[name].dims))
+            step = np.array(stored_chunks(name, array), np.int64)
+            low = np.array([[begin[dim] for dim in dims]], np.int64)
+            sizes = np.array([[int(layout.template.sizes[dim]) for dim in dims]], np.int64)
+            found[f"{self.group}/{name}"] = ChunkSpan.of_boxes(
+                low // step, -(-(low + sizes) // step)
+            )
+        return found
+
+
+def _chunk_length(edges: Any) -> int:
+    return max(step_of(edges) or longest(edges), 1)
+
+
+def write_blocks(
+    engine: SparkEngine, expression: Expression, target: _Target, wanted: Collection[int] | None
+) -> shared_write.Counts:
+    """Compute blocks and lay them over the session."""
+    layout = expression.layout
+    shared = share(target.session, target.spans(layout))
+    sink = partial(_write, shared.tasks, target.group, layout, target.offsets(layout))
+    try:
+        rows = plan.run(engine, expression, sink, shared_write.SPARK_SCHEMA, wanted)
+        with engine.bounded_batches():
+            counts, _ = shared.run(rows)
+    finally:
+        engine.clean()
+    return counts
+
+
+def _write(
+    tasks: TaskSide, group: str, layout: Layout, begin: Mapping[str, int], blocks: plan.Blocks
+) -> Iterator[pa.RecordBatch]:
+    waiting = 0
+    for index, block in blocks:
+        region = layout.region(index)
+        names = [name for name in layout.owned(index) if name in layout.computed]
+        by_dims: dict[tuple[str, ...], list[str]] = {}
+        for name in names:
+            by_dims.setdefault(tuple(map(str, layout.template[name].dims)), []).append(name)
+        for dims, together in by_dims.items():
+            cells = tuple(
+                slice(region[dim].start + begin[dim], region[dim].stop + begin[dim]) for dim in dims
+            )
+            if all(part.stop > part.start for part in cells):
+                place = Region.of(dims, cells)
+                write_dataset_region(tasks.fork, group, together, block.reset_coords(), place)
+        waiting += block.nbytes
+        if waiting >= _DRAIN_BYTES:
+            yield tasks.drain()
+            waiting = 0
+    yield tasks.drain()

@@ -1,0 +1,172 @@
+"""Datasets of blocks on Spark: results equal xarray's, writes are one commit with their lineage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from pyspark.sql import SparkSession
+
+import icefloe
+import icefloe.spark
+from icefloe.errors import InvalidInputError
+from icefloe.xarray import to_icechunk
+
+
+def days(count: int = 60) -> xr.Dataset:
+    """Daily values, one variable without time."""
+    rng = np.random.default_rng(3)
+    values = rng.normal(280, 5, size=(count, 8, 6)).astype("float32")
+    values[rng.random(values.shape) < 0.05] = np.nan
+    return xr.Dataset(
+        {"t": (("time", "y", "x"), values), "height": (("y", "x"), rng.normal(size=(8, 6)))},
+        {
+            "time": xr.date_range("2001-01-01", periods=count),
+            "y": np.arange(8.0),
+            "x": np.arange(6.0),
+            "lat": (("y", "x"), rng.normal(size=(8, 6))),
+        },
+    )
+
+
+def anomalies(block: xr.Dataset, normal: xr.Dataset) -> xr.Dataset:
+    """Values without the mean of their month."""
+    return (block.groupby("time.month") - normal).drop_vars("month")
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> icefloe.Repository:
+    """A repository with the days in chunks of a week."""
+    root = tmp_path_factory.mktemp("days")
+    repository = icefloe.Repository.create(icefloe.local_filesystem_storage(str(root)))
+    session = repository.writable_session("main")
+    to_icechunk(days(), session, encoding={"t": {"chunks": (7, 4, 6)}})
+    session.commit("days")
+    return repository
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> icefloe.Repository:
+    """An empty repository."""
+    return icefloe.Repository.create(icefloe.local_filesystem_storage(str(tmp_path / "target")))
+
+
+def read(repository: icefloe.Repository, group: str) -> xr.Dataset:
+    """A group as xarray reads it."""
+    store = repository.readonly_session("main").store
+    dataset: xr.Dataset = xr.open_zarr(store, group=group, consolidated=False, chunks=None)
+    return dataset.load()
+
+
+def test_a_dataset_is_pinned_and_shows_itself(
+    spark: SparkSession, source: icefloe.Repository
+) -> None:
+    dataset = icefloe.spark.open_dataset(spark, source)
+    assert dataset.sizes == {"time": 60, "y": 8, "x": 6}
+    assert dataset.chunks["time"] == (7,) * 8 + (4,)
+    assert "time: 60 in 9 blocks of 7" in repr(dataset)
+    with pytest.raises(InvalidInputError, match="no variables"):
+        icefloe.spark.open_dataset(spark, source, variables=["u"])
+
+
+def test_results_equal_xarray(spark: SparkSession, source: icefloe.Repository) -> None:
+    dataset, whole = icefloe.spark.open_dataset(spark, source), read(source, "")
+    xr.testing.assert_allclose(dataset.mean("time").to_xarray(), whole.mean("time"))
+    xr.testing.assert_identical(
+        dataset[["t"]].quantile(0.9, "time").to_xarray(), whole[["t"]].quantile(0.9, "time")
+    )
+    some = dataset.sel(time=slice("2001-01-05", "2001-02-03")).isel(y=slice(1, 6))
+    expected = whole.sel(time=slice("2001-01-05", "2001-02-03")).isel(y=slice(1, 6))
+    xr.testing.assert_identical(some.to_xarray(), expected)
+
+
+def test_anomalies_are_one_commit_with_lineage(
+    spark: SparkSession, source: icefloe.Repository, target: icefloe.Repository
+) -> None:
+    dataset = icefloe.spark.open_dataset(spark, source, variables=["t"])
+    normal = dataset.groupby("time.month").mean()
+    result = dataset.map_blocks(anomalies, [normal], template=dataset)
+    before = len([*target.ancestry(branch="main")])
+    report = result.write(target, group="anomalies", message="anomalies")
+    history = [*target.ancestry(branch="main")]
+    assert len(history) == before + 1
+    assert history[0].id == report.snapshot_id
+    derived: Any = history[0].metadata["icefloe.derived"]
+    assert derived["group"] == "/anomalies"
+    assert [each["snapshot_id"] for each in derived["sources"]] == [source.lookup_branch("main")]
+    whole = read(source, "")[["t"]]
+    expected = anomalies(whole, whole.groupby("time.month").mean())
+    xr.testing.assert_allclose(read(target, "anomalies"), expected, atol=1e-3)
+    # The climatology waited in the scratch place of the source, which is empty again.
+    root = Path(source.storage.url)
+    assert not [path for path in root.glob("icefloe/scratch/**/*") if path.is_file()]
+
+
+def test_rechunked_data_is_written_in_its_new_chunks(
+    spark: SparkSession, source: icefloe.Repository, target: icefloe.Repository
+) -> None:
+    dataset = icefloe.spark.open_dataset(spark, source)
+    series = dataset.rechunk({"time": -1, "y": 3, "x": 2})
+    first = series.write(target, group="series", transaction=("series", 1))
+    again = series.write(target, group="series", transaction=("series", 1))
+    assert again.snapshot_id == first.snapshot_id
+    assert again.blocks == 0
+    written = read(target, "series")
+    xr.testing.assert_identical(written, read(source, ""))
+    assert written["t"].encoding["chunks"] == (60, 3, 2)
+
+
+def test_appends_and_regions(
+    spark: SparkSession, source: icefloe.Repository, target: icefloe.Repository
+) -> None:
+    dataset, whole = icefloe.spark.open_dataset(spark, source), read(source, "")
+    # The seam lies inside a chunk: the task of the seam completes it.
+    dataset.isel(time=slice(0, 25)).write(target, group="grown")
+    dataset.isel(time=slice(25, 60)).write(target, group="grown", mode="append", append_dim="time")
+    xr.testing.assert_identical(read(target, "grown"), whole)
+    warmer = dataset[["t"]].map_blocks(lambda block: block + 1).isel(time=slice(3, 20))
+    warmer.write(target, group="grown", mode="region", region={"time": slice(3, 20)})
+    expected = whole.copy(deep=True)
+    expected["t"][3:20] += 1
+    xr.testing.assert_allclose(read(target, "grown"), expected)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"mode": "replace"}, "expected create, append or region"),
+        ({"mode": "append"}, "needs append_dim"),
+        ({"append_dim": "time"}, "no other mode takes it"),
+        ({"mode": "region", "region": {"time": slice(0, 3)}}, "a slice of 60 cells"),
+        ({"mode": "append", "append_dim": "month"}, "no dimensions"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    arguments: dict[str, Any],
+    message: str,
+    spark: SparkSession,
+    source: icefloe.Repository,
+    target: icefloe.Repository,
+) -> None:
+    dataset = icefloe.spark.open_dataset(spark, source)
+    before = target.lookup_branch("main")
+    with pytest.raises(InvalidInputError, match=message):
+        dataset.write(target, group="new", **arguments)
+    assert target.lookup_branch("main") == before
+
+
+def test_an_error_of_a_function_reaches_the_caller_and_commits_nothing(
+    spark: SparkSession, source: icefloe.Repository, target: icefloe.Repository
+) -> None:
+    dataset = icefloe.spark.open_dataset(spark, source, variables=["t"])
+
+    def broken(block: xr.Dataset) -> xr.Dataset:
+        return block.isel(time=slice(0, 1))  # shorter than the block
+
+    before = target.lookup_branch("main")
+    with pytest.raises(InvalidInputError, match="the function returned 't'"):
+        dataset.map_blocks(broken, template=dataset).write(target, group="broken")
+    assert target.lookup_branch("main") == before
