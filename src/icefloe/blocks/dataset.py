@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
@@ -18,6 +19,7 @@ from icefloe.blocks.expressions import (
     Expression,
     apply_blocks,
     choose_variables,
+    combine_groups,
     grid_from,
     result_template,
     select,
@@ -246,7 +248,8 @@ class BlockDataset(Reductions[D]):
         Args:
             func: gets a Dataset with coordinates, and returns a Dataset or DataArray.
             args: further arguments of `func`. Datasets come first; `func` gets their blocks. They
-                have the same blocks as this one along dimensions they share, and one along others.
+                have the same blocks as this one along dimensions they share, and are gathered
+                along others.
             kwargs: keyword arguments of `func`.
             template: a Dataset with the dimensions, types and coordinates of the whole result. With
                 it, lengths and variables may differ.
@@ -255,7 +258,11 @@ class BlockDataset(Reductions[D]):
         rest = tuple(part for part in args if not isinstance(part, BlockDataset))
         if others != list(args[: len(others)]):
             raise InvalidInputError("args has datasets behind other values; put the datasets first")
-        datasets = [self.expression, *(other.expression for other in others)]
+        gathered = [
+            other.rechunk({dim: -1 for dim in other.sizes if dim not in self.sizes})
+            for other in others
+        ]
+        datasets = [self.expression, *(other.expression for other in gathered)]
         given = None if template is None else _as_dataset(template)
         arguments = (rest, dict(kwargs or {}))
         return self._with(apply_blocks(func, datasets, given, arguments, ("map_blocks",)))
@@ -434,7 +441,10 @@ def _only(dim: Dims, grouped: Sequence[str]) -> None:
 
 
 class GroupedBlocks(Reductions[D]):
-    """A dataset grouped along one dimension: a reduction gives one cell for each group."""
+    """A dataset grouped along one dimension: a reduction gives one cell for each group.
+
+    With `+`, `-`, `*` and `/` every cell meets its group in such a result.
+    """
 
     def __init__(
         self, dataset: D, dim: str, name: str, method: str, arguments: dict[str, str]
@@ -448,6 +458,27 @@ class GroupedBlocks(Reductions[D]):
 
     def _call(self, name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
         return partial(_call_grouped, self._method, self._arguments, name, arguments, options)
+
+    def __sub__(self, other: BlockDataset[Any]) -> D:
+        return self._combined(other, operator.sub)
+
+    def __add__(self, other: BlockDataset[Any]) -> D:
+        return self._combined(other, operator.add)
+
+    def __mul__(self, other: BlockDataset[Any]) -> D:
+        return self._combined(other, operator.mul)
+
+    def __truediv__(self, other: BlockDataset[Any]) -> D:
+        return self._combined(other, operator.truediv)
+
+    def _combined(self, other: BlockDataset[Any], operation: Callable[[Any, Any], Any]) -> D:
+        if self._method != "groupby":
+            raise InvalidInputError("resample has no arithmetic, as in xarray; use groupby")
+        group = self._arguments["group"]
+        made = combine_groups(
+            self._dataset.expression, other.expression, group, self._name, operation
+        )
+        return self._dataset._with(made)
 
     def _reduced(self, name: str, dim: Dims, options: dict[str, Any]) -> D:
         _only(dim, [self._dim])

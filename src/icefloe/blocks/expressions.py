@@ -12,7 +12,7 @@ import os
 import pickle
 import types
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -88,6 +88,10 @@ def pull(expression: Expression, index: Index, given: Given) -> xr.Dataset:
 # -- Sources
 
 
+SourceKey = tuple[str, str, str, tuple[str, ...] | None]
+"""The URL of a repository, the id of a snapshot, a group, and its variables."""
+
+
 @dataclass(frozen=True, eq=False)
 class Source(Expression):
     """Variables of a group at one snapshot."""
@@ -95,6 +99,16 @@ class Source(Expression):
     snapshot: PinnedSnapshot
     group: str
     variables: tuple[str, ...] | None
+
+    @property
+    def key(self) -> SourceKey:
+        """What a source is, however often it is opened."""
+        return (*self.place, self.variables)
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """The URL of the repository, the id of the snapshot, and the group."""
+        return (self.snapshot.url, self.snapshot.snapshot_id, self.group)
 
     def block(self, index: Index, given: Given) -> xr.Dataset:
         """Read the chunks of a block."""
@@ -413,6 +427,132 @@ class Apply(Expression):
         return [found]
 
 
+@dataclass(frozen=True, eq=False)
+class GroupArithmetic(Expression):
+    """An operation between every cell and its group in another dataset, as a month's mean."""
+
+    input: Expression
+    other: Expression
+    dim: str
+    name: str
+    codes: NDArray[np.int64]
+    """The position of every cell's group in the other dataset."""
+    operation: Callable[[Any, Any], Any]
+    asked: Any
+
+    @property
+    def inputs(self) -> tuple[Expression, ...]:
+        """The dataset with the cells, and the one with the groups."""
+        return (self.input, self.other)
+
+    def with_inputs(self, inputs: Sequence[Expression]) -> Expression:
+        """The same operation on other inputs."""
+        return replace(self, input=inputs[0], other=inputs[1])
+
+    def _others(self, index: Index) -> list[Index]:
+        """The blocks of the other dataset with the groups of a block."""
+        codes = self.codes[self.layout.region(index)[self.dim]]
+        edges = self.other.layout.grid[self.name]
+        numbers = np.unique(np.searchsorted(edges, codes, "right") - 1).tolist()
+        at = {**dict(zip(self.layout.dims, index, strict=True)), self.name: 0}
+        return [
+            tuple(number if dim == self.name else at[dim] for dim in self.other.layout.dims)
+            for number in numbers or [0]
+        ]
+
+    def needed(self, wanted: Collection[int]) -> list[set[int]]:
+        """The same blocks of the input, and those with their groups."""
+        indices = [self.layout.index(number) for number in wanted]
+        other = {self.other.layout.number(at) for index in indices for at in self._others(index)}
+        mine = {self.input.layout.number(self._mine(index)) for index in indices}
+        return [mine, other]
+
+    def _mine(self, index: Index) -> Index:
+        return index_in(self.input.layout, self.layout, index)
+
+    def block(self, index: Index, given: Given) -> xr.Dataset:
+        """Bring every cell and its group together."""
+        block = pull(self.input, self._mine(index), given)
+        numbers = self._others(index)
+        regions = [self.other.layout.region(number)[self.name] for number in numbers]
+        parts = [pull(self.other, number, given) for number in numbers]
+        groups = parts[0]
+        if len(parts) > 1:
+            groups = xr.concat(parts, self.name, data_vars="minimal", coords="minimal")
+        there = np.concatenate([np.arange(part.start, part.stop) for part in regions])
+        region = self.layout.region(index)
+        at = np.searchsorted(there, self.codes[region[self.dim]])
+        rest = [name for name in groups.coords if name != self.name]
+        groups = groups.drop_vars(rest).isel({self.name: xr.Variable(self.dim, at)})
+        made = self.operation(block, groups)
+        values = {
+            name: made[name].transpose(*self.layout.template[name].dims).values
+            for name in self.layout.computed
+        }
+        return self.layout.labelled(region, values)
+
+    def describe(self) -> Any:
+        """The operation, the group and both inputs."""
+        return ["groups", self.asked, self.input.describe(), self.other.describe()]
+
+    def affected(self, changed: Positions, of: Expression) -> list[Positions]:
+        """The same cells; or all cells of groups that changed."""
+        if of is self.input:
+            return [dict(changed)]
+        found = {dim: cells for dim, cells in changed.items() if dim != self.name}
+        if self.name in changed:
+            found[self.dim] = np.flatnonzero(np.isin(self.codes, changed[self.name]))
+        return [found] if len(found.get(self.dim, (0,))) else []
+
+
+def combine_groups(
+    expression: Expression, other: Expression, group: str, name: str, operation: Callable[..., Any]
+) -> Expression:
+    """Every cell and its group in another dataset, which has one cell for each group.
+
+    Raises:
+        InvalidInputError: the other dataset lacks the dimension, a group, or has other blocks.
+    """
+    layout = expression.layout
+    if name not in other.layout.grid or name not in other.layout.template.coords:
+        raise InvalidInputError(
+            f"the other dataset has the dimensions {list(other.layout.grid)}, expected {name!r} "
+            "with its labels, as a reduction of the same groups has"
+        )
+    for dim, edges in other.layout.grid.items():
+        if dim != name and (dim not in layout.grid or not np.array_equal(layout.grid[dim], edges)):
+            raise InvalidInputError(
+                f"the datasets have different blocks along {dim!r}; rechunk one like the other"
+            )
+    labels = layout.template[group]
+    codes = other.layout.template.indexes[name].get_indexer(labels.values)
+    if (codes < 0).any():
+        missing = sorted(set(map(str, labels.values[codes < 0])))
+        raise InvalidInputError(f"the other dataset has no groups {missing} of {name!r}")
+    dim = str(labels.dims[0])
+    few = {each: slice(0, 1) for each in layout.grid if each != dim}
+    small = other.layout.template.isel(
+        {each: few[each] for each in other.layout.grid if each in few}
+    )
+    drop = [coord for coord in small.coords if coord != name]
+
+    def call(block: xr.Dataset) -> Any:
+        return operation(block.groupby(group), small.drop_vars(drop))
+
+    template = result_template(layout, call, (dim,))
+    asked = [getattr(operation, "__name__", ""), group]
+    return GroupArithmetic(
+        Layout.of(template, layout.grid, layout.unknown),
+        expression,
+        other,
+        dim,
+        name,
+        codes.astype(np.int64),
+        operation,
+        asked,
+    )
+
+
 def _cells_at(inner: Edges, outer: Edges, cells: NDArray[np.int64]) -> NDArray[np.int64]:
     """The cells of the blocks that have the same numbers as those in which cells lie."""
     numbers = np.unique(np.searchsorted(inner, cells, "right") - 1)
@@ -567,7 +707,7 @@ def sources_of(expression: Expression) -> list[Source]:
     if isinstance(expression, Source):
         return [expression]
     found = [source for each in expression.inputs for source in sources_of(each)]
-    keys = [(source.snapshot.url, source.snapshot.snapshot_id, source.group) for source in found]
+    keys = [source.key for source in found]
     return [source for at, source in enumerate(found) if keys.index(keys[at]) == at]
 
 

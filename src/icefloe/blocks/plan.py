@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import xarray as xr
 
-from icefloe.blocks.expressions import Expression, Given, index_in, pull
+from icefloe.blocks.expressions import Expression, Given, Select, Source, index_in, pull
 from icefloe.blocks.layout import Grid, Index, Layout
 from icefloe.blocks.stages import Piece, Stage, box_blocks, shape_of
 from icefloe.storage.run import run_blocking
@@ -104,17 +104,66 @@ def run(
 ) -> Any:
     """The rows that a sink makes of the blocks of an expression: all, or those with the numbers."""
     saved: dict[Stage, Saved] = {}
+    demand = None if wanted is None else demands(expression, wanted)
 
     def save(stage: Stage) -> Saved:
         if stage not in saved:
             scratch = engine.scratch()
-            rows = run(engine, stage, partial(_save, scratch, stage.layout))
+            numbers = None if demand is None else demand[stage]
+            rows = run(engine, stage, partial(_save, scratch, stage.layout), wanted=numbers)
             for _ in engine.pieces(rows):
                 pass  # they say no more than that the block is saved
             saved[stage] = Saved(stage.layout, scratch)
         return saved[stage]
 
     return _rows(engine, expression, save, sink, schema, wanted)
+
+
+def demands(expression: Expression, wanted: Collection[int]) -> dict[Expression, set[int]]:
+    """The blocks of every expression below one that some of its blocks are computed from."""
+    found = {expression: set(wanted)}
+    for each in _inputs_last(expression):
+        for source, numbers in zip(each.inputs, each.needed(found[each]), strict=True):
+            found.setdefault(source, set()).update(numbers)
+    return found
+
+
+def bytes_read(expression: Expression, wanted: Collection[int] | None = None) -> int:
+    """Bytes of the cells that tasks read from sources, for all blocks or those with the numbers."""
+    numbers = range(expression.layout.num_blocks) if wanted is None else wanted
+    found = demands(expression, numbers)
+    total = 0
+    for each in found:
+        is_source = each is expression and isinstance(each, Source)
+        # A selection reads its own cells only.
+        if is_source or (isinstance(each, Select) and isinstance(each.input, Source)):
+            total += _bytes_of(each.layout, found[each])
+        else:
+            for source, blocks in zip(each.inputs, each.needed(found[each]), strict=True):
+                if isinstance(source, Source):
+                    total += _bytes_of(source.layout, blocks)
+    return total
+
+
+def _bytes_of(layout: Layout, numbers: Collection[int]) -> int:
+    if len(numbers) == layout.num_blocks:
+        return layout.total_bytes
+    regions = (layout.region(layout.index(number)) for number in numbers)
+    return sum(layout.bytes_of({d: p.stop - p.start for d, p in part.items()}) for part in regions)
+
+
+def _inputs_last(expression: Expression) -> list[Expression]:
+    """All expressions, each before those it is computed from."""
+    ordered: dict[Expression, None] = {}
+
+    def visit(each: Expression) -> None:
+        if each not in ordered:
+            for source in each.inputs:
+                visit(source)
+            ordered[each] = None
+
+    visit(expression)
+    return [*reversed(ordered)]
 
 
 def _rows(

@@ -37,6 +37,7 @@ DEFAULT_MEMORY = 256 << 20
 _MIN_PIECE_BYTES = 32 << 10
 """Smaller pieces cost more than another stage does."""
 _MAX_PIECES = 1 << 20
+_MAX_GROUP_BLOCKS = 1024
 
 
 class Piece(NamedTuple):
@@ -423,8 +424,7 @@ class Reduce(Stage):
                     codes = self.groups.codes
                     cells = np.flatnonzero((codes >= span.start) & (codes < span.stop))
                     numbers = set((np.searchsorted(edges, cells, "right") - 1).tolist())
-                    # The first block sends what is not grouped, and to groups without a cell.
-                    ranges.append(sorted(numbers | {0}))
+                    ranges.append(sorted(numbers | {0} if self._sends_first(span) else numbers))
                 else:
                     ranges.append([at[dim]] if dim in at else range(len(edges) - 1))
             found.update(map(layout.number, itertools.product(*ranges)))
@@ -444,6 +444,16 @@ class Reduce(Stage):
                 found[key] = part if known is None else self.how.combine(known, part)
         for key, part in found.items():
             yield Piece(key, order, pickle.dumps(part, pickle.HIGHEST_PROTOCOL))
+
+    def _sends_first(self, span: slice) -> bool:
+        """Whether the first block sends something to some groups: what has no group, or no cell."""
+        assert self.groups is not None
+        template = self.input.layout.template
+        return (
+            bool(self.layout.unknown)
+            or any(self.groups.dim not in template[name].dims for name in self.layout.computed)
+            or any(self.groups.is_empty(code) for code in range(span.start, span.stop))
+        )
 
     def _without_kept(self, index: Index) -> Index:
         """The index with only the reduced dimensions: blocks along the others all count."""
@@ -569,19 +579,26 @@ def reduce_blocks(
     grid: Grid = {}
     for dim in map(str, made.sizes):
         if groups is not None and dim == groups.name:
-            grid[dim] = _group_edges(made, layout, groups.name, memory)
+            grid[dim] = _group_edges(made, layout, groups, memory)
         else:
             grid[dim] = layout.grid[dim]
     out = Layout.of(made, grid, layout.unknown)
     return Reduce(out, expression, how, tuple(dims), groups, _runs(layout, dims, memory), asked)
 
 
-def _group_edges(template: xr.Dataset, layout: Layout, name: str, memory: int) -> Edges:
-    """All groups in one block, unless such blocks were large."""
-    size = int(template.sizes[name])
+def _group_edges(template: xr.Dataset, layout: Layout, groups: Groups, memory: int) -> Edges:
+    """Groups that recur, such as months, have a block each, so that a refresh makes few of them.
+
+    Groups that follow each other, such as days, have blocks about as long as those of the input.
+    """
+    size, name = int(template.sizes[groups.name]), groups.name
+    step = -(-size // _MAX_GROUP_BLOCKS)
+    if bool((np.diff(groups.codes) >= 0).all()) and size:
+        usual = int(np.median(np.bincount(groups.codes[groups.codes >= 0], minlength=size)))
+        step = max(step, longest(layout.grid[groups.dim]) // max(usual, 1))
     lengths = {str(dim): longest(layout.grid[str(dim)]) for dim in template.sizes if dim != name}
     cell = Layout(template, {}).bytes_of({**lengths, name: 1})
-    return regular_edges(size, max(1, memory // 8 // max(cell, 1)))
+    return regular_edges(size, max(1, min(step, memory // 8 // max(cell, 1))))
 
 
 def _runs(layout: Layout, dims: Sequence[str], memory: int) -> Grid:

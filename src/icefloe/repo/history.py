@@ -93,6 +93,12 @@ async def diff(handle: RepoHandle, start: SnapshotId, end: SnapshotId) -> Diff:
     return diffs.make_diff(logs, diffs.paths_by_id(before.nodes, after.nodes))
 
 
+async def has_all_logs(handle: RepoHandle, start: str, end: str) -> bool:
+    """Whether `diff` knows every change: logs of expired snapshots in between may be collected."""
+    chain = await _since(handle, SnapshotId.parse(start), SnapshotId.parse(end)) or []
+    return all([await find_log(handle, key) is not None for entry in chain for key in entry.pruned])
+
+
 async def _since(handle: RepoHandle, start: SnapshotId, end: SnapshotId) -> list[LineCommit] | None:
     """The commits after `start` up to `end`, newest first; None if they are not on one line."""
     line = await handle.format.line(handle, end)

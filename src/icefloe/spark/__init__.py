@@ -25,6 +25,7 @@ NAMES_OF = {
     "spark.datasets": ("BlocksReport", "SparkDataset", "open_dataset"),
     "spark.ingest_engine": ("ingest", "run_recipe"),
     "spark.maintenance.copies": ("migrate_repository",),
+    "spark.refresh": ("RefreshReport", "refresh"),
     "spark.readers": ("Attached", "attach", "read", "table"),
     "spark.start": ("session",),
     "spark.table_writer": ("TableReport", "write_stream", "write_table"),

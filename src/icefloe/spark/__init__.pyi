@@ -15,6 +15,8 @@ from icefloe.spark.readers import Attached as Attached
 from icefloe.spark.readers import attach as attach
 from icefloe.spark.readers import read as read
 from icefloe.spark.readers import table as table
+from icefloe.spark.refresh import RefreshReport as RefreshReport
+from icefloe.spark.refresh import refresh as refresh
 from icefloe.spark.start import session as session
 from icefloe.spark.table_writer import TableReport as TableReport
 from icefloe.spark.table_writer import write_stream as write_stream

@@ -45,6 +45,11 @@ _BATCH_BYTES = 32 << 20
 _RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _DRAIN_BYTES = 64 << 20
 """Bytes of blocks after which a task returns the references it made."""
+_KEPT = (
+    *("chunks", "shards", "compressors", "filters", "serializer"),
+    *("dtype", "scale_factor", "add_offset", "_FillValue", "units", "calendar"),
+)
+"""What a full refresh keeps of the encoding of stored variables."""
 _SCRATCH = "icefloe/scratch"
 _SCRATCH_AGE = timedelta(days=2)
 """Scratch of jobs that began before that was left by a driver that died."""
@@ -262,7 +267,7 @@ class SparkDataset(BlockDataset["SparkDataset"]):
                 if not set(map(str, coord.dims)) & set(region)
             ]
             written = self.drop_vars(beside) if beside else self
-        how = _Target(session, group.strip("/"), mode, append_dim, region)
+        how = Target(session, group.strip("/"), mode, append_dim, region)
         expression = how.prepare(written.expression, encoding or {}, self.memory)
         counts = write_blocks(self.engine, expression, how, None)
         text = message or f"write {', '.join(self.data_vars)} to /{group.strip('/')}"
@@ -317,16 +322,17 @@ DERIVED = "icefloe.derived"
 
 def lineage(expression: Expression, group: str) -> dict[str, Any]:
     """What a commit says about where its data comes from."""
+    places = dict.fromkeys(source.place for source in sources_of(expression))
     return {
         DERIVED: {
             "group": "/" + group.strip("/"),
             "sources": [
                 {
-                    "repository": source.snapshot.url,
-                    "snapshot_id": source.snapshot.snapshot_id,
-                    "group": "/" + source.group,
+                    "repository": url,
+                    "snapshot_id": snapshot_id,
+                    "group": "/" + source_group,
                 }
-                for source in sources_of(expression)
+                for url, snapshot_id, source_group in places
             ],
             "computation": fingerprint(expression.describe()),
         }
@@ -334,7 +340,7 @@ def lineage(expression: Expression, group: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class _Target:
+class Target:
     """The arrays that blocks are written to."""
 
     session: Session
@@ -347,7 +353,7 @@ class _Target:
         self, expression: Expression, encoding: Mapping[str, Mapping[str, Any]], memory: int
     ) -> Expression:
         """Create or resize the arrays, and cut the blocks so that no two share a chunk."""
-        layout = expression.layout
+        layout, is_new = expression.layout, self.mode in ("create", "replace")
         chosen = {name: dict(given) for name, given in encoding.items()}
         template = layout.template.copy()
         for name, variable in template.variables.items():
@@ -356,20 +362,54 @@ class _Target:
                 for key, value in variable.encoding.items()
                 if key not in ("chunks", "preferred_chunks", "shards")
             }
-            if variable.dims and name in layout.computed and self.mode == "create":
+            if variable.dims and name in layout.computed and is_new:
                 lengths = [_chunk_length(layout.grid[str(dim)]) for dim in variable.dims]
                 chosen.get(str(name), variable.encoding).setdefault("chunks", tuple(lengths))
+        if self.mode == "replace":
+            self._clear()
         create_arrays(
             template,
             self.session,
             layout.computed,
             group=self.group,
-            mode="w-" if self.mode == "create" else None,
+            mode={"create": "w-", "replace": "a"}.get(self.mode),  # type: ignore[arg-type]
             append_dim=self.append_dim,
             region=self.region,
-            encoding=chosen if self.mode == "create" else None,
+            encoding=chosen if is_new else None,
         )
-        return rechunk(expression, self._aligned(layout), memory)
+        return self.aligned(expression, memory)
+
+    def aligned(self, expression: Expression, memory: int) -> Expression:
+        """The dataset in blocks of which no two share a stored chunk."""
+        return rechunk(expression, self._aligned(expression.layout), memory)
+
+    def stored(self) -> xr.Dataset:
+        """The group as it is stored."""
+        dataset: xr.Dataset = xr.open_zarr(
+            self.session.store, group=self.group or None, chunks=None, consolidated=False
+        )
+        return dataset
+
+    def stored_encoding(self, layout: Layout) -> dict[str, dict[str, Any]]:
+        """The chunks and codecs of the stored variables that the dataset has too."""
+        stored = self.stored().variables
+        return {
+            name: {key: stored[name].encoding[key] for key in _KEPT if key in stored[name].encoding}
+            for name in layout.computed
+            if name in stored and stored[name].dims == layout.template[name].dims
+        }
+
+    def grow(self, layout: Layout, dim: str, start: int) -> None:
+        """Lengthen the stored arrays to those of the dataset, coordinates included."""
+        added = layout.template.isel({dim: slice(start, None)})
+        create_arrays(
+            added, self.session, layout.computed, group=self.group, mode=None, append_dim=dim
+        )
+
+    def _clear(self) -> None:
+        group = zarr.open_group(self.session.store, path=self.group, mode="r+")
+        for name in [*group.array_keys()]:
+            del group[name]
 
     def offsets(self, layout: Layout) -> dict[str, int]:
         """Where the dataset begins in the arrays, along each dimension."""
@@ -434,7 +474,7 @@ def _chunk_length(edges: Any) -> int:
 
 
 def write_blocks(
-    engine: SparkEngine, expression: Expression, target: _Target, wanted: Collection[int] | None
+    engine: SparkEngine, expression: Expression, target: Target, wanted: Collection[int] | None
 ) -> shared_write.Counts:
     """Compute blocks and lay them over the session."""
     layout = expression.layout

@@ -1,0 +1,200 @@
+"""Which blocks of a result change with its sources."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+import zarr
+from numpy.typing import NDArray
+
+from icefloe.api.repository import Repository
+from icefloe.api.session import Session
+from icefloe.blocks.expressions import Expression, Positions, Source, SourceKey
+from icefloe.changes.diff import Diff
+from icefloe.errors import InvalidInputError, SnapshotNotFoundError
+from icefloe.repo import history
+from icefloe.storage.run import run_blocking
+
+_MAX_BOXES = 4096
+"""More boxes of changed cells are merged into one."""
+
+
+def affected_blocks(
+    expression: Expression, changed: Mapping[SourceKey, Sequence[Positions]]
+) -> set[int]:
+    """The numbers of the blocks that depend on cells that changed."""
+    known: dict[Expression, list[Positions]] = {}
+
+    def boxes(each: Expression) -> list[Positions]:
+        if each not in known:
+            found = list(changed.get(each.key, ())) if isinstance(each, Source) else []
+            for source in each.inputs:
+                for box in boxes(source):
+                    found += each.affected(box, source)
+            known[each] = _merged(found)
+        return known[each]
+
+    return {number for box in boxes(expression) for number in blocks_with(expression, box)}
+
+
+def _merged(boxes: list[Positions]) -> list[Positions]:
+    if len(boxes) <= _MAX_BOXES:
+        return boxes
+    dims = set.intersection(*(set(box) for box in boxes))
+    return [{dim: np.unique(np.concatenate([box[dim] for box in boxes])) for dim in dims}]
+
+
+def blocks_with(expression: Expression, cells: Positions) -> list[int]:
+    """The numbers of the blocks with some cells."""
+    layout = expression.layout
+    ranges: list[Sequence[int]] = []
+    for dim, edges in layout.grid.items():
+        if dim not in cells:
+            ranges.append(range(len(edges) - 1))
+        else:
+            ranges.append(np.unique(np.searchsorted(edges, cells[dim], "right") - 1).tolist())
+    return [layout.number(index) for index in itertools.product(*ranges)]
+
+
+def changed_cells(source: Source, since: str) -> list[Positions] | str:
+    """The cells of a source that changed since a snapshot; or why this cannot be told by cells."""
+    repository, now = source.snapshot.open_repository(), source.snapshot.snapshot_id
+    if since == now:
+        return []
+    diff = difference(repository, since, now)
+    if diff is None:
+        return f"source snapshot {since} expired or is not an ancestor of {now}"
+    prefix = "/" + source.group
+    moved = [path for move in diff.moved_nodes for path in move if _touches(path, prefix)]
+    if moved:
+        return f"nodes of the source were moved: {', '.join(sorted(moved))}"
+    before = repository.readonly_session(snapshot_id=since)
+    found = _growth(source, before, source.snapshot.open(), diff, prefix)
+    if isinstance(found, str):
+        return found
+    boxes: list[Positions] = [{dim: np.arange(*span)} for dim, span in found.items()]
+    template = source.layout.template
+    stored = zarr.open_group(source.snapshot.open().store, path=source.group, mode="r")
+    for name in source.layout.computed:
+        rows = diff.updated_chunks.get(_join(prefix, name))
+        if rows:
+            array: Any = stored[name]
+            steps = array.shards or array.chunks
+            boxes += [
+                {
+                    str(dim): _cells(numbers, step, size)
+                    for dim, numbers, step, size in zip(
+                        template[name].dims, box, steps, array.shape, strict=True
+                    )
+                }
+                for box in _boxes(np.array(rows, np.int64))
+            ]
+    return boxes
+
+
+def difference(repository: Repository, since: str, now: str) -> Diff | None:
+    """What changed between two snapshots; None where the first is not in the other's history."""
+    try:
+        diff = repository.diff(from_snapshot_id=since, to_snapshot_id=now)
+    except (SnapshotNotFoundError, InvalidInputError):
+        return None
+    return diff if run_blocking(history.has_all_logs(repository.handle, since, now)) else None
+
+
+def _touches(path: str, prefix: str) -> bool:
+    """Whether a node is a group or array of the prefix, or one above it."""
+    above = path == "/" or prefix == path or prefix.startswith(path + "/")
+    return above or path.rpartition("/")[0] == prefix.rstrip("/")
+
+
+def _join(prefix: str, name: str) -> str:
+    return f"{prefix.rstrip('/')}/{name}"
+
+
+def _growth(
+    source: Source, before: Session, after: Session, diff: Diff, prefix: str
+) -> dict[str, tuple[int, int]] | str:
+    """The dimension that became longer, with its old and new length; or why it is no append."""
+    template = source.layout.template
+    names = [str(name) for name in template.variables]
+    for what, paths in (("created", diff.new_arrays), ("deleted", diff.deleted_arrays)):
+        own = [p for p in paths if p.rpartition("/")[0] == prefix.rstrip("/")]
+        if source.variables is not None:
+            own = [path for path in own if path.rpartition("/")[2] in names]
+        if own:
+            return f"arrays of the source were {what}: {', '.join(sorted(own))}"
+    old = zarr.open_group(before.store, path=source.group, mode="r")
+    new = zarr.open_group(after.store, path=source.group, mode="r")
+    if dict(old.attrs) != dict(new.attrs):
+        return f"the attributes of {prefix} changed"
+    grown: dict[str, tuple[int, int]] = {}
+    for name in names:
+        if _join(prefix, name) not in diff.updated_arrays:
+            continue
+        first: Any = old[name]
+        second: Any = new[name]
+        if _definition(first) != _definition(second):
+            return f"the definition of {_join(prefix, name)} changed"
+        for dim, a, b in zip(template[name].dims, first.shape, second.shape, strict=True):
+            if a > b:
+                return f"{_join(prefix, name)} became shorter along {dim!r}"
+            if a < b:
+                grown[str(dim)] = (a, b)
+    if len(grown) > 1:
+        return f"the source grew along several dimensions: {', '.join(sorted(grown))}"
+    return (
+        changed_coords(
+            xr.open_zarr(before.store, group=source.group or None, chunks=None, consolidated=False),
+            source.layout.template,
+            source.layout.unknown,
+        )
+        or grown
+    )
+
+
+def _definition(array: zarr.Array[Any]) -> dict[str, Any]:
+    return {key: value for key, value in array.metadata.to_dict().items() if key != "shape"}
+
+
+def changed_coords(old: xr.Dataset, new: xr.Dataset, unknown: frozenset[str]) -> str | None:
+    """Why coordinates are not those of before, or those with more cells at the end."""
+    for name, coord in new.coords.items():
+        if name in unknown:
+            continue
+        if name not in old.variables or old[name].dims != coord.dims:
+            return f"coordinate {name!r} is new"
+        if any(old.sizes[dim] > new.sizes[dim] for dim in coord.dims):
+            return f"coordinate {name!r} became shorter"
+        same = coord.isel({dim: slice(0, old.sizes[dim]) for dim in coord.dims})
+        if not same.variable.equals(old[name].variable):
+            return f"coordinate {name!r} changed"
+    return None
+
+
+def _cells(numbers: NDArray[np.int64], step: int, size: int) -> NDArray[np.int64]:
+    """The cells of chunks with some numbers."""
+    cells = (numbers[:, None] * step + np.arange(step)).ravel()
+    return cells[cells < size]
+
+
+def _boxes(index: NDArray[np.int64]) -> list[list[NDArray[np.int64]]]:
+    """Chunk indices as few products of numbers along each dimension."""
+    columns = [np.unique(column) for column in index.T]
+    if math.prod(map(len, columns)) <= len(index):
+        return [columns]
+    found: dict[bytes, list[int]] = {}
+    rests: dict[bytes, NDArray[np.int64]] = {}
+    for first in columns[0].tolist():
+        rest = np.ascontiguousarray(index[index[:, 0] == first][:, 1:])
+        found.setdefault(rest.tobytes(), []).append(first)
+        rests[rest.tobytes()] = rest
+    return [
+        [np.array(firsts, np.int64), *box]
+        for key, firsts in found.items()
+        for box in _boxes(rests[key])
+    ]
