@@ -171,9 +171,8 @@ def other_labels(session: icefloe.Session) -> None:
 
 
 def moved(session: icefloe.Session) -> None:
-    """The array under another name and back, so that it is the same node at the same path."""
-    session.move("/t", "/u")
-    session.move("/u", "/t")
+    """Another name for an array of the group."""
+    session.move("/height", "/elevation")
 
 
 def other_units(session: icefloe.Session) -> None:
