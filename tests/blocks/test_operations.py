@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 import icefloe
 from icefloe.blocks.dataset import BlockDataset
 from icefloe.blocks.expressions import Apply, open_source, sources_of
+from icefloe.blocks.layout import Layout
 from icefloe.blocks.plan import LocalEngine
 from icefloe.blocks.stages import Rechunk, rechunk
 from icefloe.errors import InvalidInputError
@@ -327,3 +329,15 @@ def test_any_chain_equals_xarray(
         else:
             found, expected = blocks, whole
     require_equal(found.to_xarray(), expected, exact=False)
+
+
+def test_a_plan_that_travels_is_small() -> None:
+    size = 1 << 14
+    template = xr.Dataset({"t": (("y", "x"), np.broadcast_to(np.float32(0), (size, size)))})
+    grid = {"y": np.array([0, size]), "x": np.array([0, size])}
+    layout = Layout.of(template, grid)
+    travelled = pickle.dumps(layout)
+    assert len(travelled) < 10_000
+    xr.testing.assert_identical(
+        pickle.loads(travelled).template.isel(y=0), layout.template.isel(y=0)
+    )

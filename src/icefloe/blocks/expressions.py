@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
+import zarr
 from numpy.typing import NDArray
 
 from icefloe.blocks.layout import (
@@ -122,6 +123,33 @@ class Source(Expression):
     def describe(self) -> Any:
         """The group; its version and place may change."""
         return ["source", self.group, self.variables and list(self.variables)]
+
+
+@dataclass(frozen=True, eq=False)
+class ArraySource(Expression):
+    """The stored values of one array, which need not have names of dimensions."""
+
+    snapshot: PinnedSnapshot
+    path: str
+
+    @classmethod
+    def of(cls, snapshot: PinnedSnapshot, path: str) -> ArraySource:
+        """An array in the blocks of its chunks."""
+        array = zarr.open_array(snapshot.open().store, path=path, mode="r")
+        dims = [f"dim_{at}" for at in range(array.ndim)]
+        steps = array.shards or array.chunks
+        grid = {d: regular_edges(n, k) for d, n, k in zip(dims, array.shape, steps, strict=True)}
+        cell = xr.Variable([], np.zeros((), array.dtype))
+        sizes = dict(zip(dims, array.shape, strict=True))
+        template = xr.Dataset({"values": stand_in(cell, sizes, dims)})
+        return cls(Layout.of(template, grid), snapshot, path)
+
+    def block(self, index: Index, given: Given) -> xr.Dataset:
+        """Read the chunks of a block."""
+        region = self.layout.region(index)
+        array = zarr.open_array(self.snapshot.open().store, path=self.path, mode="r")
+        values = np.asarray(array[tuple(region.values())])
+        return self.layout.labelled(region, {"values": values})
 
 
 # By process: connections do not survive the fork by which Spark makes workers.

@@ -75,6 +75,28 @@ class Layout:
     unknown: frozenset[str] = frozenset()
     """Coordinates whose values are stand-ins."""
 
+    def __reduce__(self) -> Any:
+        # Pickled as they are, stand-ins would become as large as what they stand for.
+        variables, sizes = self.template.variables, dict(self.template.sizes)
+        cells = {
+            name: variable[(0,) * variable.ndim]
+            for name, variable in variables.items()
+            if is_stand_in(variable)
+        }
+        rest = {name: variable for name, variable in variables.items() if name not in cells}
+        dims = {name: variables[name].dims for name in variables}
+        coords = set(self.template.coords)
+        return _unpickled, (
+            cells,
+            rest,
+            dims,
+            sizes,
+            coords,
+            self.template.attrs,
+            self.grid,
+            self.unknown,
+        )
+
     @classmethod
     def of(cls, template: xr.Dataset, grid: Grid, inherited: Collection[str] = ()) -> Layout:
         """A layout, with the grid in the order of the dimensions."""
@@ -165,6 +187,29 @@ class Layout:
             variable.dtype.itemsize * math.prod(most[str(dim)] for dim in variable.dims)
             for variable in self.template.variables.values()
         )
+
+
+def is_stand_in(variable: xr.Variable) -> bool:
+    """Whether a variable repeats one cell in memory."""
+    data = variable._data
+    return isinstance(data, np.ndarray) and data.size > 1 and not any(data.strides)
+
+
+def _unpickled(
+    cells: Mapping[Hashable, xr.Variable],
+    rest: Mapping[Hashable, xr.Variable],
+    dims: Mapping[Hashable, Sequence[Hashable]],
+    sizes: Mapping[Hashable, int],
+    coords: Collection[Hashable],
+    attrs: Any,
+    grid: Grid,
+    unknown: frozenset[str],
+) -> Layout:
+    variables = {
+        name: rest[name] if name in rest else stand_in(cells[name], sizes, dims[name])
+        for name in dims
+    }
+    return Layout(new_template(variables, coords, attrs), grid, unknown)
 
 
 def longest(edges: Edges) -> int:

@@ -23,19 +23,27 @@ from icefloe.api.repository import Repository
 from icefloe.api.session import Session
 from icefloe.blocks import plan
 from icefloe.blocks.dataset import BlockDataset
-from icefloe.blocks.expressions import Expression, fingerprint, open_source, sources_of
-from icefloe.blocks.layout import Grid, Layout, longest, step_of
+from icefloe.blocks.expressions import ArraySource, Expression, fingerprint, open_source, sources_of
+from icefloe.blocks.layout import (
+    Edges,
+    Grid,
+    Layout,
+    is_aligned,
+    longest,
+    regular_edges,
+    step_of,
+)
 from icefloe.blocks.stages import DEFAULT_MEMORY, Piece, Stage, rechunk
 from icefloe.changes.conflicts import ConflictSolver
 from icefloe.changes.splits import ChunkSpan
 from icefloe.errors import InvalidInputError
 from icefloe.geometry import Region
 from icefloe.interop.xarray_objects import create_arrays
-from icefloe.scans.scan import as_repository, pin
+from icefloe.scans.scan import PinnedSnapshot, as_repository, pin
 from icefloe.spark import shared_write
 from icefloe.spark.dataset_writer import ShownWrite, stored_chunks, write_dataset_region
 from icefloe.spark.readers import check_session
-from icefloe.spark.shared_write import BatchId, TaskSide, share
+from icefloe.spark.shared_write import BatchId, SharedWrite, TaskSide, share
 from icefloe.spark.tasks import Batches, collect_repeatable, map_batches, usual_tasks
 from icefloe.storage.run import run_blocking
 from icefloe.storage.spec import Storage
@@ -440,19 +448,10 @@ class Target:
             ):
                 steps[dim].append(length)
         begin = self.offsets(layout)
-        grid: Grid = {}
-        for dim, edges in layout.grid.items():
-            size, step = int(edges[-1]), math.lcm(*(steps[dim] or [1]))
-            inner = edges[1:-1]
-            if not ((inner + begin[dim]) % step).any():
-                grid[dim] = edges
-                continue
-            # As many chunks as come near to the length that blocks have.
-            step *= max(1, longest(edges) // step)
-            first = -begin[dim] % step
-            cuts = np.arange(first or step, size, step, dtype=np.int64)
-            grid[dim] = np.concatenate([[0], cuts, [size]]).astype(np.int64)
-        return grid
+        return {
+            dim: aligned_edges(edges, math.lcm(*(steps[dim] or [1])), begin[dim])
+            for dim, edges in layout.grid.items()
+        }
 
     def spans(self, layout: Layout) -> dict[str, ChunkSpan]:
         """The chunks that the dataset covers, by path of array."""
@@ -469,6 +468,49 @@ class Target:
         return found
 
 
+def aligned_edges(edges: Edges, step: int, begin: int = 0) -> Edges:
+    """Blocks about as long as some others, that end where chunks of a length do.
+
+    The dataset begins at the cell `begin` of the arrays.
+    """
+    if not ((edges[1:-1] + begin) % step).any():
+        return edges
+    size = int(edges[-1])
+    step *= max(1, longest(edges) // step)
+    cuts = np.arange(-begin % step or step, size, step, dtype=np.int64)
+    return np.concatenate([[0], cuts, [size]]).astype(np.int64)
+
+
+def copy_array(
+    engine: SparkEngine, session: Session, snapshot: PinnedSnapshot, path: str
+) -> shared_write.Counts:
+    """Copy the values of an array at a snapshot to that of a session, which has other chunks."""
+    source = ArraySource.of(snapshot, path)
+    array = zarr.open_array(session.store, path=path, mode="r")
+    steps = stored_chunks(path, array)
+    grid = {
+        dim: regular_edges(int(edges[-1]), step)
+        for (dim, edges), step in zip(source.layout.grid.items(), steps, strict=True)
+    }
+    # A block of whole chunks is written as it is read.
+    is_whole = all(is_aligned(edges, grid[dim]) for dim, edges in source.layout.grid.items())
+    expression = source if is_whole else rechunk(source, grid)
+    whole = np.array([array.shape], np.int64)
+    span = ChunkSpan.of_boxes(whole * 0, -(-whole // np.array(steps, np.int64)))
+    shared = share(session, {path: span})
+    sink = partial(_write_array, shared.tasks, path, expression.layout)
+    return _run_write(engine, shared, expression, sink, None)
+
+
+def _write_array(
+    tasks: TaskSide, path: str, layout: Layout, blocks: plan.Blocks
+) -> Iterator[pa.RecordBatch]:
+    array = zarr.open_array(tasks.fork.store, path=path, mode="r+")
+    for index, block in blocks:
+        array[tuple(layout.region(index).values())] = block["values"].values
+        yield tasks.drain()
+
+
 def _chunk_length(edges: Any) -> int:
     return max(step_of(edges) or longest(edges), 1)
 
@@ -480,6 +522,16 @@ def write_blocks(
     layout = expression.layout
     shared = share(target.session, target.spans(layout))
     sink = partial(_write, shared.tasks, target.group, layout, target.offsets(layout))
+    return _run_write(engine, shared, expression, sink, wanted)
+
+
+def _run_write(
+    engine: SparkEngine,
+    shared: SharedWrite,
+    expression: Expression,
+    sink: plan.Sink,
+    wanted: Collection[int] | None,
+) -> shared_write.Counts:
     try:
         rows = plan.run(engine, expression, sink, shared_write.SPARK_SCHEMA, wanted)
         with engine.bounded_batches():

@@ -14,7 +14,6 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-import zarr
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
@@ -42,8 +41,8 @@ from icefloe.maintenance.progress import Report, Reporter
 from icefloe.maintenance.upgrade import MovedSnapshot
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.rearrange import splitting_metadata
-from icefloe.scans.scan import PinnedSnapshot, pin, read_options
-from icefloe.spark.dataset_writer import write_items, write_regions
+from icefloe.scans.scan import pin, read_options
+from icefloe.spark.dataset_writer import write_items
 from icefloe.spark.maintenance.engine import Place, RepositoryRows, SparkEngine
 from icefloe.spark.maintenance.verify import verify_history
 from icefloe.spark.readers import opened
@@ -203,8 +202,11 @@ class _SparkMaterialize(RepositoryRows):
     def copy_array(self, session: Session, old: Session, path: str) -> tuple[int, int]:
         name = path.strip("/")
         source = pin(self.repository, snapshot_id=old.snapshot_id)
-        report = write_regions(self.spark, session, name, partial(_read_source, source, name))
-        return report.chunks_written, report.bytes_written
+        from icefloe.spark import datasets  # needs xarray, which other maintenance does not
+
+        engine = datasets.SparkEngine(self.spark, self.repository.storage)
+        counts = datasets.copy_array(engine, session, source, name)
+        return counts.chunks, counts.bytes
 
     def copy_chunks(self, session: Session, items: Sequence[VirtualChunks]) -> tuple[int, int]:
         report = write_items(self.spark, session, items, _copy, chunks=_spans(items))
@@ -224,10 +226,6 @@ def _spans(items: Sequence[VirtualChunks]) -> dict[str, ChunkSpan]:
 
 def _copy(fork: ForkSession, item: VirtualChunks) -> None:
     run_blocking(virtual_to_native.copy_virtual(fork.workspace, item))
-
-
-def _read_source(source: PinnedSnapshot, name: str, region: Any) -> Any:
-    return zarr.open_array(source.open().store, path=name, mode="r")[region.slices]
 
 
 def rewrite_manifests(
