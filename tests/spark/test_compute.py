@@ -170,3 +170,43 @@ def test_an_error_of_a_function_reaches_the_caller_and_commits_nothing(
     with pytest.raises(InvalidInputError, match="the function returned 't'"):
         dataset.map_blocks(broken, template=dataset).write(target, group="broken")
     assert target.lookup_branch("main") == before
+
+
+def test_cells_answer_questions_in_sql(spark: SparkSession, source: icefloe.Repository) -> None:
+    dataset = icefloe.spark.open_dataset(spark, source)
+    monthly = dataset[["t"]].groupby("time.month").mean()
+    monthly.to_dataframe().createOrReplaceTempView("monthly")
+    found = spark.sql("select month, count(*), max(t) from monthly group by month order by month")
+    whole = read(source, "")[["t"]].groupby("time.month").mean()
+    expected = [(month, 48, float(whole["t"].sel(month=month).max())) for month in (1, 2, 3)]
+    assert [tuple(row) for row in found.collect()] == [pytest.approx(row) for row in expected]
+    cells = dataset.isel(time=slice(0, 2)).to_dataframe()
+    assert {*cells.columns} == {"time", "y", "x", "lat", "t", "height"}
+    assert cells.count() == 2 * 8 * 6
+
+
+def test_a_pyramid_has_levels_and_its_convention(
+    spark: SparkSession, source: icefloe.Repository, target: icefloe.Repository
+) -> None:
+    dataset = icefloe.spark.open_dataset(spark, source, variables=["t"])
+    before = target.lookup_branch("main")
+    reports = icefloe.spark.pyramid(
+        dataset, target, group="levels", factors={"y": 2, "x": 2}, levels=2
+    )
+    assert len(reports) == 3
+    assert sorted(target.list_branches()) == ["main"]
+    level = read(source, "")[["t"]]
+    for number in range(3):
+        xr.testing.assert_allclose(read(target, f"levels/{number}"), level)
+        level = level.coarsen(y=2, x=2, boundary="pad").mean()
+    attributes: Any = read(target, "levels").attrs
+    layout = attributes["multiscales"]["layout"]
+    assert [each["asset"] for each in layout] == ["0", "1", "2"]
+    assert layout[2]["derived_from"] == "1"
+    assert layout[2]["transform"] == {"scale": [2.0, 2.0], "translation": [0.5, 0.5]}
+    assert attributes["zarr_conventions"][0]["name"] == "multiscales"
+    # The finest level is where it belongs already, so only the coarser ones are written.
+    finest = icefloe.spark.open_dataset(spark, target, group="levels/0")
+    with pytest.raises(InvalidInputError, match="expected whole numbers from 2 on"):
+        icefloe.spark.pyramid(finest, target, group="levels", factors={"y": 1}, levels=1)
+    assert target.lookup_branch("main") != before

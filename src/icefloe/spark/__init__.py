@@ -26,6 +26,7 @@ NAMES_OF = {
     "spark.ingest_engine": ("ingest", "run_recipe"),
     "spark.maintenance.copies": ("migrate_repository",),
     "spark.refresh": ("RefreshReport", "refresh"),
+    "spark.pyramid": ("pyramid",),
     "spark.readers": ("Attached", "attach", "read", "table"),
     "spark.start": ("session",),
     "spark.table_writer": ("TableReport", "write_stream", "write_table"),

@@ -11,6 +11,7 @@ from icefloe.spark.datasets import open_dataset as open_dataset
 from icefloe.spark.ingest_engine import ingest as ingest
 from icefloe.spark.ingest_engine import run_recipe as run_recipe
 from icefloe.spark.maintenance.copies import migrate_repository as migrate_repository
+from icefloe.spark.pyramid import pyramid as pyramid
 from icefloe.spark.readers import Attached as Attached
 from icefloe.spark.readers import attach as attach
 from icefloe.spark.readers import read as read

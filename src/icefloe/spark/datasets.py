@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import math
 import secrets
@@ -39,12 +40,18 @@ from icefloe.changes.splits import ChunkSpan
 from icefloe.errors import InvalidInputError
 from icefloe.geometry import Region
 from icefloe.interop.xarray_objects import create_arrays
-from icefloe.scans.scan import PinnedSnapshot, as_repository, pin
+from icefloe.scans.scan import ROWS_PER_BATCH, PinnedSnapshot, as_repository, pin
 from icefloe.spark import shared_write
 from icefloe.spark.dataset_writer import ShownWrite, stored_chunks, write_dataset_region
 from icefloe.spark.readers import check_session
 from icefloe.spark.shared_write import BatchId, SharedWrite, TaskSide, share
-from icefloe.spark.tasks import Batches, collect_repeatable, map_batches, usual_tasks
+from icefloe.spark.tasks import (
+    Batches,
+    collect_repeatable,
+    map_batches,
+    spark_schema,
+    usual_tasks,
+)
 from icefloe.storage.run import run_blocking
 from icefloe.storage.spec import Storage
 
@@ -73,7 +80,7 @@ class SparkEngine:
         self.spark = spark
         self.storage = storage
         self.num_tasks = num_tasks
-        self._job = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
+        self._job = new_job()
         self._scratches = 0
         self._records = 10_000
 
@@ -114,17 +121,30 @@ class SparkEngine:
         self._scratches += 1
         return plan.Scratch(self.storage, f"{_SCRATCH}/{self._job}/{self._scratches}")
 
+    def hold(self) -> None:
+        """Keep the scratch that a DataFrame reads until this process ends."""
+        if self._scratches:
+            atexit.register(self._delete, self._job)
+            self._job, self._scratches = new_job(), 0
+
     def clean(self) -> None:
         """Delete the scratch of this job, and what drivers that died left long ago."""
-        if not self._scratches:
-            return
+        if self._scratches:
+            self._delete(self._job)
+            self._scratches = 0
+
+    def _delete(self, own: str) -> None:
         driver = self.storage.driver(blocking=True)
         oldest = f"{datetime.now(UTC) - _SCRATCH_AGE:%Y%m%dT%H%M%S}"
         names = [info.key for info in run_blocking(driver.list(f"{_SCRATCH}/"))]
         jobs = {name: name.removeprefix(f"{_SCRATCH}/").partition("/")[0] for name in names}
-        gone = [name for name, job in jobs.items() if job == self._job or job < oldest]
+        gone = [name for name, job in jobs.items() if job == own or job < oldest]
         run_blocking(driver.delete_many(gone))
-        self._scratches = 0
+
+
+def new_job() -> str:
+    """A name for the scratch of a job, by which old ones are told."""
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
 
 
 def _start_task(items: Sequence[int], work: plan.Work, batches: Batches) -> Iterator[Any]:
@@ -220,6 +240,20 @@ class SparkDataset(BlockDataset["SparkDataset"]):
         finally:
             self.engine.clean()
 
+    def to_dataframe(self) -> DataFrame:
+        """One row for each cell, with its coordinates and variables as columns, for SQL.
+
+        Variables without a dimension repeat along it. Missing values are null. Times of calendars without real dates are
+        text such as `2001-02-30T00:00:00`.
+        """
+        layout = self.expression.layout
+        schema = cell_schema(layout)
+        rows: DataFrame = plan.run(
+            self.engine, self.expression, partial(_cells, layout, schema), spark_schema(schema)
+        )
+        self.engine.hold()
+        return rows
+
     def write(
         self,
         repository: Repository | str,
@@ -298,6 +332,61 @@ class BlocksReport(ShownWrite):
     chunks_written: int
     bytes_written: int
     seconds: float
+
+
+def cell_schema(layout: Layout) -> pa.Schema:
+    """The columns of a dataset's cells: dimensions first, then coordinates, then variables."""
+    template = layout.template
+    rest = [*template.coords, *template.data_vars]
+    names = [*layout.dims, *(str(name) for name in rest if name not in layout.dims)]
+    return pa.schema([pa.field(name, _cell_type(template, name)) for name in names])
+
+
+def _cell_type(template: xr.Dataset, name: str) -> pa.DataType:
+    if name not in template.variables:
+        return pa.int64()  # a dimension without labels
+    dtype = template[name].dtype
+    known: dict[str, pa.DataType] = {
+        "M": pa.timestamp("us"),
+        "m": pa.duration("us"),
+        "U": pa.string(),
+        "T": pa.string(),
+        "O": pa.string(),
+        "S": pa.binary(),
+    }
+    wider = {"u1": "int16", "u2": "int32", "u4": "int64", "f2": "float32"}
+    if dtype.kind in known:
+        return known[dtype.kind]
+    if dtype.kind in "biuf" and dtype != np.uint64:
+        return pa.from_numpy_dtype(wider.get(dtype.str[1:], dtype))
+    raise InvalidInputError(
+        f"{name} is {dtype}, which a DataFrame has no type for; leave it out with drop_vars"
+    )
+
+
+def _cells(layout: Layout, schema: pa.Schema, blocks: plan.Blocks) -> Iterator[pa.RecordBatch]:
+    for index, block in blocks:
+        region = layout.region(index)
+        sizes = {dim: part.stop - part.start for dim, part in region.items()}
+        columns = []
+        for field in schema:
+            if field.name in block.variables:
+                variable = block.variables[field.name]
+            else:
+                numbers = np.arange(region[field.name].start, region[field.name].stop)
+                variable = xr.Variable((field.name,), numbers)
+            whole = variable.set_dims(sizes).transpose(*sizes)  # type: ignore[no-untyped-call]
+            values = np.asarray(whole.values).ravel()
+            if values.dtype.kind in "OT":
+                isoformat = [v.isoformat() if hasattr(v, "isoformat") else v for v in values]
+                columns.append(pa.array(isoformat, pa.string()))
+            else:
+                unit = {"M": "M8[us]", "m": "m8[us]"}.get(values.dtype.kind, values.dtype)
+                made = pa.array(values.astype(unit, copy=False), from_pandas=True)
+                columns.append(made.cast(field.type))
+        batch = pa.record_batch(columns, schema=schema)
+        for start in range(0, batch.num_rows, ROWS_PER_BATCH):
+            yield batch.slice(start, ROWS_PER_BATCH)
 
 
 def _check_mode(mode: str, append_dim: str | None, region: Any, sizes: Mapping[str, int]) -> None:
