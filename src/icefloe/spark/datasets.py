@@ -243,8 +243,8 @@ class SparkDataset(BlockDataset["SparkDataset"]):
     def to_dataframe(self) -> DataFrame:
         """One row for each cell, with its coordinates and variables as columns, for SQL.
 
-        Variables without a dimension repeat along it. Missing values are null. Times of calendars without real dates are
-        text such as `2001-02-30T00:00:00`.
+        Variables without a dimension repeat along it. Missing values are null. Times of calendars
+        without real dates are text such as `2001-02-30T00:00:00`.
         """
         layout = self.expression.layout
         schema = cell_schema(layout)
