@@ -20,7 +20,7 @@ OLDEST_TESTS := tests/unit tests/api tests/store tests/virtual tests/interop tes
 	$(patsubst %,tests/spark/test_%.py,query_sequences spark_reading write_table write_dataset stream_sink) \
 	--ignore=tests/store/test_zarr_suite.py
 # They start clusters of separate processes and kill some of them.
-CLUSTER_TESTS := $(patsubst %,tests/spark/test_%.py,connect faults_cluster faults_driver ingest_cluster worker_modules)
+CLUSTER_TESTS := $(patsubst %,tests/spark/test_%.py,compute_cluster connect faults_cluster faults_driver ingest_cluster worker_modules)
 FUZZ := $(PY) -m pytest -n 2 tests/fuzz tests/differential \
         --fuzz-cases=500000 --differential-programs=10000
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 import icefloe.spark
+from tests.spark.block_jobs import BLOCK_JOBS
 from tests.spark.danger import Fault
 from tests.spark.fault_jobs import JOBS, Place
 from tests.spark.maintenance_jobs import MAINTENANCE_JOBS
@@ -24,7 +25,7 @@ from tests.spark.maintenance_jobs import MAINTENANCE_JOBS
 MARK = "fault driver: "
 """What its own lines begin with: Java writes to the same output."""
 PARK_SECONDS = 120.0
-_JOBS = {**JOBS, **MAINTENANCE_JOBS}
+_JOBS = {**JOBS, **MAINTENANCE_JOBS, **BLOCK_JOBS}
 
 
 @dataclass(frozen=True, slots=True)
