@@ -34,7 +34,7 @@ from icefloe.blocks.layout import (
     stand_in,
 )
 from icefloe.blocks.stages import DEFAULT_MEMORY, Groups, rechunk, reduce_blocks
-from icefloe.display import size_text
+from icefloe.display import counted, size_text
 from icefloe.errors import InvalidInputError
 
 D = TypeVar("D", bound="BlockDataset[Any]")
@@ -161,7 +161,8 @@ class BlockDataset(Reductions[D]):
 
     def __repr__(self) -> str:
         layout = self.expression.layout
-        lines = [f"<{type(self).__name__}> {size_text(self.nbytes)} in {layout.num_blocks} blocks"]
+        blocks = counted(layout.num_blocks, "block")
+        lines = [f"<{type(self).__name__}> {size_text(self.nbytes)} in {blocks}"]
         lines.append("Dimensions:")
         for dim, edges in layout.grid.items():
             lines.append(f"    {dim}: {int(edges[-1])} in {edges_text(edges)}")
