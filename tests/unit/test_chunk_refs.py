@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icefloe.format import chunk_refs
+from icefloe.format import small
 from icefloe.format.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
 from icefloe.format.columns import BlobColumn
 from icefloe.format.locations import Coded, Locations
@@ -155,7 +155,7 @@ def test_merging_is_deleting_and_then_overwriting(ndim: int, data: st.DataObject
     expected = {cell: ref for cell, ref in base.items() if cell not in gone} | edits
     with pytest.MonkeyPatch.context() as patch:
         if data.draw(st.booleans(), "as if the edits were few"):
-            patch.setattr(chunk_refs, "_ROWS_PER_EDIT", 0)
+            patch.setattr(small, "EDITS_SHARE", 1e9)
         merged, left = ChunkRefs.overlay(layers, ndim)
     assert as_model(merged) == expected
     assert [tuple(cell) for cell in left.tolist()] == sorted({*gone} - edits.keys())

@@ -239,6 +239,11 @@ class UpdateType:
         for name, value in zip(names, (*values, *map(named.get, rest)), strict=True):
             setattr(self, name, value)
 
+    def __init_subclass__(cls) -> None:
+        """Each kind is an attribute of this class, under the name that users know."""
+        cls.__qualname__ = f"UpdateType.{cls.__name__}"
+        setattr(UpdateType, cls.__name__, cls)
+
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self.__dict__ == other.__dict__
 
@@ -269,37 +274,116 @@ class UpdateType:
     """An operation of a newer version; `number` is its number in the format."""
 
 
-def _update_class(kind: str) -> type[UpdateType]:
-    words = kind.split("_")
-    name = "".join("GC" if word == "GC" else word.capitalize() for word in words)
-    body = {
-        "__doc__": f"{kind.replace('_', ' ').capitalize()}.",
-        "__match_args__": _ARGUMENTS.get(kind, ()),
-    }
-    made = type(name, (UpdateType,), body)
-    made.__qualname__ = f"UpdateType.{name}"
-    setattr(UpdateType, name, made)
-    return made
+class RepoInitialized(UpdateType):
+    """Repo initialized."""
 
 
-_ARGUMENTS = {
-    "REPO_MIGRATED": ("from_version", "to_version"),
-    "TAG_CREATED": ("name",),
-    "TAG_DELETED": ("name", "previous_snap_id"),
-    "BRANCH_CREATED": ("name",),
-    "BRANCH_DELETED": ("name", "previous_snap_id"),
-    "BRANCH_RESET": ("name", "previous_snap_id"),
-    "NEW_COMMIT": ("branch", "new_snap_id"),
-    "COMMIT_AMENDED": ("branch", "previous_snap_id", "new_snap_id"),
-    "NEW_DETACHED_SNAPSHOT": ("new_snap_id",),
-    "FEATURE_FLAG_CHANGED": ("id", "new_value"),
-    "REPO_STATUS_CHANGED": ("status",),
-    "UNKNOWN": ("number",),
-}
+class RepoMigrated(UpdateType):
+    """Repo migrated."""
+
+    __match_args__ = ("from_version", "to_version")
+
+
+class ConfigChanged(UpdateType):
+    """Config changed."""
+
+
+class MetadataChanged(UpdateType):
+    """Metadata changed."""
+
+
+class TagCreated(UpdateType):
+    """Tag created."""
+
+    __match_args__ = ("name",)
+
+
+class TagDeleted(UpdateType):
+    """Tag deleted."""
+
+    __match_args__ = ("name", "previous_snap_id")
+
+
+class BranchCreated(UpdateType):
+    """Branch created."""
+
+    __match_args__ = ("name",)
+
+
+class BranchDeleted(UpdateType):
+    """Branch deleted."""
+
+    __match_args__ = ("name", "previous_snap_id")
+
+
+class BranchReset(UpdateType):
+    """Branch reset."""
+
+    __match_args__ = ("name", "previous_snap_id")
+
+
+class NewCommit(UpdateType):
+    """New commit."""
+
+    __match_args__ = ("branch", "new_snap_id")
+
+
+class CommitAmended(UpdateType):
+    """Commit amended."""
+
+    __match_args__ = ("branch", "previous_snap_id", "new_snap_id")
+
+
+class NewDetachedSnapshot(UpdateType):
+    """New detached snapshot."""
+
+    __match_args__ = ("new_snap_id",)
+
+
+class GCRan(UpdateType):
+    """Gc ran."""
+
+
+class ExpirationRan(UpdateType):
+    """Expiration ran."""
+
+
+class FeatureFlagChanged(UpdateType):
+    """Feature flag changed."""
+
+    __match_args__ = ("id", "new_value")
+
+
+class RepoStatusChanged(UpdateType):
+    """Repo status changed."""
+
+    __match_args__ = ("status",)
+
+
+class Unknown(UpdateType):
+    """Unknown."""
+
+    __match_args__ = ("number",)
+
+
 _UPDATE_CLASSES: dict[int, type[UpdateType]] = {
-    kind: _update_class(kind.name) for kind in operations_log.UpdateKind
+    operations_log.UpdateKind.REPO_INITIALIZED: RepoInitialized,
+    operations_log.UpdateKind.REPO_MIGRATED: RepoMigrated,
+    operations_log.UpdateKind.CONFIG_CHANGED: ConfigChanged,
+    operations_log.UpdateKind.METADATA_CHANGED: MetadataChanged,
+    operations_log.UpdateKind.TAG_CREATED: TagCreated,
+    operations_log.UpdateKind.TAG_DELETED: TagDeleted,
+    operations_log.UpdateKind.BRANCH_CREATED: BranchCreated,
+    operations_log.UpdateKind.BRANCH_DELETED: BranchDeleted,
+    operations_log.UpdateKind.BRANCH_RESET: BranchReset,
+    operations_log.UpdateKind.NEW_COMMIT: NewCommit,
+    operations_log.UpdateKind.COMMIT_AMENDED: CommitAmended,
+    operations_log.UpdateKind.NEW_DETACHED_SNAPSHOT: NewDetachedSnapshot,
+    operations_log.UpdateKind.GC_RAN: GCRan,
+    operations_log.UpdateKind.EXPIRATION_RAN: ExpirationRan,
+    operations_log.UpdateKind.FEATURE_FLAG_CHANGED: FeatureFlagChanged,
+    operations_log.UpdateKind.REPO_STATUS_CHANGED: RepoStatusChanged,
 }
-_UNKNOWN = _update_class("UNKNOWN")
 _TEXTS, _IDS = ("name", "branch"), ("previous_snap_id", "new_snap_id")
 
 
@@ -317,7 +401,7 @@ def _update_types(updates: Sequence[operations_log.Update]) -> list[UpdateType]:
 
 def _of_one_kind(updates: UpdateTable, number: int, rows: Any) -> Iterable[UpdateType]:
     """The kind of some entries. Names and ids are made from columns: nearly all have no more."""
-    cls = _UPDATE_CLASSES.get(number, _UNKNOWN)
+    cls = _UPDATE_CLASSES.get(number, Unknown)
     names = cls.__match_args__
     if not {*names} <= {*_TEXTS, *_IDS}:
         return (_update_type(entry.kind, entry.values) for entry in map(updates.__getitem__, rows))
@@ -340,7 +424,7 @@ def _update_type(kind: int, values: Mapping[str, Any]) -> UpdateType:
         elif isinstance(value, operations_log.RepoStatus):
             value = RepoStatus.of(value)  # noqa: PLW2901
         shown[name] = value
-    return _UPDATE_CLASSES.get(kind, _UNKNOWN)(**shown)
+    return _UPDATE_CLASSES.get(kind, Unknown)(**shown)
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)

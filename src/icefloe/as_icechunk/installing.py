@@ -23,7 +23,7 @@ from types import ModuleType
 
 ORIGINAL = "icechunk"
 STAND_IN = "icefloe.as_icechunk"
-FOLDER = str(Path(__file__).with_name("on_path"))
+FOLDER = str(Path(__file__).parents[1] / "on_path")
 """The folder for PYTHONPATH."""
 
 _EXECUTOR_PATH = "spark.executorEnv.PYTHONPATH"

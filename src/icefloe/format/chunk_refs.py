@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.format import locations
+from icefloe.format import locations, small
 from icefloe.format.chunk_index import (
     Index,
     SortedIndex,
@@ -328,7 +328,7 @@ location='s3://b/f', etag=None, last_modified=None, inline=None)
         if not gone and follow_each_other([table.index for table in tables]):
             return ChunkRefs.concat(tables), none
         (base, earlier), rest = layers[0], layers[1:]
-        if (earlier is None or not len(earlier)) and _count(rest) * _ROWS_PER_EDIT <= len(base):
+        if (earlier is None or not len(earlier)) and _count(rest) <= small.EDITS_SHARE * len(base):
             edits, deleted = ChunkRefs.overlay(rest, ndim)
             return ChunkRefs.concat([base, edits], _pieces(base, edits, deleted)), deleted
         matrices, is_deletion = [], []
@@ -527,9 +527,6 @@ Layer = tuple[ChunkRefs, Index | None]
 
 Pieces = Sequence[tuple[int, slice]]
 """The number of a table, and rows of it."""
-
-_ROWS_PER_EDIT = 4096
-"""With at least so many old rows per edit, edits are put between them and nothing is sorted."""
 
 
 def _count(layers: Sequence[Layer]) -> int:

@@ -58,12 +58,8 @@ def rows_by_length(length: Ints) -> list[Ints]:
     """The rows of each length."""
     if not len(length):
         return []
-    sample = np.unique(length[:: max(1, len(length) // 256)])
-    if len(sample) <= small.LENGTHS and int(length.max()) < 1 << 16:
-        sizes = np.flatnonzero(np.bincount(length))
-        if len(sizes) <= small.LENGTHS:
-            return [np.flatnonzero(length == size) for size in sizes]
-    order = np.argsort(length, kind="stable")
+    is_short = int(length.max()) <= np.iinfo(np.uint16).max  # numpy counts these, which is fast
+    order = np.argsort(length.astype(np.uint16) if is_short else length, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(length[order])) + 1)
 
 

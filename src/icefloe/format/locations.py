@@ -377,6 +377,11 @@ class Coded(NamedTuple):
     def nbytes(self) -> int:
         return int(self.codes.nbytes) + self.values.nbytes
 
+    @property
+    def uses_few_values(self) -> bool:
+        """Whether inflating the values one by one, as rows ask for them, beats inflating all."""
+        return len(self.codes) <= small.LOCATIONS_SHARE * len(self.values)
+
     def compact(self) -> Coded:
         """The same column over the values it uses, if it leaves most of its values unused."""
         if not len(self.codes):

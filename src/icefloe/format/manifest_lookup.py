@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe.format import locations
+from icefloe.format import locations, small
 from icefloe.format.chunk_index import is_strictly_ascending
 from icefloe.format.chunk_refs import ChunkKind, ChunkRef, ChunkRefs, check_ndim
 from icefloe.format.columns import BlobColumn, Bytes, gather
@@ -205,9 +205,8 @@ class RefsDecoder:
 
 
 _COST = 16
-"""To look at the index of one row takes as long as decoding so many references as columns. To make
-a `ChunkRef` counts as looking at so many indices. A box with a hole for fewer references is
-searched like any other references."""
+"""To make a `ChunkRef` takes as long as looking at so many indices. A box with a hole for fewer
+references is searched like any other references."""
 
 _dot: Callable[[Sequence[int], Sequence[int]], int] = getattr(
     math, "sumprod", lambda first, second: sum(map(mul, first, second))
@@ -273,7 +272,7 @@ class StoredRefs:
         self._strides: list[int] | None = None
         self._first_row = self._holes = 0
         self._inflater: LocationDictionary | None = None
-        self.probes_left = max(_COST * _COST, number // _COST)
+        self.probes_left = max(_COST * _COST, int(small.PROBES_SHARE * number))
         """At 0, the lookups so far have cost as much as decoding all references."""
 
     def __len__(self) -> int:

@@ -258,7 +258,7 @@ class NodeTable(Sequence[Node], ABC):
             _check_ranks(array)
         rows = NodeRows([node.path for node in ordered], ordered)
         num_manifests = sum(len(array.manifests) for array in arrays)
-        return rows if max(len(ordered), num_manifests) <= small.NODES else rows.columns
+        return rows if max(len(ordered), num_manifests) <= small.ROWS else rows.columns
 
     @property
     @abstractmethod
@@ -462,7 +462,7 @@ class NodeColumns(NodeTable):
 
     def replace(self, without: Ints, nodes: Sequence[Node]) -> NodeTable:
         """The table without some rows and with other nodes, in order. Only those cost Python."""
-        if len(self) <= small.NODES:
+        if len(self) <= small.ROWS:
             return super().replace(without, nodes)
         stay = np.ones(len(self), np.bool_)
         stay[without] = False

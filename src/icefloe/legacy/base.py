@@ -71,7 +71,7 @@ class OlderAssets(Assets):
 
 
 class OlderFormat(FormatVersion):
-    """Families before spec version 1."""
+    """Versions of the format before spec version 1."""
 
     spec_version = 0
     lists_lost_snapshots = True

@@ -438,7 +438,7 @@ class FormatVersion(ABC):
     def with_node_ids(self, handle: RepoHandle, base: Snapshot, changes: ChangeSet) -> ChangeSet:
         """The changes of a session, with the ids that its new nodes get in the commit.
 
-        Sessions assign random ids. Families with numbered nodes replace them once the base snapshot
+        Sessions assign random ids. Versions with numbered nodes replace them once the base snapshot
         of the commit is known.
         """
         return changes

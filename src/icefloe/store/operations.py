@@ -23,7 +23,6 @@ from icefloe.errors import (
     ReadOnlyError,
     SessionStateError,
 )
-from icefloe.format import small
 from icefloe.format.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
 from icefloe.format.locations import Coded
 from icefloe.format.nodes import ArrayData, Node
@@ -605,8 +604,7 @@ async def virtual_refs(
 def _absolute(column: Coded, containers: ContainerSet) -> list[str]:
     """Absolute locations, with container names expanded; "" if there is no location."""
     codes = column.codes
-    is_part = len(codes) <= small.LOCATIONS_SHARE * len(column.values)
-    texts = None if is_part else _without_names(column)
+    texts = None if column.uses_few_values else _without_names(column)
     if texts is not None:
         if len(codes) == len(texts) and bool((codes == np.arange(len(codes))).all()):
             return texts

@@ -243,13 +243,18 @@ class Rows:
 
     __slots__ = ("_vtable_of_row", "buffer", "field_offsets", "position", "spec")
 
-    def __init__(self, buffer: FlatBuffer, position: Ints, spec: TableSpec) -> None:
+    def __init__(
+        self, buffer: FlatBuffer, position: Ints, spec: TableSpec, some_of: Rows | None = None
+    ) -> None:
+        """The tables at `position`: some of other tables (`some_of`), which are checked already."""
         self.buffer = buffer
         self.position = position
         self.spec = spec
         self._vtable_of_row: NDArray[np.intp] | None = None
         self.field_offsets = np.zeros((1, len(spec.fields)), np.int64)
-        if len(position):
+        if some_of is not None:
+            self.field_offsets = some_of.field_offsets
+        elif len(position):
             self._read_vtables()
 
     def __len__(self) -> int:
@@ -299,11 +304,7 @@ class Rows:
 
     def take(self, rows: Any) -> Rows:
         """The same tables, some rows only; nothing is checked again."""
-        part = object.__new__(Rows)
-        part.buffer, part.spec = self.buffer, self.spec
-        part.field_offsets = self.field_offsets
-        part.position = self.position[rows]
-        part._vtable_of_row = None
+        part = Rows(self.buffer, self.position[rows], self.spec, some_of=self)
         if self._vtable_of_row is not None:
             part._vtable_of_row = self._vtable_of_row[rows]
         return part

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 from urllib.parse import unquote
 
@@ -356,7 +357,6 @@ class ArrayPlan:
     """Why the array is copied in a virtual ingest."""
     guarded: frozenset[int] = frozenset()
     """Sources that may only fill what is missing so far."""
-    _index: BoxIndex | None = field(default=None, init=False, repr=False)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -406,10 +406,11 @@ class ArrayPlan:
 
     def rows_in(self, region: Slices) -> NDArray[np.int64]:
         """The rows whose boxes overlap with a region."""
-        if self._index is None:
-            object.__setattr__(self, "_index", BoxIndex.of(self.starts, self.shapes))
-        assert self._index is not None
         return self._index.find(region)
+
+    @cached_property
+    def _index(self) -> BoxIndex:
+        return BoxIndex.of(self.starts, self.shapes)
 
 
 @dataclass(frozen=True, eq=False)
