@@ -51,7 +51,13 @@ def test_the_site_has_every_page_with_examples_once() -> None:
     listed = pages()
     assert len(set(listed)) == len(listed)
     assert set(listed) == {page for page in WITH_BLOCKS if page.is_relative_to(ROOT / "docs")}
-    assert {"spark.md", "command-line.md"} <= {page.name for page in listed}
+    assert {
+        "spark.md",
+        "spark-read.md",
+        "spark-write.md",
+        "spark-ingest.md",
+        "command-line.md",
+    } <= {page.name for page in listed}
 
 
 def test_a_page_names_extras_that_exist() -> None:
