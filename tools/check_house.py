@@ -129,6 +129,7 @@ def find_words() -> list[str]:
     suffixes = {".py", ".js", ".html", ".md"}
     sources = [path for path in sorted(SOURCE.rglob("*")) if path.suffix in suffixes]
     documents = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+    documents += sorted((ROOT / "docs").glob("*.ipynb"))
     return [
         f"{path.relative_to(ROOT)}:{number}: says {found[0]!r}; use the word of the field"
         for path in [*sources, *documents]

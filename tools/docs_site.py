@@ -1,11 +1,14 @@
 """Hooks of the documentation site (mkdocs.yml).
 
 The navigation is what docs/README.md lists, section by section, so that a new page is added in one
-place. Documents of the top folder that pages link to are pages of the site, too.
+place. Documents of the top folder that pages link to are pages of the site, too. A notebook
+is shown as a page, with its outputs and pictures.
 """
 
 from __future__ import annotations
 
+import base64
+import json
 import posixpath
 import re
 from pathlib import Path
@@ -36,17 +39,48 @@ def on_config(config: Any) -> Any:
     """Make the navigation."""
     index = (DOCS / "README.md").read_text()
     config["nav"] = [{"Start": "README.md"}] + [
-        {title: [{name: file} for name, file in pages]} for title, pages in sections(index)
+        {title: [{name: _page_of(file)} for name, file in pages]}
+        for title, pages in sections(index)
     ]
     return config
 
 
 def on_files(files: Any, *, config: Any) -> Any:
-    """Add the documents of the top folder."""
+    """Add the documents of the top folder, and pages of notebooks."""
+    for path in sorted(DOCS.glob("*.ipynb")):
+        text, pictures = notebook_page(path)
+        files.append(File.generated(config, f"{path.stem}.md", content=text))
+        for name, picture in pictures.items():
+            files.append(File.generated(config, name, content=picture))
     for name in TOP:
         text = (DOCS.parent / name).read_text()
         files.append(File.generated(config, f"project/{name}", content=_LINK.sub(_inside, text)))
     return files
+
+
+def _page_of(file: str) -> str:
+    """The page that shows a file of the index."""
+    return file.replace(".ipynb", ".md")
+
+
+def notebook_page(path: Path) -> tuple[str, dict[str, bytes]]:
+    """A notebook as Markdown, and its pictures by name."""
+    parts: list[str] = []
+    pictures: dict[str, bytes] = {}
+    for cell in json.loads(path.read_text())["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        for output in cell.get("outputs", []):
+            data = output.get("data", {"text/plain": output.get("text")})
+            if "image/png" in data:
+                name = f"images/{path.stem}-{len(pictures) + 1}.png"
+                pictures[name] = base64.b64decode(data["image/png"])
+                parts.append(f"![What the cell above draws]({name})")
+            else:
+                text = "".join(data["text/plain"]).strip("\n")
+                parts.append(f"```text\n{text}\n```")
+    download = f"[Download this page as a notebook]({path.name})"
+    return "\n\n".join([*parts, download]) + "\n", pictures
 
 
 def _inside(link: re.Match[str]) -> str:
@@ -66,6 +100,8 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
 
     def to_page(link: re.Match[str]) -> str:
         folder = posixpath.dirname(page.file.src_uri)
+        if link[2].endswith(".ipynb") and page.file.src_uri != _page_of(link[2]):
+            return f"[{link[1]}]({_page_of(link[2])}{link[3] or ''})"
         target = posixpath.normpath(posixpath.join(folder, link[2]))
         if not target.startswith("../"):
             return link[0]

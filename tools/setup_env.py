@@ -46,8 +46,11 @@ ALSO_FOR = {"test": {"demo", "first", "docs"}, "demo": {"first"}}
 
 
 def requirements(purpose: str) -> list[str]:
-    """What is installed for a purpose, or for the extras it names in brackets."""
-    return [f"-e.{purpose}"] if purpose.startswith("[") else REQUIREMENTS[purpose]
+    """What is installed for a purpose, or for extras in brackets and packages after them."""
+    if not purpose.startswith("["):
+        return REQUIREMENTS[purpose]
+    extras, *also = purpose.split()
+    return [f"-e.{extras}", *also]
 
 
 # Lies in every environment made here from its first moment; a folder without it is not ours.
@@ -413,8 +416,11 @@ def main() -> int:
         "--for", dest="purpose", choices=REQUIREMENTS, default="test", help="what it is for"
     )
     parser.add_argument("--extras", help="icefloe with these extras and nothing else")
+    parser.add_argument("--also", nargs="*", default=[], help="... and these packages")
     arguments = parser.parse_args()
-    purpose = arguments.purpose if arguments.extras is None else f"[{arguments.extras}]"
+    purpose = arguments.purpose
+    if arguments.extras is not None:
+        purpose = " ".join([f"[{arguments.extras}]", *arguments.also])
     venv = ROOT / arguments.venv
     with (ROOT / "pyproject.toml").open() as lock:
         try:

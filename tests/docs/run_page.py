@@ -8,6 +8,7 @@ one namespace. `python -m tests.docs.run_site` runs all pages in one folder.
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -20,8 +21,16 @@ NOT_RUN = re.compile(r"<!-- not run: [^>]+ -->\n$")
 
 
 def examples_of(page: Path, *, is_run: bool = True) -> list[tuple[int, str, str]]:
-    """The examples of a page: the line each begins at, its language, its text."""
+    """The examples of a page: the line (or cell) each begins at, its language, its text."""
     text = page.read_text()
+    if page.suffix == ".ipynb":
+        cells = json.loads(text)["cells"] if is_run else []
+        codes = [(cell["cell_type"], "".join(cell["source"])) for cell in cells]
+        return [
+            (number, "python", code)
+            for number, (kind, code) in enumerate(codes, 1)
+            if kind == "code"
+        ]
     return [
         (text[: found.start(2)].count("\n") + 1, found[1], found[2])
         for found in BLOCK.finditer(text)

@@ -19,7 +19,7 @@ from tests.docs.run_page import examples_of
 from tools.docs_site import DOCS, sections
 
 ROOT = DOCS.parent
-INSTALL = re.compile(r"pip install [\"']?icefloe(?:\[([a-z0-9,]+)\])?")
+INSTALL = re.compile(r"pip install \\*[\"']?icefloe(?:\[([a-z0-9,]+)\]\\*[\"']?( matplotlib)?)?")
 
 
 def pages() -> list[Path]:
@@ -33,6 +33,12 @@ def extras_of(page: Path) -> str:
     """The extras that the first installation on a page names; none if it has no installation."""
     found = INSTALL.search(page.read_text())
     return ",".join(sorted((found[1] or "").split(","))) if found else ""
+
+
+def also_of(page: Path) -> list[str]:
+    """The package that the first installation on a page names after icefloe, if any."""
+    found = INSTALL.search(page.read_text())
+    return [found[2].strip()] if found and found[2] else []
 
 
 def run_page(page: Path, python: Path | str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -58,9 +64,17 @@ def main(folder: Path) -> int:
     reader.mkdir(parents=True)
     for page in pages():
         extras = extras_of(page)
-        venv = folder / f"icefloe-{extras or 'alone'}"
+        also = also_of(page)
+        venv = folder / "-".join(["icefloe", extras or "alone", *also])
         subprocess.run(
-            [sys.executable, "tools/setup_env.py", f"--extras={extras}", str(venv)],
+            [
+                sys.executable,
+                "tools/setup_env.py",
+                f"--extras={extras}",
+                str(venv),
+                "--also",
+                *also,
+            ],
             cwd=ROOT,
             check=True,
             timeout=900,

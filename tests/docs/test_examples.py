@@ -2,13 +2,16 @@
 
 import doctest
 import importlib
+import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import icefloe
+from tools import run_notebook
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(icefloe.__file__).parent
@@ -26,6 +29,21 @@ MODULES = sorted(
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_in_docstrings_are_true(name: str) -> None:
     assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+def test_the_tutorial_shows_what_its_cells_print(tmp_path: Path, monkeypatch: Any) -> None:
+    """Outputs kept in the notebook are those of a run; `tools/run_notebook.py` renews them."""
+    notebook = json.loads((ROOT / "docs" / "tutorial.ipynb").read_text())
+    monkeypatch.chdir(tmp_path)
+    outputs = run_notebook.run(notebook["cells"])
+    kept = [cell.get("outputs", []) for cell in notebook["cells"]]
+    assert [list(map(_text, each)) for each in outputs] == [list(map(_text, each)) for each in kept]
+    assert sum(_text(output) == "picture" for each in kept for output in each) == 2
+
+
+def _text(output: dict[str, Any]) -> str:
+    data = output.get("data", {"text/plain": output.get("text")})
+    return "picture" if "image/png" in data else "".join(data["text/plain"])
 
 
 def run_example(*arguments: str) -> str:

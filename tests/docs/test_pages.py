@@ -16,6 +16,7 @@ from tests.docs.run_site import extras_of, pages, run_page
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES += sorted((ROOT / "docs").glob("*.ipynb"))
 WITH_BLOCKS = [page for page in PAGES if examples_of(page)]
 
 
@@ -99,6 +100,6 @@ def test_every_page_is_found_from_the_index() -> None:
         page = waiting.pop()
         if page.is_relative_to(ROOT / "docs") and page not in found:
             found.add(page)
-            linked = re.findall(r"\]\(([^)#:]+\.md)", page.read_text())
+            linked = re.findall(r"\]\(([^)#:]+\.(?:md|ipynb))", page.read_text())
             waiting += [(page.parent / link).resolve() for link in linked]
     assert {page for page in PAGES if page.is_relative_to(ROOT / "docs")} - found == set()

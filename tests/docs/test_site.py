@@ -41,6 +41,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_page_is_in_the_navigation() -> None:
     listed = {file for _, pages in docs_site.sections(INDEX.read_text()) for _, file in pages}
     there = {page.relative_to(INDEX.parent).as_posix() for page in INDEX.parent.rglob("*.md")}
+    there |= {notebook.name for notebook in INDEX.parent.glob("*.ipynb")}
     assert there - {"README.md"} == listed
 
 
@@ -73,6 +74,17 @@ def test_a_browser_asks_no_other_server(site: Path, tmp_path: Path) -> None:
     assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
 
 
+def test_the_tutorial_is_a_page_with_its_pictures(site: Path) -> None:
+    page = (site / "tutorial.html").read_text()
+    pictures = re.findall(r'src="(images/tutorial-\d\.png)"', page)
+    assert len(pictures) == 2
+    for picture in pictures:
+        assert (site / picture).read_bytes().startswith(b"\x89PNG")
+    assert 'href="tutorial.ipynb"' in page
+    assert (site / "tutorial.ipynb").exists()
+    assert 'href="tutorial.html"' in (site / "index.html").read_text()
+
+
 def test_documents_of_the_top_folder_are_pages(site: Path) -> None:
     assert 'href="project/ARCHITECTURE.html"' in (site / "index.html").read_text()
     assert "../glossary.html" in (site / "project" / "ARCHITECTURE.html").read_text()
@@ -80,6 +92,8 @@ def test_documents_of_the_top_folder_are_pages(site: Path) -> None:
 
 SEARCHES = {
     "time travel": "first-repository",
+    "tutorial": "tutorial",
+    "notebook": "tutorial",
     "rollback": "git-users",
     "revert": "git-users",
     "undo": "versions",
