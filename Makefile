@@ -1,8 +1,8 @@
 # Every command of this repository. Each one that needs the environment builds it first.
 #
 #   PYTHON=...              the Python to build it with (default: the newest that can be found)
-#   ICEFLOE_VENV=...        where it is kept (default: .venv; `make oldest`, `make demo` and
-#                           `make docs` add -oldest, -demo and -docs)
+#   ICEFLOE_VENV=...        where it is kept (default: .venv; `make oldest`, `make demo`, `make docs`
+#                           and `make sparks` add -oldest, -demo, -docs, -spark-3.5-3.11 and so on)
 #   ICEFLOE_INSTALLER=pip   install with pip even where uv is there
 #   ARGS=...                further arguments for pytest or the benchmarks
 
@@ -17,10 +17,15 @@ DOCS_VENV := $(if $(wildcard $(VENV)/.installed.json),$(VENV),$(VENV)-docs)
 # Zarr and ours is written for that of later releases.
 OLDEST_TESTS := tests/unit tests/api tests/store tests/virtual tests/interop tests/golden tests/cli \
 	tests/contract/test_aws_profiles.py tests/house/test_other_systems.py \
-	$(patsubst %,tests/spark/test_%.py,query_sequences spark_reading write_table write_dataset stream_sink) \
+	$(patsubst %,tests/spark/test_%.py,spark_versions spark_reading spark_tables attach write_table \
+	    write_dataset stream_sink ingest compute maintenance) \
 	--ignore=tests/store/test_zarr_suite.py
 # They start clusters of separate processes and kill some of them.
 CLUSTER_TESTS := $(patsubst %,tests/spark/test_%.py,compute_cluster connect faults_cluster faults_driver ingest_cluster worker_modules)
+# The Sparks that platforms run, each with a Python: the environments have these names too.
+# What starts clusters and Spark Connect is left to `make cluster`.
+SPARKS := 3.5-3.11 3.5-3.12 4.0-3.12
+SPARK_TESTS := $(filter-out $(CLUSTER_TESTS),$(wildcard tests/spark/test_*.py))
 FUZZ := $(PY) -m pytest -n 2 tests/fuzz tests/differential \
         --fuzz-cases=500000 --differential-programs=10000
 
@@ -35,7 +40,8 @@ NO_PYTHON = fi; done; \
 	     "(from your system's packages, pyenv or python.org), or name it with PYTHON=..." >&2; exit 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test cluster browser long oldest released check pages docs format fuzz bench clean
+.PHONY: help setup demo test cluster browser long oldest sparks released check pages docs format fuzz bench clean
+.PHONY: $(SPARKS:%=spark-%)
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,6 +71,14 @@ long: setup ## the tests that take minutes and are left out of make test
 oldest: ## part of the tests with the oldest Python and the lowest versions of dependencies
 	@$(SETUP_ENV) --for oldest "$(OLDEST_VENV)"; $(NO_PYTHON)
 	$(OLDEST_VENV)/bin/python -m pytest -n 2 --dist worksteal $(ARGS) $(OLDEST_TESTS)
+
+sparks: $(SPARKS:%=spark-%) setup ## the tests of Spark on 3.5 (Python 3.11 and 3.12), 4.0 and the newest
+	$(PY) -m pytest -n 2 --dist worksteal $(ARGS) $(SPARK_TESTS)
+
+$(SPARKS:%=spark-%): spark-%:
+	@$(SETUP_ENV) --for "spark-$(firstword $(subst -, ,$*))" --python "$(lastword $(subst -, ,$*))" \
+	    "$(VENV)-$@"; $(NO_PYTHON)
+	$(VENV)-$@/bin/python -m pytest -n 2 --dist worksteal $(ARGS) $(SPARK_TESTS)
 
 released: setup ## repositories of spec version 1, read and extended by the last official release 1.x
 	$(PY) -m pytest -m long $(ARGS) tests/legacy/migration/test_official_1x.py
@@ -106,5 +120,6 @@ clean: ## remove what these commands made, the environment included
 	@rm -rf $(VENV)-icechunk-*
 	@$(SETUP_ENV) --remove "$(OLDEST_VENV)"; $(NO_PYTHON)
 	@$(SETUP_ENV) --remove "$(VENV)-demo"; $(NO_PYTHON)
+	@$(foreach spark,$(SPARKS),($(SETUP_ENV) --remove "$(VENV)-spark-$(spark)"; $(NO_PYTHON));)
 	@$(SETUP_ENV) --remove "$(VENV)-docs"; $(NO_PYTHON)
 	@$(SETUP_ENV) --remove "$(VENV)"; $(NO_PYTHON)

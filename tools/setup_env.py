@@ -7,8 +7,8 @@ several times faster, and else by pip.
 
 An environment is built for a purpose: `test` (everything), `demo` and `first` (what the demo needs,
 or its first step), `docs` (what the site needs), `oldest` (the oldest Python that is supported, and
-dependencies in the lowest versions that pyproject.toml allows). `--extras` installs icefloe with
-these extras and nothing else, as a user has it.
+dependencies in the lowest versions that pyproject.toml allows), `spark-3.5` and `spark-4.0` (an
+older Spark). `--extras` installs icefloe with these extras and nothing else, as a user has it.
 """
 
 from __future__ import annotations
@@ -35,12 +35,14 @@ OLDEST_EXTRAS = "dev,xarray,dask,hdf5,grib,virtual,spark,aws,cli"
 
 REQUIREMENTS = {
     "test": [f"-e.[{EXTRAS}]"],
-    "oldest": [f"-e.[{OLDEST_EXTRAS}]"],
+    "oldest": [f"-e.[{OLDEST_EXTRAS}]", "setuptools"],
+    "spark-3.5": [f"-e.[{OLDEST_EXTRAS}]", "setuptools"],
+    "spark-4.0": [f"-e.[{OLDEST_EXTRAS}]"],
     "demo": ["-e.[spark,xarray,hdf5,cli]", "matplotlib"],
     "first": ["-e.[xarray,hdf5,cli]", "matplotlib"],
     "docs": ["-e.[docs]"],
 }
-"""What is installed for each purpose."""
+"""What is installed for each purpose; Spark 3.5 needs the distutils that setuptools has."""
 ALSO_FOR = {"test": {"demo", "first", "docs"}, "demo": {"first"}}
 """Purposes that an environment made for another one serves as well."""
 
@@ -143,15 +145,15 @@ def choose_named(command: str) -> Interpreter:
     return found
 
 
-def choose_found(oldest: bool = False) -> Interpreter:
+def choose_found(oldest: bool = False, minor: str | None = None) -> Interpreter:
     """The newest Python on this machine that will do, or the last release of the oldest one.
 
-    Of equals, the first on PATH.
+    Of equals, the first on PATH. With `minor`, such as 3.12, only releases of that version.
     """
     seen: dict[tuple[int, int, int], list[Interpreter]] = {}
     for command in candidates():
         found = ask(command)
-        if found is not None and found.is_supported:
+        if found is not None and found.is_supported and found.text.startswith(f"{minor or 3}."):
             seen.setdefault(found.version, []).append(found)
     versions = sorted(seen, reverse=True)
     if oldest:
@@ -162,6 +164,8 @@ def choose_found(oldest: bool = False) -> Interpreter:
                 return found
     if seen:
         raise SetupError(no_pip_message(seen[versions[0]][0]))
+    if minor is not None:
+        raise SetupError(f"no Python {minor} was found on PATH or in pyenv: install it")
     raise SetupError(
         "icefloe needs Python 3.11 or newer (3.12 or newer to run every test) and found none on "
         "PATH or in pyenv: install it (from your system's packages, pyenv or python.org), or name "
@@ -186,12 +190,14 @@ def place_of(venv: Path) -> str:
 def pins_of(purpose: str) -> str:
     """The exact versions to install, as a constraints file.
 
-    Those of constraints.txt; for `oldest`, the lines of constraints-oldest.txt replace theirs.
+    Those of constraints.txt; for `oldest`, the lines of constraints-oldest.txt replace theirs, and
+    so for each purpose that has such a file.
     """
     pins = (ROOT / "constraints.txt").read_text()
-    if purpose != "oldest":
+    other = ROOT / f"constraints-{purpose}.txt"
+    if not other.exists():
         return pins
-    low = (ROOT / "constraints-oldest.txt").read_text()
+    low = other.read_text()
     names = {name_in(line) for line in low.splitlines()}
     kept = [line for line in pins.splitlines() if name_in(line) not in names]
     return "\n".join([*kept, low])
@@ -260,12 +266,13 @@ def run_quietly(command: list[str], environment: dict[str, str] | None = None) -
         raise SetupError(f"this command failed, its output is above: {' '.join(command)}")
 
 
-def prepare(venv: Path, purpose: str = "test") -> None:
+def prepare(venv: Path, purpose: str = "test", minor: str | None = None) -> None:
     """Make `venv` complete and current; does nothing when it already is."""
     stamp = read_stamp(venv)
     if purpose in ALSO_FOR.get(stamp.get("purpose", ""), ()):
         purpose = stamp["purpose"]
     wanted = choose_named(os.environ["PYTHON"]) if os.environ.get("PYTHON") else None
+    wanted = wanted if minor is None else choose_found(minor=minor)
     in_place = stamp.get("place") == place_of(venv)
     present = ask(str(venv / "bin" / "python")) if in_place else None
     # Without PYTHON=... an environment keeps the Python it was made with.
@@ -315,7 +322,7 @@ def install(venv: Path, python: Interpreter, purpose: str) -> None:
             try:
                 if not Path(inside).exists():
                     # Tests install other packages with the environment's pip.
-                    seed = ["--seed"] if purpose in ("test", "oldest") else []
+                    seed = [] if purpose in ("demo", "first", "docs") else ["--seed"]
                     make = [uv, "venv", "--quiet", "--allow-existing", *seed]
                     run_quietly([*make, "--python", python.path, str(venv)], uv_settings(python))
                 place = [uv, "pip", "install", "--quiet", "--python", inside]
@@ -415,6 +422,7 @@ def main() -> int:
     parser.add_argument(
         "--for", dest="purpose", choices=REQUIREMENTS, default="test", help="what it is for"
     )
+    parser.add_argument("--python", help="the Python to make it with, such as 3.11")
     parser.add_argument("--extras", help="icefloe with these extras and nothing else")
     parser.add_argument("--also", nargs="*", default=[], help="... and these packages")
     arguments = parser.parse_args()
@@ -432,7 +440,7 @@ def main() -> int:
             if arguments.remove:
                 remove(venv)
             else:
-                prepare(venv, purpose)
+                prepare(venv, purpose, arguments.python)
         except SetupError as error:
             print(f"set-up: {error}", file=sys.stderr)
             return 1

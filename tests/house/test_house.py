@@ -122,6 +122,10 @@ def test_the_oldest_environment_has_the_lower_bounds_of_every_requirement() -> N
 
 
 def test_the_oldest_environment_takes_its_other_versions_from_the_usual_one() -> None:
+    for purpose in ("spark-3.5", "spark-4.0"):
+        pinned = [line for line in setup_env.pins_of(purpose).splitlines() if "==" in line]
+        assert {f"pyspark=={purpose[6:]}"} == {line[:12] for line in pinned if "pyspark" in line}
+        assert set(map(normalised, pinned)) == set(map(normalised, pins()))
     merged = [line for line in setup_env.pins_of("oldest").splitlines() if "==" in line]
     low = set(map(normalised, pins("constraints-oldest.txt")))
     usual = [pin for pin in pins() if normalised(pin) not in low]
@@ -278,4 +282,7 @@ def test_the_oldest_python_is_the_last_release_of_the_lowest_version(
     monkeypatch.setenv("PATH", ":".join(str(path) for path in sorted(tmp_path.iterdir())))
     monkeypatch.setenv("PYENV_ROOT", str(tmp_path / "none"))
     assert setup_env.choose_found(oldest=True).path == "3.12.7"
+    assert setup_env.choose_found(minor="3.12").path == "3.12.7"
+    with pytest.raises(setup_env.SetupError, match=r"no Python 3\.11 was found"):
+        setup_env.choose_found(minor="3.11")
     assert setup_env.choose_found().path == "3.13.0"

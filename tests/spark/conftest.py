@@ -9,18 +9,20 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is an optional dependency")
 
-import pyspark
 from pyspark.sql import SparkSession
 
 import icefloe.spark
 from icefloe import Repository, local_filesystem_storage
+from tests.spark.versions import SPARK_VERSION
 
 SPARK_SECONDS = 400
 """For tests that may be the one that starts Java, on a machine with other work to do."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 2):
+    if SPARK_VERSION < (4, 0):
+        config.addinivalue_line("filterwarnings", "ignore:distutils Version classes are deprecated")
+    if SPARK_VERSION < (4, 2):
         # It leaves the socket of `collect` to the garbage collector, which may come much later.
         config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
     for item in items:

@@ -28,6 +28,7 @@ from icefloe.spark import (
     write_regions,
     write_table,
 )
+from icefloe.spark.versions import from_arrow
 from icefloe.storage.locations import LocalLocation
 from icefloe.storage.run import run_blocking
 from icefloe.storage.spec import Storage
@@ -276,7 +277,7 @@ def _begin_table(place: Place, repository: Repository) -> None:
 
 
 def _append_table(spark: SparkSession, place: Place, repository: Repository) -> None:
-    rows = spark.createDataFrame(table_rows(_cells(6, 24))).repartition(2, "t")
+    rows = from_arrow(spark, table_rows(_cells(6, 24))).repartition(2, "t")
     write_table(rows, repository, num_tasks=3, transaction=("nightly", 1), **_TABLE)
 
 
@@ -306,7 +307,7 @@ def _begin_extremes(place: Place, repository: Repository) -> None:
 
 def _write_extremes(spark: SparkSession, place: Place, repository: Repository) -> None:
     spark.conf.set("spark.sql.session.timeZone", "UTC")
-    rows = spark.createDataFrame(_EXTREMES).repartition(2)
+    rows = from_arrow(spark, _EXTREMES).repartition(2)
     write_table(rows, repository, dims=["x"], variables=_EXTREMES.column_names[1:], num_tasks=2)
     read(spark, repository).createOrReplaceTempView("extremes")
     found = spark.sql(

@@ -5,14 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pyspark
 import pytest
+
+pytest.importorskip("pyspark.sql.datasource", reason="Spark 4.0 brought data sources in Python")
+
 
 from icefloe import InvalidInputError, Repository
 from icefloe.spark.data_source import ChangeStreamReader
 from tests.spark.test_tables import history
-
-SPARK_VERSION = tuple(map(int, pyspark.__version__.split(".")[:2]))
+from tests.spark.versions import SPARK_VERSION
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from icefloe.spark import ingest
 from icefloe.spark import ingest_engine as ingest_copy
 from icefloe.spark.ingest_engine import cut_pieces, descriptions_of, scan_frame
 from icefloe.spark.tasks import tasks_for
+from icefloe.spark.versions import to_arrow
 from icefloe.virtual.ingest.run_ingest import SCANS_AT_ONCE
 from icefloe.virtual.planning.plan import BLOCK_BYTES, IngestOptions
 from icefloe.virtual.sources import SourceAccess
@@ -108,7 +109,7 @@ def test_a_further_file_adds_few_bytes_to_the_rows_of_a_scan(
     for count in (48, 96):  # of as many tasks, each of which sends what its files share
         frame = scan_frame(spark, locations[:count], OPTIONS, SourceAccess())
         assert frame.rdd.getNumPartitions() == 8
-        rows = frame.toArrow()
+        rows = to_arrow(frame)
         sizes.append(rows.nbytes)
         grids = [row for row in rows["data"].to_pylist() if len(row) > 8 * grid]
         assert len(grids) == 8  # lat and lon are the same numbers

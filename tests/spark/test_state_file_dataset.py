@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 import icefloe.spark
 from icefloe import Repository, StateFileDataset, local_filesystem_storage
+from icefloe.spark.versions import to_arrow
 from tests.spark.datasets import WEATHER_ENCODING, as_frame, pd, rows, weather, write
 from tests.spark.test_spark_reading import DIMS
 
@@ -58,7 +59,7 @@ def test_spark_reads_the_files_of_the_document(
 def test_the_same_calls_read_it(spark: SparkSession, dataset: Repository) -> None:
     found = icefloe.spark.read(spark, dataset)
     pd.testing.assert_frame_equal(
-        as_frame(found.toArrow(), DIMS), as_frame(rows(dataset), DIMS), check_exact=True
+        as_frame(to_arrow(found), DIMS), as_frame(rows(dataset), DIMS), check_exact=True
     )
 
 

@@ -13,7 +13,9 @@ from pyspark.sql import SparkSession
 
 from icefloe import InvalidInputError, Repository
 from icefloe.spark import write_stream, write_table
+from icefloe.spark.versions import from_arrow
 from tests.spark.test_table_grid import DIMS, assert_same, cube, opened, rows_of
+from tests.spark.versions import needs_data_sources
 
 xr: Any = pytest.importorskip("xarray", reason="xarray is an optional dependency")
 pq: Any = pytest.importorskip("pyarrow.parquet", reason="a part of pyarrow")
@@ -25,9 +27,10 @@ def messages(repository: Repository) -> list[str]:
     return [info.message for info in repository.ancestry(branch="main")]
 
 
+@needs_data_sources
 def test_a_table_is_saved_in_one_commit(spark: SparkSession, repository: Repository) -> None:
     spark.conf.set("spark.sql.session.timeZone", "UTC")
-    rows = spark.createDataFrame(rows_of(cube()).select(COLUMNS)).repartition(2)
+    rows = from_arrow(spark, rows_of(cube()).select(COLUMNS)).repartition(2)
     save = (
         rows.write.format("icefloe")
         .option("dims", "time, lat,site")
@@ -81,6 +84,7 @@ class Stream:
         assert query.exception() is None
 
 
+@needs_data_sources
 def test_a_stream_with_a_new_checkpoint_is_another_one(
     spark: SparkSession, repository: Repository, tmp_path: Path
 ) -> None:
@@ -135,6 +139,7 @@ def test_all_tasks_write_a_stream_exactly_once(
         write_stream(spark.range(1), repository, checkpoint="/c", dims=["id"], variables=["id"])
 
 
+@needs_data_sources
 def test_a_repeated_batch_is_not_written_twice(
     spark: SparkSession, repository: Repository, tmp_path: Path
 ) -> None:
@@ -155,7 +160,7 @@ def test_a_repeated_batch_is_not_written_twice(
     assert newest.metadata["icefloe.stream.batch"] == 1
     whole = xr.concat([cube(0, 2), cube(2, 2)], "time")[["t"]]
     assert_same(opened(repository), whole)
-    again = spark.createDataFrame(rows_of(cube(0, 2)).select(COLUMNS))
+    again = from_arrow(spark, rows_of(cube(0, 2)).select(COLUMNS))
     report = write_table(
         again,
         repository,

@@ -10,8 +10,7 @@ import pytest
 
 from icefloe import AlreadyExistsError, InvalidInputError, Repository
 from icefloe.geometry import shrink_chunks
-from icefloe.spark.data_source import taken_of
-from icefloe.spark.table_arrays import BLOCK, check_target, prepare, table_request
+from icefloe.spark.table_arrays import BLOCK, check_target, prepare, table_request, taken_of
 from icefloe.spark.table_writer import sorted_keys, whole_blocks
 
 xr: Any = pytest.importorskip("xarray", reason="xarray is an optional dependency")

@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+
+pytest.importorskip("pyspark.sql.datasource", reason="Spark 4.0 brought data sources in Python")
+
 import zarr
 from pyspark.sql import Row
 from pyspark.sql.types import DoubleType, LongType, StructField, StructType

@@ -13,10 +13,9 @@ import pytest
 import zarr
 
 from icefloe import InvalidInputError, Repository
-from icefloe.spark.data_source import commit_pieces, stage
 from tests.spark.datasets import rows
 from tests.spark.test_table_grid import opened, put
-from tests.spark.test_table_pieces import request_of
+from tests.spark.versions import needs_data_sources
 
 NAN = base64.standard_b64encode(struct.pack("<d", np.nan)).decode()
 
@@ -83,10 +82,14 @@ def test_a_column_with_every_value_is_refused(repository: Repository) -> None:
     assert written(repository, pa.array([*every[every != 5].tolist(), None], pa.int8()))[-1] is None
 
 
+@needs_data_sources
 @pytest.mark.parametrize("kind", INTEGERS, ids=str)
 def test_the_data_source_spares_the_smallest_integer_too(
     repository: Repository, kind: pa.DataType
 ) -> None:
+    from icefloe.spark.data_source import commit_pieces, stage
+    from tests.spark.test_table_pieces import request_of
+
     low = int(np.iinfo(kind.to_pandas_dtype()).min)
     table = pa.table({"x": [0, 1, 2], "v": pa.array([5, low, None], kind)})
     request = request_of(table, dims=["x"], variables=["v"], chunks=None)

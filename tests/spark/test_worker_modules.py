@@ -12,15 +12,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyspark
 import pytest
 import zarr
 from pyspark.sql import SparkSession
 
 from icefloe import Repository
 from icefloe.spark.tasks import map_batches
-
-SPARK_VERSION = tuple(map(int, pyspark.__version__.split(".")[:2]))
+from tests.spark.versions import SPARK_VERSION
 
 
 def _set_aside(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from icefloe import AlreadyExistsError, InvalidInputError, Repository
 from icefloe.spark import write_table
+from icefloe.spark.versions import from_arrow
 from tests.spark.test_table_grid import DIMS, VARIABLES, assert_same, cube, opened, rows_of
 
 xr: Any = pytest.importorskip("xarray", reason="xarray is an optional dependency")
@@ -16,7 +17,7 @@ xr: Any = pytest.importorskip("xarray", reason="xarray is an optional dependency
 
 def frame(spark: SparkSession, data: Any) -> Any:
     spark.conf.set("spark.sql.session.timeZone", "UTC")
-    return spark.createDataFrame(rows_of(data)).repartition(3)
+    return from_arrow(spark, rows_of(data)).repartition(3)
 
 
 def commits(repository: Repository) -> int:

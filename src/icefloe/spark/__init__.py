@@ -12,12 +12,32 @@ from the environment.
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 try:
-    import pyspark  # noqa: F401
+    import pyspark
 except ImportError as error:  # pragma: no cover - an environment without the extra
     raise ImportError('icefloe.spark needs pyspark: pip install "icefloe[spark]"') from error
+
+
+def _refusal(version: str, has_distutils: bool) -> str | None:
+    """Why this Spark cannot be used, and what to do; None if it can."""
+    if tuple(map(int, version.split(".")[:2])) < (3, 5):
+        return (
+            f"icefloe.spark needs Spark 3.5 or newer, and pyspark is {version}: choose a newer "
+            "release of the platform, or install a newer pyspark"
+        )
+    if version.startswith("3.") and not has_distutils:
+        return (
+            f"pyspark {version} needs distutils, which Python 3.12 no longer has: "
+            "pip install setuptools, which brings it, or use Python 3.11"
+        )
+    return None
+
+
+if (_reason := _refusal(pyspark.__version__, find_spec("distutils") is not None)) is not None:
+    raise ImportError(_reason)
 
 NAMES_OF = {
     "geometry": ("Region",),
@@ -25,8 +45,8 @@ NAMES_OF = {
     "spark.datasets": ("BlocksReport", "SparkDataset", "open_dataset"),
     "spark.ingest_engine": ("ingest", "run_recipe"),
     "spark.maintenance.copies": ("migrate_repository",),
-    "spark.refresh": ("RefreshReport", "refresh"),
-    "spark.pyramid": ("pyramid",),
+    "spark.refreshing": ("RefreshReport", "refresh"),
+    "spark.pyramids": ("pyramid",),
     "spark.readers": ("Attached", "attach", "read", "table"),
     "spark.start": ("session",),
     "spark.table_writer": ("TableReport", "write_stream", "write_table"),

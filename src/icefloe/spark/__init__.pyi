@@ -11,13 +11,13 @@ from icefloe.spark.datasets import open_dataset as open_dataset
 from icefloe.spark.ingest_engine import ingest as ingest
 from icefloe.spark.ingest_engine import run_recipe as run_recipe
 from icefloe.spark.maintenance.copies import migrate_repository as migrate_repository
-from icefloe.spark.pyramid import pyramid as pyramid
+from icefloe.spark.pyramids import pyramid as pyramid
 from icefloe.spark.readers import Attached as Attached
 from icefloe.spark.readers import attach as attach
 from icefloe.spark.readers import read as read
 from icefloe.spark.readers import table as table
-from icefloe.spark.refresh import RefreshReport as RefreshReport
-from icefloe.spark.refresh import refresh as refresh
+from icefloe.spark.refreshing import RefreshReport as RefreshReport
+from icefloe.spark.refreshing import refresh as refresh
 from icefloe.spark.start import session as session
 from icefloe.spark.table_writer import TableReport as TableReport
 from icefloe.spark.table_writer import write_stream as write_stream

@@ -14,7 +14,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pyspark.sql import datasource
+from pyspark import __version__ as spark_version
+
+try:
+    from pyspark.sql import datasource
+except ImportError as error:
+    raise ImportError(
+        f'format("icefloe") needs Spark 4.0 or newer, and pyspark is {spark_version}: use '
+        "icefloe.spark.read, table, attach, write_table and write_stream"
+    ) from error
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -52,13 +60,8 @@ from icefloe.spark import table_arrays
 from icefloe.spark.shared_write import BatchId, app_of
 from icefloe.spark.table_arrays import BLOCK, RowGrid, RowsRequest, Taken
 from icefloe.spark.table_writer import on_top, sorted_keys, whole_blocks
-from icefloe.spark.tasks import (
-    Batches,
-    arrow_schema,
-    be_quiet_about_pipes,
-    prepare_worker,
-    spark_schema,
-)
+from icefloe.spark.tasks import Batches, be_quiet_about_pipes, prepare_worker
+from icefloe.spark.versions import arrow_schema, spark_schema
 from icefloe.storage.driver import Span
 from icefloe.storage.run import run_blocking
 
@@ -222,7 +225,7 @@ def _pieces(
             Span(start, len(data)),
             data if is_small else None,
             {dim: sorted_keys(dim, pc.unique(part[dim]), request) for dim in request.dims},
-            taken_of(part, request),
+            table_arrays.taken_of(part, request),
         )
         for part, data, start in zip(parts, packed, starts, strict=False)
     ]
@@ -239,17 +242,6 @@ def _sorted(table: pa.Table, request: RowsRequest) -> pa.Table:
         rank[pc.sort_indices(coded.dictionary)] = np.arange(len(rank))
         place = place * len(rank) + rank[coded.indices]
     return table.take(pa.array(np.argsort(place, kind="stable")))
-
-
-def taken_of(table: pa.Table, request: RowsRequest) -> Taken:
-    """What variables of integers have of the values that may stand for missing ones."""
-    found = {}
-    for name in request.variables:
-        if spare := table_arrays.spare_integers(request.types[name]):
-            column = table[name]
-            is_spare = pc.is_in(column, value_set=pa.array(spare, column.type))
-            found[name] = frozenset(pc.unique(column.filter(is_spare)).to_pylist())
-    return found
 
 
 def joined(many: Sequence[Taken]) -> Taken:

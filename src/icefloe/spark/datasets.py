@@ -49,9 +49,9 @@ from icefloe.spark.tasks import (
     Batches,
     collect_repeatable,
     map_batches,
-    spark_schema,
     usual_tasks,
 )
+from icefloe.spark.versions import spark_schema
 from icefloe.storage.run import run_blocking
 from icefloe.storage.spec import Storage
 

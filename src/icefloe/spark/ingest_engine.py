@@ -32,9 +32,9 @@ from icefloe.spark.tasks import (
     map_batches,
     map_items,
     map_results,
-    spark_schema,
     tasks_for,
 )
+from icefloe.spark.versions import from_arrow, spark_schema, to_arrow
 from icefloe.virtual.ingest import transfer
 from icefloe.virtual.ingest.destination import Destination
 from icefloe.virtual.ingest.insertion import BlockMove
@@ -95,7 +95,7 @@ def descriptions_of(
     frame: DataFrame, locations: Sequence[str]
 ) -> tuple[list[SourceDescription], list[Problem]]:
     """What the scan found, in the order the sources were given."""
-    rows = frame.where("path IS NULL").select("location", "data", "reason").toArrow()
+    rows = to_arrow(frame.where("path IS NULL").select("location", "data", "reason"))
     return read_rows(rows, locations)
 
 
@@ -250,7 +250,7 @@ def refer(
     virtual = [array for array in plan.arrays if array.storage == "virtual"]
     shared = share(session, {array.target: array.new_chunks for array in virtual})
     # Small beside the references, and joined by name: where files are scanned does not matter.
-    wanted = spark.createDataFrame(placements)
+    wanted = from_arrow(spark, placements)
     found = scanned.where("path IS NOT NULL").select("location", "path", "data")
     work = partial(_place_task, shared.tasks)
     joined = found.join(wanted, ["location", "path"]).select("data", "placement")
@@ -430,7 +430,7 @@ def _given(sources: Any) -> Sources:
             raise InvalidInputError(
                 f"sources has the columns {sources.columns}, expected `path` or `location`"
             )
-        rows = sources.select(names[0]).toArrow()[names[0]].to_pylist()
+        rows = to_arrow(sources.select(names[0]))[names[0]].to_pylist()
         return _texts(rows)
     if isinstance(sources, Sequence) and not isinstance(sources, bytes):
         return _texts(sources)

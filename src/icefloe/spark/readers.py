@@ -30,7 +30,8 @@ from icefloe.scans.scan import (
 )
 from icefloe.scans.where import Where
 from icefloe.spark.start import parallelism
-from icefloe.spark.tasks import map_batches, spark_schema
+from icefloe.spark.tasks import map_batches
+from icefloe.spark.versions import from_arrow, spark_schema
 
 
 def read(
@@ -133,7 +134,7 @@ def files_dataframe(spark: SparkSession, source: PinnedSnapshot, num_tasks: int)
     handle = repository.handle
 
     def rows(keys: Sequence[str]) -> DataFrame:
-        return spark.createDataFrame(pa.table({"key": pa.array(keys, pa.string())}))
+        return from_arrow(spark, pa.table({"key": pa.array(keys, pa.string())}))
 
     def stage(made: DataFrame, items: int, work: Any, schema: pa.Schema) -> DataFrame:
         spread = made.repartition(min(num_tasks, max(items, 1)), "key")

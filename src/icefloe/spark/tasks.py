@@ -1,4 +1,4 @@
-"""How functions run on workers, over items, with their errors; the types of their rows."""
+"""How functions run on workers, over items, with their errors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from inspect import signature
 from itertools import pairwise
 from typing import Any
 
@@ -18,11 +17,11 @@ import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, types
-from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 
 from icefloe import errors
 from icefloe.format.columns import BlobColumn
 from icefloe.spark.start import parallelism
+from icefloe.spark.versions import from_arrow, to_arrow
 
 Batches = Iterable[pa.RecordBatch]
 _known_modules = 0
@@ -111,12 +110,12 @@ def collect_repeatable(rows: DataFrame) -> pa.Table:
     for _ in range(_MAX_RUNS - 1):
         try:
             with as_raised():
-                return rows.toArrow()
+                return to_arrow(rows)
         except (PySparkException, Py4JJavaError) as report:
             if _ABANDONED not in str(report):
                 raise
     with as_raised():
-        return rows.toArrow()
+        return to_arrow(rows)
 
 
 def _find_error(text: str) -> errors.IcechunkError | None:
@@ -175,7 +174,7 @@ def map_items(
             "item": pa.array(pickled, pa.binary()),
         }
     )
-    rows = spark.createDataFrame(table, "task bigint, item binary")
+    rows = from_arrow(spark, table)
     return map_batches(rows.repartitionByRange(tasks, "task"), work, schema)
 
 
@@ -201,7 +200,7 @@ def map_results(
     if items:
         rows = map_items(spark, items, partial(_pickled, work), "result binary", num_tasks)
         with as_raised():
-            found = rows.toArrow()
+            found = to_arrow(rows)
         yield from map(pickle.loads, found["result"].to_pylist())
 
 
@@ -209,38 +208,3 @@ def _pickled(work: ResultWork, batches: Batches) -> Iterator[pa.RecordBatch]:
     for result in work(items_in(batches)):
         pickled = BlobColumn.from_values([pickle.dumps(result)])
         yield pa.record_batch([pickled.to_arrow()], ["result"])
-
-
-# -- Arrow types as Spark wants them, and the Spark types they correspond to.
-#
-# Spark has no unsigned numbers, no half floats, no fixed-size binary and no dictionaries.
-# `scans/variables.py` widens what Zarr has of these. Element names and nullability are Spark's,
-# because it compares schemas to the letter.
-
-
-def spark_schema(schema: pa.Schema) -> types.StructType:
-    """The Spark schema whose Arrow form is `schema`."""
-    return types.StructType(
-        [types.StructField(field.name, spark_type(field.type), field.nullable) for field in schema]
-    )
-
-
-def arrow_schema(schema: types.StructType) -> pa.Schema:
-    """The Arrow form of a Spark schema; timestamps with a zone are in UTC."""
-    # Spark 4.0 assumes so, later releases want to be told.
-    options: dict[str, Any] = {}
-    if "timezone" in signature(to_arrow_schema).parameters:
-        options["timezone"] = "UTC"
-    return to_arrow_schema(schema, **options)
-
-
-def spark_type(kind: pa.DataType) -> types.DataType:
-    """The Spark type of one Arrow type that a scan uses."""
-    if pa.types.is_list(kind):
-        return types.ArrayType(spark_type(kind.value_type), kind.value_field.nullable)
-    if pa.types.is_map(kind):
-        nullable = kind.item_field.nullable
-        return types.MapType(spark_type(kind.key_type), spark_type(kind.item_type), nullable)
-    if pa.types.is_struct(kind):
-        return spark_schema(pa.schema(list(kind)))
-    return from_arrow_type(kind, prefer_timestamp_ntz=True)

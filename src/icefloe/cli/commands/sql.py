@@ -265,9 +265,10 @@ def _on_spark(
         shown = f"NOT array_contains(split(path, '/'), '{INTERNAL_GROUP}')"
         spark.table(view).where(shown).createOrReplaceTempView(view)
     from icefloe.spark.start import SparkFailure
+    from icefloe.spark.versions import to_arrow
 
     try:
-        found = spark.sql(query).toArrow()
+        found = to_arrow(spark.sql(query))
     except SparkFailure as error:
         raise InvalidInputError(f"{str(error).splitlines()[0]} (Spark)") from error
     columns = [[stored_value(value) for value in column.to_pylist()] for column in found.columns]

@@ -33,6 +33,7 @@ from icefloe.repo.handle import RepoHandle
 from icefloe.spark.maintenance.engine import CHUNKS, RepositoryRows, ids_in
 from icefloe.spark.readers import opened
 from icefloe.spark.tasks import Batches, as_raised
+from icefloe.spark.versions import to_arrow
 from icefloe.storage.run import run_blocking
 
 _DONE = pa.schema([("summary", pa.binary())])
@@ -119,7 +120,7 @@ class _SparkCollection(Collection):
                 continue
             mine = self.rows.spread(garbage.where(sf.col("folder") == folder))
             done = self.rows.run(mine, partial(_delete_task, kind, self.options.pace), _DONE)
-            for row in done.toArrow()["summary"].to_pylist():
+            for row in to_arrow(done)["summary"].to_pylist():
                 _add(total, pickle.loads(row))
         return total
 

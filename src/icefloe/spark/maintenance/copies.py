@@ -48,6 +48,7 @@ from icefloe.spark.maintenance.verify import verify_history
 from icefloe.spark.readers import opened
 from icefloe.spark.shared_write import Reduction, SharedWrite, TaskSide, pieces_to_cut
 from icefloe.spark.tasks import Batches, as_raised
+from icefloe.spark.versions import from_arrow
 from icefloe.storage.run import each_blocking, run_blocking
 from icefloe.storage.spec import Storage
 
@@ -249,7 +250,7 @@ def rewrite_manifests(
     plan = _plan(session)
     to_cut = pieces_to_cut(plan)
     if to_cut.num_rows:
-        rows = spark.createDataFrame(pa.Table.from_batches([to_cut]))
+        rows = from_arrow(spark, pa.Table.from_batches([to_cut]))
         SharedWrite(session, base, TaskSide(fork, plan)).run(rows)
     described = splitting_metadata(session.handle)
     return session.commit(message, {**(metadata or {}), **described}, allow_empty=True)

@@ -34,7 +34,8 @@ from icefloe.maintenance.checks import id_column
 from icefloe.maintenance.engine import Here, Item, Result, Work
 from icefloe.repo.handle import RepoHandle
 from icefloe.scans.scan import ROWS_PER_BATCH, columns
-from icefloe.spark.tasks import Batches, map_batches, map_results, spark_schema, usual_tasks
+from icefloe.spark.tasks import Batches, map_batches, map_results, usual_tasks
+from icefloe.spark.versions import from_arrow, spark_schema
 from icefloe.storage.driver import Driver
 from icefloe.storage.run import each_blocking
 
@@ -118,12 +119,12 @@ class SparkEngine(Generic[Here]):
         """A column `id`."""
         found = [row.tobytes() for row in ids.rows] if isinstance(ids, IdSet) else map(bytes, ids)
         table = pa.table({"id": pa.array(found, pa.binary())})
-        return self.spark.createDataFrame(table, "id binary")
+        return from_arrow(self.spark, table)
 
     def listing(self, driver_of: Callable[[Here], Driver]) -> DataFrame:
         """Everything that is named by ids, a task for each folder; rows of `LISTED`."""
         table = pa.table({"folder": pa.array(layout.KINDS.values(), pa.string())})
-        folders = self.spark.createDataFrame(table, "folder string")
+        folders = from_arrow(self.spark, table)
         task = partial(_list_task, driver_of)
         return self.run(folders.repartitionByRange(4, "folder"), task, LISTED)
 

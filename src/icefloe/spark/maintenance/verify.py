@@ -53,6 +53,7 @@ from icefloe.scans.scan import columns, index_column
 from icefloe.spark.maintenance.engine import RepositoryRows, in_folders, one_batch
 from icefloe.spark.readers import opened
 from icefloe.spark.tasks import Batches
+from icefloe.spark.versions import to_arrow
 from icefloe.storage.run import run_blocking
 
 _REFERENCES = columns(
@@ -212,7 +213,7 @@ class _SparkVerifier(RepositoryRows):
         counts = found.groupBy("kind").count().collect()
         order = Window.partitionBy("kind").orderBy("object", "path", "detail")
         numbered = found.withColumn("at", sf.row_number().over(order))
-        rows = numbered.where(sf.col("at") <= self.log.kept).toArrow().to_pylist()
+        rows = to_arrow(numbered.where(sf.col("at") <= self.log.kept)).to_pylist()
         for kind, total in counts:
             mine = [
                 (row["object"], row["detail"], row["path"]) for row in rows if row["kind"] == kind
