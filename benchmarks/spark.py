@@ -36,6 +36,7 @@ PARTS: dict[str, Callable[[Any, Path, int], Iterator[Any]]] = {
     "many chunks": lambda *arguments: _module("spark_read").many_chunk_rows(
         *arguments[:2], MILLION_IN_CHUNKS, arguments[2]
     ),
+    "datasets": lambda *arguments: _module("spark_datasets").dataset_rows(*arguments),
     "first rows": lambda *arguments: _module("spark_start").first_rows(arguments[2]),
     "executors": lambda *_: _module("spark_start").scaling_rows(1),
 }
