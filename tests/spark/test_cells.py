@@ -413,3 +413,19 @@ def test_one_of_several_sets_of_dimensions_is_chosen(repository: Repository) -> 
         rows(repository, dims=["y", "station"])
     with pytest.raises(InvalidInputError, match="leave it out where variables names them"):
         rows(repository, dims=["y"], variables=["tas"])
+
+
+def test_no_chunk_is_read_by_two_blocks(repository: Repository) -> None:
+    shape, chunks = (24, 12, 48), {"a": (4, 6, 6), "b": (6, 4, 12), "c": (24, 2, 3)}
+    values = np.arange(float(np.prod(shape))).reshape(shape)
+    data = {name: (("t", "y", "x"), values) for name in chunks}
+    write(repository, xr.Dataset(data), encoding={n: {"chunks": c} for n, c in chunks.items()})
+    scan: Any = scan_of(repository)
+    blocks = [region for at in range(scan.num_partitions) for region in scan.blocks.regions(at)]
+    assert len(blocks) == 4
+    for chunk in chunks.values():
+        reads = 0
+        for region in blocks:
+            sides = zip(region, chunk, strict=True)
+            reads += np.prod([-(-part.stop // n) - part.start // n for part, n in sides])
+        assert reads == np.prod([-(-length // n) for length, n in zip(shape, chunk, strict=True)])

@@ -415,10 +415,9 @@ def plan_cells(source: PinnedSnapshot, options: ReadOptions) -> Cells:
     names = [*(axis.name for axis in axes), *(v.name for v in variables)]
     columns = _chosen(names, options.columns)
     wanted = [axis.wanted(session) for axis in axes]
-    widest = max(variables, key=lambda v: (len(v.dimensions), cell_bytes([v])), default=None)
-    chunk_shape = [_chunk_length(axis, widest) for axis in axes]
     width = cell_bytes([v for v in variables if v.name in columns])
     width += sum(8 for axis in axes if axis.name in columns)
+    chunk_shape = _chunk_shape(axes, variables, options.split_size // max(width, 1))
     blocks = plan_blocks(
         [axis.length for axis in axes],
         chunk_shape,
@@ -513,7 +512,28 @@ def _chosen(names: Sequence[str], columns: Sequence[str] | None) -> tuple[str, .
     return tuple(columns)
 
 
-def _chunk_length(axis: CellAxis, widest: Variable | None) -> int:
-    if widest is not None and axis.name in widest.dimensions:
-        return max(widest.chunk_shape[widest.dimensions.index(axis.name)], 1)
+def _chunk_shape(
+    axes: Sequence[CellAxis], variables: Sequence[Variable], most_cells: int
+) -> list[int]:
+    """Blocks that cut no chunk of the widest variable, nor of others as far as cells allow.
+
+    A chunk that blocks cut is fetched and decoded for each of them.
+    """
+    ordered = sorted(variables, key=lambda v: (-len(v.dimensions), -cell_bytes([v])))
+    shape: list[int] = []
+    for variable in ordered:
+        lengths = dict(zip(variable.dimensions, variable.chunk_shape, strict=True))
+        if not shape:
+            shape = [max(lengths.get(axis.name, _own_length(axis)), 1) for axis in axes]
+            continue
+        joined = [
+            min(math.lcm(length, max(lengths.get(axis.name, 1), 1)), max(axis.length, length))
+            for axis, length in zip(axes, shape, strict=True)
+        ]
+        if math.prod(joined) <= most_cells:
+            shape = joined
+    return shape or [_own_length(axis) for axis in axes]
+
+
+def _own_length(axis: CellAxis) -> int:
     return max(axis.coordinate.chunk_shape[0] if axis.coordinate else axis.length, 1)
