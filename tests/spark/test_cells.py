@@ -418,7 +418,7 @@ def test_one_of_several_sets_of_dimensions_is_chosen(repository: Repository) -> 
 def test_no_chunk_is_read_by_two_blocks(repository: Repository) -> None:
     shape, chunks = (24, 12, 48), {"a": (4, 6, 6), "b": (6, 4, 12), "c": (24, 2, 3)}
     values = np.arange(float(np.prod(shape))).reshape(shape)
-    data = {name: (("t", "y", "x"), values) for name in chunks}
+    data = dict.fromkeys(chunks, (("t", "y", "x"), values))
     write(repository, xr.Dataset(data), encoding={n: {"chunks": c} for n, c in chunks.items()})
     scan: Any = scan_of(repository)
     blocks = [region for at in range(scan.num_partitions) for region in scan.blocks.regions(at)]

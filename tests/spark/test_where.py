@@ -30,6 +30,10 @@ from tests.spark.datasets import WEATHER_ENCODING, pd, rows, rows_of, scan_of, w
         ),
         ("station IN ('a', 'ü', 'zzz')", "station in ['a', 'ü', 'zzz']"),
         ("lat > 1e3", "lat > 1000"),
+        ("lat <> 50 AND station != 'a'", "lat != 50 and station != 'a'"),
+        ("LAT = 50L and Station = 'bb'", "lat == 50 and station == 'bb'"),
+        ("lat >= 47.5D and lat < 5e1f and lat <> 48.5BD", "47.5 <= lat < 50 and lat != 48.5"),
+        ("lat <> 49.5 and lat > 1s", "lat != 49.5 and lat > 1"),
         ({"lat": (48, None), "station": ["a", "ccc"]}, "lat >= 48 and station in ['a', 'ccc']"),
         (
             {"time": ("2001-01-30T18:00", datetime(2001, 2, 1))},  # noqa: DTZ001 - as CF has them

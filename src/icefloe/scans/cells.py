@@ -486,6 +486,9 @@ def _with_conditions(
     by_name = {axis.name: axis for axis in axes}
     for condition in conditions:
         axis = by_name.get(condition.column)
+        if axis is None:  # as in Spark, where names are the same in any case
+            same = [one for one in by_name if one.lower() == condition.column.lower()]
+            axis = by_name[same[0]] if len(same) == 1 else None
         if axis is None:
             is_variable = any(v.name == condition.column for v in variables)
             reason = (

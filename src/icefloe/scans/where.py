@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 from icefloe.errors import InvalidInputError
 from icefloe.scans.variables import Coding, Values
 
-OPERATORS = ("=", "<", "<=", ">", ">=", "in")
+OPERATORS = ("=", "!=", "<", "<=", ">", ">=", "in")
+_SPELLINGS = {"==": "=", "<>": "!="}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +88,9 @@ def _from_item(name: str, given: Any) -> Iterable[Condition]:
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<name>`(?:[^`]|``)+`|[A-Za-z_][\w.]*)"
-    r"|(?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
+    r"|(?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?:(?i:BD|[LSYDF])\b)?)"
     r"|(?P<text>'(?:[^']|'')*')"
-    r"|(?P<mark><=|>=|==|=|<|>|\(|\)|,))"
+    r"|(?P<mark><=|>=|<>|!=|==|=|<|>|\(|\)|,))"
 )
 
 
@@ -120,7 +121,7 @@ class _Tokens:
 
     def problem(self, what: str) -> InvalidInputError:
         return InvalidInputError(
-            f"where {self.text!r}: {what}; conditions are comparisons (=, <, <=, >, >=, BETWEEN, "
+            f"where {self.text!r}: {what}; conditions are comparisons (=, <>, <, <=, >, >=, BETWEEN, "
             "IN) of a coordinate with a value, joined by AND"
         )
 
@@ -140,8 +141,8 @@ def _parse_text(text: str) -> Iterable[Condition]:
             yield Condition(column, "<=", _literal(tokens))
         elif operator.upper() == "IN":
             yield Condition(column, "in", tuple(_literals(tokens)))
-        elif operator in (*OPERATORS, "=="):
-            yield Condition(column, operator.replace("==", "="), _literal(tokens))
+        elif operator in (*OPERATORS, *_SPELLINGS):
+            yield Condition(column, _SPELLINGS.get(operator, operator), _literal(tokens))
         else:
             raise tokens.problem(f"{operator!r} is not one of the comparisons")
         kind, word = tokens.next(is_wanted=False)
@@ -168,11 +169,22 @@ def _literal(tokens: _Tokens) -> Any:
         return _time_literal(tokens, text.upper())
     if kind == "text":
         return text[1:-1].replace("''", "'")
-    if kind == "number":  # as in Spark, only an exponent makes a double
-        return float(text) if set(text) & set("eE") else Decimal(text) if "." in text else int(text)
+    if kind == "number":
+        return _number(text)
     if kind == "name" and text.upper() in ("TRUE", "FALSE"):
         return text.upper() == "TRUE"
     raise tokens.problem(f"{text!r} is not a value; text and times go in single quotes")
+
+
+def _number(text: str) -> float | Decimal:
+    """A number as Spark reads it: only an exponent makes a double, and a letter names the type."""
+    digits = text.rstrip("lLsSyYdDfFbB")
+    suffix = text[len(digits) :].upper()
+    if suffix == "F":
+        return float(np.float32(digits))
+    if suffix == "D" or (not suffix and set(digits) & set("eE")):
+        return float(digits)
+    return Decimal(digits) if suffix == "BD" or "." in digits else int(digits)
 
 
 def _time_literal(tokens: _Tokens, word: str) -> np.datetime64:
@@ -201,8 +213,8 @@ def check_condition(condition: Condition, coding: Coding) -> Condition:
     value = _typed(condition, condition.value, coding)
     if not isinstance(value, Decimal):
         return Condition(column, operator, value)
-    if operator == "=":  # a number with a fraction: no integer is equal to it
-        return Condition(column, "in", ())
+    if operator in ("=", "!="):  # a number with a fraction: no integer is equal to it
+        return Condition(column, *(("in", ()) if operator == "=" else ("!=", None)))
     below = math.floor(value)
     return Condition(column, *(("<=", below) if "<" in operator else (">", below)))
 
@@ -216,6 +228,8 @@ def holds(condition: Condition, values: Values) -> NDArray[np.bool_]:
         found = np.zeros(data.shape, np.bool_)
         for value in condition.value:
             found |= _compared(data, "=", value)
+    elif condition.operator == "!=":
+        found = ~_compared(data, "=", condition.value)
     else:
         found = _compared(data, condition.operator, condition.value)
     return found if values.mask is None else found & ~values.mask
