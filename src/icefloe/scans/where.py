@@ -121,8 +121,8 @@ class _Tokens:
 
     def problem(self, what: str) -> InvalidInputError:
         return InvalidInputError(
-            f"where {self.text!r}: {what}; conditions are comparisons (=, <>, <, <=, >, >=, BETWEEN, "
-            "IN) of a coordinate with a value, joined by AND"
+            f"where {self.text!r}: {what}; conditions are comparisons (=, <>, <, <=, >, >=, "
+            "BETWEEN, IN) of a coordinate with a value, joined by AND"
         )
 
 
