@@ -15,14 +15,15 @@ from tools import run_notebook
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(icefloe.__file__).parent
-# Importing as_icechunk changes what objects of this process call themselves, on purpose; and
-# programs are run, not imported.
+# Importing as_icechunk changes what objects of this process call themselves, on purpose (on_path
+# imports it); and programs are run, not imported.
 MODULES = sorted(
     ".".join(["icefloe", *path.relative_to(PACKAGE).with_suffix("").parts]).removesuffix(
         ".__init__"
     )
     for path in PACKAGE.rglob("*.py")
-    if path.name != "__main__.py" and path.relative_to(PACKAGE).parts[0] != "as_icechunk"
+    if path.name != "__main__.py"
+    and path.relative_to(PACKAGE).parts[0] not in ("as_icechunk", "on_path")
 )
 
 

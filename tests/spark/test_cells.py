@@ -420,7 +420,7 @@ def test_no_chunk_is_read_by_two_blocks(repository: Repository) -> None:
     values = np.arange(float(np.prod(shape))).reshape(shape)
     data = dict.fromkeys(chunks, (("t", "y", "x"), values))
     write(repository, xr.Dataset(data), encoding={n: {"chunks": c} for n, c in chunks.items()})
-    scan: Any = scan_of(repository)
+    scan: Any = scan_of(repository, min_partitions=4)
     blocks = [region for at in range(scan.num_partitions) for region in scan.blocks.regions(at)]
     assert len(blocks) == 4
     for chunk in chunks.values():

@@ -417,9 +417,13 @@ def plan_cells(source: PinnedSnapshot, options: ReadOptions) -> Cells:
     wanted = [axis.wanted(session) for axis in axes]
     width = cell_bytes([v for v in variables if v.name in columns])
     width += sum(8 for axis in axes if axis.name in columns)
-    chunk_shape = _chunk_shape(axes, variables, options.split_size // max(width, 1))
+    lengths = [axis.length for axis in axes]
+    most_cells = min(
+        options.split_size // max(width, 1), math.prod(lengths) // options.min_partitions
+    )
+    chunk_shape = _chunk_shape(axes, variables, most_cells)
     blocks = plan_blocks(
-        [axis.length for axis in axes],
+        lengths,
         chunk_shape,
         bytes_per_cell=width,
         target_bytes=options.split_size,
