@@ -12,6 +12,7 @@ import html
 import os
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,11 +37,22 @@ def heading(text: str) -> None:
 
 @contextmanager
 def timed(label: str) -> Iterator[None]:
-    """Print the start of a step, and how long it took."""
-    print(f"{label} ...", end=" ", flush=True)
-    start = time.perf_counter()
-    yield
-    print(f"{time.perf_counter() - start:.1f} s", flush=True)
+    """Print the start of a step, a dot for every two seconds, and how long it took."""
+    print(f"{label} ...", end="", flush=True)
+    start, done = time.perf_counter(), threading.Event()
+
+    def tick() -> None:
+        while not done.wait(2):
+            print(".", end="", flush=True)
+
+    ticker = threading.Thread(target=tick, daemon=True)
+    ticker.start()
+    try:
+        yield
+    finally:
+        done.set()
+        ticker.join()
+    print(f" {time.perf_counter() - start:.1f} s", flush=True)
 
 
 def command() -> str:
@@ -195,11 +207,12 @@ def run_here(folder: Path) -> None:
     print(f"  {command()} diff {place} {ingested} {corrected}\n")
 
 
-def ingest(spark: Any, files: Path, place: str, **options: Any) -> None:
+def ingest(spark: Any, label: str, files: Path, place: str, **options: Any) -> None:
     """Ingest the files with Spark, and print what was written."""
     import icefloe.spark
 
-    report = icefloe.spark.ingest(spark, f"{files}/*.nc", place, concat_dim="time", **options)
+    with timed(label):
+        report = icefloe.spark.ingest(spark, f"{files}/*.nc", place, concat_dim="time", **options)
     print(
         f"  {report.files_added} files added, {report.files_skipped} known already, "
         f"{report.chunks_written} chunks written"
@@ -229,35 +242,37 @@ def run_on_spark(folder: Path) -> None:
     with timed("starting Spark"):
         spark = icefloe.spark.session("local[2]", progress=False)
     try:
-        with timed("ingest on executors"):
-            ingest(spark, files, place, chunks={"time": STEPS})
+        ingest(spark, "ingest on executors", files, place, chunks={"time": STEPS})
 
         heading("8. Four more days arrive: the same call adds only those")
         for day in range(DAYS, DAYS + 4):
             make_file(files, day)
-        with timed("ingest with append=True"):
-            ingest(spark, files, place, append=True)
+        ingest(spark, "ingest with append=True", files, place, append=True)
         require_same(files, place)
 
         heading("9. Questions in SQL")
         repo = icefloe.Repository.open(icefloe.local_filesystem_storage(place))
         icefloe.spark.read(spark, repo, where="lat > 40").createOrReplaceTempView("cells")
-        print("the warmest days north of 40 degrees:", flush=True)
-        spark.sql(
-            "SELECT date(time) AS day, round(avg(t2m), 2) AS mean, round(max(t2m), 2) AS max, "
-            "count(*) AS cells FROM cells GROUP BY 1 ORDER BY mean DESC LIMIT 3"
-        ).show()
+        with timed("the warmest days north of 40 degrees"):
+            warmest = spark.sql(
+                "SELECT date(time) AS day, round(avg(t2m), 2) AS mean, round(max(t2m), 2) AS max, "
+                "count(*) AS cells FROM cells GROUP BY 1 ORDER BY mean DESC LIMIT 3"
+            ).collect()
+        for row in warmest:
+            print(f"  {row.day}  mean {row.mean} K, max {row.max} K, {row.cells:,} cells")
         icefloe.spark.table(spark, repo, "snapshots").createOrReplaceTempView("snapshots")
-        print("the history, as a table:", flush=True)
-        spark.sql(
-            "SELECT snapshot_id, committed_at, message FROM snapshots ORDER BY committed_at"
-        ).show(truncate=False)
+        with timed("the history, as a table"):
+            history = spark.sql(
+                "SELECT snapshot_id, committed_at, message FROM snapshots ORDER BY committed_at"
+            ).collect()
+        for row in history:
+            print(f"  {row.snapshot_id}  {row.committed_at:%Y-%m-%d %H:%M:%S}  {row.message}")
     finally:
         spark.stop()
-    print(f"Done in {time.perf_counter() - start:.0f} s. Everything is in {folder}. Try next:\n")
+    print(f"\nDone in {time.perf_counter() - start:.0f} s. Everything is in {folder}. Try next:\n")
     print(f"  {command()} ui {folder / 'weather'}")
     print(f"  {command()} log {place}@main")
-    print(f"  open {folder / 'index.html'} in a browser\n")
+    print(f"  {Path(command()).with_name('python')} -m webbrowser {folder / 'index.html'}\n")
 
 
 def main() -> None:
