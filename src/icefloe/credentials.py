@@ -131,7 +131,10 @@ class S3StaticCredentials(Shown):
 
 
 class S3Credentials:
-    """The ways to sign in to S3 services; make one of the variants."""
+    """The ways to sign in to S3 services; make one of the variants.
+
+    >>> credentials = S3Credentials.FromEnv()
+    """
 
     __slots__ = ()
 
@@ -167,13 +170,19 @@ AnyS3Credential = S3FromEnv | S3Anonymous | S3Static | S3Refreshable
 
 @dataclass(frozen=True)
 class GcsBearerCredential(_Expiring):
-    """A bearer token and when it ends."""
+    """A bearer token and when it ends.
+
+    >>> token = GcsBearerCredential("token", expires_after=datetime.now(UTC))
+    """
 
     bearer: str = field(repr=False)
 
 
 class GcsStaticCredentials:
-    """The kinds of fixed credentials for Google; make one of the variants."""
+    """The kinds of fixed credentials for Google; make one of the variants.
+
+    >>> credentials = GcsStaticCredentials.ServiceAccount("/keys/account.json")
+    """
 
     __slots__ = ()
 
@@ -217,7 +226,10 @@ AnyGcsStaticCredential = (
 
 
 class GcsCredentials:
-    """The ways to sign in to Google Cloud Storage; make one of the variants."""
+    """The ways to sign in to Google Cloud Storage; make one of the variants.
+
+    >>> credentials = GcsCredentials.FromEnv()
+    """
 
     __slots__ = ()
 
@@ -252,7 +264,10 @@ AnyGcsCredential = GcsAnonymous | GcsFromEnv | GcsStatic | GcsRefreshable
 
 
 class AzureStaticCredentials:
-    """The kinds of fixed credentials for Azure; make one of the variants."""
+    """The kinds of fixed credentials for Azure; make one of the variants.
+
+    >>> token = AzureStaticCredentials.SasToken("token")
+    """
 
     __slots__ = ()
 
@@ -263,7 +278,10 @@ class AzureStaticCredentials:
 
 @dataclass(frozen=True)
 class AzureRefreshableCredential(_Expiring, AzureStaticCredentials):
-    """The same kinds, returned by a function and with an end."""
+    """The same kinds, returned by a function and with an end.
+
+    >>> token = AzureRefreshableCredential.BearerToken("token", expires_after=datetime.now(UTC))
+    """
 
 
 @dataclass(frozen=True)
@@ -291,7 +309,10 @@ AnyAzureStaticCredential = AzureAccessKey | AzureSasToken | AzureBearerToken
 
 
 class AzureCredentials:
-    """The ways to sign in to Azure; make one of the variants."""
+    """The ways to sign in to Azure; make one of the variants.
+
+    >>> credentials = AzureCredentials.FromEnv()
+    """
 
     __slots__ = ()
 
@@ -371,6 +392,10 @@ def s3_static_credentials(
     """Sign in to S3 services with a key pair.
 
     Arguments as in `s3_credentials`.
+
+    >>> credentials = icefloe.s3_static_credentials(
+    ...     access_key_id="AKIA1", secret_access_key="secret"
+    ... )
     """
     return S3Static(
         S3StaticCredentials(access_key_id, secret_access_key, session_token, expires_after)
@@ -378,12 +403,18 @@ def s3_static_credentials(
 
 
 def s3_anonymous_credentials() -> S3Anonymous:
-    """Send unsigned requests to S3 services."""
+    """Send unsigned requests to S3 services.
+
+    >>> credentials = icefloe.s3_anonymous_credentials()
+    """
     return S3Anonymous()
 
 
 def s3_from_env_credentials() -> S3FromEnv:
-    """Sign in to S3 services with what the environment offers."""
+    """Sign in to S3 services with what the environment offers.
+
+    >>> credentials = icefloe.s3_from_env_credentials()
+    """
     return S3FromEnv()
 
 
@@ -394,6 +425,10 @@ def s3_refreshable_credentials(
     """Sign in to S3 services with the `S3StaticCredentials` that `get_credentials` returns.
 
     With `scatter_initial_credentials` it is called now, and the result is part of every pickle.
+
+    >>> def sign_in():
+    ...     return icefloe.S3StaticCredentials("AKIA1", "secret", expires_after=datetime.now(UTC))
+    >>> credentials = icefloe.s3_refreshable_credentials(sign_in)
     """
     return S3Refreshable(get_credentials, _first(get_credentials, scatter_initial_credentials))
 
@@ -422,6 +457,8 @@ def s3_credentials(
         get_credentials: a function that returns `S3StaticCredentials`, called when they are needed
             or about to end. It is pickled with the storage.
         scatter_initial_credentials: call it now, and send the result along in pickles.
+
+    >>> credentials = icefloe.s3_credentials(access_key_id="AKIA1", secret_access_key="secret")
     """
     has_keys = any((access_key_id, secret_access_key, session_token, expires_after))
     way = _one_way(
@@ -459,6 +496,8 @@ def gcs_static_credentials(
     """One fixed credential for Google.
 
     Arguments as in `gcs_credentials`.
+
+    >>> credentials = icefloe.gcs_static_credentials(bearer_token="token")
     """
     _one_way(
         "gcs_static_credentials",
@@ -479,12 +518,18 @@ def gcs_static_credentials(
 
 
 def gcs_anonymous_credentials() -> GcsAnonymous:
-    """Send unsigned requests to Google."""
+    """Send unsigned requests to Google.
+
+    >>> credentials = icefloe.gcs_anonymous_credentials()
+    """
     return GcsAnonymous()
 
 
 def gcs_from_env_credentials() -> GcsFromEnv:
-    """Sign in to Google with what the environment offers."""
+    """Sign in to Google with what the environment offers.
+
+    >>> credentials = icefloe.gcs_from_env_credentials()
+    """
     return GcsFromEnv()
 
 
@@ -495,6 +540,8 @@ def gcs_refreshable_credentials(
     """Sign in to Google with tokens from a function; see `s3_refreshable_credentials`.
 
     Arguments as in `gcs_credentials`.
+
+    >>> credentials = icefloe.gcs_refreshable_credentials(lambda: GcsBearerCredential("token"))
     """
     return GcsRefreshable(get_credentials, _first(get_credentials, scatter_initial_credentials))
 
@@ -521,6 +568,8 @@ def gcs_credentials(
         anonymous: do not sign.
         get_credentials: a function that returns `GcsBearerCredential`.
         scatter_initial_credentials: call it now, and send the result along in pickles.
+
+    >>> credentials = icefloe.gcs_credentials(service_account_file="/keys/account.json")
     """
     fixed = {
         "service_account_file": service_account_file,
@@ -555,6 +604,8 @@ def azure_static_credentials(
     """One fixed credential for Azure.
 
     Arguments as in `azure_credentials`.
+
+    >>> credentials = icefloe.azure_static_credentials(sas_token="token")
     """
     _one_way(
         "azure_static_credentials",
@@ -572,12 +623,18 @@ def azure_static_credentials(
 
 
 def azure_anonymous_credentials() -> AzureAnonymous:
-    """Send unsigned requests to Azure."""
+    """Send unsigned requests to Azure.
+
+    >>> credentials = icefloe.azure_anonymous_credentials()
+    """
     return AzureAnonymous()
 
 
 def azure_from_env_credentials() -> AzureFromEnv:
-    """Sign in to Azure with what the environment offers."""
+    """Sign in to Azure with what the environment offers.
+
+    >>> credentials = icefloe.azure_from_env_credentials()
+    """
     return AzureFromEnv()
 
 
@@ -588,6 +645,10 @@ def azure_refreshable_credentials(
     """Sign in to Azure with credentials from a function; see `s3_refreshable_credentials`.
 
     Arguments as in `azure_credentials`.
+
+    >>> def sign_in():
+    ...     return AzureRefreshableCredential.BearerToken("token", expires_after=None)
+    >>> credentials = icefloe.azure_refreshable_credentials(sign_in)
     """
     return AzureRefreshable(get_credentials, _first(get_credentials, scatter_initial_credentials))
 
@@ -612,6 +673,8 @@ def azure_credentials(
         anonymous: do not sign.
         get_credentials: a function that returns a static credential.
         scatter_initial_credentials: call it now, and send the result along in pickles.
+
+    >>> credentials = icefloe.azure_credentials(sas_token="token")
     """
     fixed = {"access_key": access_key, "sas_token": sas_token, "bearer_token": bearer_token}
     way = _one_way(
@@ -636,7 +699,10 @@ def azure_credentials(
 
 
 class Credentials:
-    """What a virtual chunk container may be read with; make one of the variants."""
+    """What a virtual chunk container may be read with; make one of the variants.
+
+    >>> access = Credentials.S3(icefloe.s3_credentials(anonymous=True))
+    """
 
     __slots__ = ()
 
@@ -701,6 +767,9 @@ def containers_credentials(
     """What the argument `authorize_virtual_chunk_access` wants.
 
     `m` has prefixes of the URLs of virtual chunks, with credentials or None.
+
+    >>> access = icefloe.containers_credentials({"s3://archive/": icefloe.s3_credentials()})
+    >>> repo = repo.reopen(authorize_virtual_chunk_access=access)
     """
     return {prefix: _for_container(prefix, credential) for prefix, credential in m.items()}
 

@@ -22,7 +22,11 @@ Slices = tuple[slice, ...]
 
 @dataclass(frozen=True)
 class Region:
-    """A box of an array, or of the arrays of a group that have the same axes."""
+    """A box of an array, or of the arrays of a group that have the same axes.
+
+    >>> Region(("time", "y"), (0, 0), (2, 8)).dims
+    ('time', 'y')
+    """
 
     dims: tuple[str, ...]
     start: tuple[int, ...]
@@ -35,6 +39,9 @@ class Region:
         Args:
             dims: names of the dimensions.
             slices: the part along each.
+
+        >>> Region.of(["time"], (slice(0, 2),)).stop
+        (2,)
         """
         start = tuple(span.start for span in slices)
         return cls(tuple(dims), start, tuple(span.stop for span in slices))

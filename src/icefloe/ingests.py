@@ -110,6 +110,10 @@ def ingest(
         RepositoryNotFoundError: there is no repository, and `create` is False.
         RebaseFailedError: another writer changed the same arrays meanwhile; nothing was committed,
             run it again.
+
+    >>> report = icefloe.ingest("*.nc", "archive", concat_dim="time")
+    >>> icefloe.Repository.open(icefloe.storage_from_url("archive")).to_xarray()["t2m"].shape
+    (62, 8, 8)
     """
     arguments = ingest_arguments(locals())
     if engine not in ("local", "spark"):

@@ -189,6 +189,8 @@ def log_to_stderr(levels: str = "info") -> None:
     Args:
         levels: `debug`, `info`, `warning`, `error` or `off`. A topic can have a level of its own:
             `"info,storage=debug"`. Each call replaces the levels of the one before.
+
+    >>> icefloe.log_to_stderr("warning,storage=error")
     """
     logger = logging.getLogger(ROOT)
     if not any(isinstance(handler, StderrHandler) for handler in logger.handlers):

@@ -1,7 +1,5 @@
 """The examples people read are run: docstrings and the tour; documents are in `test_pages.py`."""
 
-import doctest
-import importlib
 import json
 import subprocess
 import sys
@@ -10,26 +8,26 @@ from typing import Any
 
 import pytest
 
-import icefloe
+from tests.docs.docstrings import make_world, modules, run_examples
 from tools import run_notebook
 
 ROOT = Path(__file__).parents[2]
-PACKAGE = Path(icefloe.__file__).parent
-# Importing as_icechunk changes what objects of this process call themselves, on purpose (on_path
-# imports it); and programs are run, not imported.
-MODULES = sorted(
-    ".".join(["icefloe", *path.relative_to(PACKAGE).with_suffix("").parts]).removesuffix(
-        ".__init__"
-    )
-    for path in PACKAGE.rglob("*.py")
-    if path.name != "__main__.py"
-    and path.relative_to(PACKAGE).parts[0] not in ("as_icechunk", "on_path")
-)
+OF_SPARK = ("icefloe.spark", "icefloe.blocks")
+"""tests/spark runs the examples of these, with its session."""
+MODULES = [name for name in modules() if not name.startswith(OF_SPARK)]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    make_world(folder := tmp_path_factory.mktemp("world"))
+    return folder
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_examples_in_docstrings_are_true(name: str) -> None:
-    assert doctest.testmod(importlib.import_module(name)).failed == 0
+def test_examples_in_docstrings_are_true(
+    name: str, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run_examples(name, world, tmp_path, monkeypatch)
 
 
 def test_the_tutorial_shows_what_its_cells_print(tmp_path: Path, monkeypatch: Any) -> None:

@@ -1,7 +1,8 @@
-"""Every argument of the public interface is explained.
+"""Every argument of the public interface is explained, and every callable has an example.
 
 By name, in the docstring of its function, of its class (for what many methods share), or of a
 function that the docstring refers to in backticks ("other arguments as in `s3_storage`").
+tests/docs and tests/spark run the examples.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import importlib
 import inspect
 import re
 from collections.abc import Iterator
+from enum import Enum
 from typing import Any
 
 import pytest
 
 import icefloe
+from icefloe.testing.wrapping import WrappingDriver
 
 MODULES = ["icefloe", "icefloe.spark", "icefloe.xarray", "icefloe.dask"]
 # Zarr's own interface, which Zarr explains.
@@ -72,3 +75,124 @@ def test_every_argument_is_explained(name: str) -> None:
             and not named(parameter.name, text)
         ]
     assert sorted(set(missing)) == []
+
+
+# --- examples ----------------------------------------------------------------------------------
+
+WITH_EXAMPLES = [
+    *MODULES,
+    "icefloe.distributed",
+    "icefloe.spark.maintenance",
+    "icefloe.testing.faults",
+    "icefloe.testing.latency",
+    "icefloe.testing.schedule",
+]
+# Ids, and what methods return: nobody makes or calls them.
+PLAIN_VALUES = {
+    "ChunkId",
+    "ManifestId",
+    "NodeId",
+    "ObjectId",
+    "SnapshotId",
+    "AncestryGraph",
+    "ChunkMap",
+    "Diff",
+    "Conflict",
+    "FeatureFlag",
+    "ManifestFileInfo",
+    "RepoStatus",
+    "SnapshotInfo",
+    "Update",
+    "UpdateType",
+    "VersionChange",
+    "RequiredAccess",
+    "Progress",
+    "ChunkStorageStats",
+    "GCSummary",
+    "ExportReport",
+    "MaterializeReport",
+    "MigrationReport",
+    "IngestReport",
+    "DatasetReport",
+    "TableReport",
+    "WriteReport",
+    "BlocksReport",
+    "RefreshReport",
+    "Outcome",
+    "Recovery",
+    "Request",
+}
+FOR_CODE_INSIDE = {
+    "Attribution": ("header",),
+    "ObjectId": ("of_rows", "parse"),
+    "ManifestFileInfo": ("of",),
+    "RepoStatus": ("of", "stored"),
+    "SnapshotInfo": ("of", "along", "along_async"),
+    "Update": ("all_of",),
+    "VersionChange": ("of",),
+    "ChunkStorageStats": ("non_virtual_bytes", "total_bytes"),  # Icechunk's names of properties
+    "NewGeneration": ("format_version",),
+    "NumberedRefs": ("format_version",),
+    "StateFileDataset": ("format_version",),
+    # A rebase calls it; the example is that of the class.
+    "ConflictSolver": ("choose",),
+    "ConflictDetector": ("choose",),
+    "BasicConflictSolver": ("choose",),
+    "RepositoryMaintenance": ("total_chunks_storage",),  # deprecated, with a warning
+    "Storage": (
+        *("attributed", "bound", "require_directory", "disk_cache"),
+        *("driver", "is_same_place", "is_within", "describe"),
+    ),
+    "LatencyStorage": ("bound", "driver"),
+    "FaultyDriver": ("put_if_losing_answers",),
+    "IcechunkStore": ("set_partial_values",),  # Zarr 3.0 had it; refused
+    "Recovery": ("write_once", "find", "sleep"),
+}
+"""Methods without an underscore that users do not call."""
+LATER = ("icefloe.blocks", "icefloe.spark.datasets")
+"""Packages that still change every day; their examples come with their documents."""
+
+
+def callables(module: Any) -> Iterator[tuple[str, Any]]:
+    """The public classes, functions and methods that users call, each once."""
+    own = module.__name__ if module.__name__.startswith("icefloe.testing") else "icefloe"
+    for name in getattr(module, "__all__", None) or [key for key in vars(module) if key[0] != "_"]:
+        value = getattr(module, name)
+        home = getattr(value, "__module__", None) or ""
+        if not home.startswith(own) or home.startswith(LATER):
+            continue
+        if inspect.isfunction(value):
+            yield name, value
+        elif inspect.isclass(value) and not issubclass(value, BaseException | Enum):
+            if value.__name__ not in PLAIN_VALUES:
+                yield name, value
+            yield from methods(value)
+
+
+def methods(owner: type) -> Iterator[tuple[str, Any]]:
+    """The methods of a class and of its bases, without twins and what another class explains."""
+    ours = [base for base in owner.__mro__ if base.__module__.startswith("icefloe")]
+    known = set(dir(WrappingDriver)) if issubclass(owner, WrappingDriver) else set()
+    known.update(*(dir(base) for base in owner.__mro__ if base not in ours))
+    for base in ours:
+        if base.__module__.startswith(LATER):
+            continue
+        for name, value in vars(base).items():
+            plain = value.__func__ if isinstance(value, classmethod | staticmethod) else value
+            if name[0] == "_" or not inspect.isfunction(plain) or name in known:
+                continue
+            is_twin = name.endswith("_async") or name == "async_ancestry"
+            if not is_twin and name not in FOR_CODE_INSIDE.get(base.__name__, ()):
+                yield f"{base.__name__}.{name}", plain
+
+
+@pytest.mark.parametrize("name", WITH_EXAMPLES)
+def test_every_callable_has_an_example(name: str) -> None:
+    if name != "icefloe":
+        package = {"spark": "pyspark", "dask": "dask", "xarray": "xarray"}.get(name.split(".")[1])
+        if package is not None:
+            pytest.importorskip(package, reason=f"{name} needs {package}")
+    found = dict(callables(importlib.import_module(name)))
+    assert found
+    missing = [label for label, value in found.items() if ">>> " not in (value.__doc__ or "")]
+    assert missing == []

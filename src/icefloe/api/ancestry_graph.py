@@ -111,7 +111,10 @@ class AncestryGraph:
     __repr__ = __str__
 
     def to_svg(self) -> str:
-        """The graph and one line of text per snapshot, as an SVG document."""
+        """The graph and one line of text per snapshot, as an SVG document.
+
+        >>> svg = repo.ancestry_graph().to_svg()
+        """
         labels = [self._label(row) for row in self._rows]
         left = self._width + _STEP // 2
         texts = "".join(
@@ -129,6 +132,8 @@ class AncestryGraph:
         """The graph and a table of snapshots with refs, time and message, as HTML.
 
         It needs no script and no other file. All text of the repository is escaped.
+
+        >>> html = repo.ancestry_graph().to_html()
         """
         lines = "".join(map(self._table_row, self._rows))
         return (

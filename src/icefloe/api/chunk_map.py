@@ -87,6 +87,10 @@ class ChunkMap:
 
         A cell has the most frequent kind of chunk in its block. It is missing only if the whole
         block is.
+
+        >>> cells, size = session.chunk_map("/t2m", axes=["time", "y"]).coarser(2)
+        >>> size
+        (2, 1)
         """
         down, across = (max(1, -(-size // most)) for size in self.grid)
         rows, columns = -(-self.grid[0] // down), -(-self.grid[1] // across)
@@ -99,7 +103,10 @@ class ChunkMap:
         return cells.reshape(rows, columns), (down, across)
 
     def to_svg(self) -> str:
-        """The map as an SVG document."""
+        """The map as an SVG document.
+
+        >>> svg = session.chunk_map("/t2m", by="commit").to_svg()
+        """
         cells, factor = self.coarser(_MOST_CELLS)
         rows, columns = cells.shape
         wide, high = (max(2, min(_LARGEST, _PIXELS // max(size, 1))) for size in (columns, rows))

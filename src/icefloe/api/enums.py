@@ -35,7 +35,11 @@ class SpecVersion(NamedNumber):
 
     @staticmethod
     def current() -> SpecVersion:
-        """The version of new repositories."""
+        """The version of new repositories.
+
+        >>> icefloe.SpecVersion.current()
+        SpecVersion.v2 (current)
+        """
         return SpecVersion.v2
 
     def __repr__(self) -> str:
@@ -70,6 +74,9 @@ class NumberedRefs(NewGeneration):
 
     Attributes of a node with more than `inline_attributes_bytes` of JSON go into an attributes
     file. None means that no attributes do. The setting applies to this object only.
+
+    >>> old = icefloe.NumberedRefs(encoding="json")
+    >>> repo = icefloe.Repository.create(icefloe.in_memory_storage(), generation=old)
     """
 
     encoding: Encoding = "json"
@@ -102,6 +109,9 @@ class StateFileDataset(NewGeneration):
 
     `store_root` is a URL or path of the same kind of storage, for all files except the state file.
     A repository is opened at the location of its state file.
+
+    >>> old = icefloe.StateFileDataset()
+    >>> repo = icefloe.Repository.create(icefloe.in_memory_storage(), generation=old)
     """
 
     widths: Widths = "strict"

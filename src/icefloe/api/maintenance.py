@@ -61,6 +61,9 @@ class RepositoryMaintenance(RepositoryMaintenanceAsync):
 
         A warning names the branches and tags that lose the snapshot where they part: they can be
         merged until its files are collected, and in spec version 1 not at all.
+
+        >>> len(repo.expire_snapshots(datetime.now(UTC), keep_last=1, keep_tagged=True))
+        0
         """
         from icefloe.api import maintenance_values
         from icefloe.maintenance import expire
@@ -111,6 +114,9 @@ class RepositoryMaintenance(RepositoryMaintenanceAsync):
             max_concurrent_deletes: requests that delete at once.
             max_consecutive_delete_failures: give up after so many in a row.
             max_concurrent_listings: listings at once.
+
+        >>> repo.garbage_collect(datetime.now(UTC) - timedelta(days=7)).chunks_deleted
+        0
         """
         from icefloe.api import maintenance_values
         from icefloe.maintenance import gc
@@ -137,6 +143,10 @@ class RepositoryMaintenance(RepositoryMaintenanceAsync):
         """A plan of what a collection would delete, and why. It can be printed, saved and run.
 
         Arguments as in `garbage_collect`.
+
+        >>> plan = repo.plan_garbage_collection(datetime.now(UTC) - timedelta(days=7))
+        >>> plan.num_objects()
+        0
         """
         from icefloe.api import maintenance_values
         from icefloe.maintenance import gc
@@ -162,6 +172,9 @@ class RepositoryMaintenance(RepositoryMaintenanceAsync):
 
         Raises:
             InvalidInputError: the plan is for another repository.
+
+        >>> plan = repo.plan_garbage_collection(datetime.now(UTC) - timedelta(days=7))
+        >>> summary = repo.run_garbage_collection(plan)
         """
         from icefloe.api import maintenance_values
         from icefloe.maintenance import gc
@@ -186,6 +199,9 @@ class RepositoryMaintenance(RepositoryMaintenanceAsync):
         """The bytes of the chunks of all snapshots that are reachable from branches and tags.
 
         Arguments as in `garbage_collect`.
+
+        >>> repo.chunk_storage_stats().native_bytes > 0
+        True
         """
         from icefloe.api import maintenance_values
         from icefloe.maintenance import stats
@@ -224,7 +240,10 @@ class RepositoryMaintenance(RepositoryMaintenanceAsync):
         return run_blocking(stats.chunk_storage_stats(self.handle, limits)).native_bytes
 
     def packed_objects(self) -> PackedObjects:
-        """Objects that hold several chunks, and how much of each is in use."""
+        """Objects that hold several chunks, and how much of each is in use.
+
+        >>> packed = repo.packed_objects()
+        """
         from icefloe.maintenance import stats
 
         return run_blocking(stats.packed_objects(self.handle))
@@ -241,6 +260,8 @@ class RepositoryMaintenance(RepositoryMaintenanceAsync):
             message: of the commit.
             branch: the branch to commit to.
             min_dead_fraction: objects with a smaller unused part stay as they are.
+
+        >>> repo.repack_chunks("Drop unused bytes", branch="main", min_dead_fraction=0.3)
         """
         from icefloe.maintenance import stats
 
@@ -248,25 +269,39 @@ class RepositoryMaintenance(RepositoryMaintenanceAsync):
         return None if made is None else made.text
 
     def inspect_snapshot(self, snapshot_id: str) -> dict[str, Any]:
-        """The nodes of a snapshot and their manifests, as plain values."""
+        """The nodes of a snapshot and their manifests, as plain values.
+
+        >>> nodes = repo.inspect_snapshot(repo.lookup_branch("main"))["nodes"]
+        """
         from icefloe.maintenance import inspect
 
         return run_blocking(inspect.inspect_snapshot(self.handle, snapshot_id))
 
     def inspect_manifest(self, manifest_id: str) -> dict[str, Any]:
-        """The number of chunks of each kind in the manifest `manifest_id`, as plain values."""
+        """The number of chunks of each kind in the manifest `manifest_id`, as plain values.
+
+        >>> file, *_ = repo.list_manifest_files(repo.lookup_branch("main"))
+        >>> description = repo.inspect_manifest(file.id)
+        """
         from icefloe.maintenance import inspect
 
         return run_blocking(inspect.inspect_manifest(self.handle, manifest_id))
 
     def inspect_transaction_log(self, snapshot_id: str) -> dict[str, Any]:
-        """The changes of a commit, and of expired commits right before it, as plain values."""
+        """The changes of a commit, and of expired commits right before it, as plain values.
+
+        >>> changes = repo.inspect_transaction_log(repo.lookup_branch("main"))
+        """
         from icefloe.maintenance import inspect
 
         return run_blocking(inspect.inspect_transaction_log(self.handle, snapshot_id))
 
     def inspect_repo_info(self) -> dict[str, Any]:
-        """Refs, snapshots and newest operations, as plain values. Needs spec version 2."""
+        """Refs, snapshots and newest operations, as plain values. Needs spec version 2.
+
+        >>> sorted(repo.inspect_repo_info()["tags"])
+        ['v1']
+        """
         from icefloe.maintenance import inspect
 
         return run_blocking(inspect.inspect_repo_info(self.handle))
@@ -295,6 +330,9 @@ class RepositoryMaintenance(RepositoryMaintenanceAsync):
             orphans: report objects that nothing refers to.
             max_findings: the number of findings of each kind to keep. All are counted.
             progress: called regularly with a `Progress`. Without it, a terminal shows a bar.
+
+        >>> repo.verify(read_chunks=True).is_healthy
+        True
         """
         from icefloe.api import maintenance_values
         from icefloe.maintenance import verify
@@ -319,6 +357,9 @@ class RepositoryMaintenance(RepositoryMaintenanceAsync):
 
         Raises:
             RepositoryNotFoundError: there is no trace of a repository.
+
+        >>> icefloe.Repository.verify_storage(repo.storage).is_healthy
+        True
         """
         from icefloe.api import maintenance_values
         from icefloe.maintenance import rescue, verify
@@ -339,6 +380,8 @@ class RepositoryMaintenance(RepositoryMaintenanceAsync):
         These are references to chunk objects that are missing or too short, chunks without bytes,
         and manifests that cannot be read. With `virtual_sources`, they include references to files
         that are missing, too short or changed. Dropped chunks read as the fill value.
+
+        >>> plan = repo.plan_repair(branch="main")
         """
         from icefloe.maintenance import repair
 
@@ -360,6 +403,8 @@ class RepositoryMaintenance(RepositoryMaintenanceAsync):
             old_prefix: where locations begin now.
             new_prefix: what they shall begin with.
             branch: the branch to repair.
+
+        >>> plan = repo.plan_repoint("s3://old/", "s3://new/", check=False)
         """
         from icefloe.maintenance import repair
 
@@ -372,6 +417,9 @@ class RepositoryMaintenance(RepositoryMaintenanceAsync):
 
         Raises:
             ConflictError: the branch has moved since the plan was made; make a new plan.
+
+        >>> plan = repo.plan_repair(branch="main")
+        >>> snapshot_id = repo.run_repair(plan, "Drop what is lost")
         """
         from icefloe.maintenance import repair
 
@@ -383,6 +431,8 @@ class RepositoryMaintenance(RepositoryMaintenanceAsync):
 
         A repo object is rebuilt from its newest copy below `overwritten/` and the snapshots that
         were stored later. A branch whose tip is lost is reset to its newest remaining ancestor.
+
+        >>> plan = icefloe.Repository.plan_rescue(repo.storage)
         """
         from icefloe.maintenance import rescue
 
@@ -395,6 +445,9 @@ class RepositoryMaintenance(RepositoryMaintenanceAsync):
 
         Raises:
             ConflictError: the repository has changed since the plan was made; make a new plan.
+
+        >>> plan = icefloe.Repository.plan_rescue(repo.storage)
+        >>> icefloe.Repository.run_rescue(repo.storage, plan)
         """
         from icefloe.maintenance import rescue
 

@@ -60,6 +60,9 @@ def migrate_repository(
         FormatError: a file of the source cannot be read, the comparison found a difference, or
             the verification an error.
         InvalidInputError: `storage` is a folder inside of the old repository.
+
+    >>> old = icefloe.Repository.create(icefloe.in_memory_storage(), spec_version=1)
+    >>> report = icefloe.migrate_repository(old, icefloe.local_filesystem_storage("migrated"))
     """
     source = repo.handle
     target = target_handle(repo, storage or repo.storage, int(spec_version), config, chunks)
@@ -139,6 +142,9 @@ def upgrade_icechunk_repository(
 
     Raises:
         SessionStateError: the repository has another version.
+
+    >>> old = icefloe.Repository.create(icefloe.in_memory_storage(), spec_version=1)
+    >>> repo = icefloe.upgrade_icechunk_repository(old, dry_run=False)
     """
     if prefetch_concurrency is not None and prefetch_concurrency < 1:
         raise ValueError(f"prefetch_concurrency is {prefetch_concurrency}, expected 1 or more")

@@ -32,6 +32,9 @@ def open_store(
         ref: a branch, a tag or a snapshot, for sources that name none; `main` if not given.
         storage_options: arguments of the storage, such as `region` or `anonymous`.
         authorize_virtual_chunk_access: as for `Repository.open`.
+
+    >>> zarr.open_group(icefloe.open_store("weather@v1"), mode="r")["t2m"].shape
+    (4, 8, 8)
     """
     if isinstance(source, IcechunkStore | Session):
         if ref is not None:

@@ -59,6 +59,10 @@ class Repository(
     chunks may be read, each with its credentials or None. `attribution` labels the requests.
     `branch`, `tag` and `snapshot_id` name a version, one of them; `from_` and `to_` before them
     tell two versions apart. `message` and `metadata` become part of a commit.
+
+    >>> repo = icefloe.Repository.open(icefloe.local_filesystem_storage("weather"))
+    >>> zarr.open_group(repo.readonly_session("main").store, mode="r")["t2m"].shape
+    (4, 8, 8)
     """
 
     def __init__(self, handles: Handles) -> None:
@@ -96,6 +100,8 @@ class Repository(
             AlreadyExistsError: another process created one at the same time.
             InvalidInputError: the location is not empty.
             StorageError: the storage ignores conditional writes, on which commits rely.
+
+        >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
         """
         handle = run_blocking(
             lifecycle.create_repository(
@@ -123,6 +129,8 @@ class Repository(
 
         Raises:
             RepositoryNotFoundError: there is none.
+
+        >>> repo = icefloe.Repository.open(icefloe.local_filesystem_storage("weather"))
         """
         handle = run_blocking(
             lifecycle.open_repository(
@@ -145,6 +153,8 @@ class Repository(
         """Open the repository, or create it if there is none. Safe for concurrent callers.
 
         `create_version` and `check_clean_root` are about one that is created, as in `create`.
+
+        >>> repo = icefloe.Repository.open_or_create(icefloe.local_filesystem_storage("ocean"))
         """
         handle = run_blocking(
             lifecycle.open_or_create(
@@ -158,7 +168,11 @@ class Repository(
 
     @staticmethod
     def exists(storage: Storage, storage_settings: StorageSettings | None = None) -> bool:
-        """Whether a repository is stored here."""
+        """Whether a repository is stored here.
+
+        >>> icefloe.Repository.exists(icefloe.local_filesystem_storage("weather"))
+        True
+        """
         config = RepositoryConfig(storage=storage_settings)
         driver = driver_for(storage, config, blocking=True)
         return run_blocking(lifecycle.fetch_spec_version(driver)) is not None
@@ -167,7 +181,11 @@ class Repository(
     def fetch_spec_version(
         storage: Storage, storage_settings: StorageSettings | None = None
     ) -> SpecVersion | None:
-        """The version of the repository stored here, or None if there is none."""
+        """The version of the repository stored here, or None if there is none.
+
+        >>> icefloe.Repository.fetch_spec_version(repo.storage)
+        SpecVersion.v2 (current)
+        """
         config = RepositoryConfig(storage=storage_settings)
         driver = driver_for(storage, config, blocking=True)
         version = run_blocking(lifecycle.fetch_spec_version(driver))
@@ -179,6 +197,9 @@ class Repository(
 
         Raises:
             RepositoryNotFoundError: there is no repository.
+
+        >>> icefloe.Repository.fetch_config(repo.storage).inline_chunk_threshold_bytes
+        0
         """
         driver = driver_for(storage, None, blocking=True)
         return run_blocking(lifecycle.fetch_config(storage, driver))
@@ -196,6 +217,8 @@ class Repository(
         """The same repository with a configuration that overrides the current one.
 
         Without `authorize_virtual_chunk_access`, the current authorisations are kept.
+
+        >>> quick = repo.reopen(icefloe.RepositoryConfig(max_concurrent_requests=32))
         """
         storage, merged = self._handles.storage, self._handles.config
         access = self._handles.virtual_access
@@ -243,20 +266,35 @@ class Repository(
         return enums.SpecVersion(self._handles.spec_version)
 
     def save_config(self) -> None:
-        """Save the current configuration with the repository."""
+        """Save the current configuration with the repository.
+
+        >>> repo.config.max_concurrent_requests = 32
+        >>> repo.save_config()
+        """
         return run_blocking(self.handle.format.save_config(self.handle))
 
     def set_default_commit_metadata(self, metadata: dict[str, Any]) -> None:
-        """Metadata that goes into every commit made through this object."""
+        """Metadata that goes into every commit made through this object.
+
+        >>> repo.set_default_commit_metadata({"author": "the night run"})
+        """
         self._handles.either.format.require_metadata(metadata)
         self._handles.either.shared.default_commit_metadata = dict(metadata)
 
     def default_commit_metadata(self) -> dict[str, Any]:
-        """The metadata given to `set_default_commit_metadata`."""
+        """The metadata given to `set_default_commit_metadata`.
+
+        >>> repo.default_commit_metadata()
+        {}
+        """
         return dict(self._handles.either.shared.default_commit_metadata)
 
     def get_metadata(self) -> dict[str, Any]:
-        """The metadata of the repository itself."""
+        """The metadata of the repository itself.
+
+        >>> repo.get_metadata()
+        {}
+        """
         return run_blocking(spec2_publish.get_metadata(self.handle))
 
     @property
@@ -265,15 +303,26 @@ class Repository(
         return self.get_metadata()
 
     def set_metadata(self, metadata: dict[str, Any]) -> None:
-        """Replace the metadata of the repository."""
+        """Replace the metadata of the repository.
+
+        >>> repo.set_metadata({"owner": "climate group"})
+        """
         return run_blocking(spec2_publish.set_metadata(self.handle, metadata))
 
     def update_metadata(self, metadata: dict[str, Any]) -> dict[str, Any]:
-        """Set some keys of the repository's metadata; returns all of it."""
+        """Set some keys of the repository's metadata; returns all of it.
+
+        >>> repo.update_metadata({"license": "CC-BY-4.0"})
+        {'license': 'CC-BY-4.0'}
+        """
         return run_blocking(spec2_publish.update_metadata(self.handle, metadata))
 
     def get_status(self) -> RepoStatus:
-        """Whether the repository takes writes."""
+        """Whether the repository takes writes.
+
+        >>> repo.get_status().availability
+        RepoAvailability.online
+        """
         from icefloe.api import values
 
         return values.RepoStatus.of(run_blocking(spec2_publish.get_status(self.handle)))
@@ -284,38 +333,66 @@ class Repository(
         return self.get_status()
 
     def set_status(self, status: RepoStatus) -> None:
-        """Make the repository read-only for everyone, or bring it back online: `status`."""
+        """Make the repository read-only for everyone, or bring it back online: `status`.
+
+        >>> repo.set_status(icefloe.RepoStatus(icefloe.RepoAvailability.read_only))
+        """
         return run_blocking(spec2_publish.set_status(self.handle, status.stored()))
 
     def feature_flags(self) -> list[FeatureFlag]:
-        """Every feature flag."""
+        """Every feature flag.
+
+        >>> [flag.name for flag in repo.feature_flags()]
+        ['move_node', 'create_tag', 'delete_tag']
+        """
         return run_blocking(spec2_publish.feature_flags(self.handle))
 
     def enabled_feature_flags(self) -> list[FeatureFlag]:
-        """The flags that are on."""
+        """The flags that are on.
+
+        >>> "create_tag" in [flag.name for flag in repo.enabled_feature_flags()]
+        True
+        """
         flags = run_blocking(spec2_publish.feature_flags(self.handle))
         return [flag for flag in flags if flag.enabled]
 
     def disabled_feature_flags(self) -> list[FeatureFlag]:
-        """The flags that are off."""
+        """The flags that are off.
+
+        >>> repo.disabled_feature_flags()
+        []
+        """
         flags = run_blocking(spec2_publish.feature_flags(self.handle))
         return [flag for flag in flags if not flag.enabled]
 
     def set_feature_flag(self, name: str, setting: bool | None) -> None:
-        """Switch the flag `name` on or off, or back to its default with a `setting` of None."""
+        """Switch the flag `name` on or off, or back to its default with a `setting` of None.
+
+        >>> repo.set_feature_flag("delete_tag", False)
+        """
         return run_blocking(spec2_publish.set_feature_flag(self.handle, name, setting))
 
     def create_branch(self, branch: str, snapshot_id: str) -> None:
-        """Create a branch that points at a snapshot."""
+        """Create a branch that points at a snapshot.
+
+        >>> repo.create_branch("experiment", repo.lookup_branch("main"))
+        """
         key = run_blocking(self.handle.given_id(snapshot_id, name=branch))
         return run_blocking(refs.create_branch(self.handle, branch, key))
 
     def list_branches(self) -> set[str]:
-        """Names of all branches."""
+        """Names of all branches.
+
+        >>> sorted(repo.list_branches())
+        ['dev', 'main']
+        """
         return run_blocking(self.handle.format.list_branches(self.handle))
 
     def lookup_branch(self, branch: str) -> str:
-        """The snapshot at the tip of a branch."""
+        """The snapshot at the tip of a branch.
+
+        >>> tip = repo.lookup_branch("main")
+        """
         return run_blocking(self.handle.format.lookup_branch(self.handle, branch)).text
 
     def reset_branch(
@@ -324,6 +401,8 @@ class Repository(
         """Point a branch at another snapshot. The old snapshots stay until they are collected.
 
         With `from_snapshot_id`, the branch is only moved if it still points there.
+
+        >>> repo.reset_branch("main", repo.lookup_tag("v1"))
         """
         key = run_blocking(self.handle.given_id(snapshot_id, name=branch))
         expected = None
@@ -332,28 +411,48 @@ class Repository(
         return run_blocking(refs.reset_branch(self.handle, branch, key, expected))
 
     def delete_branch(self, branch: str) -> None:
-        """Delete a branch; `main` cannot be deleted."""
+        """Delete a branch; `main` cannot be deleted.
+
+        >>> repo.delete_branch("dev")
+        """
         return run_blocking(refs.delete_branch(self.handle, branch))
 
     def create_tag(self, tag: str, snapshot_id: str) -> None:
-        """Create a tag. It always points at the same snapshot."""
+        """Create a tag. It always points at the same snapshot.
+
+        >>> repo.create_tag("v2", repo.lookup_branch("main"))
+        """
         key = run_blocking(self.handle.given_id(snapshot_id, name=tag))
         return run_blocking(refs.create_tag(self.handle, tag, key))
 
     def list_tags(self) -> set[str]:
-        """Names of all tags."""
+        """Names of all tags.
+
+        >>> repo.list_tags()
+        {'v1'}
+        """
         return run_blocking(self.handle.format.list_tags(self.handle))
 
     def lookup_tag(self, tag: str) -> str:
-        """The snapshot a tag points at."""
+        """The snapshot a tag points at.
+
+        >>> first = repo.lookup_tag("v1")
+        """
         return run_blocking(self.handle.format.lookup_tag(self.handle, tag)).text
 
     def delete_tag(self, tag: str) -> None:
-        """Delete a tag; its name can never be used again."""
+        """Delete a tag; its name can never be used again.
+
+        >>> repo.delete_tag("v1")
+        """
         return run_blocking(refs.delete_tag(self.handle, tag))
 
     def lookup_snapshot(self, snapshot_id: str) -> SnapshotInfo:
-        """Message, time, metadata and parent of a snapshot."""
+        """Message, time, metadata and parent of a snapshot.
+
+        >>> repo.lookup_snapshot(repo.lookup_tag("v1")).message
+        'Add four days'
+        """
         from icefloe.api import values
 
         key = run_blocking(self.handle.given_id(snapshot_id))
@@ -361,7 +460,11 @@ class Repository(
         return values.SnapshotInfo.of(found)
 
     def list_manifest_files(self, snapshot_id: str) -> list[ManifestFileInfo]:
-        """The manifest files a snapshot uses."""
+        """The manifest files a snapshot uses.
+
+        >>> sorted(f.num_chunk_refs for f in repo.list_manifest_files(repo.lookup_branch("main")))
+        [1, 4]
+        """
         from icefloe.api import values
 
         key = run_blocking(self.handle.given_id(snapshot_id))
@@ -375,7 +478,11 @@ class Repository(
         tag: str | None = None,
         snapshot_id: str | None = None,
     ) -> Iterator[SnapshotInfo]:
-        """A snapshot and its ancestors, newest first."""
+        """A snapshot and its ancestors, newest first.
+
+        >>> [snapshot.message for snapshot in repo.ancestry(branch="main")]
+        ['Correct the second day', 'Add four days', 'Repository initialized']
+        """
         from icefloe.api import values
 
         found = run_blocking(
@@ -414,7 +521,12 @@ class Repository(
         snapshot_id: str | None = None,
         plain: bool = False,
     ) -> AncestryGraph:
-        """The history of all branches, or of one ref, as a text graph; `plain` has no colours."""
+        """The history of all branches, or of one ref, as a text graph; `plain` has no colours.
+
+        >>> graph = repo.ancestry_graph(branch="main", plain=True)
+        >>> "(main)" in str(graph)
+        True
+        """
         lines = run_blocking(
             refs.graph_lines(self.handle, branch=branch, tag=tag, snapshot_id=snapshot_id)
         )
@@ -423,7 +535,11 @@ class Repository(
         return graphs.AncestryGraph(lines, plain=plain)
 
     def ops_log(self) -> Iterator[Update]:
-        """Every operation on the repository, newest first."""
+        """Every operation on the repository, newest first.
+
+        >>> type(next(repo.ops_log()).kind).__name__
+        'NewCommit'
+        """
         from icefloe.api import values
 
         self.handle.format.require_repo_object("the operations log")
@@ -452,6 +568,10 @@ class Repository(
 
         It goes from the version of `from_branch`, `from_tag` or `from_snapshot_id` to that of
         `to_branch`, `to_tag` or `to_snapshot_id`.
+
+        >>> changes = repo.diff(from_tag="v1", to_branch="main")
+        >>> changes.updated_chunks
+        {'/t2m': [[1, 0, 0]]}
         """
         start = {"branch": from_branch, "tag": from_tag, "snapshot_id": from_snapshot_id}
         end = {"branch": to_branch, "tag": to_tag, "snapshot_id": to_snapshot_id}
@@ -467,6 +587,9 @@ class Repository(
         """The containers that a reader of a snapshot has to authorise for its virtual chunks.
 
         This needs no authorisation and makes no requests to the containers. The default is `main`.
+
+        >>> repo.required_access("main")
+        []
         """
         from icefloe.store import virtual
 
@@ -485,7 +608,12 @@ class Repository(
         snapshot_id: str | None = None,
         as_of: datetime | None = None,
     ) -> Session:
-        """A session that reads one snapshot: of a branch, at a time `as_of`, a tag, or an id."""
+        """A session that reads one snapshot: of a branch, at a time `as_of`, a tag, or an id.
+
+        >>> session = repo.readonly_session(tag="v1")
+        >>> zarr.open_array(session.store, path="t2m", mode="r")[1, 0, 0].item()
+        280.0
+        """
         instant = None if as_of is None else microseconds(as_of)
         state = run_blocking(
             refs.open_at(
@@ -495,11 +623,20 @@ class Repository(
         return Session(self._handles, state)
 
     def writable_session(self, branch: str) -> Session:
-        """A session whose changes can be committed to a branch."""
+        """A session whose changes can be committed to a branch.
+
+        >>> session = repo.writable_session("main")
+        >>> zarr.open_array(session.store, path="t2m")[0] = 273.15
+        >>> snapshot_id = session.commit("Correct the first day")
+        """
         return Session(self._handles, run_blocking(sessions.open_writable(self.handle, branch)))
 
     def rearrange_session(self, branch: str) -> Session:
-        """A session that moves nodes and commits the moves to a branch. Needs spec version 2."""
+        """A session that moves nodes and commits the moves to a branch. Needs spec version 2.
+
+        >>> session = repo.rearrange_session("main")
+        >>> session.move("/t2m", "/temperature")
+        """
         from icefloe.repo import rearrange
 
         return Session(self._handles, run_blocking(rearrange.open_rearrange(self.handle, branch)))
@@ -520,6 +657,8 @@ class Repository(
 
         Raises:
             ConflictError: the branch has moved in the meantime; nothing has changed.
+
+        >>> snapshot_id = repo.rewrite_manifests("Apply new splits", branch="main")
         """
         from icefloe.repo import rearrange
 
@@ -540,6 +679,9 @@ class Repository(
         """A store whose writes are committed at the end of the block, or discarded on an exception.
 
         `rebase_with` and `rebase_tries` are passed to `Session.commit`.
+
+        >>> with repo.transaction("main", message="Correct the first day") as store:
+        ...     zarr.open_array(store, path="t2m")[0] = 273.15
         """
         session = self.writable_session(branch)
         yield session.store

@@ -44,6 +44,10 @@ class Session(SessionAsync, Shown):
 
     `message` and `metadata` of its methods become part of the snapshot. `array_path` and `path` are
     paths of nodes, such as `/group/array`.
+
+    >>> session = repo.writable_session("main")
+    >>> zarr.open_array(session.store, path="t2m")[0] = 273.15
+    >>> snapshot_id = session.commit("Correct the first day")
     """
 
     def __init__(self, handles: Handles, state: SessionState) -> None:
@@ -126,7 +130,10 @@ class Session(SessionAsync, Shown):
         return store
 
     def make_store(self, *, read_only: bool) -> IcechunkStore:
-        """Another Zarr store on the same session, which refuses writes if it is `read_only`."""
+        """Another Zarr store on the same session, which refuses writes if it is `read_only`.
+
+        >>> store = session.make_store(read_only=True)
+        """
         from icefloe.store import pipeline, zarr_store
 
         pipeline.install_pipeline()
@@ -141,7 +148,12 @@ class Session(SessionAsync, Shown):
         return not self._state.changes.is_empty
 
     def status(self) -> Diff:
-        """The uncommitted changes."""
+        """The uncommitted changes.
+
+        >>> zarr.open_array(session.store, path="t2m")[0] = 273.15
+        >>> session.status().updated_chunks
+        {'/t2m': [[0, 0, 0]]}
+        """
         view = self._state.view
         from icefloe.changes import diff
 
@@ -152,7 +164,10 @@ class Session(SessionAsync, Shown):
         return diff.make_diff([log], known)
 
     def discard_changes(self) -> None:
-        """Discard all uncommitted changes."""
+        """Discard all uncommitted changes.
+
+        >>> session.discard_changes()
+        """
         if self.read_only:
             raise ReadOnlyError(self._state.why_read_only("there are no changes to discard"))
         self._state.discard()
@@ -176,6 +191,9 @@ class Session(SessionAsync, Shown):
             ConflictError: the branch has moved since the session was opened. The session keeps its
                 changes.
             RebaseFailedError: newer commits conflict with the changes of the session.
+
+        >>> zarr.open_array(session.store, path="t2m")[0] = 273.15
+        >>> snapshot_id = session.commit("Correct the first day", {"author": "the night run"})
         """
         from icefloe.repo import commit
 
@@ -204,6 +222,8 @@ class Session(SessionAsync, Shown):
         Raises:
             RebaseFailedError: a conflict was not settled. The session is at the last commit before
                 it, and can be rebased again with another solver.
+
+        >>> session.rebase(icefloe.ConflictDetector())
         """
         from icefloe.repo import rebase
 
@@ -219,6 +239,9 @@ class Session(SessionAsync, Shown):
         """Replace the tip of the branch with a snapshot that also has these changes.
 
         With `allow_empty` also if nothing was changed.
+
+        >>> zarr.open_array(session.store, path="t2m")[0] = 273.15
+        >>> snapshot_id = session.amend("Correct the first two days")
         """
         from icefloe.repo import commit
 
@@ -227,7 +250,11 @@ class Session(SessionAsync, Shown):
         ).text
 
     def flush(self, message: str, *, metadata: dict[str, Any] | None = None) -> str:
-        """Store the changes as a snapshot that no branch points at, and return its id."""
+        """Store the changes as a snapshot that no branch points at, and return its id.
+
+        >>> zarr.open_array(session.store, path="t2m")[0] = 273.15
+        >>> snapshot_id = session.flush("Not yet on any branch")
+        """
         from icefloe.repo import commit
 
         return run_blocking(commit.flush(self.workspace, message, metadata)).text
@@ -237,6 +264,10 @@ class Session(SessionAsync, Shown):
 
         It starts from the current state of this session. Uncommitted changes are stored for it as
         an unlisted snapshot and its manifests. One fork can be sent to many workers.
+
+        >>> fork = session.fork()
+        >>> zarr.open_array(fork.store, path="t2m")[0] = 273.15  # in a worker
+        >>> session.merge(fork)
         """
         from icefloe.repo import forks
 
@@ -258,6 +289,11 @@ class Session(SessionAsync, Shown):
             SessionStateError: a fork changed a node that another one or this session changed
                 differently since (kind `merge-failed`), or comes from another repository or
                 another snapshot (kind `merge-not-allowed`).
+
+        >>> forks = [session.fork(), session.fork()]
+        >>> for day, fork in enumerate(forks):  # in two workers
+        ...     zarr.open_array(fork.store, path="t2m")[day] = 273.15
+        >>> session.merge(*forks)
         """
         brought = [run_blocking(other._bring(other.handle)) for other in others]
         from icefloe.repo import forks
@@ -286,6 +322,9 @@ class Session(SessionAsync, Shown):
             NodeNotFoundError: there is no node at `from_path`.
             AlreadyExistsError: there is one at `to_path`.
             SessionStateError: `to_path` is inside `from_path`, or not in an existing group.
+
+        >>> session = repo.rearrange_session("main")
+        >>> session.move("/t2m", "/temperature")
         """
         from icefloe.repo import rearrange
 
@@ -296,6 +335,8 @@ class Session(SessionAsync, Shown):
 
         No bytes are copied. Chunks that leave the array are dropped; resize the array first to keep
         them. Vacated chunks read as the fill value. The chunk grid has to be regular.
+
+        >>> session.shift_array("/t2m", (-1, 0, 0))
         """
         from icefloe.repo import rearrange
 
@@ -313,13 +354,18 @@ class Session(SessionAsync, Shown):
         None to leave the chunk in place. An old index to which no chunk is moved keeps its chunk,
         unless `backward`, the inverse of `forward`, returns None or an index without a chunk for
         it. Then it is cleared. If a function raises an exception, nothing changes.
+
+        >>> session.reindex_array("/t2m", lambda index: (3 - index[0], *index[1:]))
         """
         from icefloe.repo import rearrange
 
         return run_blocking(rearrange.reindex_array(self.workspace, array_path, forward, backward))
 
     def get_node_id(self, path: str) -> str:
-        """The id of a node. Moving or renaming does not change it."""
+        """The id of a node. Moving or renaming does not change it.
+
+        >>> node_id = session.get_node_id("/t2m")
+        """
         return run_blocking(operations.node_id(self.workspace, path)).text
 
     @shortcut(_known_chunk_type)
@@ -327,6 +373,9 @@ class Session(SessionAsync, Shown):
         """Where the bytes of a chunk are; uninitialized if it was never written.
 
         `chunk_coordinates` is the index of the chunk in the grid.
+
+        >>> session.chunk_type("/t2m", (0, 0, 0))
+        ChunkType.native
         """
         return enums.ChunkType(
             run_blocking(operations.chunk_kind(self.workspace, array_path, chunk_coordinates))
@@ -351,6 +400,9 @@ class Session(SessionAsync, Shown):
             by: "kind" tells native, inline, virtual and missing chunks apart; "commit" tells
                 which commit wrote each chunk last.
             max_commits: how far back in the history to look for that commit.
+
+        >>> session.chunk_map("/t2m", axes=["time", "y"]).grid
+        (4, 1)
         """
         from icefloe.api import chunk_map as chunk_maps
 
@@ -359,7 +411,11 @@ class Session(SessionAsync, Shown):
         )
 
     def all_virtual_chunk_locations(self) -> list[str]:
-        """The location of every virtual chunk, one entry per chunk."""
+        """The location of every virtual chunk, one entry per chunk.
+
+        >>> session.all_virtual_chunk_locations()
+        []
+        """
         return run_blocking(operations.virtual_locations(self.workspace))
 
     async def chunk_coordinates(
@@ -368,6 +424,11 @@ class Session(SessionAsync, Shown):
         """The index of every existing chunk of an array, in ascending order.
 
         They come in batches of `batch_size`.
+
+        >>> async def first_chunk():
+        ...     return await anext(session.chunk_coordinates("/t2m"))
+        >>> asyncio.run(first_chunk())
+        (0, 0, 0)
         """
         if batch_size < 1:
             raise InvalidInputError(f"batch_size is {batch_size}, expected at least 1")
@@ -385,6 +446,10 @@ class ForkSession(Session):
     It cannot be committed; `Session.merge` merges its changes into the original session. Pickling
     waits until every chunk it wrote is durably stored. An unpickled fork reads its snapshot on
     first use, so a fork that is only merged makes no request.
+
+    >>> fork = pickle.loads(pickle.dumps(session.fork()))  # in a worker
+    >>> zarr.open_array(fork.store, path="t2m")[0] = 273.15
+    >>> session.merge(fork)
     """
 
     _arrived: ForkChanges | None = None

@@ -38,6 +38,9 @@ class RepositoryVersions(RepositoryVersionsAsync):
             ref: a branch, a tag or a snapshot; `main` if not given.
             group: where in the hierarchy; the root if not given.
             options: further arguments of `xarray.open_dataset`. `chunks={}` makes dask arrays.
+
+        >>> repo.to_xarray("v1")["t2m"].mean().item()
+        280.0
         """
         found: Dataset = _xarray_engine().open_version(self, ref, group=group, **options)
         return found
@@ -51,6 +54,9 @@ class RepositoryVersions(RepositoryVersionsAsync):
             ref: a branch, a tag or a snapshot; `main` if not given.
             group: where the tree begins; the root if not given.
             options: further arguments of `xarray.open_datatree`.
+
+        >>> list(repo.to_xarray_tree("v1")["/"].data_vars)
+        ['t2m']
         """
         found: DataTree = _xarray_engine().open_version_tree(self, ref, group=group, **options)
         return found
@@ -84,6 +90,8 @@ class RepositoryVersions(RepositoryVersionsAsync):
         Raises:
             RebaseFailedError: there are conflicts; nothing has changed.
             SessionStateError: the branch already has the changes, kind `no-changes-to-commit`.
+
+        >>> change = repo.cherry_pick(repo.lookup_branch("main"), "dev")
         """
         key = run_blocking(self.handle.given_id(snapshot_id))
         from icefloe.api import values
@@ -121,6 +129,8 @@ class RepositoryVersions(RepositoryVersionsAsync):
         Raises:
             RebaseFailedError: later commits changed the same things; nothing has changed.
             SessionStateError: it was undone already, kind `no-changes-to-commit`.
+
+        >>> change = repo.undo(branch="main", message="The first value was right")
         """
         if snapshot_id is None:
             key = run_blocking(self.handle.format.lookup_branch(self.handle, branch))
@@ -163,6 +173,8 @@ class RepositoryVersions(RepositoryVersionsAsync):
         Raises:
             RebaseFailedError: there are conflicts; nothing has changed.
             SessionStateError: the branch contains the source, kind `no-changes-to-commit`.
+
+        >>> change = repo.merge("main", "dev")
         """
         key = run_blocking(refs.find_snapshot(self.handle, source))
         from icefloe.api import values
@@ -203,6 +215,9 @@ class RepositoryVersions(RepositoryVersionsAsync):
 
         Raises:
             ConflictError: the branch has moved in the meantime; nothing has changed.
+
+        >>> first = icefloe.FIRST_SNAPSHOT_ID.text
+        >>> change = repo.squash("main", since=first, message="All at once")
         """
         first = run_blocking(refs.find_snapshot(self.handle, since))
         last = None if until is None else run_blocking(refs.find_snapshot(self.handle, until))

@@ -351,6 +351,10 @@ class ConflictSolver:
     Chunks that both changed can be settled either way. The deletion of an updated node can only be
     settled in favour of the deletion. All other conflicts cannot be settled, and `choose` is not
     called for them.
+
+    >>> class Newest(icefloe.ConflictSolver):
+    ...     def choose(self, conflict):
+    ...         return icefloe.VersionSelection.UseOurs
     """
 
     def choose(self, conflict: Conflict) -> VersionSelection:
@@ -363,7 +367,10 @@ class ConflictSolver:
 
 
 class ConflictDetector(ConflictSolver):
-    """Settles no conflict: a rebase succeeds only if there are none."""
+    """Settles no conflict: a rebase succeeds only if there are none.
+
+    >>> session.rebase(icefloe.ConflictDetector())
+    """
 
     def choose(self, conflict: Conflict) -> VersionSelection:
         """Never chooses.
@@ -375,7 +382,11 @@ class ConflictDetector(ConflictSolver):
 
 
 class BasicConflictSolver(ConflictSolver):
-    """One rule for chunks that both changed, and for nodes we delete and they updated."""
+    """One rule for chunks that both changed, and for nodes we delete and they updated.
+
+    >>> theirs = icefloe.VersionSelection.UseTheirs
+    >>> session.rebase(icefloe.BasicConflictSolver(on_chunk_conflict=theirs))
+    """
 
     def __init__(
         self,

@@ -34,6 +34,11 @@ class Diff(Shown):
     moved_nodes: list[tuple[str, str]] = field(default_factory=list)
 
     def is_empty(self) -> bool:
+        """Whether nothing was changed.
+
+        >>> repo.diff(from_tag="v1", to_branch="main").is_empty()
+        False
+        """
         return self == Diff()
 
     def __str__(self) -> str:

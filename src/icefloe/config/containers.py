@@ -203,6 +203,9 @@ class VirtualChunkContainer(Section):
     """Chunks whose location starts with `url_prefix` are read from `store`.
 
     With a `name`, chunk locations can also be written `vcc://name/rest`.
+
+    >>> store = icefloe.s3_store(region="eu-west-1", anonymous=True)
+    >>> container = icefloe.VirtualChunkContainer("s3://archive/", store, name="archive")
     """
 
     shown_in = "virtual"
@@ -214,7 +217,10 @@ class VirtualChunkContainer(Section):
     name: Text = Option(str)
 
     def validate(self) -> None:
-        """Raise InvalidInputError if no virtual chunk could be read through this container."""
+        """Raise InvalidInputError if no virtual chunk could be read through this container.
+
+        >>> icefloe.VirtualChunkContainer("s3://archive/", icefloe.s3_store()).validate()
+        """
         problem = _find_problem(self)
         if problem is not None:
             raise InvalidInputError(_report(self, problem), ErrorKind.BAD_PREFIX)

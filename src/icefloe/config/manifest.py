@@ -72,22 +72,38 @@ class Condition:
 
     @classmethod
     def or_conditions(cls, conditions: Iterable[Self]) -> Self:
-        """What at least one of `conditions` holds for."""
+        """What at least one of `conditions` holds for.
+
+        >>> both = [icefloe.ManifestSplitCondition.name_matches(name) for name in ("^lat", "^lon")]
+        >>> either = icefloe.ManifestSplitCondition.or_conditions(both)
+        """
         return cls(ConditionKind.OR, conditions=cls._all(conditions))
 
     @classmethod
     def and_conditions(cls, conditions: Iterable[Self]) -> Self:
-        """What all of `conditions` hold for."""
+        """What all of `conditions` hold for.
+
+        >>> both = [icefloe.ManifestSplitCondition.name_matches(name) for name in ("^t2m", "_max$")]
+        >>> all_of_them = icefloe.ManifestSplitCondition.and_conditions(both)
+        """
         return cls(ConditionKind.AND, conditions=cls._all(conditions))
 
     @classmethod
     def path_matches(cls, regex: str) -> Self:
-        """Arrays whose path, such as `/group/array`, has a match of `regex`; or their manifests."""
+        """Arrays whose path, such as `/group/array`, has a match of `regex`; or their manifests.
+
+        >>> icefloe.ManifestSplitCondition.path_matches("^/era5/").matches("/era5/t2m")
+        True
+        """
         return cls(ConditionKind.PATH_MATCHES, _text("regex", regex))
 
     @classmethod
     def name_matches(cls, regex: str) -> Self:
-        """Arrays whose name, the end of the path, has a match of `regex`; or their manifests."""
+        """Arrays whose name, the end of the path, has a match of `regex`; or their manifests.
+
+        >>> icefloe.ManifestSplitCondition.name_matches("^t2m$").matches("/era5/t2m")
+        True
+        """
         return cls(ConditionKind.NAME_MATCHES, _text("regex", regex))
 
     @classmethod
@@ -146,22 +162,38 @@ class ManifestSplitCondition(Condition):
 
     @staticmethod
     def any_array() -> ManifestSplitCondition:
-        """Every array."""
+        """Every array.
+
+        >>> every = icefloe.ManifestSplitCondition.any_array()
+        """
         return ManifestSplitCondition(ConditionKind.ANY_ARRAY)
 
     @staticmethod
     def AnyArray() -> ManifestSplitCondition:  # noqa: N802 (Icechunk's spelling)
-        """Every array; Icechunk's name for `any_array`."""
+        """Every array; Icechunk's name for `any_array`.
+
+        >>> icefloe.ManifestSplitCondition.AnyArray() == icefloe.ManifestSplitCondition.any_array()
+        True
+        """
         return ManifestSplitCondition.any_array()
 
     def matches(self, path: str) -> bool:
-        """Whether the rule is about the array at `path`."""
+        """Whether the rule is about the array at `path`.
+
+        >>> icefloe.ManifestSplitCondition.any_array().matches("/t2m")
+        True
+        """
         return self._holds(path)
 
 
 @dataclass(frozen=True, repr=False)
 class ManifestSplitDimCondition:
-    """Which axis of an array a split size is about."""
+    """Which axis of an array a split size is about.
+
+    >>> time = icefloe.ManifestSplitDimCondition.DimensionName("^time$")
+    >>> every = icefloe.ManifestSplitCondition.any_array()
+    >>> config = icefloe.ManifestSplittingConfig.from_dict({every: {time: 10_000}})
+    """
 
     kind: DimensionKind
     axis: int = 0
@@ -169,19 +201,28 @@ class ManifestSplitDimCondition:
 
     @staticmethod
     def Axis(axis: int) -> ManifestSplitDimCondition:  # noqa: N802 (Icechunk's spelling)
-        """The axis at this position: `axis`."""
+        """The axis at this position: `axis`.
+
+        >>> first = icefloe.ManifestSplitDimCondition.Axis(0)
+        """
         return ManifestSplitDimCondition(DimensionKind.AXIS, U64.check("axis", axis))
 
     @staticmethod
     def DimensionName(regex: str) -> ManifestSplitDimCondition:  # noqa: N802
-        """Axes whose dimension name contains a match of `regex`; never an unnamed one."""
+        """Axes whose dimension name contains a match of `regex`; never an unnamed one.
+
+        >>> time = icefloe.ManifestSplitDimCondition.DimensionName("^time$")
+        """
         return ManifestSplitDimCondition(
             DimensionKind.DIMENSION_NAME, regex=_text("dimension name", regex)
         )
 
     @staticmethod
     def Any() -> ManifestSplitDimCondition:  # noqa: N802
-        """Every axis no earlier rule decided."""
+        """Every axis no earlier rule decided.
+
+        >>> others = icefloe.ManifestSplitDimCondition.Any()
+        """
         return ManifestSplitDimCondition(DimensionKind.ANY)
 
     def __repr__(self) -> str:
@@ -190,7 +231,11 @@ class ManifestSplitDimCondition:
         return f"{qualified('ManifestSplitDimCondition', 'config')}.{self.kind}({argument})"
 
     def matches(self, axis: int, dimension_name: str | None) -> bool:
-        """Whether the size is about the axis number `axis`, whose name is `dimension_name`."""
+        """Whether the size is about the axis number `axis`, whose name is `dimension_name`.
+
+        >>> icefloe.ManifestSplitDimCondition.Axis(0).matches(0, "time")
+        True
+        """
         match self.kind:
             case DimensionKind.AXIS:
                 return axis == self.axis
@@ -216,7 +261,10 @@ class ManifestPreloadCondition(Condition):
 
     @staticmethod
     def num_refs(from_refs: int | None, to_refs: int | None) -> ManifestPreloadCondition:
-        """Manifests with at least `from_refs` and fewer than `to_refs` chunk references."""
+        """Manifests with at least `from_refs` and fewer than `to_refs` chunk references.
+
+        >>> small = icefloe.ManifestPreloadCondition.num_refs(None, 1_000)
+        """
         return ManifestPreloadCondition(
             ConditionKind.NUM_REFS,
             from_refs=None if from_refs is None else U32.check("from_refs", from_refs),
@@ -225,12 +273,18 @@ class ManifestPreloadCondition(Condition):
 
     @staticmethod
     def true() -> ManifestPreloadCondition:
-        """Every manifest."""
+        """Every manifest.
+
+        >>> every = icefloe.ManifestPreloadCondition.true()
+        """
         return ManifestPreloadCondition(ConditionKind.TRUE)
 
     @staticmethod
     def false() -> ManifestPreloadCondition:
-        """No manifest."""
+        """No manifest.
+
+        >>> none = icefloe.ManifestPreloadCondition.false()
+        """
         return ManifestPreloadCondition(ConditionKind.FALSE)
 
     def _argument(self) -> str:
@@ -241,6 +295,9 @@ class ManifestPreloadCondition(Condition):
         """Whether to preload a manifest of `num_refs` references of the array at `path`.
 
         None asks whether there is a number for which the answer is yes.
+
+        >>> icefloe.ManifestPreloadCondition.true().matches("/t2m", num_refs=4)
+        True
         """
         return self._holds(path, num_refs)
 
@@ -306,7 +363,11 @@ ONE_MANIFEST_PER_ARRAY: tuple[SplitRule, ...] = (
 
 @dataclass(repr=False)
 class ManifestPreloadConfig(Section):
-    """Which manifests are fetched in the background when a session opens."""
+    """Which manifests are fetched in the background when a session opens.
+
+    >>> lat = icefloe.ManifestPreloadCondition.name_matches("^lat")
+    >>> preload = icefloe.ManifestPreloadConfig(preload_if=lat)
+    """
 
     max_total_refs: Number = Option(U32, 10_000)
     preload_if: Option[ManifestPreloadCondition | None, ManifestPreloadCondition] = Option(
@@ -315,7 +376,12 @@ class ManifestPreloadConfig(Section):
     max_arrays_to_scan: Number = Option(U32, 50)
 
     def merge(self, other: Self) -> Self:
-        """`other`: the three options only make sense together, so they are taken whole."""
+        """`other`: the three options only make sense together, so they are taken whole.
+
+        >>> preload = icefloe.ManifestPreloadConfig(max_total_refs=10_000)
+        >>> preload.merge(icefloe.ManifestPreloadConfig()).max_total_refs is None
+        True
+        """
         return copy.deepcopy(other)
 
 
@@ -374,6 +440,9 @@ class ManifestSplittingConfig(Section):
 
         `split_sizes` has conditions on arrays, with conditions on dimensions and the chunks per
         manifest.
+
+        >>> every, first = ManifestSplitCondition.any_array(), ManifestSplitDimCondition.Axis(0)
+        >>> config = icefloe.ManifestSplittingConfig.from_dict({every: {first: 10_000}})
         """
         return ManifestSplittingConfig(_rules(split_sizes))
 
@@ -381,6 +450,9 @@ class ManifestSplittingConfig(Section):
         """The rules as nested dicts; empty when none are set.
 
         A condition that occurs twice keeps its first sizes, which are the ones that decide.
+
+        >>> icefloe.ManifestSplittingConfig().to_dict()
+        {}
         """
         rules: dict[ManifestSplitCondition, dict[ManifestSplitDimCondition, int]] = {}
         for arrays, sizes in self.split_sizes or ():
@@ -390,7 +462,10 @@ class ManifestSplittingConfig(Section):
         return rules
 
     def merge(self, other: Self) -> Self:
-        """`other`: the order of rules matters, so two lists are not mixed."""
+        """`other`: the order of rules matters, so two lists are not mixed.
+
+        >>> config = icefloe.ManifestSplittingConfig().merge(icefloe.ManifestSplittingConfig())
+        """
         return copy.deepcopy(other)
 
 
@@ -404,6 +479,9 @@ class ManifestVirtualChunkLocationCompressionConfig(Section):
 
     They are not unless a configuration has this section: a manifest is compressed as a whole, and
     is smaller with plain locations.
+
+    >>> small = icefloe.ManifestVirtualChunkLocationCompressionConfig(min_num_chunks=1_000)
+    >>> config = icefloe.ManifestConfig(virtual_chunk_location_compression=small)
     """
 
     min_num_chunks: Number = Option(U16, 1000)
@@ -425,6 +503,9 @@ class ManifestConfig(Section):
     along their first axis into manifests of at most so many references (131072 unless set); 0
     keeps one manifest per array, as Icechunk does. Icechunk ignores the option when it reads a
     saved configuration, and does not write it back.
+
+    >>> preload = icefloe.ManifestPreloadConfig(max_total_refs=10_000)
+    >>> config = icefloe.RepositoryConfig(manifest=icefloe.ManifestConfig(preload=preload))
     """
 
     preload: Option[ManifestPreloadConfig | None, ResolvedPreload] = SectionOption(

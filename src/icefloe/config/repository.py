@@ -35,7 +35,11 @@ from icefloe.display import NamedNumber
 
 @dataclass(repr=False)
 class StorageConcurrencySettings(Section):
-    """How one large object is split into concurrent requests."""
+    """How one large object is split into concurrent requests.
+
+    >>> slices = icefloe.StorageConcurrencySettings(ideal_concurrent_request_size=2**24)
+    >>> settings = icefloe.StorageSettings(concurrency=slices)
+    """
 
     shown_in = "storage"
 
@@ -49,7 +53,10 @@ class ResolvedConcurrency(Resolved, StorageConcurrencySettings):
 
 @dataclass(repr=False)
 class StorageRetriesSettings(Section):
-    """How often a failed request is sent again; `max_tries` counts the first one."""
+    """How often a failed request is sent again; `max_tries` counts the first one.
+
+    >>> settings = icefloe.StorageSettings(retries=icefloe.StorageRetriesSettings(max_tries=3))
+    """
 
     shown_in = "storage"
 
@@ -64,7 +71,11 @@ class ResolvedRetries(Resolved, StorageRetriesSettings):
 
 @dataclass(repr=False)
 class StorageTimeoutSettings(Section):
-    """How long a request may take; unset leaves the choice to the storage client."""
+    """How long a request may take; unset leaves the choice to the storage client.
+
+    >>> patient = icefloe.StorageTimeoutSettings(read_timeout_ms=120_000)
+    >>> settings = icefloe.StorageSettings(timeouts=patient)
+    """
 
     shown_in = "storage"
 
@@ -85,6 +96,9 @@ class StorageSettings(Section):
     The three `unsafe_use_*` options are for storages that lack a feature. Switching off the
     conditional ones gives up the guarantee that no commit is lost. A storage class that is not
     set is the storage's own default.
+
+    >>> settings = icefloe.StorageSettings(chunks_storage_class="STANDARD_IA")
+    >>> repo = repo.reopen(icefloe.RepositoryConfig(storage=settings))
     """
 
     shown_in = "storage"
@@ -109,7 +123,11 @@ class StorageSettings(Section):
     )
 
     def resolved(self) -> ResolvedStorage:
-        """The values in force, with a default for each option that is not set."""
+        """The values in force, with a default for each option that is not set.
+
+        >>> icefloe.StorageSettings().resolved().retries.max_tries
+        10
+        """
         return ResolvedStorage(**vars(self))
 
 
@@ -137,7 +155,10 @@ class CompressionAlgorithm(NamedNumber, metaclass=_HasDefault):
 
 @dataclass(repr=False)
 class CompressionConfig(Section):
-    """How metadata files are compressed, and how hard."""
+    """How metadata files are compressed, and how hard.
+
+    >>> config = icefloe.RepositoryConfig(compression=icefloe.CompressionConfig(level=9))
+    """
 
     algorithm: Option[CompressionAlgorithm | None, CompressionAlgorithm] = Option(
         CompressionAlgorithm, CompressionAlgorithm.Zstd
@@ -146,7 +167,11 @@ class CompressionConfig(Section):
 
     @staticmethod
     def default() -> CompressionConfig:
-        """A section with nothing set."""
+        """A section with nothing set.
+
+        >>> icefloe.CompressionConfig.default() == icefloe.CompressionConfig()
+        True
+        """
         return CompressionConfig()
 
 
@@ -160,6 +185,8 @@ class CachingConfig(Section):
 
     `num_bytes_chunks` bounds the bytes of chunks that the repository stores itself, as they were
     read: whole ones and ranges. It is 0 unless it is set. Virtual chunks are never kept.
+
+    >>> config = icefloe.RepositoryConfig(caching=icefloe.CachingConfig(num_bytes_chunks=2**28))
     """
 
     num_snapshot_nodes: Number = Option(U64, 500_000)
@@ -170,7 +197,11 @@ class CachingConfig(Section):
 
     @staticmethod
     def default() -> CachingConfig:
-        """A section with nothing set."""
+        """A section with nothing set.
+
+        >>> icefloe.CachingConfig.default() == icefloe.CachingConfig()
+        True
+        """
         return CachingConfig()
 
 
@@ -180,7 +211,11 @@ class ResolvedCaching(Resolved, CachingConfig):
 
 @dataclass(repr=False)
 class RepoUpdateRetryConfig(Section):
-    """How often an update of the `repo` object is tried when other writers get in first."""
+    """How often an update of the `repo` object is tried when other writers get in first.
+
+    >>> often = icefloe.RepoUpdateRetryConfig(icefloe.StorageRetriesSettings(max_tries=200))
+    >>> config = icefloe.RepositoryConfig(repo_update_retries=often)
+    """
 
     default: Option[StorageRetriesSettings | None, ResolvedRetries] = SectionOption(
         StorageRetriesSettings,
@@ -204,6 +239,9 @@ class PackingConfig(Section):
 
     An object has chunks of all arrays that are written meanwhile, or with `is_one_array_each` of
     one array only. Then what waits in memory grows with the number of arrays.
+
+    >>> packing = icefloe.PackingConfig(target_size_bytes=16 * 2**20)
+    >>> config = icefloe.RepositoryConfig(packing=packing)
     """
 
     shows_defaults = False
@@ -287,11 +325,19 @@ class RepositoryConfig(Section):
 
     @staticmethod
     def default() -> RepositoryConfig:
-        """A config with nothing set, so that every default applies."""
+        """A config with nothing set, so that every default applies.
+
+        >>> icefloe.RepositoryConfig.default() == icefloe.RepositoryConfig()
+        True
+        """
         return RepositoryConfig()
 
     def resolved(self) -> ResolvedConfig:
-        """The values in force, with a default for each option that is not set."""
+        """The values in force, with a default for each option that is not set.
+
+        >>> icefloe.RepositoryConfig().resolved().inline_chunk_threshold_bytes
+        512
+        """
         return ResolvedConfig(**vars(self))
 
     def validate(self) -> None:
@@ -299,12 +345,18 @@ class RepositoryConfig(Section):
 
         For a config that a caller passes in. A persisted one is only reported on, see
         `icefloe.config.usable_containers`.
+
+        >>> icefloe.RepositoryConfig(max_concurrent_requests=8).validate()
         """
         for container in (self.virtual_chunk_containers or {}).values():
             container.validate()
 
     def get_virtual_chunk_container(self, name: str) -> VirtualChunkContainer | None:
-        """A copy of the container whose url prefix or, failing that, whose name is `name`."""
+        """A copy of the container whose url prefix or, failing that, whose name is `name`.
+
+        >>> repo.config.get_virtual_chunk_container("s3://archive/") is None
+        True
+        """
         known = self.virtual_chunk_containers or {}
         found = known.get(name)
         if found is None:
@@ -316,6 +368,11 @@ class RepositoryConfig(Section):
 
         Raises:
             InvalidInputError: nothing could be read through it.
+
+        >>> store = icefloe.s3_store(region="eu-west-1")
+        >>> repo.config.set_virtual_chunk_container(
+        ...     icefloe.VirtualChunkContainer("s3://archive/", store)
+        ... )
         """
         if not isinstance(cont, VirtualChunkContainer):
             raise TypeError(f"expected a VirtualChunkContainer, found {cont!r}")
@@ -328,7 +385,10 @@ class RepositoryConfig(Section):
         self.virtual_chunk_containers = {**others, cont.url_prefix: copy.deepcopy(cont)}
 
     def clear_virtual_chunk_containers(self) -> None:
-        """Have no containers, also when merged over a config that has some."""
+        """Have no containers, also when merged over a config that has some.
+
+        >>> repo.config.clear_virtual_chunk_containers()
+        """
         self.virtual_chunk_containers = {}
 
 

@@ -228,6 +228,10 @@ class Section(ShownAsCode):
 
         Sections inside are merged the same way, other values are taken whole. Nothing is
         shared between the result and its parents.
+
+        >>> caching = icefloe.CachingConfig(num_bytes_chunks=0)
+        >>> caching.merge(icefloe.CachingConfig(num_chunk_refs=1_000)).num_bytes_chunks
+        0
         """
         merged = copy.deepcopy(self)
         for name in self._options:

@@ -50,7 +50,10 @@ class ChecksumAlgorithm(NamedNumber):
 
 @dataclass(repr=False)
 class S3Options(Section):
-    """How to reach an S3 service. `anonymous` leaves requests unsigned."""
+    """How to reach an S3 service. `anonymous` leaves requests unsigned.
+
+    >>> options = icefloe.S3Options(region="eu-west-1", anonymous=True)
+    """
 
     shown_in = "storage"
 
@@ -164,7 +167,10 @@ for _variant in get_args(AnyObjectStoreConfig):
 
 
 def local_filesystem_store(path: str) -> LocalFileSystem:
-    """Describe the files below the directory `path`."""
+    """Describe the files below the directory `path`.
+
+    >>> store = icefloe.local_filesystem_store("/data/archive")
+    """
     return LocalFileSystem(path)
 
 
@@ -174,6 +180,8 @@ def http_store(
     """Describe a web server, with options of the client (`opts`).
 
     The `headers` are stored in the repository, so keep secrets out.
+
+    >>> store = icefloe.http_store(headers={"User-Agent": "weather study"})
     """
     return Http(opts or {}, headers or {})
 
@@ -200,6 +208,9 @@ def s3_store(
         network_stream_timeout_seconds: give up when nothing comes for so long.
         requester_pays: accept the costs of requests.
         checksum_algorithm: kept for Icechunk; reading sends none.
+
+    >>> store = icefloe.s3_store(region="eu-west-1", anonymous=True)
+    >>> container = icefloe.VirtualChunkContainer("s3://archive/", store)
     """
     options = S3Options(
         region=region,
@@ -215,12 +226,18 @@ def s3_store(
 
 
 def gcs_store(opts: Mapping[str, str] | None = None) -> Gcs:
-    """Describe Google Cloud Storage, with options of the client (`opts`)."""
+    """Describe Google Cloud Storage, with options of the client (`opts`).
+
+    >>> store = icefloe.gcs_store()
+    """
     return Gcs(opts or {})
 
 
 def azure_store(*, account: str, config: Mapping[str, str] | None = None) -> Azure:
-    """Describe the Azure storage account `account`; `config` has further options."""
+    """Describe the Azure storage account `account`; `config` has further options.
+
+    >>> store = icefloe.azure_store(account="weather")
+    """
     return Azure({"account": account, **(config or {})})
 
 

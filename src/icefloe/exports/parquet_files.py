@@ -71,6 +71,8 @@ def export_parquet(
 
     Raises:
         InvalidInputError: something cannot be read as asked for, or the target has something else.
+
+    >>> report = icefloe.export_parquet(repo, "parquet", branch="main")
     """
     opened = as_repository(repository, is_shared=False)
     source = pin(opened, branch=branch, tag=tag, snapshot_id=snapshot_id, as_of=as_of)

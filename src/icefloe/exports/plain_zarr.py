@@ -102,6 +102,10 @@ def export_zarr(
 
     Raises:
         InvalidInputError: the target has something else in it.
+
+    >>> report = icefloe.export_zarr(repo, "weather.zarr", tag="v1")
+    >>> zarr.open_group("weather.zarr", mode="r")["t2m"].shape
+    (4, 8, 8)
     """
     opened = as_repository(repository, is_shared=False)
     source = pin(opened, branch=branch, tag=tag, snapshot_id=snapshot_id, as_of=as_of)

@@ -80,6 +80,8 @@ def export_repository(
     Raises:
         ConflictError: the target has another repository, or another program changed the copy.
         InvalidInputError: the target is the repository itself, or a place inside of it.
+
+    >>> report = icefloe.export_repository(repo, "copy")
     """
     opened = as_repository(repository, is_shared=False)
     with reporter(progress) as report:

@@ -135,6 +135,8 @@ def materialize(
 
     Raises:
         RebaseFailedError: another writer changed the same chunks; repeat the call.
+
+    >>> report = icefloe.materialize(repo, branch="main")
     """
     opened = as_repository(repository, is_shared=False)
     wishes = Wishes.of(arrays, chunks, compressors)

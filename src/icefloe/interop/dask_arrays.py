@@ -17,7 +17,11 @@ from icefloe.store.zarr_store import IcechunkStore
 
 def extract_session(zarray: zarr.Array[Any], axis: Any = None, keepdims: Any = None) -> Session:
     """The session an array is written through. `axis` and `keepdims` mean nothing: reductions of
-    array libraries pass them."""
+    array libraries pass them.
+
+    >>> array = zarr.open_array(session.fork().store, path="t2m")
+    >>> fork = icefloe.distributed.extract_session(array)
+    """
     store = zarray.store
     if not isinstance(store, IcechunkStore):
         raise TypeError(f"the array is in a {type(store).__name__}, expected an IcechunkStore")
@@ -30,6 +34,8 @@ def merge_sessions(*sessions: ForkSession | Iterable[Any]) -> ForkSession:
 
     Raises:
         TypeError: one of them is not a fork. `Session.merge` merges forks into a session.
+
+    >>> fork = icefloe.distributed.merge_sessions([session.fork(), session.fork()])
     """
     forks: list[ForkSession] = []
     for fork in _flat(sessions):
@@ -80,6 +86,10 @@ def store_dask(
         split_every: how many forks one task merges.
         store_kwargs: further arguments of `dask.array.store`, but not `compute`, `return_stored`,
             `load_stored` or `lock`.
+
+    >>> fork = session.fork()
+    >>> target = zarr.open_array(fork.store, path="t2m")
+    >>> session.merge(icefloe.dask.store_dask(sources=[da.zeros((4, 8, 8))], targets=[target]))
     """
     goals: Any = targets
     stored = dask.array.store(

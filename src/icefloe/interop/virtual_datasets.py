@@ -67,6 +67,13 @@ def virtual_to_icechunk(
     Raises:
         InvalidInputError: a container is missing, or arrays do not fit together. The session may
             have some of the variables then; discard its changes.
+
+    >>> import virtualizarr
+    >>> from obspec_utils.registry import ObjectStoreRegistry
+    >>> dataset = virtualizarr.open_virtual_dataset(
+    ...     "s3://archive/a.nc", ObjectStoreRegistry(), virtualizarr.parsers.HDFParser()
+    ... )  # doctest: +SKIP
+    >>> icefloe.xarray.virtual_to_icechunk(dataset, session)  # doctest: +SKIP
     """
     if not isinstance(session, Session):
         raise TypeError(

@@ -56,6 +56,10 @@ def to_icechunk(
         write_inherited_coords: write the coordinates that groups of a tree inherit there too.
         chunkmanager_store_kwargs: further arguments of `dask.array.store`.
         split_every: how many forks one task merges.
+
+    >>> dataset = xr.Dataset({"rain": (("y", "x"), np.zeros((8, 8)))})
+    >>> icefloe.xarray.to_icechunk(dataset, session, group="rain")
+    >>> snapshot_id = session.commit("Add rain")
     """
     if not isinstance(session, Session):
         raise TypeError(

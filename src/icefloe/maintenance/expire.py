@@ -51,7 +51,11 @@ class SnapshotLines(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """What to keep of one branch: snapshots since a time, and at least the newest few."""
+    """What to keep of one branch: snapshots since a time, and at least the newest few.
+
+    >>> newest = icefloe.Keep(since=datetime.now(UTC) - timedelta(days=30), last=10)
+    >>> ids = repo.expire_snapshots(datetime.now(UTC), branches={"main": newest}, dry_run=True)
+    """
 
     since: datetime | None = None
     """None keeps nothing by age."""

@@ -81,6 +81,10 @@ class GarbagePlan(ShownAsText):
     """The objects that can be deleted. The plan can be printed, saved, reviewed and run.
 
     A run checks the repository again: objects that came into use since then stay.
+
+    >>> plan = repo.plan_garbage_collection(datetime.now(UTC))
+    >>> plan.num_bytes()
+    0
     """
 
     url: str
@@ -102,6 +106,9 @@ class GarbagePlan(ShownAsText):
 
         Args:
             kind: `chunks`, `manifests`, `snapshots` or `transaction_logs`.
+
+        >>> repo.plan_garbage_collection(datetime.now(UTC)).num_objects("chunks")
+        0
         """
         kinds = self.objects if kind is None else [kind]
         return sum(len(self.objects[each]) for each in kinds)
@@ -111,6 +118,9 @@ class GarbagePlan(ShownAsText):
 
         Args:
             kind: `chunks`, `manifests`, `snapshots` or `transaction_logs`.
+
+        >>> repo.plan_garbage_collection(datetime.now(UTC)).num_bytes("chunks")
+        0
         """
         kinds = self.objects if kind is None else [kind]
         return sum(int(self.objects[each].size_bytes.sum()) for each in kinds)
@@ -120,6 +130,9 @@ class GarbagePlan(ShownAsText):
 
         Args:
             kind: `chunks`, `manifests`, `snapshots` or `transaction_logs`.
+
+        >>> repo.plan_garbage_collection(datetime.now(UTC)).keys("chunks")
+        []
         """
         return self.objects[kind].all_keys()
 
@@ -143,6 +156,8 @@ class GarbagePlan(ShownAsText):
 
         Args:
             path: of the file.
+
+        >>> repo.plan_garbage_collection(datetime.now(UTC)).save("plan.parquet")
         """
         header = {
             "format": _FORMAT,
@@ -173,6 +188,9 @@ class GarbagePlan(ShownAsText):
 
         Raises:
             FormatError: it is no plan, or a damaged one.
+
+        >>> repo.plan_garbage_collection(datetime.now(UTC)).save("plan.parquet")
+        >>> summary = repo.run_garbage_collection(icefloe.GarbagePlan.load("plan.parquet"))
         """
         data = Path(path).read_bytes()
         try:

@@ -254,6 +254,10 @@ def write_regions(
         variables: which arrays of the group; those with the most axes when not given.
         num_tasks: how many tasks the regions are spread over.
         spark: the session; `icefloe.spark.session()` makes one.
+
+    >>> def compute(region):
+    ...     return np.zeros(region.shape, "f4")
+    >>> report = icefloe.spark.write_regions(spark, session, "t2m", compute)
     """
     require_writable(session)
     if not callable(fn):
@@ -466,6 +470,9 @@ def write_dataset(
 
     Raises:
         ConflictError: others committed to the branch meanwhile, and `rebase_with` was not given.
+
+    >>> dataset = xr.Dataset({"rain": (("y", "x"), np.zeros((8, 8)))})
+    >>> report = icefloe.spark.write_dataset(spark, dataset, repo, group="rain")
     """
     import xarray as xr
 

@@ -399,6 +399,8 @@ def ingest(
         RepositoryNotFoundError: there is no repository, and `create` is False.
         RebaseFailedError: another writer changed the same arrays meanwhile; nothing was committed,
             run it again.
+
+    >>> report = icefloe.spark.ingest(spark, "*.nc", "archive", concat_dim="time")
     """
     for name in arguments.keys() - IngestArguments.__annotations__.keys():
         raise TypeError(f"ingest() got an unexpected keyword argument {name!r}")
@@ -411,10 +413,13 @@ def ingest(
 
 
 def run_recipe(spark: SparkSession, recipe: str | os.PathLike[str]) -> IngestReport:
-    """Do what a recipe says; see `icefloe.load_recipe` and `ingest`.
+    r"""Do what a recipe says; see `icefloe.load_recipe` and `ingest`.
 
     Args:
         spark: the session; `icefloe.spark.session()` makes one.
+
+    >>> recipe = "sources: '*.nc'\nrepository: archive\nconcat_dim: time"
+    >>> report = icefloe.spark.run_recipe(spark, recipe)
     """
     fields = load_recipe(recipe)
     return ingest(spark, fields.pop("sources"), fields.pop("repository"), **fields)

@@ -54,6 +54,11 @@ def pyramid(
 
     Raises:
         ConflictError: others committed to the branch meanwhile; it is as they left it.
+
+    >>> weather = icefloe.spark.open_dataset(spark, repo, branch="main")
+    >>> reports = icefloe.spark.pyramid(
+    ...     weather, repo, group="zoom", factors={"y": 2, "x": 2}, levels=2
+    ... )
     """
     target, path = as_repository(repository), group.strip("/")
     _check(dataset, factors, levels, method, path)

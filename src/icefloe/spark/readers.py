@@ -86,6 +86,10 @@ def read(
 
     Raises:
         InvalidInputError: something cannot be read as asked for; before any job starts.
+
+    >>> df = icefloe.spark.read(spark, "weather", variables=["t2m"], where={"time": (0, 1)})
+    >>> df.count()
+    128
     """
     check_session(spark)
     options = read_options(
@@ -195,6 +199,9 @@ def table(
         tag: the version, instead of a branch.
         snapshot_id: the version, instead of a branch.
         as_of: with a branch, its newest snapshot at that time.
+
+    >>> icefloe.spark.table(spark, "weather", "snapshots").count()
+    3
     """
     check_session(spark)
     metadata_tables.check_table(name)
@@ -219,7 +226,11 @@ def table(
 
 @dataclass(slots=True, repr=False)
 class Attached(Shown):
-    """Views of a repository. `views` says what each of them shows."""
+    """Views of a repository. `views` says what each of them shows.
+
+    >>> views = icefloe.spark.attach(spark, "weather", "weather", branch="main")
+    >>> views.detach()
+    """
 
     name: str
     snapshot_id: str = ""
@@ -243,7 +254,10 @@ class Attached(Shown):
         return Picture(qualified("spark.Attached"), fields)
 
     def refresh(self) -> Attached:
-        """Show what the ref stands for now; views of groups that are gone are dropped."""
+        """Show what the ref stands for now; views of groups that are gone are dropped.
+
+        >>> views = icefloe.spark.attach(spark, "weather", "weather", branch="main").refresh()
+        """
         assert self._repository is not None
         source = pin(self._repository, **self._ref)
         has_name = self._ref["tag"] or self._ref["snapshot_id"]
@@ -260,7 +274,10 @@ class Attached(Shown):
         return self
 
     def detach(self) -> None:
-        """Drop the views."""
+        """Drop the views.
+
+        >>> icefloe.spark.attach(spark, "weather", "weather").detach()
+        """
         for view in self.views:
             self._spark.catalog.dropTempView(view)
         self.views, self.left_out = {}, {}
@@ -301,6 +318,10 @@ def attach(
 
     Raises:
         InvalidInputError: the name is none, or two views would have the same name.
+
+    >>> views = icefloe.spark.attach(spark, "weather", "weather")
+    >>> spark.sql("SELECT count(*) FROM weather").first()[0]
+    256
     """
     check_session(spark)
     given: Any = name

@@ -84,6 +84,14 @@ def refresh(
     Raises:
         InvalidInputError: `write` has not made the group.
         ConflictError: the group was edited since it was computed.
+
+    >>> def mean():
+    ...     return icefloe.spark.open_dataset(spark, repo, branch="main").mean("time")
+    >>> first = mean().write(repo, group="mean")
+    >>> with repo.transaction("main", message="Correct the third day") as store:
+    ...     zarr.open_array(store, path="t2m")[2] = 282
+    >>> icefloe.spark.refresh(mean(), repo, group="mean").blocks
+    1
     """
     target = as_repository(repository)
     batch, started = BatchId.of(transaction), time.monotonic()

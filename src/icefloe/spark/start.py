@@ -252,6 +252,8 @@ def session(
     Raises:
         SessionStateError: no Java was found.
         InvalidInputError: `master` or `config` is not of the right kind.
+
+    >>> spark = icefloe.spark.session("local[2]")
     """
     options = _checked_config(config)
     given: Any = master

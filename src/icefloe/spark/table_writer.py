@@ -106,6 +106,11 @@ def write_table(
             range, a cell has two rows.
         AlreadyExistsError: an array exists, with mode "error".
         ConflictError: others committed to the branch meanwhile, and `rebase_with` was not given.
+
+    >>> df = spark.createDataFrame([(0, 281.5), (1, 282.0)], "day long, t2m double")
+    >>> report = icefloe.spark.write_table(
+    ...     df, repo, group="station", dims=["day"], variables=["t2m"]
+    ... )
     """
     if not hasattr(df, "mapInArrow") or not hasattr(df, "schema"):
         raise InvalidInputError(f"df is a {type(df).__name__}, expected a Spark DataFrame")
@@ -439,6 +444,18 @@ def write_stream(
 
     Raises:
         InvalidInputError: `df` is no stream, or an argument is not as `write_table` expects it.
+
+    >>> folder = Path("days").resolve().as_uri()
+    >>> days = spark.readStream.schema("day long, t2m double").json(folder)
+    >>> query = icefloe.spark.write_stream(
+    ...     days,
+    ...     repo,
+    ...     checkpoint=Path("seen").resolve().as_uri(),
+    ...     group="station",
+    ...     dims=["day"],
+    ...     variables=["t2m"],
+    ... ).trigger(availableNow=True).start()
+    >>> query.awaitTermination()
     """
     if not getattr(df, "isStreaming", False):
         raise InvalidInputError("df is not a stream; write it with icefloe.spark.write_table")

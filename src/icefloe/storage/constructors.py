@@ -176,6 +176,8 @@ def s3_storage(
         read_headers: sent with requests that read.
         write_headers: sent with requests that write.
         headers: sent with all requests.
+
+    >>> storage = icefloe.s3_storage(bucket="climate", prefix="era5", region="eu-west-1")
     """
     credentials = s3_credentials(**sign_in)
     _check_endpoint(endpoint_url, allow_http)
@@ -222,6 +224,8 @@ def r2_storage(
     with it: `prefix="bucket/rest"`. The `region` is `auto` unless given.
 
     Other arguments as in `s3_storage` and `s3_credentials`.
+
+    >>> storage = icefloe.r2_storage(account_id="0123abcd", bucket="climate", prefix="era5")
     """
     if endpoint_url is None and account_id is None:
         raise StorageError("r2_storage needs account_id or endpoint_url", ErrorKind.STORAGE_CONFIG)
@@ -255,6 +259,8 @@ def tigris_storage(
     `endpoint_url` is that of Tigris unless given.
 
     Other arguments as in `s3_storage` and `s3_credentials`.
+
+    >>> storage = icefloe.tigris_storage(bucket="climate", prefix="era5", region="fra")
     """
     consistent: dict[str, str] = {}
     if not use_weak_consistency:
@@ -288,6 +294,8 @@ def hf_storage(
     The keys are those that Hugging Face makes for its S3 gateway, not an access token.
 
     Other arguments as in `s3_storage` and `s3_credentials`.
+
+    >>> storage = icefloe.hf_storage(namespace="climate", bucket="data", prefix="era5")
     """
     storage = s3_storage(
         bucket=bucket,
@@ -321,6 +329,8 @@ def gcs_storage(
         read_headers: sent with requests that read.
         write_headers: sent with requests that write.
         headers: sent with all requests.
+
+    >>> storage = icefloe.gcs_storage(bucket="climate", prefix="era5", anonymous=True)
     """
     return Storage(
         GcsLocation(
@@ -351,6 +361,8 @@ def azure_storage(
         account: the storage account.
         container: its name.
         prefix: the folder of the repository in it.
+
+    >>> storage = icefloe.azure_storage(account="climate", container="era5", prefix="v1")
     """
     credentials = azure_credentials(**sign_in)
     return Storage(

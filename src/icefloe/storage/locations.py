@@ -308,6 +308,9 @@ class Attribution(ShownAsCode):
 
     `client` is the program, as `name` or `name/version`; `workload` says what the requests are for,
     `principal` on whose behalf they are made.
+
+    >>> labels = icefloe.Attribution(client="weatherlib/0.9", workload="ingest")
+    >>> repo = icefloe.Repository.open(repo.storage, attribution=labels)
     """
 
     client: str | None = None

@@ -84,6 +84,10 @@ class Storage(Shown):
 
     Two objects for the same place are equal and share their connections. A pickle carries the
     credentials, unless they come from the environment or from a function.
+
+    >>> storage = icefloe.local_filesystem_storage("weather")
+    >>> len(storage.list_objects(prefix="snapshots"))
+    3
     """
 
     __slots__ = ("_attribution", "_cache", "_drivers", "_location", "_target")
@@ -169,6 +173,9 @@ class Storage(Shown):
                 Other files there are left alone.
             max_bytes: the size of the cache, 10 GB if not given. What was not used for longest is
                 deleted. Processes that write at the same time may exceed it by a sixteenth each.
+
+        >>> storage = icefloe.s3_storage(bucket="climate", prefix="era5", anonymous=True)
+        >>> storage = storage.cached("cache", max_bytes=10 * 2**30)
         """
         from icefloe.storage import cached
 
@@ -200,7 +207,10 @@ class Storage(Shown):
         return self._location.shown().get("prefix") == ""
 
     def default_settings(self) -> StorageSettings:
-        """What this kind of storage sets; a repository's config goes on top of it."""
+        """What this kind of storage sets; a repository's config goes on top of it.
+
+        >>> settings = repo.storage.default_settings()
+        """
         return self._location.default_settings()
 
     def list_objects_metadata(
@@ -209,6 +219,8 @@ class Storage(Shown):
         """Every object, or those in the folder `prefix` and below it, sorted by key.
 
         Keys are relative to that folder. `settings` say how to talk to the storage.
+
+        >>> newest = max(info.created_at for info in repo.storage.list_objects_metadata())
         """
         defaults = self.default_settings()
         in_force = defaults.merge(settings) if settings else defaults
@@ -220,7 +232,11 @@ class Storage(Shown):
     def list_objects(
         self, settings: StorageSettings | None = None, prefix: str | None = None
     ) -> list[tuple[str, int]]:
-        """Key and size of the objects that `list_objects_metadata` has."""
+        """Key and size of the objects that `list_objects_metadata` has.
+
+        >>> len(repo.storage.list_objects(prefix="chunks"))
+        6
+        """
         found = self.list_objects_metadata(settings, prefix)
         return [(info.key, info.size_bytes) for info in found]
 
@@ -288,7 +304,10 @@ def require_outside(target: Storage, repository: Storage) -> None:
 
 
 def in_memory_storage() -> Storage:
-    """A repository in the memory of this process, gone with it."""
+    """A repository in the memory of this process, gone with it.
+
+    >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+    """
     from icefloe.storage import memory
 
     name = uuid.uuid4().hex
@@ -301,6 +320,8 @@ def local_filesystem_storage(path: str | PathLike[str], *, durable: bool = True)
     Safe for any number of processes that use icefloe; see `storage/local.py` for what is
     guaranteed. `durable=False` does not wait for the disk: faster, but a power failure may lose
     commits, or leave a repository that cannot be opened.
+
+    >>> repo = icefloe.Repository.open(icefloe.local_filesystem_storage("weather"))
     """
     text = os.fspath(path)
     try:
@@ -330,6 +351,8 @@ def http_storage(
     Args:
         base_url: `http://` or `https://`, the folder of the repository.
         headers: sent with every request.
+
+    >>> storage = icefloe.http_storage("https://data.example.org/era5")
     """
     url = _checked_url("http_storage", base_url)
     if "?" in url or "#" in url:
@@ -344,6 +367,8 @@ def redirect_storage(base_url: str) -> Storage:
     """The repository that the web address `base_url` redirects to, opened anonymously.
 
     The address is asked once per process, when the storage is first used.
+
+    >>> storage = icefloe.redirect_storage("https://data.example.org/latest")
     """
     return Storage(RedirectLocation(_checked_url("redirect_storage", base_url)))
 

@@ -223,6 +223,8 @@ def use_bulk_pipeline(enabled: bool = True) -> None:
 
     Args:
         enabled: False returns to Zarr's default pipeline, True chooses this one instead of any.
+
+    >>> icefloe.use_bulk_pipeline(enabled=True)
     """
     _Installation.is_automatic = enabled
     zarr.config.set({_PATH: _OURS if enabled else _ZARRS})

@@ -68,6 +68,8 @@ class VirtualChunkSpec:
 
     The object's key is the path of the URL; `?`, `#` and `%` in it have to be percent-encoded.
     With `etag_checksum` or `last_updated_at_checksum`, reads fail once the object has changed.
+
+    >>> chunk = icefloe.VirtualChunkSpec([0, 0, 0], "s3://archive/a.nc", offset=4096, length=256)
     """
 
     index: Sequence[int]

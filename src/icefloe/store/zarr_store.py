@@ -80,6 +80,10 @@ class IcechunkStore(Store, SyncMixin, Shown):
     The first store of a process changes `zarr.config`: its arrays read and write whole selections
     through icefloe's codec pipeline, and arrays of other stores keep Zarr's own. See
     `icefloe.store.pipeline.install_pipeline`; `icefloe.use_bulk_pipeline(False)` switches it off.
+
+    >>> root = zarr.open_group(repo.readonly_session("main").store, mode="r")
+    >>> root["t2m"].shape
+    (4, 8, 8)
     """
 
     @property
@@ -241,7 +245,10 @@ class IcechunkStore(Store, SyncMixin, Shown):
         await operations.delete_dir(self._aio_workspace, "")
 
     def sync_clear(self) -> None:
-        """Delete every node of the session, from code that has no event loop."""
+        """Delete every node of the session, from code that has no event loop.
+
+        >>> session.store.sync_clear()
+        """
         self._check_writable(is_delete=True)
         run_blocking(operations.delete_dir(self._workspace, ""))
 
@@ -270,6 +277,10 @@ class IcechunkStore(Store, SyncMixin, Shown):
         Raises:
             InvalidInputError: no container covers the location (unless `validate_container` is
                 off), the key is outside the array, or the length is 0.
+
+        >>> session.store.set_virtual_ref(
+        ...     "t2m/c/0/0/0", "s3://a/a.nc", offset=4096, length=256, validate_container=False
+        ... )
         """
         from icefloe.store import virtual
 
@@ -297,6 +308,9 @@ class IcechunkStore(Store, SyncMixin, Shown):
 
         Returns None, or the indices of the chunks whose location no container covers; those
         are left out.
+
+        >>> chunk = icefloe.VirtualChunkSpec([0, 0, 0], "s3://a/a.nc", offset=4096, length=256)
+        >>> session.store.set_virtual_refs("t2m", [chunk], validate_containers=False)
         """
         from icefloe.store import virtual
 
@@ -326,6 +340,11 @@ class IcechunkStore(Store, SyncMixin, Shown):
             offsets: where each chunk begins in its file.
             lengths: how long it is.
             checksum: the state of the files: an ETag or a time, for all of them.
+
+        >>> session.store.set_virtual_refs_arr(
+        ...     "t2m", (4, 1, 1), ["s3://archive/a.nc"] * 4, np.arange(4, dtype="u8") * 256,
+        ...     np.full(4, 256, "u8"), validate_containers=False,
+        ... )
         """
         from icefloe.store import virtual
 
@@ -350,6 +369,11 @@ class IcechunkStore(Store, SyncMixin, Shown):
         files) a dictionary of text; `offset` and `length`; and optionally `etag`, text, and
         `last_modified`, a timestamp or whole seconds, where null means that nothing is checked.
         Returns what `set_virtual_refs` returns.
+
+        >>> table = pa.table(
+        ...     {"index": [[0, 0, 0]], "location": ["s3://a/a.nc"], "offset": [0], "length": [256]}
+        ... )
+        >>> session.store.set_virtual_refs_table("t2m", table, validate_containers=False)
         """
         from icefloe.store import virtual
 
@@ -368,6 +392,10 @@ class IcechunkStore(Store, SyncMixin, Shown):
         A batch is columns: coordinates (one row per chunk), kinds (as in `ChunkType`), paths (a
         URL for virtual chunks, a chunk id for native ones, nothing for inline ones), offsets,
         lengths, and the bytes of inline chunks by row.
+
+        >>> async def locations():
+        ...     return [batch async for batch in session.store.array_chunk_iterator("t2m")]
+        >>> [batch] = asyncio.run(locations())
         """
         async for batch in operations.chunk_batches(self._aio_workspace, array_path, batch_size):
             yield batch

@@ -36,6 +36,10 @@ class FaultyDriver(WrappingDriver):
         has_recovery: what the caller of such a write gets. True: what an object store driver
             makes of a lost answer, which reads back and mostly finds out. False: the error that a
             driver raises when it cannot, so that the caller's own handling is tested.
+
+    >>> driver = FaultyDriver(icefloe.in_memory_storage().driver(blocking=True), cut_after=3)
+    >>> driver.num_requests
+    0
     """
 
     def __init__(
@@ -59,11 +63,19 @@ class FaultyDriver(WrappingDriver):
         return len(self.log)
 
     def num_requests_by_method(self) -> Counter[str]:
-        """How many requests of each kind were carried out."""
+        """How many requests of each kind were carried out.
+
+        >>> driver = FaultyDriver(icefloe.in_memory_storage().driver(blocking=True))
+        >>> driver.num_requests_by_method()["put"]
+        0
+        """
         return Counter(request.method for request in self.log)
 
     def reset(self) -> None:
-        """Count from nothing again; the faults stay as they are."""
+        """Count from nothing again; the faults stay as they are.
+
+        >>> FaultyDriver(icefloe.in_memory_storage().driver(blocking=True)).reset()
+        """
         self.log.clear()
         self.num_refused = 0
 

@@ -20,6 +20,9 @@ class LatencyStorage(Storage):
     """Another storage, with a pause ahead of each call; the pauses can be changed at any time.
 
     Calls for several objects pause once, as requests that are sent together would.
+
+    >>> storage = LatencyStorage(icefloe.in_memory_storage(), read_latency_ms=20)
+    >>> repo = icefloe.Repository.create(storage)
     """
 
     __slots__ = ("inner", "read_latency_ms", "write_latency_ms")

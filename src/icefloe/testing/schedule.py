@@ -37,7 +37,10 @@ def _step(request: Request) -> Generator[Request, None, None]:
 
 
 class StepDriver(WrappingDriver):
-    """Hands control to whoever drives the operation, before each of its requests."""
+    """Hands control to whoever drives the operation, before each of its requests.
+
+    >>> driver = StepDriver(icefloe.in_memory_storage().driver(blocking=True))
+    """
 
     async def before(self, method: str, key: str) -> None:
         await _step(Request(method, key))
@@ -45,7 +48,10 @@ class StepDriver(WrappingDriver):
 
 @dataclass(frozen=True, slots=True)
 class Case(Generic[World]):
-    """A fresh world and the operations that are to be let loose on it."""
+    """A fresh world and the operations that are to be let loose on it.
+
+    >>> case = Case(world=icefloe.in_memory_storage(), operations=[])
+    """
 
     world: World
     operations: Sequence[Coroutine[Any, Any, Any]]
@@ -71,6 +77,12 @@ def every_schedule(
 
     The number of orders grows very fast: (a + b)! / (a! b!) for two operations of a and b moves.
     With `most`, RuntimeError tells when there are more than that.
+
+    >>> def make():
+    ...     driver = StepDriver(icefloe.in_memory_storage().driver(blocking=True))
+    ...     return Case(driver, [driver.put("a", b"1"), driver.put("a", b"2")])
+    >>> len(list(every_schedule(make)))
+    6
     """
     unexplored: list[tuple[int, ...]] = [()]
     num_found = 0
@@ -106,6 +118,12 @@ def schedules_with_few_switches(
     mistakes need one or two interruptions, and there are few enough of these orders to try all.
     `can_switch` says ahead of which requests an operation may be interrupted: reads of objects that
     no one else changes need not be tried.
+
+    >>> def make():
+    ...     driver = StepDriver(icefloe.in_memory_storage().driver(blocking=True))
+    ...     return Case(driver, [driver.put("a", b"1"), driver.put("a", b"2")])
+    >>> len(list(schedules_with_few_switches(make, most_switches=1)))
+    4
     """
     unexplored: list[tuple[int, ...]] = [()]
     while unexplored:
@@ -136,7 +154,14 @@ def schedules_with_few_switches(
 def some_schedules(
     make: Callable[[], Case[World]], *, number: int, seed: int
 ) -> Iterator[Outcome[World]]:
-    """Like `every_schedule`, for `number` orders drawn at random from `seed`."""
+    """Like `every_schedule`, for `number` orders drawn at random from `seed`.
+
+    >>> def make():
+    ...     driver = StepDriver(icefloe.in_memory_storage().driver(blocking=True))
+    ...     return Case(driver, [driver.put("a", b"1"), driver.put("a", b"2")])
+    >>> len(list(some_schedules(make, number=5, seed=1)))
+    5
+    """
     drawn = random.Random(seed)
     for _ in range(number):
         yield _run(make(), lambda _done, able, _pending: drawn.choice(able))

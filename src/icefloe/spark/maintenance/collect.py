@@ -50,6 +50,9 @@ def garbage_collect(
 
     A task that is run again deletes what is gone already, which does no harm. A collection that
     was broken off can be repeated.
+
+    >>> week_ago = datetime.now(UTC) - timedelta(days=7)
+    >>> summary = icefloe.spark.maintenance.garbage_collect(spark, repo, week_ago)
     """
     repo = opened(spark, repository)
     options = maintenance_values.collection_options(delete_object_older_than)
@@ -148,7 +151,12 @@ async def _delete_task(
 
 
 def storage_stats(spark: SparkSession, repository: Repository | str) -> ChunkStorageStats:
-    """`Repository.chunk_storage_stats` by many tasks: the same numbers."""
+    """`Repository.chunk_storage_stats` by many tasks: the same numbers.
+
+    >>> stats = icefloe.spark.maintenance.storage_stats(spark, repo)
+    >>> stats.native_bytes > 0
+    True
+    """
     repo = opened(spark, repository)
     handle, rows = repo.handle, RepositoryRows(spark, repo)
     tips = run_blocking(live.ref_tips(handle))

@@ -74,6 +74,8 @@ def export_parquet(
     Args:
         target: a storage or its URL; empty, or with the files of an interrupted call.
         options: those of `icefloe.export_parquet`.
+
+    >>> report = icefloe.spark.maintenance.export_parquet(spark, repo, "parquet", branch="main")
     """
     repo = opened(spark, repository)
     source = pin(repo, branch=branch, tag=tag, snapshot_id=snapshot_id, as_of=as_of)
@@ -100,6 +102,8 @@ def export_zarr(
     Args:
         target: a storage or its URL; empty, or with the files of an interrupted call for this
             snapshot.
+
+    >>> report = icefloe.spark.maintenance.export_zarr(spark, repo, "weather.zarr", tag="v1")
     """
     repo = opened(spark, repository)
     source = pin(repo, branch=branch, tag=tag, snapshot_id=snapshot_id, as_of=as_of)
@@ -117,6 +121,8 @@ def export_repository(
 
     Raises:
         ConflictError: the target has another repository, or another program changed the copy.
+
+    >>> report = icefloe.spark.maintenance.export_repository(spark, repo, "copy")
     """
     engine = _SparkCopy(spark, opened(spark, repository), target)
     return run_blocking(copy_repository(engine))
@@ -186,6 +192,8 @@ def materialize(
     Args:
         arrays: paths of arrays; all that have virtual chunks when not given.
         chunks_a_commit: how many chunks go into one commit.
+
+    >>> report = icefloe.spark.maintenance.materialize(spark, repo, branch="main")
     """
     repo = opened(spark, repository)
     wishes = Wishes.of(arrays, chunks, compressors)
@@ -244,6 +252,10 @@ def rewrite_manifests(
 
     Raises:
         ConflictError: someone else committed to the branch meanwhile; nothing has changed.
+
+    >>> snapshot_id = icefloe.spark.maintenance.rewrite_manifests(
+    ...     spark, repo, "Apply new splits", branch="main"
+    ... )
     """
     session = opened(spark, repository).writable_session(branch)
     base, fork = session.snapshot_id, session.fork()
@@ -303,6 +315,10 @@ def migrate_repository(
 
     Args:
         spark: the session; `icefloe.spark.session()` makes one.
+
+    >>> old = icefloe.Repository.create(icefloe.local_filesystem_storage("old"), spec_version=1)
+    >>> target = icefloe.local_filesystem_storage("new")
+    >>> report = icefloe.spark.migrate_repository(spark, old, target)
     """
     where = (storage or repo.storage).bound()
     target = target_handle(repo, where, int(spec_version), config, chunks)

@@ -90,6 +90,9 @@ def verify(
             unchanged.
         orphans: report objects that nothing refers to.
         max_findings: how many findings of one kind are kept; all are counted.
+
+    >>> icefloe.spark.maintenance.verify(spark, repo).is_healthy
+    True
     """
     repo = opened(spark, repository)
     require_spec_1_or_2(repo.handle, "verification")

@@ -332,7 +332,7 @@ def make_options(arguments: Mapping[str, Any]) -> IngestOptions:
 
 
 def load_recipe(recipe: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read a recipe, from a file or from its text, and check it: the arguments of `ingest`.
+    r"""Read a recipe, from a file or from its text, and check it: the arguments of `ingest`.
 
     Text that has a line break or `: ` in it is a recipe itself, any other is the path of one.
 
@@ -342,6 +342,9 @@ def load_recipe(recipe: str | os.PathLike[str]) -> dict[str, Any]:
     Raises:
         InvalidInputError: it is not there, is not YAML, or says something that cannot be; the
             message names the field and what is expected.
+
+    >>> recipe = "sources: '*.nc'\nrepository: archive\nconcat_dim: time"
+    >>> report = icefloe.ingest(**icefloe.load_recipe(recipe))
     """
     text, where = _text_of(recipe)
     try:
