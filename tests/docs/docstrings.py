@@ -2,7 +2,8 @@
 
 Every docstring gets a folder of its own with the repository `weather` and two NetCDF files,
 `january.nc` and `february.nc`, and the names of `names_in`. In `weather`, the array `t2m` has four
-days; the tag `v1` and the branch `dev` are at the first commit, and `main` corrects the second day.
+days, the first of which is 2024-01-01; the tag `v1` and the branch `dev` are at the first commit,
+and `main` corrects the second day.
 """
 
 from __future__ import annotations
@@ -74,6 +75,7 @@ def make_world(folder: Path) -> None:
             store, name="time", shape=(4,), dtype="i8", dimension_names=["time"]
         )
         time[:] = np.arange(4)
+        time.attrs["units"] = "days since 2024-01-01"
         t2m = zarr.create_array(
             store,
             name="t2m",

@@ -149,8 +149,6 @@ FOR_CODE_INSIDE = {
     "Recovery": ("write_once", "find", "sleep"),
 }
 """Methods without an underscore that users do not call."""
-LATER = ("icefloe.blocks", "icefloe.spark.datasets")
-"""Packages that still change every day; their examples come with their documents."""
 
 
 def callables(module: Any) -> Iterator[tuple[str, Any]]:
@@ -159,7 +157,7 @@ def callables(module: Any) -> Iterator[tuple[str, Any]]:
     for name in getattr(module, "__all__", None) or [key for key in vars(module) if key[0] != "_"]:
         value = getattr(module, name)
         home = getattr(value, "__module__", None) or ""
-        if not home.startswith(own) or home.startswith(LATER):
+        if not home.startswith(own):
             continue
         if inspect.isfunction(value):
             yield name, value
@@ -175,8 +173,6 @@ def methods(owner: type) -> Iterator[tuple[str, Any]]:
     known = set(dir(WrappingDriver)) if issubclass(owner, WrappingDriver) else set()
     known.update(*(dir(base) for base in owner.__mro__ if base not in ours))
     for base in ours:
-        if base.__module__.startswith(LATER):
-            continue
         for name, value in vars(base).items():
             plain = value.__func__ if isinstance(value, classmethod | staticmethod) else value
             if name[0] == "_" or not inspect.isfunction(plain) or name in known:

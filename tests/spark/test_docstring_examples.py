@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+import icefloe.spark
 from tests.docs.docstrings import make_world, modules, run_examples
 
 MODULES = [name for name in modules() if name.startswith(("icefloe.spark", "icefloe.blocks"))]
@@ -18,4 +19,6 @@ def test_examples_in_docstrings_are_true(
 ) -> None:
     (world := tmp_path / "world").mkdir()
     make_world(world)
-    assert run_examples(name, world, tmp_path / "runs", monkeypatch, spark=spark)
+    dataset = icefloe.spark.open_dataset(spark, str(world / "weather"))
+    names = {"spark": spark, "dataset": dataset}
+    assert run_examples(name, world, tmp_path / "runs", monkeypatch, **names)

@@ -55,23 +55,39 @@ class Reductions(Generic[D]):
         raise NotImplementedError
 
     def mean(self, dim: Dims = None, *, skipna: bool | None = None, keep_attrs: Any = None) -> D:
-        """Mean."""
+        """Mean.
+
+        >>> dataset.mean("time").sizes
+        {'y': 8, 'x': 8}
+        """
         return self._reduced("mean", dim, {"skipna": skipna, "keep_attrs": keep_attrs})
 
     def sum(self, dim: Dims = None, *, skipna: bool | None = None, keep_attrs: Any = None) -> D:
-        """Sum; 0 where there are no values."""
+        """Sum; 0 where there are no values.
+
+        >>> totals = dataset.sum(["y", "x"])
+        """
         return self._reduced("sum", dim, {"skipna": skipna, "keep_attrs": keep_attrs})
 
     def min(self, dim: Dims = None, *, skipna: bool | None = None, keep_attrs: Any = None) -> D:
-        """Minimum."""
+        """Minimum.
+
+        >>> coldest = dataset.min("time")
+        """
         return self._reduced("min", dim, {"skipna": skipna, "keep_attrs": keep_attrs})
 
     def max(self, dim: Dims = None, *, skipna: bool | None = None, keep_attrs: Any = None) -> D:
-        """Maximum."""
+        """Maximum.
+
+        >>> warmest = dataset.max("time")
+        """
         return self._reduced("max", dim, {"skipna": skipna, "keep_attrs": keep_attrs})
 
     def count(self, dim: Dims = None, *, keep_attrs: Any = None) -> D:
-        """Number of values that are not missing."""
+        """Number of values that are not missing.
+
+        >>> measured = dataset.count("time")
+        """
         return self._reduced("count", dim, {"keep_attrs": keep_attrs})
 
     def std(
@@ -82,7 +98,10 @@ class Reductions(Generic[D]):
         ddof: int = 0,
         keep_attrs: Any = None,
     ) -> D:
-        """Standard deviation."""
+        """Standard deviation.
+
+        >>> spread = dataset.std("time", ddof=1)
+        """
         options = {"skipna": skipna, "ddof": ddof, "keep_attrs": keep_attrs}
         return self._reduced("std", dim, options)
 
@@ -94,7 +113,10 @@ class Reductions(Generic[D]):
         ddof: int = 0,
         keep_attrs: Any = None,
     ) -> D:
-        """Variance."""
+        """Variance.
+
+        >>> variance = dataset.var("time", skipna=False)
+        """
         options = {"skipna": skipna, "ddof": ddof, "keep_attrs": keep_attrs}
         return self._reduced("var", dim, options)
 
@@ -183,7 +205,12 @@ class BlockDataset(Reductions[D]):
         return self._with(choose_variables(self.expression, wanted))
 
     def drop_vars(self, names: str | Iterable[str]) -> Self:
-        """The dataset without the variables `names`."""
+        """The dataset without the variables `names`.
+
+        >>> dataset.drop_vars("time").coords
+        Coordinates:
+            *empty*
+        """
         gone = {names} if isinstance(names, str) else set(names)
         unknown = sorted(gone - set(map(str, self.template.variables)))
         if unknown:
@@ -194,7 +221,11 @@ class BlockDataset(Reductions[D]):
         return self[[name for name in self.data_vars if name not in gone]]
 
     def isel(self, indexers: Mapping[Any, Any] | None = None, **indexers_kwargs: Any) -> Self:
-        """Select by position: `indexers`, or keyword arguments, are one per dimension."""
+        """Select by position: `indexers`, or keyword arguments, are one per dimension.
+
+        >>> dataset.isel(time=-1, y=slice(0, 4)).sizes
+        {'y': 4, 'x': 8}
+        """
         chosen = {**(indexers or {}), **indexers_kwargs}
         asked = ["isel", sorted((dim, repr(part)) for dim, part in chosen.items())]
         return self._with(select(self.expression, chosen, asked))
@@ -212,6 +243,9 @@ class BlockDataset(Reductions[D]):
             indexers: labels, slices or lists of labels by dimension; or keyword arguments.
             method: how labels that are missing are matched: nearest, pad or backfill.
             tolerance: the largest distance of a match.
+
+        >>> dataset.sel(time=slice("2024-01-02", "2024-01-03")).sizes["time"]
+        2
         """
         chosen = {**(indexers or {}), **indexers_kwargs}
         positions = {}
@@ -254,6 +288,8 @@ class BlockDataset(Reductions[D]):
             kwargs: keyword arguments of `func`.
             template: a Dataset with the dimensions, types and coordinates of the whole result. With
                 it, lengths and variables may differ.
+
+        >>> celsius = dataset.map_blocks(lambda block: block - 273.15)
         """
         others = [part for part in args if isinstance(part, BlockDataset)]
         rest = tuple(part for part in args if not isinstance(part, BlockDataset))
@@ -273,6 +309,9 @@ class BlockDataset(Reductions[D]):
 
         Args:
             chunks: a length, or lengths, by dimension; -1 for one block. Others stay as they are.
+
+        >>> dataset.rechunk({"time": -1, "y": 2}).chunks
+        {'time': (4,), 'y': (2, 2, 2, 2), 'x': (8,)}
         """
         layout = self.expression.layout
         grid = grid_from(self.sizes, chunks, layout.grid)
@@ -319,6 +358,9 @@ class BlockDataset(Reductions[D]):
             method: how values between two cells are interpolated, as in `numpy.quantile`.
             skipna: as in `mean`.
             keep_attrs: as in `mean`.
+
+        >>> dataset.quantile([0.1, 0.9], "time").sizes
+        {'quantile': 2, 'y': 8, 'x': 8}
         """
         dims = self._dims(dim)
         options = {"method": method, "skipna": skipna, "keep_attrs": keep_attrs}
@@ -344,7 +386,11 @@ class BlockDataset(Reductions[D]):
         return self._with(rechunk(self.expression, grid, self.memory))
 
     def groupby(self, group: str) -> GroupedBlocks[Self]:
-        """Group by `group`: a coordinate, or a component of a time such as `time.month`."""
+        """Group by `group`: a coordinate, or a component of a time such as `time.month`.
+
+        >>> climatology = dataset.groupby("time.month").mean()
+        >>> anomalies = dataset.groupby("time.month") - climatology
+        """
         name, _, part = group.partition(".")
         if name not in self.template.coords or self.template[name].ndim != 1:
             raise InvalidInputError(
@@ -355,7 +401,11 @@ class BlockDataset(Reductions[D]):
         return GroupedBlocks(self, str(dim), part or name, "groupby", {"group": group})
 
     def resample(self, **indexer: str) -> GroupedBlocks[Self]:
-        """Group by longer spans of time, such as `resample(time="1D")`."""
+        """Group by longer spans of time, such as `resample(time="1D")`.
+
+        >>> dataset.resample(time="2D").mean().sizes["time"]
+        2
+        """
         if len(indexer) != 1:
             raise InvalidInputError(f"resample has {indexer}, expected one dimension, as time='1D'")
         ((dim, _),) = indexer.items()
@@ -379,6 +429,9 @@ class BlockDataset(Reductions[D]):
                 adds missing ones.
             side: the side that windows begin from.
             coord_func: how coordinates are reduced.
+
+        >>> dataset.coarsen(y=2, x=2).mean().sizes
+        {'time': 4, 'y': 4, 'x': 4}
         """
         windows = {**(dim or {}), **window}
         self._dims(list(windows))
@@ -393,7 +446,11 @@ class BlockDataset(Reductions[D]):
     # -- results
 
     def to_xarray(self) -> xr.Dataset:
-        """Compute everything, as a Dataset in memory; for results that fit there."""
+        """Compute everything, as a Dataset in memory; for results that fit there.
+
+        >>> float(dataset.mean().to_xarray()["t2m"])
+        280.25
+        """
         layout = self.expression.layout
         rows = plan.run(self.engine, self.expression, partial(plan.collected, layout))
         return plan.put_together(layout, self.engine.pieces(rows))
@@ -445,6 +502,9 @@ class GroupedBlocks(Reductions[D]):
     """A dataset grouped along one dimension: a reduction gives one cell for each group.
 
     With `+`, `-`, `*` and `/` every cell meets its group in such a result.
+
+    >>> months = dataset.groupby("time.month")
+    >>> anomalies = months - months.mean()
     """
 
     def __init__(
@@ -504,7 +564,10 @@ class GroupedBlocks(Reductions[D]):
     def quantile(
         self, q: Any, *, method: str = "linear", skipna: bool | None = None, keep_attrs: Any = None
     ) -> D:
-        """Exact quantiles of each group, with the arguments of `BlockDataset.quantile`."""
+        """Exact quantiles of each group, with the arguments of `BlockDataset.quantile`.
+
+        >>> heat = dataset.groupby("time.month").quantile(0.9)
+        """
         options = {"method": method, "skipna": skipna, "keep_attrs": keep_attrs}
         whole = self._dataset._whole_along([self._dim])
         call = self._call("quantile", (q,), options)
@@ -533,7 +596,10 @@ def _call_grouped(
 
 
 class CoarseBlocks(Reductions[D]):
-    """A dataset grouped by windows: a reduction gives one cell for each window."""
+    """A dataset grouped by windows: a reduction gives one cell for each window.
+
+    >>> coarse = dataset.coarsen(time=2).max()
+    """
 
     def __init__(
         self, dataset: D, windows: dict[str, int], boundary: str, side: str, coord: str

@@ -217,6 +217,10 @@ def open_dataset(
         variables: which variables to read; all unless given.
         memory: bytes of values that a task may hold.
         num_tasks: how many tasks read or compute; four for each core unless given.
+
+    >>> dataset = icefloe.spark.open_dataset(spark, repo, tag="v1", chunks={"time": 2})
+    >>> dataset.chunks["time"]
+    (2, 2)
     """
     check_session(spark)
     opened = as_repository(repository)
@@ -229,12 +233,21 @@ def open_dataset(
 
 
 class SparkDataset(BlockDataset["SparkDataset"]):
-    """A lazy dataset on Spark; see `open_dataset`."""
+    """A lazy dataset on Spark; see `open_dataset`.
+
+    >>> dataset = icefloe.spark.open_dataset(spark, repo)
+    >>> dataset["t2m"].mean("time").to_xarray()["t2m"].shape
+    (8, 8)
+    """
 
     engine: SparkEngine
 
     def to_xarray(self) -> xr.Dataset:
-        """Compute everything, as a Dataset in memory; for results that fit there."""
+        """Compute everything, as a Dataset in memory; for results that fit there.
+
+        >>> float(dataset.max().to_xarray()["t2m"])
+        281.0
+        """
         try:
             return super().to_xarray()
         finally:
@@ -245,6 +258,9 @@ class SparkDataset(BlockDataset["SparkDataset"]):
 
         Variables without a dimension repeat along it. Missing values are null. Times of calendars
         without real dates are text such as `2001-02-30T00:00:00`.
+
+        >>> dataset.to_dataframe().where("t2m > 280.5").count()
+        64
         """
         layout = self.expression.layout
         schema = cell_schema(layout)
@@ -291,6 +307,10 @@ class SparkDataset(BlockDataset["SparkDataset"]):
 
         Raises:
             ConflictError: others committed to the branch, and `rebase_with` was not given.
+
+        >>> report = dataset.mean("time").write(repo, group="mean", message="Mean of four days")
+        >>> report.blocks
+        1
         """
         target = as_repository(repository)
         batch = BatchId.of(transaction)

@@ -87,7 +87,8 @@ def read(
     Raises:
         InvalidInputError: something cannot be read as asked for; before any job starts.
 
-    >>> df = icefloe.spark.read(spark, "weather", variables=["t2m"], where={"time": (0, 1)})
+    >>> days = ("2024-01-01", "2024-01-02")
+    >>> df = icefloe.spark.read(spark, "weather", variables=["t2m"], where={"time": days})
     >>> df.count()
     128
     """
