@@ -1,8 +1,8 @@
 """Hooks of the documentation site (mkdocs.yml).
 
 The navigation is what docs/README.md lists, section by section, so that a new page is added in one
-place. Documents of the top folder that pages link to are pages of the site, too. A notebook
-is shown as a page, with its outputs and pictures.
+place, and the search prefers pages by their section. Documents of the top folder that pages link
+to are pages of the site, too. A notebook is shown as a page, with its outputs and pictures.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 _HEADING = re.compile(r"^## (.+)$")
 _ROW = re.compile(r"^\| \[([^\]]+)\]\(([^)]+)\)")
 _LINK = re.compile(r"\[([^\]]+)\]\(([^)#]+)(#[^)]*)?\)")
+_BOOST = {"Getting started": 4.0, "How-to guides": 2.0, "Concepts": 1.0, "Reference": 0.5}
+_OTHER_BOOST = 0.25
+"""How the search weighs a hit by the section of its page: a guide comes before the format."""
 TOP = ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 
 
@@ -35,12 +38,16 @@ def sections(text: str) -> list[tuple[str, list[tuple[str, str]]]]:
     return [(title, pages) for title, pages in found if pages]
 
 
+def index_sections() -> list[tuple[str, list[tuple[str, str]]]]:
+    """The sections of docs/README.md."""
+    return sections((DOCS / "README.md").read_text())
+
+
 def on_config(config: Any) -> Any:
     """Make the navigation."""
-    index = (DOCS / "README.md").read_text()
     config["nav"] = [{"Start": "README.md"}] + [
         {title: [{name: _page_of(file)} for name, file in pages]}
-        for title, pages in sections(index)
+        for title, pages in index_sections()
     ]
     return config
 
@@ -96,7 +103,10 @@ def _inside(link: re.Match[str]) -> str:
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Point links from docs/ to documents of the top folder at their pages."""
+    """Weigh the page for the search; point links to documents of the top folder at their pages."""
+    titles = {_page_of(file): title for title, rows in index_sections() for _, file in rows}
+    boost = _BOOST.get(titles.get(page.file.src_uri, ""), _OTHER_BOOST)
+    page.meta.setdefault("search", {"boost": boost})
 
     def to_page(link: re.Match[str]) -> str:
         folder = posixpath.dirname(page.file.src_uri)
