@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 import zarr
 
-from icefloe import InvalidInputError, NodeNotFoundError, Repository
+from icefloe import FormatError, InvalidInputError, NodeNotFoundError, Repository
 from icefloe.scans.chunk_rows import plan_read
 from icefloe.scans.scan import options_from_text, pin
 from tests.cf_cases import CASES, Case, comparable, write_case, xarray_values
@@ -188,14 +188,53 @@ def test_times_are_those_of_xarray(
 
 @pytest.mark.parametrize(
     ("units", "calendar"),
-    [("days since 2000-01-01", "noleap"), ("months since 2000-01-01", "standard"), ("m", None)],
+    [("months since 2000-01-01", "noleap"), ("months since 2000-01-01", "standard"), ("m", None)],
 )
 def test_units_without_real_dates_stay_numbers(
     repository: Repository, units: str, calendar: str | None
 ) -> None:
     attributes = {"units": units} | ({"calendar": calendar} if calendar else {})
     write(repository, xr.Dataset({"t": ("x", [1, 2], attributes)}))
-    assert rows(repository)["t"].to_pylist() == [1, 2]
+    table = rows(repository)
+    assert table["t"].to_pylist() == [1, 2]
+    assert table.schema.field("t").metadata[b"units"] == units.encode()
+
+
+@pytest.mark.parametrize("calendar", ["noleap", "365_day", "all_leap", "360_day", "julian"])
+@pytest.mark.parametrize("dtype", ["i8", "f8"])
+def test_dates_of_other_calendars_are_texts_that_sort(
+    repository: Repository, calendar: str, dtype: str
+) -> None:
+    hours = np.sort(np.random.default_rng(0).integers(-(10**7), 10**7, 500)).astype(dtype)
+    attributes = {"units": "hours since 2000-02-28 06:30", "calendar": calendar}
+    data = xr.Dataset({"v": ("time", np.arange(500))}, {"time": ("time", hours, attributes)})
+    write(repository, data)
+    table = rows(repository)
+    dates = shown_by_xarray(repository).time.values
+    assert table["time"].to_pylist() == [date.strftime("%Y-%m-%d %H:%M:%S") for date in dates]
+    assert table["time"].to_pylist() == sorted(table["time"].to_pylist())
+    assert table.schema.field("time").metadata == {
+        b"units": attributes["units"].encode(),
+        b"calendar": calendar.encode(),
+    }
+    found = rows(repository, where="time >= '2001-02-28' AND time < '2300'")
+    later = [
+        at
+        for at, date in enumerate(dates)
+        if (date.year, date.month, date.day) >= (2001, 2, 28) and date.year < 2300
+    ]
+    assert found["v"].to_pylist() == later
+
+
+def test_dates_that_have_no_text_are_refused(repository: Repository) -> None:
+    attributes = {"units": "days since 0001-01-01", "calendar": "noleap"}
+    write(repository, xr.Dataset({"t": ("x", [0.5, np.nan, 1.25], attributes)}))
+    texts = ["0001-01-01 12:00:00", None, "0001-01-02 06:00:00"]
+    assert rows(repository)["t"].to_pylist() == texts
+    write(repository, xr.Dataset({"u": ("x", [-1, 0, 1], attributes)}), mode="a")
+    with pytest.raises(FormatError, match="years 1 to 9999; read the numbers with decode=False"):
+        rows(repository, variables="u")
+    assert rows(repository, variables="u", decode=False)["u"].to_pylist() == [-1, 0, 1]
 
 
 def test_packed_unsigned_bytes_and_booleans_are_unpacked(repository: Repository) -> None:

@@ -95,6 +95,25 @@ class TimeUnits:
             return np.rint(whole * unit_us).astype(np.int64) + self.reference_us
         return whole.astype(np.int64) * int(unit_us) + rest.astype(np.int64) + self.reference_us
 
+    def date_texts(self, values: NDArray[Any]) -> list[str] | None:
+        """Dates such as `2001-02-30 12:00:00`, in the order of the texts.
+
+        None if a year is not from 1 to 9999.
+        """
+        if (np.abs(values.astype(np.float64)) * (self.unit_ns / 1000) > 2.0**62).any():
+            return None
+        days, clock_us = np.divmod(self.decode(values), _DAY_US)
+        years, months, in_month = _dates_of(days, self.calendar)
+        if years.size and (years.min() < 1 or years.max() > 9999):
+            return None
+        seconds, us = np.divmod(clock_us, 10**6)
+        clocks = seconds // 3600, seconds // 60 % 60, seconds % 60, us
+        columns = (column.tolist() for column in (years, months, in_month, *clocks))
+        return [
+            f"{y:04}-{m:02}-{d:02} {hour:02}:{minute:02}:{second:02}" + (f".{u:06}" if u else "")
+            for y, m, d, hour, minute, second, u in zip(*columns, strict=True)
+        ]
+
     def encode(self, times_us: NDArray[np.int64], dtype: np.dtype[Any]) -> NDArray[Any] | None:
         """The numbers these units have for the times; None where `dtype` cannot hold them."""
         since_ns = (times_us - self.reference_us).astype(object) * 1000
@@ -263,6 +282,31 @@ def _day_number(year: int, month: int, day: int, calendar: str) -> int | None:
         days += past // 400 - past // 100
     # Day 0 above is 0001-01-01 of either calendar; the Julian one began two days earlier.
     return days - 719162 - 2 * is_julian
+
+
+def _dates_of(days: NDArray[np.int64], calendar: str) -> tuple[NDArray[np.int64], ...]:
+    """Years, months and days of the month: `_day_number` the other way round.
+
+    For the calendars that the `datetime64` of numpy does not have.
+    """
+    if calendar == "360_day":
+        years, rest = np.divmod(days, 360)
+        return years + 1970, rest // 30 + 1, rest % 30 + 1
+    if calendar == "julian":
+        cycles, rest = np.divmod(days + 719164, 1461)
+        in_cycle = np.minimum(rest // 365, 3)
+        years, rest, is_leap = cycles * 4 + in_cycle + 1, rest - in_cycle * 365, in_cycle == 3
+    else:
+        years, rest = np.divmod(days, 366 if calendar == "all_leap" else 365)
+        years, is_leap = years + 1970, np.full(days.shape, calendar == "all_leap")
+    starts = np.cumsum([0, *_MONTHS[:-1]])
+    starts_of = starts + is_leap[..., None] * (np.arange(12) > 1)
+    months = (rest[..., None] >= starts_of).sum(-1)
+    return (
+        years,
+        months,
+        rest - np.take_along_axis(starts_of, months[..., None] - 1, -1)[..., 0] + 1,
+    )
 
 
 def convert_times(

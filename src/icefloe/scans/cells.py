@@ -224,6 +224,12 @@ class CellAxis:
         assert self.coordinate.coding is not None
         return self.coordinate.coding
 
+    @property
+    def field(self) -> pa.Field:
+        if self.coordinate is None:
+            return pa.field(self.name, _INDEX.arrow_type)
+        return self.coordinate.field.with_name(self.name)
+
     def read(self, arrays: OpenArrays, part: slice) -> Values:
         """The coordinates of part of the dimension."""
         if self.coordinate is None:
@@ -258,11 +264,9 @@ class Cells:
 
     @property
     def schema(self) -> pa.Schema:
-        kinds = {axis.name: axis.coding.arrow_type for axis in self.axes}
-        for variable in self.variables:
-            assert variable.coding is not None
-            kinds[variable.name] = variable.coding.arrow_type
-        return pa.schema([pa.field(name, kinds[name]) for name in self.columns])
+        fields = {axis.name: axis.field for axis in self.axes}
+        fields |= {variable.name: variable.field for variable in self.variables}
+        return pa.schema([fields[name] for name in self.columns])
 
     @property
     def num_partitions(self) -> int:

@@ -19,7 +19,7 @@ from zarr.core.metadata import ArrayV3Metadata
 
 from icefloe import paths
 from icefloe.api.session import Session
-from icefloe.cf.times import duration_ns, units_of
+from icefloe.cf.times import TimeUnits, duration_ns, units_of
 from icefloe.errors import ErrorKind, FormatError, InvalidInputError, NodeNotFoundError
 from icefloe.format.columns import numbers_to_arrow
 from icefloe.format.nodes import Node
@@ -75,7 +75,7 @@ def find_time_units(
     """The units an array's attributes tell of, or None if they are none that a date follows from.
 
     `parent` are the attributes of the array whose bounds it holds. Calendars that are not those
-    of real dates (`noleap`, `360_day`, ...) stay numbers.
+    of real dates (`noleap`, `360_day`, ...) have none.
     """
     calendar = attributes.get("calendar", (parent or {}).get("calendar"))
     name = "standard" if calendar is None else str(calendar).lower()
@@ -159,6 +159,8 @@ class Coding:
     """What one is; durations count from 0."""
     encoding: str | None = None
     """Of bytes that are text."""
+    dates: TimeUnits | None = None
+    """The units of dates that no timestamp has, such as 30 February: they become text."""
 
     def decode(self, raw: NDArray[Any]) -> Values:
         """Decode part of the array."""
@@ -176,11 +178,13 @@ class Coding:
                     raw = raw * self.scale
                 if self.offset is not None:
                     raw = raw + self.offset
-        if self.time is not None:
+        if self.time is not None or self.dates is not None:
             if raw.dtype.kind == "f":
                 missing = ~np.isfinite(raw)
                 mask = missing if mask is None else mask | missing
-            return Values(self.time.decode(raw, mask).view(self.dtype), mask)
+            if self.time is not None:
+                return Values(self.time.decode(raw, mask).view(self.dtype), mask)
+            return Values(self._date_texts(raw, mask), mask)
         if self.encoding is not None:
             texts = [item.decode(self.encoding, "replace") for item in raw.ravel().tolist()]
             return Values(np.array(texts, object).reshape(raw.shape), mask)
@@ -190,6 +194,17 @@ class Coding:
         if self.dtype != "O":
             raw = raw.astype(self.dtype, copy=False)
         return Values(raw, mask)
+
+    def _date_texts(self, raw: NDArray[Any], mask: NDArray[np.bool_] | None) -> NDArray[Any]:
+        assert self.dates is not None
+        known = raw if mask is None else np.where(mask, raw.dtype.type(0), raw)
+        texts = self.dates.date_texts(known.reshape(-1))
+        if texts is None:
+            raise FormatError(
+                f"a time of the calendar {self.dates.calendar} is not in the years 1 to 9999; read "
+                "the numbers with decode=False"
+            )
+        return np.array(texts, object).reshape(raw.shape)
 
     def to_arrow(self, values: Values) -> pa.Array:
         """A column of flat values."""
@@ -219,10 +234,12 @@ def find_coding(
     *,
     decode: bool,
     parent: Mapping[str, Any] | None = None,
+    has_date_texts: bool = False,
 ) -> Coding:
     """How to decode an array of this dtype with these attributes.
 
     `parent` are the attributes of the array whose bounds it holds, if it holds bounds.
+    With `has_date_texts`, times of calendars without real dates are text, otherwise numbers.
 
     Raises:
         InvalidInputError: there is no column type for the dtype.
@@ -248,6 +265,8 @@ def find_coding(
         return Coding(pa.timestamp("us"), "M8[us]", *packing, time=time)
     if duration is not None:
         return Coding(pa.duration("us"), "m8[us]", *packing, time=duration)
+    if has_date_texts and (dates := units_of(attributes, parent)) is not None:
+        return Coding(pa.string(), "O", *packing, dates=dates)
     if scale is not None or offset is not None:
         scaled = np.dtype(_scaled_dtype(stored, attributes))
         arrow_type = _arrow_type(name, scaled)
@@ -425,6 +444,15 @@ class Variable:
     coding: Coding | None
     bounds: str | None = None
     """The array that has the bounds of its cells."""
+    units: tuple[tuple[str, str], ...] = ()
+    """What its numbers count: its attributes `units` and `calendar`."""
+
+    @property
+    def field(self) -> pa.Field:
+        """Its column. One of numbers, or of dates as text, says its units."""
+        assert self.coding is not None
+        units = {} if self.coding.time is not None else dict(self.units)
+        return pa.field(self.name, self.coding.arrow_type, metadata=units or None)
 
     @property
     def is_coordinate(self) -> bool:
@@ -523,15 +551,24 @@ def _variable(session: Session, name: str, node: Node, *, decode: bool, is_coded
             ErrorKind.INVALID_ARRAY_METADATA,
         )
     dtype = np.dtype(metadata.data_type.to_native_dtype())
-    coding = array_coding(session, node.path, array, decode=decode) if is_coded else None
+    coding = None
+    if is_coded:
+        coding = array_coding(session, node.path, array, decode=decode, has_date_texts=True)
     shapes = tuple(array.shape), tuple(chunk_shape)
     said = (array.attrs.get(key) for key in ("bounds", "climatology"))
     bounds = next((text for text in said if isinstance(text, str)), None)
-    return Variable(name, node.path, names, *shapes, dtype, coding, bounds)
+    attributes = ((key, array.attrs.get(key)) for key in ("units", "calendar"))
+    units = tuple((key, value) for key, value in attributes if isinstance(value, str))
+    return Variable(name, node.path, names, *shapes, dtype, coding, bounds, units)
 
 
 def array_coding(
-    session: Session, path: str, array: zarr.Array[Any], *, decode: bool = True
+    session: Session,
+    path: str,
+    array: zarr.Array[Any],
+    *,
+    decode: bool = True,
+    has_date_texts: bool = False,
 ) -> Coding:
     """How the values of an array are read. Every reader of values in icefloe decodes with this."""
     metadata = array.metadata
@@ -540,7 +577,14 @@ def array_coding(
     if dtype.kind == "O" and isinstance(metadata.data_type, VariableLengthBytes):
         return Coding(pa.binary(), "O")
     parent = _bounds_parent(session, path, metadata.dimension_names)
-    return find_coding(path, dtype, dict(array.attrs), decode=decode, parent=parent)
+    return find_coding(
+        path,
+        dtype,
+        dict(array.attrs),
+        decode=decode,
+        parent=parent,
+        has_date_texts=has_date_texts,
+    )
 
 
 def _bounds_parent(

@@ -64,10 +64,13 @@ def _unpack(schema: pa.Schema, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.Re
 
 
 def spark_schema(schema: pa.Schema) -> types.StructType:
-    """The Spark schema whose Arrow form is `schema`."""
-    return types.StructType(
-        [types.StructField(field.name, spark_type(field.type), field.nullable) for field in schema]
-    )
+    """The Spark schema whose Arrow form is `schema`; what fields say about themselves included."""
+    fields = []
+    for field in schema:
+        said = {key.decode(): text.decode() for key, text in (field.metadata or {}).items()}
+        kind = spark_type(field.type)
+        fields.append(types.StructField(field.name, kind, field.nullable, said or None))
+    return types.StructType(fields)
 
 
 def arrow_schema(schema: types.StructType) -> pa.Schema:
