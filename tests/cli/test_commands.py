@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import icefloe
 from tests.cli.calling import here, told
 
 
@@ -42,6 +43,19 @@ def test_log_follows_the_ref(place: Path) -> None:
     drawn = here("log", "--graph", place).stdout
     assert "(tag: v1)" in drawn
     assert "\033" not in drawn
+
+
+def test_log_says_what_a_result_was_computed_from(place: Path) -> None:
+    repo = icefloe.Repository.open(icefloe.local_filesystem_storage(place))
+    session = repo.writable_session("main")
+    source = {"repository": "s3://bucket/era5", "snapshot_id": "A" * 20, "group": "/surface"}
+    session.commit("means", {"icefloe.derived": {"sources": [source]}}, allow_empty=True)
+    line = f"    computed from /surface of snapshot {'A' * 20} in s3://bucket/era5\n"
+    assert f"means\n{line}" in here("log", place).stdout
+    for odd in ("text", {"sources": ["text"]}):  # metadata is anybody's
+        session = repo.writable_session("main")
+        session.commit("odd", {"icefloe.derived": odd}, allow_empty=True)
+        assert here("log", place, "-n", "1").stdout.endswith("odd\n")
 
 
 def test_show_and_diff_tell_what_changed(place: Path) -> None:

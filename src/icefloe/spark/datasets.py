@@ -40,6 +40,7 @@ from icefloe.changes.splits import ChunkSpan
 from icefloe.errors import InvalidInputError
 from icefloe.geometry import Region
 from icefloe.interop.xarray_objects import create_arrays
+from icefloe.repo.commit_notes import DERIVED
 from icefloe.scans.scan import ROWS_PER_BATCH, PinnedSnapshot, as_repository, pin
 from icefloe.spark import shared_write
 from icefloe.spark.dataset_writer import ShownWrite, stored_chunks, write_dataset_region
@@ -431,10 +432,6 @@ def _check_mode(mode: str, append_dim: str | None, region: Any, sizes: Mapping[s
             raise InvalidInputError(
                 f"region has {part} along {dim!r}, expected a slice of {sizes[dim]} cells"
             )
-
-
-DERIVED = "icefloe.derived"
-"""The key of a commit's metadata that says where its data comes from."""
 
 
 def lineage(expression: Expression, group: str) -> dict[str, Any]:

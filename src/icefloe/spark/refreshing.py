@@ -22,9 +22,10 @@ from icefloe.blocks.changes import (
 from icefloe.blocks.expressions import Expression, fingerprint, sources_of
 from icefloe.changes.conflicts import ConflictSolver
 from icefloe.errors import ConflictError, InvalidInputError
+from icefloe.repo.commit_notes import DERIVED
 from icefloe.scans.scan import as_repository
 from icefloe.spark.dataset_writer import ShownWrite
-from icefloe.spark.datasets import DERIVED, SparkDataset, Target, lineage, write_blocks
+from icefloe.spark.datasets import SparkDataset, Target, lineage, write_blocks
 from icefloe.spark.shared_write import BatchId
 
 

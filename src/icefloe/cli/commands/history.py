@@ -13,6 +13,7 @@ from icefloe.api.addresses import snapshot_of
 from icefloe.api.enums import ChunkType
 from icefloe.api.maintenance_values import reporter
 from icefloe.api.session import Session
+from icefloe.api.values import SnapshotInfo
 from icefloe.changes.diff import Diff, without_internal
 from icefloe.cli.common import (
     WHOLE,
@@ -34,6 +35,7 @@ from icefloe.errors import InvalidInputError
 from icefloe.format.nodes import Node
 from icefloe.maintenance.stats import ArrayUsage, snapshot_usage
 from icefloe.paths import is_internal
+from icefloe.repo.commit_notes import DERIVED
 from icefloe.storage.run import run_blocking
 from icefloe.store.operations import chunk_batches
 
@@ -49,7 +51,24 @@ def log(target: Target, graph: bool, limit: int | None, output: Output) -> None:
         output.show(None, islice(drawn.splitlines(), limit))
         return
     found = list(islice(target.repo.ancestry(**target.ref), limit))
-    output.show(found, map(entry_text, found))
+    output.show(found, map(_log_text, found))
+
+
+def _log_text(entry: SnapshotInfo) -> str:
+    """A snapshot as one line, and what it was computed from as others."""
+    derived = entry.metadata.get(DERIVED)
+    sources = derived.get("sources", ()) if isinstance(derived, dict) else ()
+    return "\n".join(
+        [
+            entry_text(entry),
+            *(
+                f"    computed from {one.get('group')} of snapshot {one.get('snapshot_id')}"
+                f" in {one.get('repository')}"
+                for one in sources
+                if isinstance(one, dict)
+            ),
+        ]
+    )
 
 
 @click.command(cls=RepositoryCommand)
