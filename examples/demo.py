@@ -267,6 +267,16 @@ def run_on_spark(folder: Path) -> None:
             ).collect()
         for row in history:
             print(f"  {row.snapshot_id}  {row.committed_at:%Y-%m-%d %H:%M:%S}  {row.message}")
+        heading("10. A climatology: the mean of every hour at 0 degrees east, with its lineage")
+        with timed("mean by hour of the day"):
+            weather = icefloe.spark.open_dataset(spark, repo)
+            report = weather[["t2m"]].groupby("time.hour").mean().write(repo, group="by-hour")
+        means = repo.to_xarray(report.snapshot_id, group="by-hour").t2m.isel(lon=0).mean("lat")
+        for hour, mean in zip(means.hour.values, means.values, strict=True):
+            print(f"  {hour:02}:00  {mean:.2f} K")
+        commit = repo.lookup_snapshot(report.snapshot_id)
+        [source] = commit.metadata["icefloe.derived"]["sources"]
+        print(f"  computed from snapshot {source['snapshot_id']}")
     finally:
         spark.stop()
     print(f"\nDone in {time.perf_counter() - start:.0f} s. Everything is in {folder}. Try next:\n")

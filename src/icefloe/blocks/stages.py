@@ -307,14 +307,14 @@ def rechunk(expression: Expression, grid: Grid, memory: int = DEFAULT_MEMORY) ->
     layout = expression.layout
     if all(np.array_equal(layout.grid[dim], grid[dim]) for dim in layout.grid):
         return expression
-    room = memory // 3  # a box, its pieces on their way, and what codecs need
+    room = memory // 4  # a box, its pieces, those on their way, and what codecs need
     for what, edges_of in (("blocks of the result", grid), ("blocks of the input", layout.grid)):
         lengths = {dim: longest(edges) for dim, edges in edges_of.items()}
         if layout.bytes_of(lengths) > room:
             raise InvalidInputError(
                 f"{what} have up to {lengths}, {layout.bytes_of(lengths) >> 20} MB, more than a "
-                f"third of memory={memory >> 20} MB that a task may use: choose smaller chunks, or "
-                "give more memory"
+                f"quarter of memory={memory >> 20} MB that a task may use: choose smaller chunks, "
+                "or give more memory"
             )
     read = _grown(layout, layout.grid, grid, room)
     write = _grown(layout, grid, read, room)
