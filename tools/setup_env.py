@@ -30,7 +30,7 @@ from typing import Iterator, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 OLDEST = (3, 11)
-EXTRAS = "dev,docs,xarray,dask,hdf5,grib,virtual,spark,aws,cli"
+EXTRAS = "dev,docs,xarray,dask,hdf5,grib,virtual,spark,connect,aws,cli"
 OLDEST_EXTRAS = "dev,xarray,dask,hdf5,grib,virtual,spark,aws,cli"
 
 REQUIREMENTS = {
