@@ -148,7 +148,8 @@ class Splits:
 def rows_by(keys: NDArray[Any], bounds: Ints, inside: Rows) -> Iterator[tuple[int, Rows]]:
     """Each key of runs and its rows: a slice if they are contiguous."""
     starts = _starts(keys)
-    if len(np.unique(keys[starts])) < len(starts):  # the rows of a key are not contiguous
+    # The rows of a key may not be contiguous.
+    if len(starts) > 1 and len(np.unique(keys[starts])) < len(starts):
         keys = np.repeat(keys, np.diff(bounds))
         order = np.argsort(keys, kind="stable")
         inside = order if isinstance(inside, slice) else inside[order]

@@ -101,7 +101,7 @@ def find_rows(ids: Bytes, sought: Bytes) -> Ints:
     size = ids.shape[1]
     ids, sought = np.ascontiguousarray(ids), np.ascontiguousarray(sought)
     # Random ids differ in their first word, and numbers are found several times as fast.
-    if size > _WORD:
+    if size > _WORD and len(sought) > small.ROWS:
         found = _search(_first_words(ids), _first_words(sought))
         if (ids.take(found, axis=0) == sought).all():
             return found
