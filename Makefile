@@ -40,7 +40,7 @@ NO_PYTHON = fi; done; \
 	     "(from your system's packages, pyenv or python.org), or name it with PYTHON=..." >&2; exit 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test cluster browser long oldest sparks released check pages docs format fuzz bench clean
+.PHONY: help setup demo test cluster browser long oldest sparks released wheel extras check pages docs format fuzz bench clean
 .PHONY: $(SPARKS:%=spark-%)
 
 help: ## list these commands
@@ -82,6 +82,12 @@ $(SPARKS:%=spark-%): spark-%:
 
 released: setup ## repositories of spec version 1, read and extended by the last official release 1.x
 	$(PY) -m pytest -m long $(ARGS) tests/legacy/migration/test_official_1x.py
+
+wheel: setup ## build wheel and sdist, and install each in an environment of its own
+	$(PY) -m pytest -m release $(ARGS) tests/release/test_wheel.py
+
+extras: setup ## the wheel with each extra alone, in an environment of its own
+	$(PY) -m pytest -m release $(ARGS) tests/release/test_extras.py
 
 check: setup ## lint, format, types, generated code, layers and rooms, private names
 	$(PY) -m ruff check .

@@ -8,7 +8,8 @@ several times faster, and else by pip.
 An environment is built for a purpose: `test` (everything), `demo` and `first` (what the demo needs,
 or its first step), `docs` (what the site needs), `oldest` (the oldest Python that is supported, and
 dependencies in the lowest versions that pyproject.toml allows), `spark-3.5` and `spark-4.0` (an
-older Spark). `--extras` installs icefloe with these extras and nothing else, as a user has it.
+older Spark). `--extras` installs icefloe with these extras and nothing else, as a user has it;
+with `--package`, from a wheel or an sdist instead of this folder.
 """
 
 from __future__ import annotations
@@ -48,11 +49,8 @@ ALSO_FOR = {"test": {"demo", "first", "docs"}, "demo": {"first"}}
 
 
 def requirements(purpose: str) -> list[str]:
-    """What is installed for a purpose, or for extras in brackets and packages after them."""
-    if not purpose.startswith("["):
-        return REQUIREMENTS[purpose]
-    extras, *also = purpose.split()
-    return [f"-e.{extras}", *also]
+    """What is installed for a purpose, which may be a list of requirements itself."""
+    return REQUIREMENTS[purpose] if purpose in REQUIREMENTS else purpose.split()
 
 
 # Lies in every environment made here from its first moment; a folder without it is not ours.
@@ -311,7 +309,7 @@ def install(venv: Path, python: Interpreter, purpose: str) -> None:
         "docs": "what the documentation site needs",
     }
     usual = "what icefloe and its tests need (a minute or two)"
-    say(f"installing {what.get(purpose, f'icefloe{purpose}' if purpose[:1] == '[' else usual)}")
+    say(f"installing {what.get(purpose, usual if purpose in REQUIREMENTS else purpose)}")
     pins = venv / "constraints.txt"
     pins.write_text(pins_of(purpose))
     wanted = ["-c", str(pins), *requirements(purpose)]
@@ -424,11 +422,12 @@ def main() -> int:
     )
     parser.add_argument("--python", help="the Python to make it with, such as 3.11")
     parser.add_argument("--extras", help="icefloe with these extras and nothing else")
+    parser.add_argument("--package", default="-e.", help="... from this wheel or sdist")
     parser.add_argument("--also", nargs="*", default=[], help="... and these packages")
     arguments = parser.parse_args()
     purpose = arguments.purpose
     if arguments.extras is not None:
-        purpose = " ".join([f"[{arguments.extras}]", *arguments.also])
+        purpose = " ".join([f"{arguments.package}[{arguments.extras}]", *arguments.also])
     venv = ROOT / arguments.venv
     with (ROOT / "pyproject.toml").open() as lock:
         try:
