@@ -106,7 +106,7 @@ pages: setup ## the examples of all pages in order, in one folder, with the extr
 docs: ## the site of the documentation, in build/docs
 	@$(SETUP_ENV) --for docs "$(DOCS_VENV)"; $(NO_PYTHON)
 	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/python -m mkdocs build --quiet
-	@echo "open build/docs/index.html"
+	@echo "open build/docs/index.html, or with search: $(DOCS_VENV)/bin/python -m http.server -d build/docs -b 127.0.0.1"
 
 format: setup ## put the code in the form that check wants
 	$(PY) -m ruff check --fix-only .

@@ -231,4 +231,8 @@ _STYLE = f"""
 .icefloe-graph tr {{ height: {_STEP}px; }}
 .icefloe-graph td {{ padding: 0 0.8em 0 0; white-space: nowrap; text-align: left; border: 0; }}
 .icefloe-graph b {{ border: 1px solid; border-radius: 0.7em; padding: 0 0.5em; }}
+@media (max-width: 40em) {{
+  .icefloe-graph td:nth-child(2) {{ display: none; }}
+  .icefloe-graph code {{ display: block; width: 8ch; overflow: hidden; }}
+}}
 """
