@@ -14,6 +14,8 @@ import icefloe
 import icefloe.spark
 from icefloe.errors import InvalidInputError
 from icefloe.xarray import to_icechunk
+from tests.proxy import misbehaving_proxy
+from tests.servers import S3Server
 
 
 def days(count: int = 60) -> xr.Dataset:
@@ -117,6 +119,29 @@ def test_rechunked_data_is_written_in_its_new_chunks(
     written = read(target, "series")
     xr.testing.assert_identical(written, read(source, ""))
     assert written["t"].encoding["chunks"] == (60, 3, 2)
+
+
+def test_a_rechunk_fetches_and_stores_every_chunk_once(
+    spark: SparkSession, s3_server: S3Server
+) -> None:
+    config = icefloe.RepositoryConfig(inline_chunk_threshold_bytes=0)
+    with misbehaving_proxy(s3_server) as proxy:
+        source = icefloe.Repository.create(proxy.storage("daily"), config)
+        session = source.writable_session("main")
+        data = days()[["t"]].drop_vars("lat")
+        to_icechunk(data, session, encoding={"t": {"chunks": (7, 4, 6)}})
+        session.commit("days")
+        target = icefloe.Repository.create(proxy.storage("series"), config)
+        dataset = icefloe.spark.open_dataset(spark, source)
+        # Coordinates are read when a dataset is opened, by each worker.
+        coordinates = {one.path for one in proxy.seen if one.method == "GET"}
+        proxy.seen.clear()
+        dataset.rechunk({"time": -1, "y": 3, "x": 2}).write(target)
+    chunks = [one for one in proxy.seen if "/chunks/" in one.path]
+    fetched = [one.path for one in chunks if one.method == "GET" and one.path not in coordinates]
+    stored = [one.path for one in chunks if one.method == "PUT"]
+    assert len(fetched) == len(set(fetched)) == 9 * 2
+    assert len(stored) == len(set(stored)) == 1 * 3 * 3 + len(dataset.coords)
 
 
 def test_appends_and_regions(

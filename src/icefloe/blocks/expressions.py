@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import os
 import pickle
 import types
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -89,6 +90,8 @@ def pull(expression: Expression, index: Index, given: Given) -> xr.Dataset:
 # -- Sources
 
 
+_KEPT_BYTES = 16 << 20
+"""What a process keeps of variables that many blocks share."""
 SourceKey = tuple[str, str, str, tuple[str, ...] | None]
 """The URL of a repository, the id of a snapshot, a group, and its variables."""
 
@@ -118,6 +121,8 @@ class Source(Expression):
     def read(self, region: Mapping[str, Any]) -> xr.Dataset:
         """Read a part of the dataset."""
         dataset = _opened(os.getpid(), self.snapshot, self.group, self.variables)
+        for name in _kept(dataset):
+            dataset.variables[name].load()
         return dataset.isel(dict(region)).load()
 
     def describe(self) -> Any:
@@ -150,6 +155,18 @@ class ArraySource(Expression):
         array = zarr.open_array(self.snapshot.open().store, path=self.path, mode="r")
         values = np.asarray(array[tuple(region.values())])
         return self.layout.labelled(region, {"values": values})
+
+
+def _kept(dataset: xr.Dataset) -> list[Hashable]:
+    """Variables that many blocks share, such as a mesh of latitudes: a process reads them once."""
+    shared = [
+        (variable.nbytes, str(name), name)
+        for name, variable in dataset.variables.items()
+        if len(variable.dims) < len(dataset.dims)
+    ]
+    total = itertools.accumulate(size for size, *_ in sorted(shared))
+    pairs = zip(total, sorted(shared), strict=True)
+    return [name for size, (*_, name) in pairs if size <= _KEPT_BYTES]
 
 
 # By process: connections do not survive the fork by which Spark makes workers.
