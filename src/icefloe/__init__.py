@@ -1,10 +1,36 @@
-"""The front door: every public name of icefloe, and nothing but names.
+"""Version control for Zarr: commits, branches, tags and time travel for array data.
 
-Names are looked up when they are first used: a program that opens a repository in a directory
-need not wait for the clients of three clouds. Type checkers and editors see them in the generated
-`__init__.pyi`. Code inside the package never imports from here; it imports the module that defines
-the name.
+icefloe reads and writes Icechunk repositories on S3, GCS, Azure or a local directory. First use:
+
+    >>> import icefloe, zarr
+    >>> repo = icefloe.Repository.create(icefloe.local_filesystem_storage("first"))
+    >>> with repo.transaction("main", message="Add four days") as store:
+    ...     t2m = zarr.create_array(store, name="t2m", shape=(4,), dtype="f4")
+    ...     t2m[:] = 280
+    >>> repo.create_tag("v1", repo.lookup_branch("main"))
+    >>> reader = repo.readonly_session(tag="v1")
+    >>> float(zarr.open_array(reader.store, path="t2m", mode="r")[0])
+    280.0
+
+Where things are:
+
+- `Repository`: create, open, branches, tags, history, diff, merge, expire, collect garbage
+- `Session`: `repo.writable_session(branch)` to change and commit, `repo.readonly_session(...)` to
+  read a branch, a tag, a snapshot or a moment; `session.store` is a Zarr store
+- storage: `local_filesystem_storage`, `in_memory_storage`, `s3_storage`, `gcs_storage`,
+  `azure_storage`, or a URL with `storage_from_url`
+- `RepositoryConfig`: settings, virtual chunk containers among them
+- `ingest`: files (NetCDF, HDF5, GRIB, Zarr, Parquet references) into a repository
+- `icefloe.xarray`, `icefloe.dask`, `icefloe.spark`: each needs the extra of its name
+- `IcefloeError`: the parent of all errors; `error.kind` is a stable code
+
+In a shell, `icefloe --help` lists the commands and `icefloe ui REPOSITORY` opens the web page.
 """
+
+# Names are looked up when they are first used: a program that opens a repository in a directory
+# need not wait for the clients of three clouds. Type checkers and editors see them in the generated
+# `__init__.pyi`. Code inside the package never imports from here; it imports the module that
+# defines the name.
 
 from __future__ import annotations
 

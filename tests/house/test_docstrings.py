@@ -192,3 +192,22 @@ def test_every_callable_has_an_example(name: str) -> None:
     assert found
     missing = [label for label, value in found.items() if ">>> " not in (value.__doc__ or "")]
     assert missing == []
+
+
+# --- help(icefloe) -----------------------------------------------------------------------------
+
+
+def test_help_of_the_package_is_a_guide() -> None:
+    """It begins with what icefloe is, and names the entry points; tests/docs run its example."""
+    guide = inspect.getdoc(icefloe) or ""
+    assert guide.startswith("Version control for Zarr")
+    for name in ("Repository", "Session", "RepositoryConfig", "ingest", "IcefloeError"):
+        assert f"`{name}`" in guide
+    names = set(re.findall(r"`(\w+)`", guide))
+    assert {name for name in names if not hasattr(icefloe, name)} == set()
+    methods = set(re.findall(r"`(?:repo)\.(\w+)", guide))
+    assert methods
+    assert {name for name in methods if not hasattr(icefloe.Repository, name)} == set()
+    for extra in ("xarray", "dask", "spark"):
+        assert f"`icefloe.{extra}`" in guide
+    assert "icefloe --help" in guide
