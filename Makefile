@@ -83,13 +83,13 @@ $(SPARKS:%=spark-%): spark-%:
 released: setup ## repositories of spec version 1, read and extended by the last official release 1.x
 	$(PY) -m pytest -m long $(ARGS) tests/legacy/migration/test_official_1x.py
 
-wheel: setup ## build wheel and sdist, and install each in an environment of its own
-	$(PY) -m pytest -m release $(ARGS) tests/release/test_wheel.py
+wheel: setup ## build wheel and sdist, install each in an environment of its own, lint the images
+	$(PY) -m pytest -m release $(ARGS) tests/release/test_wheel.py tests/release/test_images.py
 
 extras: setup ## the wheel with each extra alone, in an environment of its own
 	$(PY) -m pytest -m release $(ARGS) tests/release/test_extras.py
 
-check: setup ## lint, format, types, generated code, layers and rooms, private names
+check: setup ## lint, format, types, generated code, layers, private names, words
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy

@@ -23,7 +23,7 @@ _LINK = re.compile(r"\[([^\]]+)\]\(([^)#]+)(#[^)]*)?\)")
 _BOOST = {"Getting started": 4.0, "How-to guides": 2.0, "Concepts": 1.0, "Reference": 0.5}
 _OTHER_BOOST = 0.25
 """How the search weighs a hit by the section of its page: a guide comes before the format."""
-TOP = ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+TOP = ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "PROVENANCE.md")
 
 
 def sections(text: str) -> list[tuple[str, list[tuple[str, str]]]]:
