@@ -48,6 +48,13 @@ ALSO_FOR = {"test": {"demo", "first", "docs"}, "demo": {"first"}}
 """Purposes that an environment made for another one serves as well."""
 
 
+FIRST_IMPORTS = {
+    "first": "import h5netcdf, icefloe.ingests, icefloe.xarray, matplotlib.pyplot",
+    "demo": "import icefloe.spark, pandas, pyspark.sql.connect",
+}
+"""What a set-up imports once, because Python then compiles it: up to twenty silent seconds."""
+
+
 def requirements(purpose: str) -> list[str]:
     """What is installed for a purpose, which may be a list of requirements itself."""
     return REQUIREMENTS[purpose] if purpose in REQUIREMENTS else purpose.split()
@@ -296,6 +303,10 @@ def prepare(venv: Path, purpose: str = "test", minor: str | None = None) -> None
         venv.mkdir(parents=True)
         (venv / MARK).write_text("Made by tools/setup_env.py, which may delete this folder.\n")
     install(venv, chosen, purpose)
+    if purpose in FIRST_IMPORTS:
+        say("compiling what is imported first")
+        with heartbeat(venv):
+            run_quietly([str(venv / "bin" / "python"), "-c", FIRST_IMPORTS[purpose]])
     write_stamp(venv, chosen.text, purpose)
     count, size = contents(venv)
     say(f"ready after {time.monotonic() - started:.0f} s: {count} packages, {size >> 20} MB")
@@ -391,7 +402,9 @@ def heartbeat(venv: Path) -> Iterator[None]:
     def beat() -> None:
         while not done.wait(10):
             count = len(list(venv.glob("lib/python*/site-packages/*.dist-info")))
-            say(f"... {time.monotonic() - started:.0f} s, {count} packages so far")
+            # uv downloads all packages before it installs any, and itself is one.
+            far = f"{count} packages so far" if count > 1 else "downloading"
+            say(f"... {time.monotonic() - started:.0f} s, {far}")
 
     thread = threading.Thread(target=beat, daemon=True)
     thread.start()
