@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from enum import IntEnum
 from functools import lru_cache
 from importlib import import_module
@@ -197,15 +198,12 @@ def _compress(data: bytes, level: int) -> bytes:
     return frame
 
 
-def _decompress_small(body: memoryview) -> bytes:
-    """The only frame of `body`, whose announced size has been found possible."""
-    try:
-        context = _idle_decompressors.pop()
-    except IndexError:
-        context = zstandard.ZstdDecompressor()
-    data = context.decompress(body)
-    _idle_decompressors.append(context)
-    return data
+def _decompressor(size: int) -> zstandard.ZstdDecompressor:
+    if size < _JOINED_BYTES:
+        with suppress(IndexError):
+            return _idle_decompressors.pop()
+    # The window of a one-segment frame is its whole content, beyond the library's default.
+    return zstandard.ZstdDecompressor(max_window_size=max(size, 2**27))
 
 
 def _room(size: int) -> Bytes:
@@ -217,21 +215,19 @@ def _room(size: int) -> Bytes:
 def _decompress(body: memoryview, name: str) -> tuple[Bytes, int]:
     """Inflate the zstd frames that make up `body`: usually one, of announced size."""
     try:
-        announced, largest, num_frames = _measure_frames(body)
+        announced, largest = _measure_frames(body)
         if largest > MAX_PAYLOAD_BYTES:
             raise ValueError(f"it announces {largest:,} bytes, at most {MAX_PAYLOAD_BYTES:,} fit")
-        if 0 < largest < _JOINED_BYTES and announced == largest and num_frames == 1:
-            data = _decompress_small(body)
-            return np.frombuffer(data + bytes(-largest % 8), np.uint8), largest
         room = _room(largest)
-        # The window of a one-segment frame is its whole content, beyond the library's default.
-        context = zstandard.ZstdDecompressor(max_window_size=max(largest, 2**27))
+        context = _decompressor(largest)
         reader = context.stream_reader(body, read_across_frames=True)
         size = 0
         while size < largest and (count := reader.readinto(memoryview(room)[size:largest])):
             size += count
         if reader.read(1) or (announced is not None and size != announced):
             raise ValueError(f"it holds other than the {largest:,} bytes its header announces")
+        if largest < _JOINED_BYTES:  # others keep a window of their size
+            _idle_decompressors.append(context)
     except (zstandard.ZstdError, ValueError) as error:
         raise FormatError(f"{name}: the zstd frame is damaged ({error})") from None
     padded = -(-size // 8) * 8
@@ -239,20 +235,18 @@ def _decompress(body: memoryview, name: str) -> tuple[Bytes, int]:
     return room[:padded], size
 
 
-def _measure_frames(body: memoryview) -> tuple[int | None, int, int]:
-    """The announced content size, if every frame has one, the most `body` can inflate to, and
-    the number of frames.
+def _measure_frames(body: memoryview) -> tuple[int | None, int]:
+    """The announced content size, if every frame has one, and the most `body` can inflate to.
 
     Walks the block headers, so that a cut file, bytes behind the last frame or a size no block
     could fill are found before anything is allocated.
     """
     announced: int | None = 0
-    largest = at = num_frames = 0
+    largest = at = 0
     while at < len(body) or at == 0:
         parameters = zstandard.get_frame_parameters(body[at:])
         at += zstandard.frame_header_size(body[at:])
         room, last = 0, False
-        num_frames += 1
         while not last:
             if at + 3 > len(body):
                 raise ValueError("the file ends inside it")
@@ -274,7 +268,7 @@ def _measure_frames(body: memoryview) -> tuple[int | None, int, int]:
         largest += parameters.content_size
         if announced is not None:
             announced += parameters.content_size
-    return announced, largest, num_frames
+    return announced, largest
 
 
 def _bad_header(name: str, problem: str) -> FormatError:
