@@ -126,3 +126,21 @@ def test_commits(spec_version: int) -> None:
     messages = [info.message for info in repo.ancestry(branch="main")]
     assert messages[0] == "without the scalar"
     assert len(messages) == 8
+
+
+def test_commits_of_virtual_references() -> None:
+    config = icefloe.RepositoryConfig.default()
+    store = icefloe.local_filesystem_store("/data/")
+    config.set_virtual_chunk_container(icefloe.VirtualChunkContainer("file:///data/", store))
+    repo = icefloe.Repository.create(icefloe.in_memory_storage(), config)
+    session = repo.writable_session("main")
+    zarr.create_array(session.store, name="a", shape=(40,), chunks=(1,), dtype="i4")
+    places = {i: f"file:///data/{i // 8}.nc" for i in range(0, 40, 2)}
+    specs = [icefloe.VirtualChunkSpec([i], place, i, 4) for i, place in places.items()]
+    session.store.set_virtual_refs("a", specs, validate_containers=True)
+    session.commit("virtual")
+    session = repo.writable_session("main")
+    session.store.set_virtual_ref("a/c/2", "file:///data/other.nc", offset=2, length=4)
+    session.commit("one of many")
+    found = repo.readonly_session("main").all_virtual_chunk_locations()
+    assert sorted(found) == sorted({**places, 2: "file:///data/other.nc"}.values())
