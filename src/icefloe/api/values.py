@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from icefloe.display import NamedNumber, Picture, Shown, as_field, as_value, qualified
 from icefloe.errors import check_text
 from icefloe.format import operations_log, snapshot, snapshot_table
-from icefloe.format.operations_log import UpdateTable
+from icefloe.format.operations_log import UpdateKind, UpdateTable
 from icefloe.ids import encode_base32, encode_base32_rows
 from icefloe.storage.driver import instant, microseconds
 from icefloe.storage.run import each_blocking
@@ -230,6 +230,7 @@ class UpdateType:
     """The kinds of entries of the operations log, one class each."""
 
     __match_args__: ClassVar[tuple[str, ...]] = ()
+    _by_kind: ClassVar[dict[int, type[UpdateType]]] = {}
 
     def __init__(self, *values: Any, **named: Any) -> None:
         names = self.__match_args__
@@ -239,10 +240,13 @@ class UpdateType:
         for name, value in zip(names, (*values, *map(named.get, rest)), strict=True):
             setattr(self, name, value)
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, kind: int | None = None, fields: tuple[str, ...] = ()) -> None:
         """Each kind is an attribute of this class, under the name that users know."""
+        cls.__match_args__ = fields  # type: ignore[misc]
         cls.__qualname__ = f"UpdateType.{cls.__name__}"
         setattr(UpdateType, cls.__name__, cls)
+        if kind is not None:
+            cls._by_kind[kind] = cls
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self.__dict__ == other.__dict__
@@ -274,116 +278,84 @@ class UpdateType:
     """An operation of a newer version; `number` is its number in the format."""
 
 
-class RepoInitialized(UpdateType):
+class RepoInitialized(UpdateType, kind=UpdateKind.REPO_INITIALIZED):
     """Repo initialized."""
 
 
-class RepoMigrated(UpdateType):
+class RepoMigrated(
+    UpdateType, kind=UpdateKind.REPO_MIGRATED, fields=("from_version", "to_version")
+):
     """Repo migrated."""
 
-    __match_args__ = ("from_version", "to_version")
 
-
-class ConfigChanged(UpdateType):
+class ConfigChanged(UpdateType, kind=UpdateKind.CONFIG_CHANGED):
     """Config changed."""
 
 
-class MetadataChanged(UpdateType):
+class MetadataChanged(UpdateType, kind=UpdateKind.METADATA_CHANGED):
     """Metadata changed."""
 
 
-class TagCreated(UpdateType):
+class TagCreated(UpdateType, kind=UpdateKind.TAG_CREATED, fields=("name",)):
     """Tag created."""
 
-    __match_args__ = ("name",)
 
-
-class TagDeleted(UpdateType):
+class TagDeleted(UpdateType, kind=UpdateKind.TAG_DELETED, fields=("name", "previous_snap_id")):
     """Tag deleted."""
 
-    __match_args__ = ("name", "previous_snap_id")
 
-
-class BranchCreated(UpdateType):
+class BranchCreated(UpdateType, kind=UpdateKind.BRANCH_CREATED, fields=("name",)):
     """Branch created."""
 
-    __match_args__ = ("name",)
 
-
-class BranchDeleted(UpdateType):
+class BranchDeleted(
+    UpdateType, kind=UpdateKind.BRANCH_DELETED, fields=("name", "previous_snap_id")
+):
     """Branch deleted."""
 
-    __match_args__ = ("name", "previous_snap_id")
 
-
-class BranchReset(UpdateType):
+class BranchReset(UpdateType, kind=UpdateKind.BRANCH_RESET, fields=("name", "previous_snap_id")):
     """Branch reset."""
 
-    __match_args__ = ("name", "previous_snap_id")
 
-
-class NewCommit(UpdateType):
+class NewCommit(UpdateType, kind=UpdateKind.NEW_COMMIT, fields=("branch", "new_snap_id")):
     """New commit."""
 
-    __match_args__ = ("branch", "new_snap_id")
 
-
-class CommitAmended(UpdateType):
+class CommitAmended(
+    UpdateType, kind=UpdateKind.COMMIT_AMENDED, fields=("branch", "previous_snap_id", "new_snap_id")
+):
     """Commit amended."""
 
-    __match_args__ = ("branch", "previous_snap_id", "new_snap_id")
 
-
-class NewDetachedSnapshot(UpdateType):
+class NewDetachedSnapshot(
+    UpdateType, kind=UpdateKind.NEW_DETACHED_SNAPSHOT, fields=("new_snap_id",)
+):
     """New detached snapshot."""
 
-    __match_args__ = ("new_snap_id",)
 
-
-class GCRan(UpdateType):
+class GCRan(UpdateType, kind=UpdateKind.GC_RAN):
     """Gc ran."""
 
 
-class ExpirationRan(UpdateType):
+class ExpirationRan(UpdateType, kind=UpdateKind.EXPIRATION_RAN):
     """Expiration ran."""
 
 
-class FeatureFlagChanged(UpdateType):
+class FeatureFlagChanged(
+    UpdateType, kind=UpdateKind.FEATURE_FLAG_CHANGED, fields=("id", "new_value")
+):
     """Feature flag changed."""
 
-    __match_args__ = ("id", "new_value")
 
-
-class RepoStatusChanged(UpdateType):
+class RepoStatusChanged(UpdateType, kind=UpdateKind.REPO_STATUS_CHANGED, fields=("status",)):
     """Repo status changed."""
 
-    __match_args__ = ("status",)
 
-
-class Unknown(UpdateType):
+class Unknown(UpdateType, fields=("number",)):
     """Unknown."""
 
-    __match_args__ = ("number",)
 
-
-_UPDATE_CLASSES: dict[int, type[UpdateType]] = {
-    operations_log.UpdateKind.REPO_INITIALIZED: RepoInitialized,
-    operations_log.UpdateKind.REPO_MIGRATED: RepoMigrated,
-    operations_log.UpdateKind.CONFIG_CHANGED: ConfigChanged,
-    operations_log.UpdateKind.METADATA_CHANGED: MetadataChanged,
-    operations_log.UpdateKind.TAG_CREATED: TagCreated,
-    operations_log.UpdateKind.TAG_DELETED: TagDeleted,
-    operations_log.UpdateKind.BRANCH_CREATED: BranchCreated,
-    operations_log.UpdateKind.BRANCH_DELETED: BranchDeleted,
-    operations_log.UpdateKind.BRANCH_RESET: BranchReset,
-    operations_log.UpdateKind.NEW_COMMIT: NewCommit,
-    operations_log.UpdateKind.COMMIT_AMENDED: CommitAmended,
-    operations_log.UpdateKind.NEW_DETACHED_SNAPSHOT: NewDetachedSnapshot,
-    operations_log.UpdateKind.GC_RAN: GCRan,
-    operations_log.UpdateKind.EXPIRATION_RAN: ExpirationRan,
-    operations_log.UpdateKind.FEATURE_FLAG_CHANGED: FeatureFlagChanged,
-    operations_log.UpdateKind.REPO_STATUS_CHANGED: RepoStatusChanged,
-}
 _TEXTS, _IDS = ("name", "branch"), ("previous_snap_id", "new_snap_id")
 
 
@@ -401,7 +373,7 @@ def _update_types(updates: Sequence[operations_log.Update]) -> list[UpdateType]:
 
 def _of_one_kind(updates: UpdateTable, number: int, rows: Any) -> Iterable[UpdateType]:
     """The kind of some entries. Names and ids are made from columns: nearly all have no more."""
-    cls = _UPDATE_CLASSES.get(number, Unknown)
+    cls = UpdateType._by_kind.get(number, Unknown)
     names = cls.__match_args__
     if not {*names} <= {*_TEXTS, *_IDS}:
         return (_update_type(entry.kind, entry.values) for entry in map(updates.__getitem__, rows))
@@ -415,8 +387,8 @@ def _of_one_kind(updates: UpdateTable, number: int, rows: Any) -> Iterable[Updat
 
 
 def _update_type(kind: int, values: Mapping[str, Any]) -> UpdateType:
-    shown: dict[str, Any] = dict(values) if kind in _UPDATE_CLASSES else {"number": kind}
-    if kind == operations_log.UpdateKind.FEATURE_FLAG_CHANGED and not shown.pop("is_set"):
+    shown: dict[str, Any] = dict(values) if kind in UpdateType._by_kind else {"number": kind}
+    if kind == UpdateKind.FEATURE_FLAG_CHANGED and not shown.pop("is_set"):
         shown["new_value"] = None
     for name, value in shown.items():
         if isinstance(value, bytes):
@@ -424,7 +396,7 @@ def _update_type(kind: int, values: Mapping[str, Any]) -> UpdateType:
         elif isinstance(value, operations_log.RepoStatus):
             value = RepoStatus.of(value)  # noqa: PLW2901
         shown[name] = value
-    return _UPDATE_CLASSES.get(kind, Unknown)(**shown)
+    return UpdateType._by_kind.get(kind, Unknown)(**shown)
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)

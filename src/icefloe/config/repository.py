@@ -10,7 +10,7 @@ import copy
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from enum import EnumType
-from typing import Any
+from typing import Any, Self
 
 from icefloe.config.containers import VirtualChunkContainer
 from icefloe.config.manifest import ManifestConfig, ResolvedManifest
@@ -31,6 +31,17 @@ from icefloe.config.section import (
     Text,
 )
 from icefloe.display import NamedNumber
+
+
+class _SectionWithDefault(Section):
+    @classmethod
+    def default(cls) -> Self:
+        """A section with nothing set, so that every default applies.
+
+        >>> icefloe.RepositoryConfig.default() == icefloe.RepositoryConfig()
+        True
+        """
+        return cls()
 
 
 @dataclass(repr=False)
@@ -154,7 +165,7 @@ class CompressionAlgorithm(NamedNumber, metaclass=_HasDefault):
 
 
 @dataclass(repr=False)
-class CompressionConfig(Section):
+class CompressionConfig(_SectionWithDefault):
     """How metadata files are compressed, and how hard.
 
     >>> config = icefloe.RepositoryConfig(compression=icefloe.CompressionConfig(level=9))
@@ -165,22 +176,13 @@ class CompressionConfig(Section):
     )
     level: Number = Option(U8, 3)
 
-    @staticmethod
-    def default() -> CompressionConfig:
-        """A section with nothing set.
-
-        >>> icefloe.CompressionConfig.default() == icefloe.CompressionConfig()
-        True
-        """
-        return CompressionConfig()
-
 
 class ResolvedCompression(Resolved, CompressionConfig):
     """The compression in force."""
 
 
 @dataclass(repr=False)
-class CachingConfig(Section):
+class CachingConfig(_SectionWithDefault):
     """How much of each kind of object is kept in memory; 0 switches a cache off.
 
     `num_bytes_chunks` bounds the bytes of chunks that the repository stores itself, as they were
@@ -194,15 +196,6 @@ class CachingConfig(Section):
     num_transaction_changes: Number = Option(U64, 0)
     num_bytes_attributes: Number = Option(U64, 0)
     num_bytes_chunks: Number = Option(U64, 0)
-
-    @staticmethod
-    def default() -> CachingConfig:
-        """A section with nothing set.
-
-        >>> icefloe.CachingConfig.default() == icefloe.CachingConfig()
-        True
-        """
-        return CachingConfig()
 
 
 class ResolvedCaching(Resolved, CachingConfig):
@@ -272,7 +265,7 @@ def _containers(value: object) -> dict[str, VirtualChunkContainer]:
 
 
 @dataclass(repr=False)
-class RepositoryConfig(Section):
+class RepositoryConfig(_SectionWithDefault):
     """The settings of a repository; an option left at None takes its default.
 
     What is in force is found by merging: what the repository persists, then what the caller
@@ -322,15 +315,6 @@ class RepositoryConfig(Section):
         is_shown_unset=False,
         is_written_unset=False,
     )
-
-    @staticmethod
-    def default() -> RepositoryConfig:
-        """A config with nothing set, so that every default applies.
-
-        >>> icefloe.RepositoryConfig.default() == icefloe.RepositoryConfig()
-        True
-        """
-        return RepositoryConfig()
 
     def resolved(self) -> ResolvedConfig:
         """The values in force, with a default for each option that is not set.

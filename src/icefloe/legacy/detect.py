@@ -12,9 +12,6 @@ from icefloe.legacy.numbered.names import ALL_NAMES, DOCUMENT, PROTOTYPE, Names
 
 MAIN = "main"
 
-PLACES = (STATE_FILE, *(names.branch_directory(MAIN) for names in ALL_NAMES))
-"""Prefixes below which older repositories have a file that identifies the generation."""
-
 
 class Detected(NamedTuple):
     """What the file names show. `names` is None for a dataset with a state file."""
@@ -25,7 +22,7 @@ class Detected(NamedTuple):
 
 
 def detect(keys: Iterable[str]) -> Detected | None:
-    """What the names of files below `PLACES` show, or None if there is no older repository.
+    """What the names of files show, or None if there is no older repository.
 
     Raises:
         FormatError: there are two repositories.

@@ -43,13 +43,6 @@ _solve_option = click.option(
 )
 
 
-def _branch_of(target: Target) -> str:
-    ref = target.ref
-    if "branch" not in ref:
-        raise click.UsageError(f"{target.address.ref!r} is no branch; give REPOSITORY@BRANCH.")
-    return ref["branch"]
-
-
 def _tell(output: Output, branch: str, done: VersionChange, tip: str | None = None) -> None:
     changes = changes_text(done.changes)
     if done.snapshot_id is None:
@@ -70,7 +63,7 @@ def cherry_pick(target: Target, snapshot: str, output: Output, **options: Any) -
 
     SNAPSHOT is an id, or a branch or tag that points at the commit.
     """
-    branch = _branch_of(target)
+    branch = target.branch
     done = target.repo.cherry_pick(snapshot_of(target.repo, snapshot), branch, **options)
     _tell(output, branch, done)
 
@@ -81,7 +74,7 @@ def cherry_pick(target: Target, snapshot: str, output: Output, **options: Any) -
 @_options
 def undo(target: Target, snapshot: str | None, output: Output, **options: Any) -> None:
     """Undo one commit of a branch by a new commit; the newest one if no SNAPSHOT is given."""
-    branch = _branch_of(target)
+    branch = target.branch
     undone = target.snapshot_id if snapshot is None else snapshot_of(target.repo, snapshot)
     _tell(output, branch, target.repo.undo(undone, branch, **options))
 
@@ -95,7 +88,7 @@ def merge(target: Target, source: str, output: Output, **options: Any) -> None:
 
     The branch is REPOSITORY@BRANCH, or main. SOURCE is a branch, a tag or a snapshot.
     """
-    branch = _branch_of(target)
+    branch = target.branch
     _tell(output, branch, target.repo.merge(source, branch, **options))
 
 
@@ -109,6 +102,6 @@ def squash(target: Target, since: str, output: Output, **options: Any) -> None:
     The branch is REPOSITORY@BRANCH, or main. Commits after UNTIL follow with other ids. The old
     snapshots stay until they expire.
     """
-    branch = _branch_of(target)
+    branch = target.branch
     done = target.repo.squash(branch, since, **options)
     _tell(output, branch, done, target.repo.lookup_branch(branch))
