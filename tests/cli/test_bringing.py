@@ -102,7 +102,7 @@ def test_import_makes_a_repository(files: list[Path], flag: list[str]) -> None:
         (["ingest", "files/none.nc", "new", "--create"], 3, "no such file"),
         (["ingest", "weather", "files/a.nc"], 2, "sources come first, the repository last"),
         (["ingest", "files/a.nc", "weather", "--master", "local"], 2, "--engine spark"),
-        (["ingest", "files/a.nc", "weather", "--num-tasks", "2"], 2, "engine='spark'"),
+        (["ingest", "files/a.nc", "weather", "--num-tasks", "2"], 2, "--engine spark"),
         (["ingest", "files/a.nc", "weather", "--chunk", "time"], 2, "--chunk takes KEY=VALUE"),
         (["ingest", "files/a.nc", "weather", "--engine", "dask"], 2, "'local', 'spark'"),
         (["import", "source.zarr"], 2, "at least one SOURCE"),

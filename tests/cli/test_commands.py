@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import icefloe
+from icefloe.cli import program
 from tests.cli.calling import here, told
 
 
@@ -154,3 +155,13 @@ def test_a_pipe_may_be_closed(place: Path) -> None:
         check=False,
     )
     assert "Traceback" not in done.stderr
+
+
+def test_messages_name_options_of_the_command_not_arguments_of_python() -> None:
+    told = program.in_shell(
+        "append to it (append=True), or mode='native'; see deep=True", ["ingest"]
+    )
+    assert told == "append to it (--append), or --mode native; see deep=True"
+    assert program.in_shell("leave it out (append=True)", ["log"]) == "leave it out (append=True)"
+    told = program.in_shell("open it, choose another, or pass check_clean_root=False", ["init"])
+    assert told == "open it, or choose another"

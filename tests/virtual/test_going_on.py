@@ -84,7 +84,7 @@ def test_copies_are_followed_by_copies(files: list[Path], way: Way) -> None:
 def test_the_mode_is_said(files: list[Path]) -> None:
     icefloe.ingest(files[:2], "weather", mode="virtual")
     [note] = icefloe.ingest(files[2], "weather", append=True).notes[-1:]
-    assert note == "the group goes on as it was made, with mode='virtual'"
+    assert note == "the group keeps its settings: mode='virtual'"
     # The first mode counts, not the last one.
     icefloe.ingest(files[3], "weather", append=True, mode="native")
     to_netcdf4(dataset(4), Path("files/4.nc"))
@@ -152,7 +152,7 @@ def test_variables_stay_the_chosen_ones(files: list[Path]) -> None:
 def test_files_without_the_chosen_variables_are_refused_with_the_reason(files: list[Path]) -> None:
     icefloe.ingest(files[0], "weather", variables=["plain"])
     to_netcdf4(dataset(1).drop_vars("plain"), files[1])
-    with pytest.raises(InvalidInputError, match=r"(?s)none of .*as it was made, with variables"):
+    with pytest.raises(InvalidInputError, match=r"(?s)none of .*keeps its settings: variables"):
         icefloe.ingest(files[1], "weather", append=True)
 
 

@@ -53,7 +53,7 @@ def is_address(text: str) -> bool:
 def parse_address(text: str) -> Address:
     """Split an address into its parts.
 
-    An existing local path is taken literally, whatever characters it contains.
+    An existing local path is taken literally, special characters included.
 
     >>> parse_address("s3://bucket/weather@main")
     Address(url='s3://bucket/weather', ref='main')

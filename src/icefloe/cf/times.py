@@ -226,7 +226,7 @@ def _asked_of_pandas(text: str) -> Date | None:
 
 
 def _cftime_date(text: str) -> Date | None:
-    """A date as cftime reads it: whatever comes behind is ignored, such as `-6:00`."""
+    """A date as cftime reads it, which ignores the rest, such as `-6:00`."""
     found = re.match(_CFTIME_DATE, text)
     if found is None:
         return None

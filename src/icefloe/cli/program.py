@@ -153,6 +153,8 @@ def about_command(words: Sequence[str], commands: Iterable[str]) -> str:
     if len(words) > 1 and words[1] in commands:  # icefloe REPOSITORY log
         rest = " ".join([words[1], words[0], *words[2:]])
         return f" The command comes first: icefloe {rest}"
+    if "://" in words[0] or _is_local_repository(words[0]):
+        return f" The command comes first: icefloe info {words[0]}"
     given = words[0].lower()
     for ours, theirs in _ELSEWHERE.items():
         if given in theirs.split():
@@ -222,7 +224,23 @@ def about_nodes(session: Session) -> Iterator[None]:
         raise
 
 
-def sentence(error: IcechunkError) -> str:
+_ARGUMENT = re.compile(r"\b([a-z]+(?:_[a-z]+)*)=(?:True|'([a-z]+)')")
+_ONLY_IN_PYTHON = re.compile(r", (?P<last>[^,:]+), or pass [a-z_]+=(?:True|False)$")
+
+
+def in_shell(text: str, words: Sequence[str]) -> str:
+    """A message with the options of the command in place of the arguments of its Python call."""
+    command = program.get_command(click.Context(program), words[0]) if words else None
+    options = {name for each in command.params for name in each.opts} if command else set()
+
+    def option(match: re.Match[str]) -> str:
+        name = "--" + match[1].replace("_", "-")
+        return " ".join(filter(None, (name, match[2]))) if name in options else match[0]
+
+    return _ONLY_IN_PYTHON.sub(r", or \g<last>", _ARGUMENT.sub(option, text))
+
+
+def sentence(error: IcechunkError, words: Sequence[str] = ()) -> str:
     """What happened, without the advice for programs."""
     if isinstance(error, RebaseFailedError):
         number = len(error.conflicts)
@@ -233,7 +251,7 @@ def sentence(error: IcechunkError) -> str:
             "the branch moved while the command ran; nothing was changed: expected "
             f"{error.expected_parent}, found {error.actual_parent}"
         )
-    return str(error)
+    return in_shell(str(error), words)
 
 
 def _is_overtaken(error: IcechunkError) -> TypeGuard[ConflictError]:
@@ -386,7 +404,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         click.echo(about_usage(error), err=True, nl=False)
         return error.exit_code
     except IcechunkError as error:
-        click.echo(f"icefloe: {sentence(error)}{after(error, words)}", err=True)
+        click.echo(f"icefloe: {sentence(error, words)}{after(error, words)}", err=True)
         return exit_code(error)
     except ImportError as error:
         click.echo(f"icefloe: {error}", err=True)

@@ -39,7 +39,7 @@ class Integer(NamedTuple):
     highest: int
 
     def check(self, name: str, value: object) -> int:
-        """Return `value` as a plain int, whatever integer type it came as."""
+        """Convert any integer type to a plain int."""
         try:
             number = operator.index(value)  # type: ignore[arg-type]
         except TypeError:

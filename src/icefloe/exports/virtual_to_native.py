@@ -213,7 +213,7 @@ class LocalMaterialize(LocalEngine[RepoHandle]):
 
 
 def _commit(session: Session, message: str) -> str:
-    """Commit beside writers of other chunks."""
+    """Commit, rebasing over concurrent writers of other chunks."""
     return session.commit(message, rebase_with=ConflictDetector())
 
 

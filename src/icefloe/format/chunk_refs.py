@@ -431,7 +431,7 @@ location='s3://b/f', etag=None, last_modified=None, inline=None)
     # -- comparing and exchanging
 
     def equals(self, other: ChunkRefs) -> bool:
-        """Same references, whatever the numbering of the distinct values."""
+        """Same references; distinct values may be numbered differently."""
         return self.index.shape == other.index.shape and self.to_arrow(plain=True).equals(
             other.to_arrow(plain=True)
         )

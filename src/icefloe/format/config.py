@@ -7,7 +7,7 @@ dropping them here would delete them with the next saved config.
 
 Of YAML there is only what serialised settings need: mappings with text keys, sequences, scalars,
 and local tags such as `!Axis 0`. No other tag makes an object, aliases are refused, and unquoted
-scalars stay text until somebody knows what to expect: `region: 123` is text to YAML 1.2 readers of
+scalars stay text until a field gives them a type: `region: 123` is text to YAML 1.2 readers of
 a text field, and `no` is not a boolean.
 """
 

@@ -112,7 +112,7 @@ def decode_envelope(
 def decode_any_envelope(
     data: bytes | memoryview, file_type: FileType, name: str
 ) -> tuple[Header, Bytes, int]:
-    """Like `decode_envelope`, whatever the payload is."""
+    """Like `decode_envelope`, for any file type."""
     header = decode_header(data, name)
     if header.file_type != file_type:
         raise _bad_header(name, f"is a {header.file_type.noun} file, expected a {file_type.noun}")

@@ -60,7 +60,7 @@ class LocationDictionary:
             raise self.damaged("is not valid UTF-8") from None
 
     def inflate(self, frame: bytes) -> bytes:
-        """Inflate one location, whatever bytes it has."""
+        """Inflate one location of arbitrary bytes."""
         limit = MAX_COMPRESSED_LOCATION_BYTES
         try:
             # The library heeds its limit only where a frame does not announce a size itself.

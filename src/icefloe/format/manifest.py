@@ -45,7 +45,7 @@ class ArrayManifest:
 
     @property
     def refs(self) -> ChunkRefs:
-        """All references as columns, made when they are first asked for, then kept.
+        """All references as columns, built on first access, then kept.
 
         Raises:
             FormatError: they are not whole and consistent.
@@ -152,9 +152,9 @@ def decode_manifest(
 ) -> Manifest:
     """Decode a manifest file. `name` is what errors call it.
 
-    Locations stored as zstd frames stay compressed until they are asked for. Arrays with
+    Locations stored as zstd frames stay compressed until first access. Arrays with
     `lazy_from` references or more (`small.REFS` decides if it is not given) stay as the file has
-    them until somebody wants many: what is wrong with those is found out then.
+    them until many are read, and are checked only then.
 
     Raises:
         FormatError: the bytes are not a whole, consistent manifest.

@@ -52,7 +52,7 @@ class ManifestRef(NamedTuple):
 
 
 class ManifestRefs(Sequence[ManifestRef]):
-    """They as columns. A value is made when it is first asked for, then kept."""
+    """The nodes as columns. Values are built on first access, then kept."""
 
     __slots__ = ("_values", "extents", "id")
 
@@ -355,7 +355,7 @@ class NodeRows(NodeTable):
 
 @dataclass(frozen=True, eq=False)
 class NodeColumns(NodeTable):
-    """Many nodes: a node is a value when it is asked for."""
+    """Many nodes: a node object is built on access."""
 
     id: Bytes
     path: list[str]

@@ -391,7 +391,7 @@ class ListedSnapshots(SnapshotTable):
 
 class PendingSnapshots(SnapshotTable):
     """A table and the rows that commits have added to it. A commit looks at no more than ids and
-    parents: the other columns are made when they are asked for, for several commits at once."""
+    parents: the other columns are built on first access, for several commits at once."""
 
     def __init__(
         self,

@@ -77,8 +77,8 @@ def virtual_to_icechunk(
     """
     if not isinstance(session, Session):
         raise TypeError(
-            f"virtual_to_icechunk(): session is {session!r:.80}, expected a Session; pass "
-            "repository.writable_session(...), not its store"
+            f"virtual_to_icechunk(): session is a {type(session).__name__}, expected a Session; "
+            "pass repository.writable_session(...), not its store"
         )
     if mode is not None and (append_dim is not None or region is not None):
         raise ValueError(f"mode is {mode!r}, with append_dim or region expected None")

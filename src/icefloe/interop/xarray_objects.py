@@ -63,7 +63,7 @@ def to_icechunk(
     """
     if not isinstance(session, Session):
         raise TypeError(
-            f"to_icechunk(): session is {session!r:.80}, expected a Session; pass "
+            f"to_icechunk(): session is a {type(session).__name__}, expected a Session; pass "
             "repository.writable_session(...), not its store"
         )
     session.workspace.state.require_open()

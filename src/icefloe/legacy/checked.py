@@ -158,7 +158,7 @@ def read_parquet(data: bytes | memoryview, columns: Sequence[str], check: Checke
 def column(
     table: pa.Table, name: str, kind: pa.DataType, check: Checked, *, nulls: bool
 ) -> pa.Array:
-    """A column in the requested type, whatever width it has in the file."""
+    """A column converted to the requested type."""
     found = table[name].combine_chunks()
     if isinstance(found, pa.ChunkedArray):  # without any row
         found = pa.array([], found.type)

@@ -95,7 +95,7 @@ async def _repo_info(handle: RepoHandle, log: FindingLog) -> RepoInfo | None:
         return None
     try:
         info = decode_repo_info(found[0], layout.REPO)
-        # Metadata is decoded when it is asked for, and whatever is checked later asks for it.
+        # Force decoding here: later checks rely on it.
         info.snapshots.metadata(range(len(info.snapshots)))
         return info
     except FormatError as error:

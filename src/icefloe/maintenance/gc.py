@@ -204,7 +204,7 @@ class GarbagePlan(ShownAsText):
                 }
                 plan = cls(str(header.pop("url")), objects=objects, **header)
                 _ = str(plan)  # all numbers are numbers
-        except Exception as error:  # whatever damaged files make of numpy and zlib
+        except Exception as error:  # damaged files cause many kinds in numpy and zlib
             raise FormatError(
                 f"{path}: not a plan of a garbage collection, or a damaged one "
                 f"({type(error).__name__}: {error}); make another plan"

@@ -93,7 +93,7 @@ def decode_problem(form: str, index: Sequence[int], data: bytes) -> str | None:
         objects, array = _one_chunk_array(form, _chunk_shape(form, index))
         objects[array.metadata.encode_chunk_key((0,) * array.ndim)] = _buffer(data)
         array[...]
-    except Exception as error:  # noqa: BLE001 - codecs raise whatever their libraries raise
+    except Exception as error:  # noqa: BLE001 - codecs raise any error of their libraries
         return f"{type(error).__name__}: {error}"
     return None
 

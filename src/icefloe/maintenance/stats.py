@@ -1,6 +1,6 @@
 """Bytes of chunks: of the whole repository, of each snapshot and array, of packed objects.
 
-Everything is columns: references are read once per manifest, whatever the number of snapshots.
+Everything is columns: each manifest is read once, however many snapshots share it.
 A packed object stays as long as one of its chunks is in use. Its dead bytes can only be deleted
 after the live chunks have been written to another object.
 """

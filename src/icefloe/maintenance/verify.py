@@ -434,7 +434,7 @@ class ObjectTable:
 
     def _note(self, log: FindingLog, kind: FindingKind, which: NDArray[np.bool_]) -> None:
         rows = np.flatnonzero(which)
-        names = [*self._paths, ""]  # the last one is that of nobody
+        names = [*self._paths, ""]  # the last one stands for no path
         columns = [column[rows].tolist() for column in (self.size_bytes, self._end, self._user)]
         found = (
             (key, object_detail(kind, size, end), names[user])

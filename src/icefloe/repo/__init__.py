@@ -5,7 +5,7 @@
 - `lifecycle`: create, open, recognise; the registry of older generations
 - `refs`, `history`: branches, tags, snapshots, operations
 - `session`, `forks`, `find_chunks`: a session and what it sees
-- `commit`, `rebase`, `gc_guard`: publishing, beside other writers and collections
+- `commit`, `rebase`, `gc_guard`: publishing while others write and collect garbage
 - `replay`, `commit_notes`: cherry-pick, undo, merge, squash, and what commits note of them
 - `rearrange`: moving nodes and chunks, and writing all manifests again
 """

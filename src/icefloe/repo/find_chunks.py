@@ -99,7 +99,7 @@ async def find_chunks(
 ) -> FoundChunks:
     """Look up the chunks with the indices `index`, one per row, in edits and manifests.
 
-    Chunks outside of the array's grid are missing, whatever an older manifest says.
+    Chunks outside of the array's grid are missing, even if an older manifest has them.
     """
     found = FoundChunks()
     inside = _inside_grid(node, index)

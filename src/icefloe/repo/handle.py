@@ -146,7 +146,10 @@ class RepoHandle:
             elif text.upper() == "HEAD":
                 advice = f"{text!r} is not a snapshot id; use repo.lookup_branch('main')"
             else:
-                advice = f"{error}; a branch or tag has one too: lookup_branch, lookup_tag"
+                advice = (
+                    f"{error}; repo.lookup_branch and repo.lookup_tag return the id that a "
+                    "branch or tag points at, repo.ancestry all ids"
+                )
             raise InvalidInputError(advice, error.kind) from None
 
     def _is_snapshot_id(self, text: str) -> bool:

@@ -405,7 +405,7 @@ async def _parent_of(handle: RepoHandle, info: SnapshotInfo) -> SnapshotId:
     """The snapshot that a commit was made on."""
     if info.parent_id is None:
         raise InvalidInputError(
-            f"snapshot {info.id} is the first one, so it changed nothing",
+            f"snapshot {info.id} is the first one and changed nothing; name a later commit",
             ErrorKind.BAD_SNAPSHOT_CHAIN_FOR_DIFF,
         )
     if info.pruned_ancestor_tx_logs or not await is_child(handle, info.parent_id, info.id):

@@ -1,6 +1,6 @@
 """`layout="chunks"`: one row per chunk, its decoded values as bytes.
 
-For code that goes on with numpy: rows are few, and nothing is spread out.
+For code that continues in numpy: one row per chunk, values not expanded.
 `np.frombuffer(row.data, row.dtype).reshape(row.shape)` is the chunk.
 """
 

@@ -260,7 +260,7 @@ def session(
     if given is not None and (not isinstance(given, str) or not given):
         raise InvalidInputError(f"master is {given!r}, expected text such as 'local[2]'")
     shows = sys.stderr.isatty() if progress is None else progress
-    # Spark's own Python logs every failed query as JSON, beside raising it.
+    # Spark's own Python raises every failed query and also logs it as JSON.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     remote = options.pop("spark.remote", None)
@@ -321,7 +321,7 @@ def _prepare_environment(master: str) -> None:
     if home is not None:
         os.environ["JAVA_HOME"] = home
     if master.startswith("local"):
-        # Otherwise workers run whatever `python3` is on PATH, which may be another version.
+        # Otherwise workers run the `python3` on PATH, which may be another version.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

@@ -109,7 +109,7 @@ def broke_off(error: Exception) -> bool:
 
 
 def was_cut(error: Exception) -> bool:
-    """Whether an answer broke off, whatever it was an answer to."""
+    """Whether a response was cut short."""
     text = str(error)
     # A large object may be complete although the answer broke off. The client then finds no upload
     # to give up.
@@ -158,7 +158,7 @@ def summary(error: Exception) -> str:
 Result = TypeVar("Result")
 
 MAX_SECONDS = 180.0
-"""No operation goes on trying for longer than this, whatever the settings say."""
+"""Upper limit of all retries of one operation; settings cannot raise it."""
 
 
 def pauses(retries: ResolvedRetries) -> Iterator[float]:

@@ -244,7 +244,7 @@ class Driver(Protocol):
     def turn(self) -> AbstractContextManager[object] | None:
         """The turn of one of the writers that queue up, from entering to leaving; None without a
         queue. It saves attempts and protects nothing: writers need not queue up, and one that has
-        waited for long goes on without its turn."""
+        waited for long proceeds without its turn."""
         return None
 
     def keep_reserve(self, num_bytes: int) -> None:

@@ -201,7 +201,7 @@ def steps_of(
 
 
 def read_values(array: zarr.Array[Any], path: str, selection: Any) -> NDArray[Any]:
-    """Values of an array. What Zarr and its codecs raise is told as what it is: bad data."""
+    """Values of an array. Errors of Zarr and its codecs are reported as bad data."""
     try:
         return np.asarray(array[selection])
     except (IcechunkError, MemoryError):

@@ -140,7 +140,7 @@ class _Handler(BaseHTTPRequestHandler):
             answer = find_answer(self.server.opened, unquote(address.path), query)
         except IcechunkError as error:
             self._fail(_status(error), error.message, error.kind)
-        except Exception as error:  # noqa: BLE001 - it is told, and the server goes on
+        except Exception as error:  # noqa: BLE001 - report it and keep serving
             _log.exception("no answer to %s", self.path)
             found = f"{type(error).__name__}: {error}"
             self._fail(HTTPStatus.INTERNAL_SERVER_ERROR, found)

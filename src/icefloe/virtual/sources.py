@@ -509,7 +509,11 @@ def list_sources(
             continue
         matches = _expand(text, access or SourceAccess())
         if not matches:
-            raise InvalidInputError(f"no file matches {text!r}", ErrorKind.OBJECT_NOT_FOUND)
+            where = "" if "://" in text or text.startswith("/") else f" in {Path.cwd()}"
+            raise InvalidInputError(
+                f"no file matches {text!r}{where}; check the folder and the pattern",
+                ErrorKind.OBJECT_NOT_FOUND,
+            )
         found |= dict.fromkeys(matches)
     kept = [location for location in found if not is_excluded(location, exclude)]
     if not kept:

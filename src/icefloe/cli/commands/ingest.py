@@ -79,7 +79,7 @@ def _shared_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "--mode",
     type=click.Choice(["native", "virtual"]),
-    help="native copies values, virtual stores references to the files. A group goes on in the "
+    help="native copies values, virtual stores references to the files. A group keeps the "
     "mode it was made in; a new one is native.",
 )
 @click.option("--append", is_flag=True, default=None, help="Add to what the group has.")
@@ -114,9 +114,9 @@ def ingest(
     """Add NetCDF, HDF5, GRIB, Zarr or kerchunk sources to a group, in one commit.
 
     SOURCE is a path, a URL or a pattern in quotes; REPOSITORY comes last, with @BRANCH if it is not
-    main. It is created if there is none. With --append, files that were ingested before add
-    nothing, so that the same command can be run again at any time, and the group goes on as it was
-    made: in its mode, along its dimension, with its variables.
+    main. It is created if there is none. With --append,
+    files already ingested are skipped, so the same command can be run again at any time; the group
+    keeps its mode, dimension and variables.
 
     \b
         icefloe ingest 'archive/*.nc' weather --concat-dim time --append

@@ -64,7 +64,7 @@ def scan_hdf5(
 
 @contextlib.contextmanager
 def opened(file: SourceFile) -> Iterator[Any]:
-    """The HDF5 file id, closed afterwards; whatever HDF5 cannot read is a `SourceError`."""
+    """The HDF5 file id, closed afterwards. Raises `SourceError` for what HDF5 cannot read."""
     try:
         with contextlib.ExitStack() as stack:
             yield stack.enter_context(_open(file, stack)).id

@@ -342,7 +342,7 @@ def is_parquet_set(place: Place) -> bool:
 
 
 class ParquetReferences:
-    """A set from a folder; its files are read when they are asked for."""
+    """A set from a folder; its files are read on first access."""
 
     def __init__(self, place: Place) -> None:
         """Read the metadata of a set and list its files.

@@ -332,7 +332,7 @@ def require_group(
     if not append:
         raise AlreadyExistsError(
             f"group {'/' + options.group!r} has arrays already ({sorted(existing.documents)}); "
-            "append to it (append=True, --append), or use another group"
+            "append to it (append=True), or use another group"
         )
     return existing
 

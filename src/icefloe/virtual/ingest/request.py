@@ -170,7 +170,7 @@ class IngestRequest:
 _OBJECTS = ("access", "preprocess")
 """Arguments that are no plain values where they are given in Python."""
 _CONTINUED = ("mode", "concat_dim", "variables", "chunks", "order")
-"""What holds for a group: an ingest that adds to it goes on with what the first one was told."""
+"""Settings of a group: later ingests into it inherit those of the first."""
 
 
 def make_request(
@@ -297,7 +297,7 @@ def make_options(arguments: Mapping[str, Any]) -> IngestOptions:
     """The options of a plan.
 
     Raises:
-        InvalidInputError: two arguments contradict each other, whatever the files are.
+        InvalidInputError: two arguments contradict each other.
     """
     concat_dim, variables = arguments.get("concat_dim"), arguments.get("variables")
     chunks, mode = arguments.get("chunks") or {}, arguments.get("mode", "native")

@@ -83,7 +83,7 @@ def _scan_one(
                 return location, seen
         is_virtual, dims = options.mode == "virtual", options.concat_dims
         found = scan(location, references=is_virtual, concat_dims=dims, access=access)
-    except Exception as error:  # noqa: BLE001 - whatever a library raises is about the file
+    except Exception as error:  # noqa: BLE001 - any error of a library is about the file
         return location, transfer.reason_of(error, location)
     return location, found
 

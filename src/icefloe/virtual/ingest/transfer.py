@@ -401,7 +401,7 @@ def place_references(
         write_references(store, target, whole)
 
 
-# Reading, compressing and storing run beside each other: a thread reads, a few others compress
+# Reading, compressing and storing overlap: a thread reads, a few others compress
 # and store what it read. Zarr would do the same through its event loop, which costs as much as
 # the compression of an ordinary chunk; it is asked where a chunk is completed rather than written
 # whole, and for data types and codecs that are not plain numbers in a plain chain.

@@ -132,7 +132,7 @@ def bytes_codec(dtype: np.dtype[Any]) -> Json:
 
 
 def canonical_dtype(dtype: str) -> str:
-    """The name of a type whatever its byte order."""
+    """The name of a type, ignoring its byte order."""
     return dtype if dtype == "string" else np.dtype(dtype).newbyteorder("<").str.lstrip("<|")
 
 

@@ -203,7 +203,7 @@ def with_values(variable: VariableDescription, values: NDArray[Any]) -> Variable
 
 
 def digest_of(values: NDArray[Any]) -> bytes:
-    """Equal for equal values, whatever their byte order; negative zero differs from zero."""
+    """Equal for equal values in either byte order; negative zero differs from zero."""
     hashed = hashlib.blake2b(digest_size=16)
     if values.dtype.kind in "OT":
         for text in values.ravel().tolist():

@@ -155,7 +155,7 @@ def place_by_rank(
     num_old: int,
     ranks: Mapping[int, Any],
 ) -> Axis:
-    """Put sources in the order of their ranks along one dimension, whatever its values are.
+    """Order sources by their ranks along one dimension, ignoring its values.
 
     Sources of the same rank share a place. New ones come after the old ones.
     """

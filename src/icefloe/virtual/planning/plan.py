@@ -237,7 +237,7 @@ class IngestOptions:
         late: whether values that belong before the end of the group are inserted there.
         changed: what becomes of files that changed since an earlier ingest.
         made_with: what the first ingest into the group was told, for the ledger.
-        continued: what of that goes on here, because this ingest does not name it.
+        continued: the settings inherited here, because this ingest does not name them.
     """
 
     group: str = ""
@@ -253,9 +253,9 @@ class IngestOptions:
 
     @property
     def continued_hints(self) -> list[str]:
-        """A sentence about what goes on as the group was made; none if all is named."""
+        """A sentence about inherited settings; none if all are named."""
         shown = ", ".join(f"{name}={value!r}" for name, value in self.continued.items())
-        return [f"the group goes on as it was made, with {shown}"] if shown else []
+        return [f"the group keeps its settings: {shown}"] if shown else []
 
     @property
     def ranked_dims(self) -> tuple[str, ...]:

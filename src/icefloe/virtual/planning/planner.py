@@ -51,7 +51,7 @@ from icefloe.virtual.planning.plan import (
 )
 
 _NEAR = 0.75
-"""How alike names are that one is taken for a misspelt form of the other."""
+"""Similarity above which one name counts as a misspelling of the other."""
 
 
 def check_names(
