@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import icefloe
 from icefloe.blocks.dataset import BlockDataset
 from icefloe.blocks.expressions import Apply, open_source, sources_of
+from icefloe.blocks.fingerprints import fingerprint
 from icefloe.blocks.layout import Layout
 from icefloe.blocks.plan import LocalEngine
 from icefloe.blocks.stages import Rechunk, rechunk
@@ -341,3 +342,156 @@ def test_a_plan_that_travels_is_small() -> None:
     xr.testing.assert_identical(
         pickle.loads(travelled).template.isel(y=0), layout.template.isel(y=0)
     )
+
+
+def every_type() -> xr.Dataset:
+    """A variable of every kind, with what is easily computed wrongly."""
+    rng, time = np.random.default_rng(3), 12
+    wide = rng.integers(np.iinfo("i8").min, np.iinfo("i8").max, (time, 3), endpoint=True)
+    hours = rng.integers(0, 10**6, (time, 3)) * np.timedelta64(1, "h").astype("m8[ns]")
+    floats = rng.normal(280, 3, (time, 3)).astype("f4")
+    floats[4, 1] = np.inf
+    floats[2:6, 2] = np.nan
+    missing = hours.copy()
+    missing[3] = np.timedelta64("NaT", "ns")
+    return xr.Dataset(
+        {
+            "wide": (("time", "x"), wide),
+            "byte": (("time", "x"), wide.astype("i1")),
+            "flag": (("time", "x"), wide > 0),
+            "float": (("time", "x"), floats),
+            "wave": (("time", "x"), floats * (1 + 2j)),
+            "day": (("time", "x"), np.datetime64("2001-01-01", "ns") + missing),
+            "nothing": ((), np.nan),
+            "row": ("x", np.arange(3, dtype="i8") + 2**60),
+        },
+        {"time": xr.date_range("2001-01-01", periods=time), "x": [10, 20, 30], "run": 7},
+    )
+
+
+@pytest.mark.parametrize(
+    ("how", "arguments"),
+    [
+        *((how, {}) for how in REDUCTIONS),
+        *((how, {"dim": []}) for how in REDUCTIONS),
+        *((how, {"skipna": False}) for how in REDUCTIONS if how != "count"),
+        ("max", {"skipna": True}),
+        ("std", {"ddof": 12}),
+        ("var", {"ddof": 11, "skipna": True}),
+    ],
+)
+def test_reductions_of_every_type_equal_xarray(how: str, arguments: dict[str, Any]) -> None:
+    repository = stored(every_type(), {"time": 5, "x": 2})
+    blocks, whole = opened(repository), read(repository)
+    # Not in xarray either.
+    gone = {"sum": ["day"], "std": ["day"], "var": ["day"], "min": ["wave"], "max": ["wave"]}
+    blocks, whole = blocks.drop_vars(gone.get(how, [])), whole.drop_vars(gone.get(how, []))
+    options: dict[str, Any] = {"dim": "time", **arguments}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        expected = getattr(whole, how)(**options)
+        found = getattr(blocks, how)(**options).to_xarray()
+    for name in [name for name in expected if expected[name].dtype.kind == "M"]:
+        # xarray takes the mean of times in floating point.
+        gap = np.abs((found[name] - expected[name]).values)
+        assert bool((found[name].isnull() == expected[name].isnull()).all())
+        assert bool((gap[~np.isnat(gap)] < np.timedelta64(1, "us")).all())
+        found, expected = found.drop_vars(name), expected.drop_vars(name)
+    exact = how in ("sum", "min", "max", "count") and "float" not in expected
+    require_equal(found, expected, exact=exact)
+
+
+@pytest.mark.parametrize(
+    "pick",
+    [slice(None, None, -1), [2, 1, 0], np.array([3, 4, 0]), [0, 4, 2], np.arange(12) % 5],
+)
+def test_blocks_that_change_places_after_a_shuffle(pick: Any) -> None:
+    repository = stored(every_type(), {"time": 12, "x": 3})
+    blocks, whole = opened(repository)[["wide"]], read(repository)[["wide"]]
+    turned = blocks.rechunk({"time": 2, "x": 1})
+    require_equal(turned.isel(time=pick).to_xarray(), whole.isel(time=pick), exact=True)
+    both = turned.isel(time=pick, x=[2, 0, 1]).sum("time").to_xarray()
+    require_equal(both, whole.isel(time=pick, x=[2, 0, 1]).sum("time"), exact=True)
+
+
+@pytest.mark.parametrize("names", ["t", "lat", "time", ["y", "t"], ["zone", "height"], ["hours"]])
+def test_dropping_leaves_all_other_variables(
+    names: Any, both: tuple[BlockDataset[Any], xr.Dataset]
+) -> None:
+    blocks, whole = both
+    found = blocks.drop_vars(names)
+    require_equal(found.to_xarray(), whole.drop_vars(names), exact=True)
+    require_equal(found.count("x").to_xarray(), whole.drop_vars(names).count("x"), exact=True)
+
+
+def test_arithmetic_of_groups_keeps_scalar_coordinates_as_xarray_does() -> None:
+    repository = stored(every_type(), {"time": 5, "x": 2})
+    blocks = opened(repository)[["wide", "row"]]
+    whole = read(repository)[["wide", "row"]]
+    groups, expected = blocks.groupby("time.month"), whole.groupby("time.month")
+    require_equal((groups - groups.max()).to_xarray(), expected - expected.max(), exact=True)
+    high = groups - groups.quantile(0.9)
+    require_equal(high.to_xarray(), expected - expected.quantile(0.9), exact=True)
+
+
+@pytest.mark.parametrize(("length", "window"), [(1, 2), (6, 4), (7, 2), (7, 9)])
+@pytest.mark.parametrize("boundary", ["trim", "pad"])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_windows_begin_from_either_side(length: int, window: int, boundary: str, side: str) -> None:
+    data = every_type().drop_vars(["day", "wave", "time"]).isel(time=slice(0, length))
+    repository = stored(data, {"time": 3, "x": 2})
+    blocks, whole = opened(repository), read(repository)
+    options: dict[str, Any] = {"time": window, "boundary": boundary, "side": side}
+    expected = whole.coarsen(**options).sum(keep_attrs=False)
+    found = blocks.coarsen(**options).sum(keep_attrs=False).to_xarray()
+    require_equal(found, expected, exact=False)
+
+
+def test_no_cells_at_all() -> None:
+    repository = stored(every_type().drop_vars("day"), {"time": 5, "x": 2})
+    blocks = opened(repository).isel(x=slice(0, 0)).rechunk({"time": 3, "x": 2})
+    whole = read(repository).isel(x=slice(0, 0))
+    require_equal(blocks.to_xarray(), whole, exact=True)
+    require_equal(blocks.count("time").to_xarray(), whole.count("time"), exact=True)
+    by_week = blocks.resample(time="5D").sum().to_xarray()
+    require_equal(by_week, whole.resample(time="5D").sum(), exact=True)
+
+
+def test_text_is_never_cut() -> None:
+    data = xr.Dataset({"name": ((), "a longer one"), "n": ("time", np.arange(6))})
+    data = data.assign_coords(time=xr.date_range("2001-01-01", periods=6))
+    repository = stored(data, {"time": 2})
+    blocks, whole = opened(repository), read(repository)
+    found = blocks.resample(time="2D").max().to_xarray()
+    assert found.name.values.tolist() == whole.resample(time="2D").max().name.values.tolist()
+
+    def labelled(block: xr.Dataset) -> xr.Dataset:
+        return block.assign(text=block.n.astype("U"), half=block.n // 1)
+
+    made = blocks.map_blocks(lambda block: block.assign(n=block.n.astype("U9").astype("U1")))
+    assert made.to_xarray().n.values.tolist() == list("012345")
+    small = labelled(data.isel(time=slice(0, 0)))
+    template = small.reindex(time=data.time).assign(text=("time", np.full(6, "", "U1")))
+    template = template.assign(half=("time", np.zeros(6, "i8")), n=data.n)
+    with pytest.raises(InvalidInputError, match=r"'text' as <U.*expected <U1.*give template="):
+        blocks.map_blocks(
+            lambda block: labelled(block.assign(n=block.n * 100)), template=template
+        ).to_xarray()
+    with pytest.raises(InvalidInputError, match=r"'n' as float64, expected int64"):
+        blocks[["n"]].map_blocks(
+            lambda block: block / 2 if block.sizes["time"] else block
+        ).to_xarray()
+
+
+def test_groups_whose_labels_only_tasks_know_are_refused(
+    both: tuple[BlockDataset[Any], xr.Dataset],
+) -> None:
+    with pytest.raises(InvalidInputError, match="'lat', whose values only tasks know"):
+        both[0].isel(x=1).groupby("lat")
+
+
+def test_long_selections_are_told_apart(both: tuple[BlockDataset[Any], xr.Dataset]) -> None:
+    picks = np.zeros((2, 5000), np.int64)
+    picks[1, 2500] = 1
+    first, second = (both[0].isel(time=pick).expression.describe() for pick in picks)
+    assert fingerprint(first) != fingerprint(second)

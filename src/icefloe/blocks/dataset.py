@@ -202,7 +202,7 @@ class BlockDataset(Reductions[D]):
         missing = [name for name in wanted if name not in self.template.variables]
         if missing:
             raise InvalidInputError(f"no variables {missing}; there are {list(self.data_vars)}")
-        return self._with(choose_variables(self.expression, wanted))
+        return self._with(choose_variables(self.expression, self.template[wanted]))
 
     def drop_vars(self, names: str | Iterable[str]) -> Self:
         """The dataset without the variables `names`.
@@ -215,10 +215,8 @@ class BlockDataset(Reductions[D]):
         unknown = sorted(gone - set(map(str, self.template.variables)))
         if unknown:
             raise InvalidInputError(f"no variables {unknown}; there are {list(self.data_vars)}")
-        if gone & set(map(str, self.template.coords)):
-            drop = partial(_call, "drop_vars", (sorted(gone),), {})
-            return self._with(apply_blocks(drop, [self.expression], names=("drop_vars",)))
-        return self[[name for name in self.data_vars if name not in gone]]
+        rest = self.template.drop_vars(sorted(gone))
+        return self._with(choose_variables(self.expression, rest))
 
     def isel(self, indexers: Mapping[Any, Any] | None = None, **indexers_kwargs: Any) -> Self:
         """Select by position: `indexers`, or keyword arguments, are one per dimension.
@@ -227,7 +225,7 @@ class BlockDataset(Reductions[D]):
         {'y': 4, 'x': 8}
         """
         chosen = {**(indexers or {}), **indexers_kwargs}
-        asked = ["isel", sorted((dim, repr(part)) for dim, part in chosen.items())]
+        asked = ["isel", chosen]
         return self._with(select(self.expression, chosen, asked))
 
     def sel(
@@ -256,13 +254,15 @@ class BlockDataset(Reductions[D]):
                 )
             at = self._numbered(dim).sel({dim: label}, method=method, tolerance=tolerance)
             positions[dim] = at.values if at.ndim else int(at)
-        asked = ["sel", sorted((d, repr(p)) for d, p in chosen.items()), method, repr(tolerance)]
+        asked = ["sel", chosen, method, tolerance]
         return self._with(select(self.expression, positions, asked))
 
     def _numbered(self, dim: Hashable) -> xr.DataArray:
         """The positions of a dimension, with its coordinates."""
         coords = {
-            name: coord for name, coord in self.template.coords.items() if coord.dims == (dim,)
+            name: coord
+            for name, coord in self.template.coords.items()
+            if coord.dims == (dim,) and name not in self.expression.layout.unknown
         }
         return xr.DataArray(np.arange(self.template.sizes[dim]), coords, (dim,), "position")
 
@@ -397,6 +397,11 @@ class BlockDataset(Reductions[D]):
                 f"group is {group!r}, expected a coordinate with one dimension, or a component of "
                 f"one such as 'time.month'; there are {sorted(map(str, self.template.coords))}"
             )
+        if name in self.expression.layout.unknown:
+            raise InvalidInputError(
+                f"group is {group!r}, whose values only tasks know, because it was selected from a "
+                "coordinate of two dimensions: group by a stored coordinate of one dimension"
+            )
         dim = self.template[name].dims[0]
         return GroupedBlocks(self, str(dim), part or name, "groupby", {"group": group})
 
@@ -437,10 +442,8 @@ class BlockDataset(Reductions[D]):
         self._dims(list(windows))
         if boundary not in ("exact", "trim", "pad"):
             raise InvalidInputError(f"boundary is {boundary!r}, expected exact, trim or pad")
-        if side not in ("left", "right") or (side == "right" and boundary == "pad"):
-            raise InvalidInputError(
-                f"side is {side!r} with boundary {boundary!r}, expected left; or right with trim"
-            )
+        if side not in ("left", "right"):
+            raise InvalidInputError(f"side is {side!r}, expected left or right")
         return CoarseBlocks(self, windows, boundary, side, coord_func)
 
     # -- results
@@ -595,6 +598,19 @@ def _call_grouped(
     return _call(name, arguments, options, getattr(block, method)(**grouping))
 
 
+def _padded_types(template: xr.Dataset, padded: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
+    """The types that variables get by missing cells, which blocks without such cells get too."""
+    cells = template.isel({dim: slice(0, 1) for dim in template.sizes}).data_vars
+    return {
+        str(name): cell.pad({dim: padded[str(dim)] for dim in cell.dims if dim in padded}).dtype
+        for name, cell in cells.items()
+    }
+
+
+def _call_promoted(types: Mapping[str, Any], call: Callable[..., Any], block: xr.Dataset) -> Any:
+    return call(block.assign({name: block[name].astype(dtype) for name, dtype in types.items()}))
+
+
 class CoarseBlocks(Reductions[D]):
     """A dataset grouped by windows: a reduction gives one cell for each window.
 
@@ -624,24 +640,30 @@ class CoarseBlocks(Reductions[D]):
                 keep = sizes[dim] - rest
                 part = slice(0, keep) if self._side == "left" else slice(rest, None)
                 dataset = dataset.isel({dim: part})
-        # A window must not cross the border of a block.
-        grid = dict(dataset.expression.layout.grid)
+        # A window must not cross the border of a block. Padded on the left, the first is shorter.
+        grid, out = dict(dataset.expression.layout.grid), {}
         for dim, window in self._windows.items():
-            edges = grid[dim]
-            grid[dim] = np.unique(np.append(edges[:-1] // window * window, edges[-1]))
+            missing = -dataset.sizes[dim] % window if self._side == "right" else 0
+            inner = (grid[dim][1:-1] + missing) // window * window - missing
+            ends = grid[dim][[0, -1]]
+            if len(inner):
+                ends = np.unique(np.concatenate([ends, inner.clip(0)]))
+            grid[dim], out[dim] = ends, -(-(ends + missing) // window)
+            out[dim][0] = 0
         expression = rechunk(dataset.expression, grid, dataset.memory)
-        call = partial(_call_grouped, "coarsen", self._grouping(), name, (), options)
+        call: Any = partial(_call_grouped, "coarsen", self._grouping(), name, (), options)
+        padded = {d: (0, 1) for d, n in self._windows.items() if dataset.sizes[d] % n}
+        if padded and self._boundary == "pad":
+            call = partial(_call_promoted, _padded_types(dataset.template, padded), call)
         template = self._template(expression.layout, call)
-        out = dict(grid)
-        for dim, window in self._windows.items():
-            out[dim] = -(-grid[dim] // window)
-        layout = Layout.of(template, out, expression.layout.unknown)
+        layout = Layout.of(template, {**grid, **out}, expression.layout.unknown)
         return dataset._with(Apply(layout, call, (expression,), names=("coarsen",)))
 
     def _grouping(self) -> dict[str, Any]:
         return {
             "dim": self._windows,
             "boundary": "pad" if self._boundary == "pad" else "exact",
+            "side": self._side,
             "coord_func": self._coord,
         }
 
@@ -666,4 +688,6 @@ class CoarseBlocks(Reductions[D]):
             name: known.variables[name] if name in known.variables else stand_in(variable, sizes)
             for name, variable in result.variables.items()
         }
+        for name in known.variables:
+            variables[name].attrs = dict(result.variables[name].attrs)
         return new_template(variables, set(result.coords), result.attrs)

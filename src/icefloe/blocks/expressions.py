@@ -7,11 +7,8 @@ across versions of its source: operations and functions, without sizes and value
 from __future__ import annotations
 
 import functools
-import hashlib
 import itertools
 import os
-import pickle
-import types
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,12 +18,14 @@ import xarray as xr
 import zarr
 from numpy.typing import NDArray
 
+from icefloe.blocks.fingerprints import fingerprint
 from icefloe.blocks.layout import (
     Edges,
     Grid,
     Index,
     Layout,
     as_template,
+    as_type,
     edges_from,
     is_aligned,
     longest,
@@ -54,6 +53,11 @@ class Expression:
     def inputs(self) -> tuple[Expression, ...]:
         """What this expression is computed from."""
         return ()
+
+    @property
+    def followed(self) -> tuple[Expression, ...]:
+        """Inputs of which a block needs the one of the same place, and no other."""
+        return self.inputs
 
     def with_inputs(self, inputs: Sequence[Expression]) -> Expression:
         """The same operation on other inputs of the same layout."""
@@ -256,6 +260,15 @@ class Select(Expression):
         """The dataset that is selected from."""
         return (self.input,)
 
+    @property
+    def followed(self) -> tuple[Expression, ...]:
+        """The dataset, if no block is left out, repeated or moved."""
+        shape = dict(zip(self.input.layout.dims, self.input.layout.shape, strict=True))
+        is_same = all(
+            np.array_equal(blocks, np.arange(shape[dim])) for dim, blocks in self.blocks.items()
+        )
+        return self.inputs if is_same else ()
+
     def with_inputs(self, inputs: Sequence[Expression]) -> Expression:
         """The same selection of another input."""
         return Select(self.layout, inputs[0], self.positions, self.blocks, self.asked)
@@ -384,7 +397,8 @@ class Variables(Expression):
     def block(self, index: Index, given: Given) -> xr.Dataset:
         """The block without the other variables."""
         outer = index_in(self.input.layout, self.layout, index)
-        return pull(self.input, outer, given)[list(self.names)]
+        block = pull(self.input, outer, given)
+        return block.drop_vars([name for name in block.variables if name not in self.names])
 
     def describe(self) -> Any:
         """The names."""
@@ -395,13 +409,17 @@ class Variables(Expression):
         return [{dim: cells for dim, cells in changed.items() if dim in self.layout.grid}]
 
 
-def choose_variables(expression: Expression, names: Sequence[str]) -> Expression:
-    """Only these variables, with their coordinates."""
-    layout = expression.layout
-    chosen = Layout.of(layout.template[list(names)], layout.grid, layout.unknown)
+def choose_variables(expression: Expression, template: xr.Dataset) -> Expression:
+    """Only the variables and coordinates of a template."""
+    layout, names = expression.layout, tuple(map(str, template.variables))
     if isinstance(expression, Source):
-        return Source(chosen, expression.snapshot, expression.group, tuple(names))
-    return Variables(chosen, expression, tuple(names))
+        # What is not wanted is not read.
+        read = layout.template[list(names)]
+        source = Layout.of(read, layout.grid, layout.unknown)
+        expression = Source(source, expression.snapshot, expression.group, names)
+        if set(read.variables) == set(names):
+            return expression
+    return Variables(Layout.of(template, layout.grid, layout.unknown), expression, names)
 
 
 def index_in(layout: Layout, mine: Layout, index: Index) -> Index:
@@ -455,7 +473,7 @@ class Apply(Expression):
                     f"the function returned {name!r} with {dict(part.sizes)} for block {index}, "
                     f"expected {dict(zip(variable.dims, wanted, strict=True))}"
                 )
-            values[name] = part.transpose(*variable.dims).values.astype(variable.dtype, copy=False)
+            values[name] = as_type(name, part.transpose(*variable.dims).values, variable.dtype)
         return self.layout.labelled(region, values)
 
     def describe(self) -> Any:
@@ -489,6 +507,11 @@ class GroupArithmetic(Expression):
     def inputs(self) -> tuple[Expression, ...]:
         """The dataset with the cells, and the one with the groups."""
         return (self.input, self.other)
+
+    @property
+    def followed(self) -> tuple[Expression, ...]:
+        """The dataset with the cells: its groups are anywhere in the other."""
+        return (self.input,)
 
     def with_inputs(self, inputs: Sequence[Expression]) -> Expression:
         """The same operation on other inputs."""
@@ -573,16 +596,26 @@ def combine_groups(
     codes = other.layout.template.indexes[name].get_indexer(labels.values)
     if (codes < 0).any():
         missing = sorted(set(map(str, labels.values[codes < 0])))
-        raise InvalidInputError(f"the other dataset has no groups {missing} of {name!r}")
+        raise InvalidInputError(
+            f"the other dataset has no groups {missing} of {name!r}; leave out the cells "
+            "of such groups with isel"
+        )
     dim = str(labels.dims[0])
     few = {each: slice(0, 1) for each in layout.grid if each != dim}
     small = other.layout.template.isel(
         {each: few[each] for each in other.layout.grid if each in few}
     )
-    drop = [coord for coord in small.coords if coord != name]
+    cut = set(map(str, few)) & set(map(str, small.dims))
+    known = set(other.layout.template.coords) - other.layout.unknown
+    drop = [
+        coord
+        for coord, labels in small.coords.items()
+        if coord not in known or (cut & set(labels.dims) and coord not in layout.template.coords)
+    ]
 
     def call(block: xr.Dataset) -> Any:
-        return operation(block.groupby(group), small.drop_vars(drop))
+        # xarray changes the scalars of what it gets.
+        return operation(block.groupby(group), small.drop_vars(drop).copy())
 
     template = result_template(layout, call, (dim,))
     asked = [getattr(operation, "__name__", ""), group]
@@ -738,13 +771,21 @@ def result_template(
     }
     variables = {}
     unknown = unknown_coords(result, layout.unknown)
-    for name, variable in result.variables.items():
+    for name, made in result.variables.items():
+        variable = _as_wide(made, template.variables.get(name))
         is_cut = any(dim in template.sizes and dim not in kept for dim in variable.dims)
         if name not in result.coords or name in unknown:
             variables[name] = stand_in(variable, sizes)
         else:
             variables[name] = template.variables[name] if is_cut else variable
     return new_template(variables, set(result.coords), result.attrs)
+
+
+def _as_wide(made: xr.Variable, before: xr.Variable | None) -> xr.Variable:
+    """Text of the type that it had before: the width of what was made of stand-ins says nothing."""
+    if made.dtype.kind in "US" and before is not None and before.dtype.kind in "USOT":
+        return made.astype(before.dtype)
+    return made
 
 
 def sources_of(expression: Expression) -> list[Source]:
@@ -754,44 +795,3 @@ def sources_of(expression: Expression) -> list[Source]:
     found = [source for each in expression.inputs for source in sources_of(each)]
     keys = [source.key for source in found]
     return [source for at, source in enumerate(found) if keys.index(keys[at]) == at]
-
-
-def fingerprint(value: Any) -> str:
-    """A digest of values and of functions: code, constants, defaults, and what they close over."""
-    return hashlib.sha256(repr(_essence(value, 0)).encode()).hexdigest()
-
-
-def _essence(value: Any, depth: int) -> Any:
-    if depth > 12:
-        return type(value).__qualname__
-    if isinstance(value, functools.partial):
-        parts = [value.func, *value.args, *sorted(value.keywords.items())]
-        return ["partial", *(_essence(part, depth + 1) for part in parts)]
-    if isinstance(value, types.MethodType):
-        return ["method", _essence(value.__func__, depth + 1), _essence(value.__self__, depth + 1)]
-    if isinstance(value, types.FunctionType):
-        cells = [cell.cell_contents for cell in value.__closure__ or ()]
-        used = {
-            name: value.__globals__[name]
-            for name in value.__code__.co_names
-            if name in value.__globals__
-            and not isinstance(value.__globals__[name], types.ModuleType)
-        }
-        rest = [value.__defaults__, value.__kwdefaults__, cells, used]
-        return ["function", _essence(value.__code__, depth + 1), _essence(rest, depth + 1)]
-    if isinstance(value, types.CodeType):
-        constants = [_essence(part, depth + 1) for part in value.co_consts]
-        return ["code", value.co_code.hex(), constants, value.co_names, value.co_varnames]
-    if isinstance(value, dict):
-        return ["dict", sorted((str(k), repr(_essence(v, depth + 1))) for k, v in value.items())]
-    if isinstance(value, list | tuple):
-        return [_essence(part, depth + 1) for part in value]
-    if isinstance(value, str | bytes | int | float | complex | bool | type(None)):
-        return repr(value)
-    if isinstance(value, type) or callable(value):
-        module, name = getattr(value, "__module__", ""), getattr(value, "__qualname__", None)
-        return [str(module), name or type(value).__qualname__]
-    try:
-        return hashlib.sha256(pickle.dumps(value)).hexdigest()
-    except Exception:  # noqa: BLE001 - what cannot be pickled cannot travel to tasks either
-        return type(value).__qualname__

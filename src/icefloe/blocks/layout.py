@@ -212,6 +212,19 @@ def _unpickled(
     return Layout(new_template(variables, coords, attrs), grid, unknown)
 
 
+def as_type(name: str, values: NDArray[Any], dtype: Any) -> NDArray[Any]:
+    """Values as the type of the template, unless they would be cut."""
+    is_fitting = values.dtype == dtype or values.dtype.kind == "O" or dtype.kind in "OT"
+    if is_fitting or np.can_cast(values.dtype, dtype, "same_kind"):
+        made = values.astype(dtype, copy=False)
+        if dtype.kind not in "US" or bool((made == values).all()):
+            return made
+    raise InvalidInputError(
+        f"the function returned {name!r} as {values.dtype}, expected {dtype} as in the template or "
+        "as it returned for empty blocks; give template= with a type that holds all values"
+    )
+
+
 def longest(edges: Edges) -> int:
     """The length of the longest block."""
     return int(np.diff(edges).max(initial=0))

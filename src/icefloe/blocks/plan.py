@@ -205,7 +205,7 @@ def _main_stage(expression: Expression) -> Stage | None:
     """The stage whose tasks can go on with an expression: block for block, and the largest."""
     if isinstance(expression, Stage):
         return expression
-    stages = [stage for each in expression.inputs if (stage := _main_stage(each)) is not None]
+    stages = [stage for each in expression.followed if (stage := _main_stage(each)) is not None]
     fitting = [stage for stage in stages if _fits(stage.layout, expression.layout)]
     return max(fitting, key=lambda stage: stage.layout.total_bytes, default=None)
 

@@ -102,9 +102,9 @@ def blocks_in(inner: Edges, outer: Edges, number: int) -> range:
 
 def touching(edges: Edges, start: int, stop: int) -> range:
     """The blocks that share cells with a span."""
-    first = int(np.searchsorted(edges, start, "right")) - 1
+    first = min(int(np.searchsorted(edges, start, "right")) - 1, len(edges) - 2)
     last = int(np.searchsorted(edges, stop, "left"))
-    return range(max(first, 0), max(last, first + 1, 1))
+    return range(first, max(last, first + 1))
 
 
 def box_blocks(layout: Layout, boxes: Grid, box: Index) -> Iterator[Index]:

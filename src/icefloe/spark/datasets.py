@@ -24,7 +24,8 @@ from icefloe.api.repository import Repository
 from icefloe.api.session import Session
 from icefloe.blocks import plan
 from icefloe.blocks.dataset import BlockDataset
-from icefloe.blocks.expressions import ArraySource, Expression, fingerprint, open_source, sources_of
+from icefloe.blocks.expressions import ArraySource, Expression, open_source, sources_of
+from icefloe.blocks.fingerprints import fingerprint
 from icefloe.blocks.layout import (
     Edges,
     Grid,

@@ -19,7 +19,8 @@ from icefloe.blocks.changes import (
     changed_coords,
     difference,
 )
-from icefloe.blocks.expressions import Expression, fingerprint, sources_of
+from icefloe.blocks.expressions import Expression, sources_of
+from icefloe.blocks.fingerprints import fingerprint
 from icefloe.changes.conflicts import ConflictSolver
 from icefloe.errors import ConflictError, InvalidInputError
 from icefloe.repo.commit_notes import DERIVED
