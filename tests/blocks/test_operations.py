@@ -483,6 +483,17 @@ def test_text_is_never_cut() -> None:
         ).to_xarray()
 
 
+def test_functions_get_variables_in_the_order_that_was_asked_for(
+    both: tuple[BlockDataset[Any], xr.Dataset],
+) -> None:
+    def first(block: xr.Dataset) -> xr.Dataset:
+        return block[[next(iter(block.data_vars))]].rename({next(iter(block.data_vars)): "first"})
+
+    for names in (["hours", "t"], ["t", "hours"]):
+        found = both[0].count("y")[names].map_blocks(first).to_xarray()
+        xr.testing.assert_identical(found, first(both[1].count("y")[names]))
+
+
 def test_groups_whose_labels_only_tasks_know_are_refused(
     both: tuple[BlockDataset[Any], xr.Dataset],
 ) -> None:

@@ -395,10 +395,10 @@ class Variables(Expression):
         return Variables(self.layout, inputs[0], self.names)
 
     def block(self, index: Index, given: Given) -> xr.Dataset:
-        """The block without the other variables."""
-        outer = index_in(self.input.layout, self.layout, index)
-        block = pull(self.input, outer, given)
-        return block.drop_vars([name for name in block.variables if name not in self.names])
+        """The block without the other variables, in the order that was asked for."""
+        block = pull(self.input, index_in(self.input.layout, self.layout, index), given)
+        coords = set(self.layout.template.coords)
+        return new_template({n: block.variables[n] for n in self.names}, coords, block.attrs)
 
     def describe(self) -> Any:
         """The names."""
