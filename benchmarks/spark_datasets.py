@@ -29,10 +29,9 @@ MEMORY = 256 << 20
 DASK, ALONE = "dask.distributed with official icechunk", "xarray in one process"
 
 
-def make(folder: Path) -> int:
+def make(storage: icefloe.Storage, gigabytes: float = GIGABYTES) -> int:
     """A repository of daily maps, one chunk for eight days; returns its bytes."""
-    days = int(GIGABYTES * 2**30 / 4 / MAP[0] / MAP[1]) // DAYS_PER_CHUNK * DAYS_PER_CHUNK
-    storage = icefloe.local_filesystem_storage(str(folder), durable=False)
+    days = int(gigabytes * 2**30 / 4 / MAP[0] / MAP[1]) // DAYS_PER_CHUNK * DAYS_PER_CHUNK
     session = icefloe.Repository.create(storage).writable_session("main")
     random = np.random.default_rng(0)
     normal = random.normal(280, 10, MAP).astype("f4")
@@ -109,7 +108,7 @@ def dataset_rows(spark: Any, folder: Path, rounds: int) -> Iterator[Row]:
     from distributed import Client, LocalCluster
 
     options: Any = {"n_workers": 2, "threads_per_worker": 1, "memory_limit": "2GB"}
-    total = make(folder / "source")
+    total = make(icefloe.local_filesystem_storage(str(folder / "source"), durable=False))
     with (
         LocalCluster(dashboard_address=None, **options) as cluster,  # type: ignore[no-untyped-call]
         Client(cluster),  # type: ignore[no-untyped-call]
