@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -81,7 +80,6 @@ class LineSolver(ConflictSolver):
     The session is rebased over all of them, or not at all.
     """
 
-    @abstractmethod
     async def bring_over(
         self, workspace: Workspace, line: Overtaken
     ) -> SessionState | list[Conflict] | None:
@@ -94,6 +92,7 @@ class LineSolver(ConflictSolver):
             workspace: the session.
             line: its base, and the commits since then.
         """
+        raise NotImplementedError(f"{type(self).__name__} does not say how to rebase")
 
 
 async def rebase(workspace: Workspace, solver: ConflictSolver) -> int:

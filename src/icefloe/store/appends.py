@@ -409,8 +409,10 @@ def _itemsize(document: Mapping[str, Any]) -> int:
 async def _keeps_old(one: _Appended, base: Workspace, other: Workspace) -> bool:
     """Whether the values before the old end, in the chunks across it, are still the same."""
     first = one.old // one.length * one.length
-    values = [await _read(side, one, first, one.old) for side in (base, other)]
-    return values[0].tobytes() == values[1].tobytes() or bool((values[0] == values[1]).all())
+    old, now = [await _read(side, one, first, one.old) for side in (base, other)]
+    if old.dtype.kind in "OT":
+        return bool((old == now).all())
+    return old.tobytes() == now.tobytes()
 
 
 async def _find_disorder(one: _Appended, sides: _Sides) -> str | None:
