@@ -205,6 +205,7 @@ NAMES_OF = {
         "s3_refreshable_credentials",
         "s3_static_credentials",
     ),
+    "store.appends": ("AppendSolver",),
     "store.pipeline": ("use_bulk_pipeline",),
     "store.virtual": (
         "RequiredAccess",

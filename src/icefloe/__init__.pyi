@@ -139,6 +139,7 @@ from icefloe.storage.spec import in_memory_storage as in_memory_storage
 from icefloe.storage.spec import local_filesystem_storage as local_filesystem_storage
 from icefloe.storage.spec import redirect_storage as redirect_storage
 from icefloe.storage.urls import storage_from_url as storage_from_url
+from icefloe.store.appends import AppendSolver as AppendSolver
 from icefloe.store.pipeline import use_bulk_pipeline as use_bulk_pipeline
 from icefloe.store.virtual import RequiredAccess as RequiredAccess
 from icefloe.store.virtual import VirtualChunkSpec as VirtualChunkSpec

@@ -108,8 +108,8 @@ def ingest(
             reason, and nothing was committed.
         AlreadyExistsError: the group has arrays and `append` is not set.
         RepositoryNotFoundError: there is no repository, and `create` is False.
-        RebaseFailedError: another writer changed the same arrays meanwhile; nothing was committed,
-            run it again.
+        RebaseFailedError: other writers changed the same arrays again and again; nothing was
+            committed, run it again.
 
     >>> report = icefloe.ingest("*.nc", "archive", concat_dim="time")
     >>> icefloe.Repository.open(icefloe.storage_from_url("archive")).to_xarray()["t2m"].shape

@@ -138,6 +138,8 @@ FOR_CODE_INSIDE = {
     "ConflictSolver": ("choose",),
     "ConflictDetector": ("choose",),
     "BasicConflictSolver": ("choose",),
+    "AppendSolver": ("choose", "bring_over"),
+    "LineSolver": ("bring_over",),
     "RepositoryMaintenance": ("total_chunks_storage",),  # deprecated, with a warning
     "Storage": (
         *("attributed", "bound", "require_directory", "disk_cache"),

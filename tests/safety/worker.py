@@ -21,6 +21,7 @@ from pathlib import Path
 import icefloe
 from icefloe.errors import ErrorKind, SessionStateError
 from icefloe.storage.spec import Storage
+from tests.safety.appending import append_once
 from tests.safety.counting import MAX_SECONDS, Counted, count_once
 
 
@@ -46,7 +47,7 @@ class Job:
             deadline = time.monotonic() + MAX_SECONDS
             while True:
                 try:
-                    counted = count_once(repo, self.writer, turn)
+                    counted = self.once(repo, turn)
                     break
                 except icefloe.IcechunkError:
                     if not self.reopens or time.monotonic() > deadline:
@@ -56,12 +57,23 @@ class Job:
             os.write(descriptor, json.dumps(asdict(counted)).encode() + b"\n")
         os.close(descriptor)
 
+    def once(self, repo: icefloe.Repository, turn: int) -> Counted:
+        return count_once(repo, self.writer, turn)
+
     def acknowledged(self) -> list[Counted]:
         """What was acknowledged so far; a line that a kill has cut short does not count."""
         if not self.acknowledgements.exists():
             return []
         lines = self.acknowledgements.read_text().splitlines(keepends=True)
         return [Counted(**json.loads(line)) for line in lines if line.endswith("\n")]
+
+
+@dataclass(frozen=True, slots=True)
+class AppendJob(Job):
+    """So many appends along one axis."""
+
+    def once(self, repo: icefloe.Repository, turn: int) -> Counted:
+        return append_once(repo, self.writer, turn)
 
 
 @dataclass(frozen=True, slots=True)

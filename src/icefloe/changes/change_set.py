@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, KeysView, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -401,6 +401,14 @@ class ChangeSet:
         twin._written_ahead = dict(self._written_ahead)
         twin._path_of = dict(self._path_of)
         twin.moves = self.moves
+        return twin
+
+    def without(self, nodes: Collection[NodeId]) -> ChangeSet:
+        """The same changes, but for those of some arrays."""
+        twin = self.copy()
+        for edited in (twin.updated, twin.chunks, twin.prepared):
+            for node_id in nodes:
+                edited.pop(node_id, None)
         return twin
 
     def with_ids(self, ids: Mapping[NodeId, NodeId]) -> ChangeSet:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -68,7 +69,7 @@ DELETE_OF_UPDATED = {
 class Conflict(Shown):
     """One conflict between a session and a commit."""
 
-    __slots__ = ("_chunks", "_path", "_type", "node_id")
+    __slots__ = ("_chunks", "_path", "_reason", "_type", "node_id")
 
     shown_in = "conflicts"
 
@@ -79,10 +80,12 @@ class Conflict(Shown):
         conflicted_chunks: Sequence[Sequence[int]] | Index | None = None,
         *,
         node_id: NodeId | None = None,
+        reason: str = "",
     ) -> None:
         self._type = conflict_type
         self._path = path
         self._chunks = conflicted_chunks
+        self._reason = reason
         self.node_id = node_id
 
     @property
@@ -119,10 +122,10 @@ class Conflict(Shown):
         return self._type, self._path, self.conflicted_chunks
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Conflict, self._key()
+        return partial(Conflict, reason=self._reason), self._key()
 
     def __str__(self) -> str:
-        what = _SENTENCES[self._type]
+        what = self._reason or _SENTENCES[self._type]
         if self._chunks is not None:
             rows = ["/".join(map(str, row)) or "-" for row in self._chunks[:_SHOWN_CHUNKS]]
             more = len(self._chunks) - _SHOWN_CHUNKS

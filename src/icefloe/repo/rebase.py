@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from icefloe.changes.change_set import ChangeSet
 from icefloe.changes.conflicts import (
@@ -25,6 +27,7 @@ from icefloe.format.snapshot import Snapshot
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import NodeId, SnapshotId
 from icefloe.observe import COMMIT, observed
+from icefloe.repo.commit import store_packs
 from icefloe.repo.handle import LineCommit, RepoHandle
 from icefloe.repo.history import find_log, is_child
 from icefloe.repo.session import (
@@ -63,6 +66,35 @@ class _Line:
     """If diverged: both states of the arrays whose manifests differ."""
 
 
+class Overtaken(NamedTuple):
+    """The base of a session, and the commits of others since then."""
+
+    base: Snapshot
+    tip: Snapshot
+    logs: Sequence[TransactionLog]
+
+
+class LineSolver(ConflictSolver):
+    """A solver that looks at all newer commits together, and changes what the session wrote.
+
+    The session is rebased over all of them, or not at all.
+    """
+
+    async def bring_over(
+        self, workspace: Workspace, line: Overtaken
+    ) -> SessionState | list[Conflict] | None:
+        """A session at the tip with the changes of this one, or why there is none.
+
+        None if the usual rules hold. The session takes no changes meanwhile, has no chunks that
+        are not stored, and none in prepared manifests.
+
+        Args:
+            workspace: the session.
+            line: its base, and the commits since then.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not say how to rebase")
+
+
 async def rebase(workspace: Workspace, solver: ConflictSolver) -> int:
     """Move the session to the tip of its branch. Returns the number of commits replayed.
 
@@ -74,7 +106,8 @@ async def rebase(workspace: Workspace, solver: ConflictSolver) -> int:
     state = workspace.state
     with state.lock:
         state.require_no_commit()
-    return await rebase_sealed(workspace, solver)
+    with state.sealed() if isinstance(solver, LineSolver) else nullcontext():
+        return await rebase_sealed(workspace, solver)
 
 
 @observed("rebase")
@@ -90,6 +123,18 @@ async def rebase_sealed(workspace: Workspace, solver: ConflictSolver) -> int:
     line = await _line_to_tip(handle, state.branch, base)
     if line is None:
         return 0
+    if isinstance(solver, LineSolver) and not line.is_diverged:
+        await store_packs(workspace)
+        await restore_edits(workspace, state.changes.prepared)
+        logs = [log for commit in line.commits for log in commit.logs]
+        brought = await solver.bring_over(workspace, Overtaken(base, line.tip, logs))
+        if isinstance(brought, list):
+            raise RebaseFailedError(line.tip.id.text, brought)
+        if brought is not None:
+            with state.lock:
+                state.show(brought.snapshot, brought.changes, brought.packs)
+            COMMIT.info("appended behind %d commits to %r", len(line.commits), state.branch)
+            return len(line.commits)
     while True:
         # Other threads may keep writing during the fetches. Their changes are compared here, under
         # the lock that also moves the session, so none is missed.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import partial
+from itertools import count
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -19,15 +21,16 @@ from zarr.abc.store import Store
 from icefloe import geometry, paths
 from icefloe.api.repository import Repository
 from icefloe.api.session import ForkSession, Session
-from icefloe.changes.conflicts import ConflictSolver
+from icefloe.changes.conflicts import ConflictDetector, ConflictSolver
 from icefloe.changes.splits import ChunkSpan
 from icefloe.display import Picture, Shown, counted, qualified, size_text
-from icefloe.errors import InvalidInputError, ReadOnlyError
+from icefloe.errors import ConflictError, InvalidInputError, ReadOnlyError, RebaseFailedError
 from icefloe.geometry import Region, moved, region_of, shrink_chunks
 from icefloe.scans.scan import as_repository
 from icefloe.spark import shared_write
 from icefloe.spark.shared_write import BatchId, TaskSide, share
 from icefloe.spark.tasks import Batches, items_in, map_items
+from icefloe.store.appends import AppendSolver
 from icefloe.virtual.ingest.insertion import BlockMove
 
 Work = Callable[[ForkSession, Any], Any]
@@ -49,6 +52,10 @@ class ShownWrite(Shown):
             ("written", f"{written} ({size_text(report.bytes_written)})"),
             ("seconds", f"{report.seconds:.1f}"),
         ]
+        if getattr(report, "tries", 1) > 1:
+            redone = f"{counted(report.chunks_redone, 'chunk')} ({size_text(report.bytes_redone)})"
+            waited = f"{report.seconds_waited:.1f} s waited"
+            fields.append(("tries", f"{report.tries}, {redone} written again, {waited}"))
         return Picture(qualified(f"spark.{type(self).__name__}"), fields)
 
 
@@ -60,6 +67,67 @@ class WriteReport(ShownWrite):
     bytes_written: int
     seconds: float
     told: tuple[Any, ...] = ()
+
+
+_TRIES = 100
+_MAX_PAUSE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class CommitReport(ShownWrite):
+    """What a write that commits did; `snapshot_id` is None when a session was given: commit it."""
+
+    snapshot_id: str | None
+    chunks_written: int
+    bytes_written: int
+    seconds: float
+    tries: int = 1
+    """How often it was written: again when others changed the same things meanwhile."""
+    seconds_waited: float = 0.0
+    chunks_redone: int = 0
+    bytes_redone: int = 0
+
+
+def commit_on_top(
+    write: Callable[[], tuple[Session, int, int] | str],
+    commit: Callable[[Session], str],
+    may_follow: Callable[[ConflictError], bool],
+) -> CommitReport:
+    """Write into a session and commit it; again, in a new one, if others were first.
+
+    `write` returns the session, chunks and bytes, or a snapshot that has all of it already.
+    """
+    started, waited, redone = time.monotonic(), 0.0, (0, 0)
+    for tries in count(1):
+        written = write()
+        new = (0, 0) if isinstance(written, str) else written[1:]
+        try:
+            landed = written if isinstance(written, str) else commit(written[0])
+        except ConflictError as error:
+            if tries >= _TRIES or not may_follow(error):
+                raise
+        else:
+            seconds = time.monotonic() - started
+            return CommitReport(landed, new[0], new[1], seconds, tries, waited, *redone)
+        redone = redone[0] + new[0], redone[1] + new[1]
+        pause = random.random() * min(_MAX_PAUSE_S, 0.02 * 2**tries)
+        time.sleep(pause)
+        waited += pause
+    raise AssertionError("count has no end")
+
+
+def solver_of_write(
+    append_dim: str | None, batch: BatchId | None, *, accept_unordered: bool = False
+) -> ConflictSolver | None:
+    """How a write is rebased unless its caller says it.
+
+    Not at all, if the other commit may be the same write of an application.
+    """
+    if batch is not None:
+        return None
+    if append_dim is None:
+        return ConflictDetector()
+    return AppendSolver(append_dim, accept_unordered=accept_unordered)
 
 
 def write_items(
@@ -409,14 +477,10 @@ _SMALL_BYTES = 1 << 20
 Mode = Literal["w-", "w", "a", "r+"]
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class DatasetReport(ShownWrite):
+class DatasetReport(CommitReport):
     """What `write_dataset` did; `snapshot_id` is None when a session was given: commit it."""
 
-    snapshot_id: str | None
-    chunks_written: int
-    bytes_written: int
-    seconds: float
+    __slots__ = ()
 
 
 class _Part(NamedTuple):
@@ -469,7 +533,9 @@ def write_dataset(
         num_tasks: how many tasks the pieces are spread over.
 
     Raises:
-        ConflictError: others committed to the branch meanwhile, and `rebase_with` was not given.
+        RebaseFailedError: others wrote the same variables meanwhile, and none of both appended.
+            What was appended is put behind what others have appended, and other writes are made
+            again on top of theirs; `rebase_with` chooses other rules.
 
     >>> dataset = xr.Dataset({"rain": (("y", "x"), np.zeros((8, 8)))})
     >>> report = icefloe.spark.write_dataset(spark, dataset, repo, group="rain")
@@ -486,40 +552,63 @@ def write_dataset(
         raise InvalidInputError(
             f"append_dim {append_dim!r} is not a dimension of the dataset: {dict(dataset.sizes)}"
         )
-    started = time.monotonic()
     batch = BatchId.of(transaction)
+    how = {"group": group, "mode": mode, "append_dim": append_dim, "region": region}
+    fill = partial(_fill, spark, dataset, how, encoding or {}, num_tasks)
     if isinstance(repository, Session):
         if batch is not None:
             raise InvalidInputError(
                 "transaction is for a commit, which a session waits for you to make; give the "
                 "repository instead of a session"
             )
-        session = repository
-    else:
-        opened = as_repository(repository)
+        started, report = time.monotonic(), fill(repository)
+        seconds = time.monotonic() - started
+        return DatasetReport(None, report.chunks_written, report.bytes_written, seconds)
+    opened = as_repository(repository)
+    metadata = metadata if batch is None else {**(metadata or {}), **batch.metadata}
+    own = {f"/{group}/{name}".replace("//", "/") for name in dataset.data_vars}
+
+    def write() -> tuple[Session, int, int] | str:
         session = opened.writable_session(branch)
-        if batch is not None:
-            metadata = {**(metadata or {}), **batch.metadata}
-            before = batch.find(opened, session.snapshot_id)
-            if before is not None:
-                return DatasetReport(before, 0, 0, time.monotonic() - started)
+        before = None if batch is None else batch.find(opened, session.snapshot_id)
+        if before is not None:
+            return before
+        report = fill(session)
+        return session, report.chunks_written, report.bytes_written
+
+    def commit(session: Session) -> str:
+        solver = rebase_with or solver_of_write(append_dim, batch, accept_unordered=True)
+        text = message or f"write {', '.join(map(str, dataset.data_vars))} to /{group.strip('/')}"
+        return session.commit(text, metadata, rebase_with=solver)
+
+    def may_follow(error: ConflictError) -> bool:
+        if rebase_with is not None or region is not None or mode == "w":
+            return False
+        found = error.conflicts if isinstance(error, RebaseFailedError) else ()
+        return append_dim is not None or not own & {one.path for one in found}
+
+    return DatasetReport(*astuple(commit_on_top(write, commit, may_follow)))
+
+
+def _fill(
+    spark: SparkSession,
+    dataset: Any,
+    how: Mapping[str, Any],
+    encoding: Mapping[str, Mapping[str, Any]],
+    num_tasks: int | None,
+    session: Session,
+) -> WriteReport:
+    """Write a dataset into a session."""
     far = [name for name, variable in dataset.variables.items() if _is_far(name, variable, dataset)]
     begin: dict[str, int] = {}  # where the data begins along each axis
-    if append_dim is not None:
-        begin[append_dim] = _length_of(session, group, dataset, append_dim)
-    begin |= {str(dim): part.start or 0 for dim, part in (region or {}).items()}
-    how = {"group": group, "mode": mode, "append_dim": append_dim, "region": region}
-    _write_metadata(session, dataset, far, encoding or {}, how)
-    parts, chunks = _parts(session, dataset, far, group, begin)
-    work = partial(_write_part, group)
-    report = write_items(spark, session, parts, work, num_tasks=num_tasks, chunks=chunks)
-    snapshot_id = None
-    if session is not repository:
-        text = message or f"write {', '.join(map(str, dataset.data_vars))} to /{group.strip('/')}"
-        snapshot_id = session.commit(text, metadata, rebase_with=rebase_with)
-    return DatasetReport(
-        snapshot_id, report.chunks_written, report.bytes_written, time.monotonic() - started
-    )
+    if how["append_dim"] is not None:
+        dim = how["append_dim"]
+        begin[dim] = _length_of(session, how["group"], dataset, dim)
+    begin |= {str(dim): part.start or 0 for dim, part in (how["region"] or {}).items()}
+    _write_metadata(session, dataset, far, encoding, how)
+    parts, chunks = _parts(session, dataset, far, how["group"], begin)
+    work = partial(_write_part, how["group"])
+    return write_items(spark, session, parts, work, num_tasks=num_tasks, chunks=chunks)
 
 
 def _write_part(group: str, fork: ForkSession, part: _Part) -> None:

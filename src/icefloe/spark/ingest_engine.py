@@ -40,7 +40,6 @@ from icefloe.virtual.ingest.destination import Destination
 from icefloe.virtual.ingest.insertion import BlockMove
 from icefloe.virtual.ingest.request import IngestArguments, check_fields, load_recipe, make_request
 from icefloe.virtual.ingest.run_ingest import (
-    FillCounts,
     IngestReport,
     LocalEngine,
     run_ingest,
@@ -54,7 +53,14 @@ from icefloe.virtual.model.description import (
     Splitter,
     only,
 )
-from icefloe.virtual.planning.plan import BLOCK_BYTES, ArrayPlan, IngestOptions, IngestPlan, Problem
+from icefloe.virtual.planning.plan import (
+    BLOCK_BYTES,
+    ArrayPlan,
+    FillCounts,
+    IngestOptions,
+    IngestPlan,
+    Problem,
+)
 from icefloe.virtual.sources import SourceAccess, Sources, local_path
 
 # -- Scanning sources on the executors: descriptions come back, references stay there.
@@ -211,6 +217,7 @@ def _boxes(
             source_times=_renumbered(array.source_times, numbers),
             packings=_renumbered(array.packings, numbers),
             guarded=frozenset(at for at, n in enumerate(numbers) if n in array.guarded),
+            written=None,
         )
         sources = tuple(only(plan.sources[number], array.path) for number in numbers)
         small = replace(plan, sources=sources, groups={}, arrays=(), problems=(), unchanged=())
@@ -397,8 +404,8 @@ def ingest(
             reason, and nothing was committed.
         AlreadyExistsError: the group has arrays and `append` is not set.
         RepositoryNotFoundError: there is no repository, and `create` is False.
-        RebaseFailedError: another writer changed the same arrays meanwhile; nothing was committed,
-            run it again.
+        RebaseFailedError: other writers changed the same arrays again and again; nothing was
+            committed, run it again.
 
     >>> report = icefloe.spark.ingest(spark, "*.nc", "archive", concat_dim="time")
     """

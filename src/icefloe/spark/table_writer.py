@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import astuple
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -24,7 +23,13 @@ from icefloe.changes.conflicts import ConflictSolver
 from icefloe.errors import ConflictError, InvalidInputError
 from icefloe.scans.scan import as_repository
 from icefloe.spark import shared_write, table_arrays
-from icefloe.spark.dataset_writer import ShownWrite, dimension_names, move_blocks
+from icefloe.spark.dataset_writer import (
+    CommitReport,
+    commit_on_top,
+    dimension_names,
+    move_blocks,
+    solver_of_write,
+)
 from icefloe.spark.shared_write import BatchId, TaskSide, app_of, share
 from icefloe.spark.table_arrays import BLOCK, RowGrid, RowsRequest, Taken
 from icefloe.spark.tasks import map_batches, usual_tasks
@@ -39,14 +44,11 @@ from icefloe.virtual.planning.file_boxes import LEDGER_GROUP
 _DRAIN_ROWS = 4 << 20  # references are handed on about this often, so that a task stays small
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class TableReport(ShownWrite):
+class TableReport(CommitReport):
     """What `write_table` did."""
 
+    __slots__ = ()
     snapshot_id: str
-    chunks_written: int
-    bytes_written: int
-    seconds: float
 
 
 def write_table(
@@ -105,7 +107,9 @@ def write_table(
         InvalidInputError: a column is missing or has no fitting type, a coordinate is out of
             range, a cell has two rows.
         AlreadyExistsError: an array exists, with mode "error".
-        ConflictError: others committed to the branch meanwhile, and `rebase_with` was not given.
+        RebaseFailedError: others wrote the same arrays meanwhile, with mode "overwrite". Other
+            rows are written again, on top of theirs, or moved behind what they have appended along
+            the first dimension; `rebase_with` chooses other rules.
 
     >>> df = spark.createDataFrame([(0, 281.5), (1, 282.0)], "day long, t2m double")
     >>> report = icefloe.spark.write_table(
@@ -119,33 +123,52 @@ def write_table(
             "df is a stream; write it with icefloe.spark.write_stream, or call write_table in "
             "foreachBatch"
         )
-    started = time.monotonic()
     schema = arrow_columns(df, dims, variables)
     check_late(late)
     request = table_arrays.table_request(schema, group, dims, variables, chunks, mode)
     batch = BatchId.of(transaction)
     opened = as_repository(repository)
-    session = opened.writable_session(branch)
-    if batch is not None:
-        metadata = {**(metadata or {}), **batch.metadata}
-        before = batch.find(opened, session.snapshot_id)
+    metadata = metadata if batch is None else {**(metadata or {}), **batch.metadata}
+
+    def write() -> tuple[Session, int, int] | str:
+        session = opened.writable_session(branch)
+        before = None if batch is None else batch.find(opened, session.snapshot_id)
         if before is not None:
-            return TableReport(before, 0, 0, time.monotonic() - started)
-    request = table_arrays.check_target(session, request)
+            return before
+        wanted = table_arrays.check_target(session, request)
+        counts = _write_all(df, opened, session, wanted, late, num_tasks)
+        return session, counts.chunks, counts.bytes
+
+    def commit(session: Session) -> str:
+        dim = request.dims[0] if mode == "append" else None
+        solver = rebase_with or solver_of_write(dim, batch)
+        text = message or f"write {', '.join(request.variables)} to {request.group}"
+        return session.commit(text, metadata, rebase_with=solver, allow_empty=True)
+
+    done = commit_on_top(write, commit, lambda _: rebase_with is None and mode != "overwrite")
+    return TableReport(*astuple(done))
+
+
+def _write_all(
+    df: DataFrame,
+    repository: Repository,
+    session: Session,
+    request: RowsRequest,
+    late: str,
+    num_tasks: int | None,
+) -> shared_write.Counts:
+    """Write rows into a session, late ones as it was asked for."""
     values, taken = _look_through(df, request)
     found = {} if late == "fail" else find_late(session, request, values)
     set_aside = shared_write.Counts(0, 0, 0)
     if found and late == "insert":
-        insert_late(df.sparkSession, opened, session, request, found)
+        insert_late(df.sparkSession, repository, session, request, found)
     elif found:
         df, rows = split_rows(df, found)
         values = {dim: _without(values[dim], found.get(dim)) for dim in values}
         set_aside = _set_aside(session, request, rows, num_tasks)
     counts = _write_rows(df, session, request, {**values, **request.coordinates}, taken, num_tasks)
-    counts = shared_write.Counts.total([counts, set_aside])
-    text = message or f"write {', '.join(request.variables)} to {request.group}"
-    snapshot = session.commit(text, metadata, rebase_with=rebase_with, allow_empty=True)
-    return TableReport(snapshot, counts.chunks, counts.bytes, time.monotonic() - started)
+    return shared_write.Counts.total([counts, set_aside])
 
 
 def _write_rows(

@@ -23,6 +23,7 @@ from icefloe.errors import (
     AlreadyExistsError,
     ErrorKind,
     InvalidInputError,
+    RebaseFailedError,
     RefNotFoundError,
     RepositoryNotFoundError,
 )
@@ -196,10 +197,19 @@ class Destination:
         return ContainerSet((found or {}).values())
 
     def settle(self) -> Repository:
-        """Create the repository, or save its new containers: from here on something is written."""
+        """Create the repository, or save its new containers: from here on something is written.
+
+        Raises:
+            RebaseFailedError: another writer created it meanwhile; it is open now.
+        """
         if self.repository is None:
             authorized = self._authorized or None
-            self.repository = Repository.create(self.storage, self._config, authorized)
+            try:
+                self.repository = Repository.create(self.storage, self._config, authorized)
+            except (AlreadyExistsError, InvalidInputError):
+                self.repository = Repository.open_or_create(self.storage)
+                self._config = None
+                raise RebaseFailedError(self.repository.lookup_branch(_MAIN), []) from None
         elif self._config is not None:
             self.repository.save_config()
         self._config = None

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypedDict
 
@@ -165,6 +166,8 @@ class IngestRequest:
     append: bool
     on_error: OnError
     message: str | None
+    renewed: Callable[[], IngestOptions]
+    """The options on top of what others have committed since."""
 
 
 _OBJECTS = ("access", "preprocess")
@@ -192,19 +195,39 @@ def make_request(
     if preprocess is not None:
         access = replace(access, preprocess=preprocess)
     locations = list_sources(sources, access, given.get("exclude", ()))
-    repository = destination.find(locations, branch)
-    append = given.get("append", False)
-    group = given.get("group", "").strip("/")
+    destination.find(locations, branch)
+    renewed = partial(_renew, destination, branch, given, locations, access)
+    return IngestRequest(
+        locations,
+        access,
+        destination,
+        renewed(),
+        branch,
+        given.get("append", False),
+        given.get("on_error", "fail"),
+        given.get("message"),
+        renewed,
+    )
+
+
+def _renew(
+    destination: Destination,
+    branch: str,
+    said: dict[str, Any],
+    locations: Sequence[str],
+    access: SourceAccess,
+) -> IngestOptions:
+    """The options of an ingest, which goes on with what the group was made with."""
+    repository, group = destination.repository, said.get("group", "").strip("/")
     made: dict[str, Any] = {}
-    if repository is not None and append:
+    if repository is not None and said.get("append", False):
         session = repository.readonly_session(branch)
-        made = _read_made_with(session, group, names_mode="mode" in given)
-    if made.get("preprocess") and preprocess is None:
+        made = _read_made_with(session, group, names_mode="mode" in said)
+    if made.get("preprocess") and said.get("preprocess") is None:
         raise InvalidInputError(
             f"group {'/' + group!r} was made with preprocess={made['preprocess']}, and this ingest "
             "has none; pass the function, or `lambda dataset: dataset` to take files as they are"
         )
-    said = given
     given = {**{name: made[name] for name in _CONTINUED if name in made}, **said}
     if given.get("mode") == "virtual" and "chunks" not in said:
         given.pop("chunks", None)
@@ -218,16 +241,7 @@ def make_request(
         },
     )
     destination.prepare(locations, access, options.mode)
-    return IngestRequest(
-        locations,
-        access,
-        destination,
-        options,
-        branch,
-        append,
-        given.get("on_error", "fail"),
-        given.get("message"),
-    )
+    return options
 
 
 def _read_made_with(session: Session, group: str, *, names_mode: bool) -> dict[str, Json]:

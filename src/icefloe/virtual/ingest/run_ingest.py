@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from math import prod
-from typing import Any, NamedTuple, Protocol, Unpack
+from typing import Any, Protocol, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +21,7 @@ from icefloe.api.repository import Repository
 from icefloe.api.session import Session
 from icefloe.changes.conflicts import ConflictDetector
 from icefloe.display import Picture, Shown, counted, size_text
+from icefloe.errors import RebaseFailedError
 from icefloe.format.chunk_refs import ChunkKind
 from icefloe.geometry import shape_of
 from icefloe.maintenance.progress import Reporter
@@ -34,11 +36,12 @@ from icefloe.virtual.ingest.destination import (
     require_free,
     require_group,
 )
+from icefloe.virtual.ingest.repeats import EarlierTries
 from icefloe.virtual.ingest.request import IngestArguments, IngestRequest, make_request
 from icefloe.virtual.ingest.transfer import Digested, Digests, FileToRead, OpenFiles, files_to_read
 from icefloe.virtual.model.description import SourceDescription, SourceVersion
 from icefloe.virtual.planning.file_boxes import LEDGER_GROUP, Existing, Ledger, is_same_version
-from icefloe.virtual.planning.plan import IngestOptions, IngestPlan, Problem
+from icefloe.virtual.planning.plan import FillCounts, IngestOptions, IngestPlan, Problem
 from icefloe.virtual.planning.planner import plan_ingest, target_of
 from icefloe.virtual.sources import SourceAccess, Sources, local_path
 
@@ -111,6 +114,14 @@ class IngestReport(Shown):
     problems: tuple[Problem, ...] = ()
     notes: tuple[str, ...] = ()
     """What a reader has to know: arrays that were copied in virtual mode, and why; types."""
+    tries: int = 1
+    """How often the plan was made: once more for each commit of others that contradicted it."""
+    seconds_waited: float = 0.0
+    """Between tries."""
+    chunks_redone: int = 0
+    """Chunks that earlier tries wrote and that are not in the commit. They hold parts of several
+    files, or of files that others brought meanwhile."""
+    bytes_redone: int = 0
 
     def _picture_(self) -> Picture:
         there, failed = self.files_skipped, self.files_failed
@@ -120,12 +131,17 @@ class IngestReport(Shown):
             ("files", f"{self.files_added:,} added, {there:,} there already, {failed:,} left out"),
             ("written", f"{written}, {counted(self.refs_written, 'reference')}"),
             ("seconds", f"{self.seconds:.1f}"),
+            *((("tries", self._tries()),) if self.tries > 1 else ()),
             *(("note", note) for note in self.notes),
             *(("left out", str(problem)) for problem in self.problems[:_SHOWN]),
         ]
         if len(self.problems) > _SHOWN:
             fields.append(("left out", f"{len(self.problems) - _SHOWN:,} more, see `problems`"))
         return Picture(self._title_(), fields)
+
+    def _tries(self) -> str:
+        redone = f"{counted(self.chunks_redone, 'chunk')} ({size_text(self.bytes_redone)})"
+        return f"{self.tries}, {redone} written again, {self.seconds_waited:.1f} s waited"
 
 
 # Files that could not be brought over are kept in a table until they can: a group
@@ -171,18 +187,6 @@ def record_problems(
 # again, because the others may go elsewhere without them.
 
 
-class FillCounts(NamedTuple):
-    """Chunks and bytes written, and references set."""
-
-    chunks: int = 0
-    bytes: int = 0
-    references: int = 0
-
-    def plus(self, other: FillCounts, times: int = 1) -> FillCounts:
-        """The sum, with the other counted some times."""
-        return FillCounts(*(a + times * b for a, b in zip(self, other, strict=True)))
-
-
 class Engine(Protocol):
     """What does the work of an ingest. Damaged files are returned with the reason."""
 
@@ -213,25 +217,111 @@ class Engine(Protocol):
         """Release what the scan has kept."""
 
 
+_TRIES = 100
+_MAX_PAUSE_S = 1.0
+_NOTHING = FillCounts()
+
+
 def run_ingest(engine: Engine, request: IngestRequest) -> IngestReport:
     """Run an ingest to its commit; `icefloe.spark.ingest` says what may be raised.
 
-    A repository that is not there yet is created when the plan is settled, and not earlier.
+    A repository that is not there yet is created when the plan is settled, and not earlier. Where
+    another commit contradicts, the plan is made again on top of it, as if this ingest had started
+    after that commit, and chunks that stay as they are are not written again.
     """
     started = time.monotonic()
-    options, destination = request.options, request.destination
-    session = existing = None
-    if destination.repository is not None:
-        destination.repository.handle.format.require_ingest(options.mode)
-        session = destination.repository.writable_session(request.branch)
-        existing = describe_existing(session.store, options.group, options.concat_dims)
-        existing = require_group(existing, options, None, append=request.append)
-    known = {} if existing is None else existing.ledger.versions
-    found, problems = engine.scan(request.locations, options, known)
+    run = _Run(engine, request)
     try:
-        existing = require_group(existing, options, found, append=request.append)
         while True:
-            room, plan = _plan(found, options, existing, problems)
+            try:
+                snapshot_id = run.try_once()
+                break
+            except RebaseFailedError:
+                if run.tries >= _TRIES:
+                    raise
+            pause = random.random() * min(_MAX_PAUSE_S, 0.02 * 2**run.tries)
+            time.sleep(pause)
+            run.waited += pause
+    finally:
+        engine.close()
+    plan = run.plan
+    redone = run.written.plus(run.counts, -1)
+    return IngestReport(
+        snapshot_id,
+        len(plan.sources) if plan.arrays else 0,
+        len(plan.unchanged),
+        len(plan.problems),
+        *run.counts,
+        time.monotonic() - started,
+        plan.problems,
+        plan.notes,
+        run.tries,
+        run.waited,
+        redone.chunks,
+        redone.bytes,
+    )
+
+
+@dataclass
+class _Run:
+    """An ingest with as many tries as it takes."""
+
+    engine: Engine
+    request: IngestRequest
+    tries: int = 0
+    waited: float = 0.0
+    counts: FillCounts = _NOTHING
+    """What is in the commit."""
+    reused: FillCounts = _NOTHING
+    """How much of that is from earlier tries."""
+    written: FillCounts = _NOTHING
+    """What all tries have written."""
+    earlier: EarlierTries = field(default_factory=EarlierTries)
+    found: list[SourceDescription] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    scanned_for: IngestOptions | None = None
+    plan: IngestPlan = field(init=False)
+    session: Session | None = None
+
+    def try_once(self) -> str | None:
+        """Plan on the tip of the branch, fill and commit.
+
+        Raises:
+            RebaseFailedError: the branch has other files or arrays meanwhile.
+        """
+        request, destination = self.request, self.request.destination
+        self.tries += 1
+        options = request.options if self.tries == 1 else request.renewed()
+        self.session = existing = None
+        if destination.repository is not None:
+            destination.repository.handle.format.require_ingest(options.mode)
+            self.session = destination.repository.writable_session(request.branch)
+            existing = describe_existing(self.session.store, options.group, options.concat_dims)
+            existing = require_group(existing, options, None, append=request.append)
+        self._scan(options, {} if existing is None else existing.ledger.versions)
+        existing = require_group(existing, options, self.found, append=request.append)
+        plan = self._plan_and_fill(options, existing)
+        num_quarantined = 0
+        if request.on_error == "quarantine" and (plan.problems or self.session is not None):
+            self.session = self.session or destination.settle().writable_session(request.branch)
+            num_quarantined = record_problems(
+                self.session.store, options.group, plan.problems, request.locations
+            )
+        if self.session is None or not self.session.has_uncommitted_changes:
+            return None
+        message = request.message or _message(plan, num_quarantined)
+        try:
+            return self.session.commit(message, rebase_with=ConflictDetector())
+        except RebaseFailedError:
+            self.earlier.keep(self.session, plan)
+            raise
+
+    def _plan_and_fill(self, options: IngestOptions, existing: Existing | None) -> IngestPlan:
+        """Everything but the commit, without files that turn out to be damaged."""
+        engine, request = self.engine, self.request
+        while True:
+            room, plan = _plan(self.found, options, existing, self.problems)
+            self.plan = plan
             if request.on_error == "fail":
                 plan.raise_problems()
             if plan.uncompared:
@@ -240,49 +330,71 @@ def run_ingest(engine: Engine, request: IngestRequest) -> IngestReport:
                 for some, unread in engine.digest(files_to_read(plan.uncompared, plan.sources)):
                     digests |= some
                     damaged |= unread
-                found = transfer.with_digests(found, digests)
+                self.found = transfer.with_digests(self.found, digests)
                 wanted = list(plan.uncompared)
-                if session is not None:
+                if self.session is not None:
                     existing = transfer.digest_existing(
-                        session.store, options.group, existing, wanted
+                        self.session.store, options.group, existing, wanted
                     )
             elif not plan.arrays:
-                counts = FillCounts()
-                break
+                self.counts = self.reused = _NOTHING
+                return plan
             else:
-                if session is not None:
-                    require_free(session, plan)
-                transfer.require_containers(engine.referred(plan), destination.containers)
-                repository = destination.settle()
-                session = session or repository.writable_session(request.branch)
-                counts, damaged = _fill(engine, repository, session, plan, room, existing)
+                session = self._writable(plan)
+                plan, damaged = self._fill(session, plan, room, existing)
                 if not damaged:
-                    break
+                    return plan
                 session.discard_changes()
-            found = [source for source in found if source.location not in damaged]
-            problems += [Problem(location, reason) for location, reason in damaged.items()]
-    finally:
-        engine.close()
-    num_quarantined = 0
-    if request.on_error == "quarantine" and (plan.problems or session is not None):
-        session = session or destination.settle().writable_session(request.branch)
-        num_quarantined = record_problems(
-            session.store, options.group, plan.problems, request.locations
-        )
-    snapshot_id = None
-    if session is not None and session.has_uncommitted_changes:
-        message = request.message or _message(plan, num_quarantined)
-        snapshot_id = session.commit(message, rebase_with=ConflictDetector())
-    return IngestReport(
-        snapshot_id,
-        len(plan.sources) if plan.arrays else 0,
-        len(plan.unchanged),
-        len(plan.problems),
-        *counts,
-        time.monotonic() - started,
-        plan.problems,
-        plan.notes,
-    )
+            self.found = [one for one in self.found if one.location not in damaged]
+            self.problems += [Problem(location, reason) for location, reason in damaged.items()]
+
+    def _writable(self, plan: IngestPlan) -> Session:
+        """A session that may do what the plan says; creates the repository."""
+        destination = self.request.destination
+        if self.session is not None:
+            require_free(self.session, plan)
+        transfer.require_containers(self.engine.referred(plan), destination.containers)
+        repository = destination.settle()
+        if self.session is None:
+            self.session = repository.writable_session(self.request.branch)
+            if self.session.workspace.state.all_paths():
+                # Another writer was the first to commit to the new repository.
+                raise RebaseFailedError(self.session.snapshot_id, [])
+        return self.session
+
+    def _scan(self, options: IngestOptions, known: Mapping[str, SourceVersion]) -> None:
+        """Look at the files, unless an earlier try did so with the same in mind."""
+        before = self.scanned_for
+        looked_for = options.mode, options.concat_dims
+        if before is None or (before.mode, before.concat_dims) != looked_for:
+            if before is not None:
+                self.engine.close()
+            self.found, self.problems = self.engine.scan(self.request.locations, options, known)
+            self.scanned_for = options
+
+    def _fill(
+        self,
+        session: Session,
+        plan: IngestPlan,
+        room: insertion.Room | None,
+        existing: Existing | None,
+    ) -> tuple[IngestPlan, dict[str, str]]:
+        """Everything but the commit; also tells which files turn out to be damaged, and why."""
+        if room is not None:
+            insertion.reserve_arrays(session, room.arrays)
+            repository = self.request.destination.settle()
+            base = repository.readonly_session(snapshot_id=session.snapshot_id).store
+            self.engine.move(session, base, insertion.moves_of_arrays(room.arrays))
+        transfer.write_metadata(session.store, plan)
+        plan, self.reused = self.earlier.use(session, plan)
+        counts, damaged = self.engine.fill(session, plan)
+        self.counts, self.written = counts.plus(self.reused), self.written.plus(counts)
+        if not damaged:
+            for array in plan.arrays:
+                if array.storage == "values":
+                    transfer.write_values(session.store, array)
+            enter_in_ledger(session.store, plan, Ledger() if existing is None else existing.ledger)
+        return plan, damaged
 
 
 def _message(plan: IngestPlan, num_quarantined: int) -> str:
@@ -322,29 +434,6 @@ def _plan(
         problems = certain
         left_out = {problem.location for problem in certain}
         found = [source for source in found if source.location not in left_out]
-
-
-def _fill(
-    engine: Engine,
-    repository: Repository,
-    session: Session,
-    plan: IngestPlan,
-    room: insertion.Room | None,
-    existing: Existing | None,
-) -> tuple[FillCounts, dict[str, str]]:
-    """Everything but the commit; also tells which files turn out to be damaged, and why."""
-    if room is not None:
-        insertion.reserve_arrays(session, room.arrays)
-        base = repository.readonly_session(snapshot_id=session.snapshot_id).store
-        engine.move(session, base, insertion.moves_of_arrays(room.arrays))
-    transfer.write_metadata(session.store, plan)
-    counts, damaged = engine.fill(session, plan)
-    if not damaged:
-        for array in plan.arrays:
-            if array.storage == "values":
-                transfer.write_values(session.store, array)
-        enter_in_ledger(session.store, plan, Ledger() if existing is None else existing.ledger)
-    return counts, damaged
 
 
 class LocalEngine:

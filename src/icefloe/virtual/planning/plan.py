@@ -17,6 +17,7 @@ from icefloe.cf.times import TimeUnits
 from icefloe.changes.splits import ChunkSpan
 from icefloe.display import counted
 from icefloe.errors import InvalidInputError
+from icefloe.format.chunk_index import Index
 from icefloe.geometry import Slices, cut, grow_chunks, moved
 from icefloe.scans.variables import find_coding
 from icefloe.virtual.model.data_types import (
@@ -276,6 +277,18 @@ class Problem:
         return f"{self.location}: {self.reason}"
 
 
+class FillCounts(NamedTuple):
+    """Chunks and bytes written, and references set."""
+
+    chunks: int = 0
+    bytes: int = 0
+    references: int = 0
+
+    def plus(self, other: FillCounts, times: int = 1) -> FillCounts:
+        """The sum, with the other counted some times."""
+        return FillCounts(*(a + times * b for a, b in zip(self, other, strict=True)))
+
+
 class Part(NamedTuple):
     """A box of a source file and the box of the target array it fills."""
 
@@ -357,6 +370,8 @@ class ArrayPlan:
     """Why the array is copied in a virtual ingest."""
     guarded: frozenset[int] = frozenset()
     """Sources that may only fill what is missing so far."""
+    written: Index | None = None
+    """Chunks that an earlier try of the same ingest has written; the session has them already."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -402,7 +417,37 @@ class ArrayPlan:
         low, high = self.starts.min(axis=0), (self.starts + self.shapes).max(axis=0)
         steps = grow_chunks(self.shape, self.chunks, max_bytes // self.itemsize)
         filled = tuple(map(slice, low.tolist(), high.tolist()))
+        if self.written is not None:
+            yield from self._rest(filled)
+            return
         yield from (block for block in cut(filled, steps) if len(self.rows_in(block)))
+
+    def chunk_rows(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Every pair of a row and a chunk that it has a part of: row numbers and chunk indices."""
+        chunks = np.maximum(np.array(self.chunks, np.int64), 1)
+        first, last = self.starts // chunks, -(-(self.starts + self.shapes) // chunks)
+        counts = (last - first).prod(axis=1)
+        row = np.repeat(np.arange(len(counts)), counts)
+        number = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
+        index = first[row]
+        for axis in reversed(range(len(chunks))):
+            number, at = np.divmod(number, (last - first)[row, axis])
+            index[:, axis] += at
+        return row, index
+
+    def _rest(self, filled: Slices) -> Iterator[Slices]:
+        """What is filled of each chunk that is not written."""
+        grid = [-(-n // max(1, length)) for n, length in zip(self.shape, self.chunks, strict=True)]
+        _, index = self.chunk_rows()
+        cells = np.unique(np.ravel_multi_index(tuple(index.T), tuple(grid)))
+        done = np.ravel_multi_index(tuple(np.asarray(self.written).T), tuple(grid))
+        left = np.unravel_index(cells[~np.isin(cells, done)], grid)
+        for at in np.stack(left, axis=1).tolist():
+            sides = zip(at, self.chunks, filled, strict=True)
+            yield tuple(
+                slice(max(n * size, span.start), min((n + 1) * size, span.stop))
+                for n, size, span in sides
+            )
 
     def rows_in(self, region: Slices) -> NDArray[np.int64]:
         """The rows whose boxes overlap with a region."""
