@@ -111,6 +111,26 @@ def test_expire_and_gc(place: Path, tmp_path: Path) -> None:
     assert told("verify", place)["healthy"] is True
 
 
+def test_gc_that_lists_nothing(place: Path) -> None:
+    before = chunk_files(place)
+    first = told("gc", place, "--older-than", "now", "--incremental", "--yes")["deleted"]
+    assert first["looked_for_orphans"] is True
+    assert "no memory" in first["full_because"]
+    told("tag", "delete", place, "v1", "--yes")
+    told("expire", place, "--keep-last", "1", "--yes")
+    short = ("gc", place, "--older-than", "now", "--incremental")
+    assert "does not look for orphans" in here(*short, "--dry-run").stdout
+    assert "--yes" in here(*short).stderr
+    assert chunk_files(place) == before
+    done = told(*short, "--yes")["deleted"]
+    assert (done["chunks_deleted"], done["looked_for_orphans"]) == (1, False)
+    assert len(chunk_files(place)) == len(before) - 1
+    full = told(*short, "--full-every", "2", "--yes")["deleted"]
+    assert full["full_because"] == "one of 2 collections is a full one"
+    assert "goes without plans" in here(*short, "--save-plan", "x").stderr
+    assert told("verify", place)["healthy"] is True
+
+
 def test_expire_keeps_fork_points_and_warns_before_it_asks(place: Path) -> None:
     told("tag", "delete", place, "v1", "--yes")
     fork = told("log", place)[0]["id"]

@@ -7,6 +7,7 @@ happened as a whole, or its writer was told why not.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ from icefloe.format.chunk_index import IdSet
 from icefloe.format.manifest import decode_manifest
 from icefloe.format.snapshot import decode_snapshot
 from icefloe.ids import FIRST_SNAPSHOT_ID, ChunkId, ManifestId, SnapshotId
-from icefloe.maintenance import expire, gc, live
+from icefloe.maintenance import expire, gc, incremental, live
 from icefloe.maintenance import upgrade as upgrading
 from icefloe.maintenance.expire import Rules
 from icefloe.maintenance.gc import Options
@@ -65,6 +66,11 @@ def cut() -> int:
 
 async def collects(handle: RepoHandle) -> Any:
     return await gc.collect_garbage(handle, Options(cut()), silent())
+
+
+async def collects_shortly(handle: RepoHandle) -> Any:
+    options = Options(cut(), full_every=100)
+    return await incremental.collect_garbage(handle, options, silent())
 
 
 async def runs_plan(handle: RepoHandle) -> Any:
@@ -161,9 +167,13 @@ class Place(NamedTuple):
 
 
 def furnished_with_garbage(spec: int) -> dict[str, bytes]:
-    """The objects of a repository with a branch that was reset and a session that was left."""
+    """The objects of a repository with a branch that was reset and a session that was left.
+
+    It has the memory of a collection that ran before and deleted nothing.
+    """
     storage = copy_of(spec, "memory", Path())
     repo = icefloe.Repository.open(storage)
+    repo.garbage_collect(datetime.fromtimestamp(1, UTC), incremental=True)
     repo.reset_branch("side", repo.lookup_tag("old"))
     session = repo.writable_session("main")
     zarr.open_array(session.store, path="native", mode="r+")[0] = -5
@@ -283,7 +293,7 @@ class Race(NamedTuple):
 
 
 WRITTEN_ONCE = ("snapshots/", "manifests/", "transactions/", "chunks/")
-DELETE_OR_REWRITE = (collects, runs_plan, expires)
+DELETE_OR_REWRITE = (collects, collects_shortly, runs_plan, expires)
 LANDS_IN: dict[Work, tuple[str, str]] = {
     commits: ("branch", "main"),
     rebases: ("branch", "main"),
@@ -314,6 +324,17 @@ RACES = {
     "reset and commit": Race((1, 2), (collects, resets, commits)),
     "expiration and commit": Race((1, 2), (collects, expires, commits)),
     "collection and commit": Race((1, 2), (collects, collects, commits)),
+    "short and commit": Race((1, 2), (collects_shortly, commits)),
+    "short and rebase": Race((1, 2), (collects_shortly, rebases, commits)),
+    "short and amend": Race((2,), (collects_shortly, amends)),
+    "short, flush and tag": Race((1, 2), (collects_shortly, flushes_and_tags)),
+    "short and tag": Race((1, 2), (collects_shortly, deletes_branch, tags_side)),
+    "short and merge": Race((1, 2), (collects_shortly, merges)),
+    "short and expiration": Race((1, 2), (collects_shortly, expires, commits)),
+    "short and reset": Race((1, 2), (collects_shortly, resets, commits)),
+    "short and full": Race((1, 2), (collects_shortly, collects)),
+    "short and short": Race((1, 2), (collects_shortly, collects_shortly, commits)),
+    "short and upgrade": Race((1,), (collects_shortly, upgrades)),
     "upgrade": Race((1,), (collects, upgrades)),
     "upgrade and commit": Race((1,), (collects, upgrades, commits)),
     "upgrade and merge": Race((1,), (collects, upgrades, merges)),

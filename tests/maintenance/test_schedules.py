@@ -28,7 +28,16 @@ from tests.safety.worlds import driver_of, open_handle, portrait, write_objects
 CASES = [(name, spec) for name, race in RACES.items() for spec in race.specs]
 IDS = [f"{name}, spec {spec}" for name, spec in CASES]
 MOST_SWITCHES = {"memory": 3, "local": 2, "s3": 1}
-A_CRASH = ("collects", "runs_plan", "expires", "commits", "amends", "merges", "upgrades")
+A_CRASH = (
+    "collects",
+    "collects_shortly",
+    "runs_plan",
+    "expires",
+    "commits",
+    "amends",
+    "merges",
+    "upgrades",
+)
 
 
 @pytest.fixture(params=KINDS)

@@ -94,6 +94,8 @@ class RepositoryMaintenance(RepositoryMaintenanceAsync):
         max_concurrent_deletes: int = 10,
         max_consecutive_delete_failures: int = 50,
         max_concurrent_listings: int | None = None,
+        incremental: bool = False,
+        full_every: int = 10,
         progress: Callable[[Progress], None] | None = None,
     ) -> GCSummary:
         """Delete objects that are unreachable from branches and tags and were stored before a time.
@@ -101,6 +103,11 @@ class RepositoryMaintenance(RepositoryMaintenanceAsync):
         A session of icefloe fails to commit if it wrote objects before that time. Sessions of
         official Icechunk do not detect this, so the time has to be before the start of the longest
         one. `dry_run` only counts.
+
+        With `incremental`, only what was dropped since the last such collection is looked at: the
+        objects of snapshots that expired, were amended, or lost their branch. Nothing is listed, so
+        objects that no snapshot named stay until a full collection. Every `full_every`th one is
+        full, and so is one that cannot rely on what the last one remembered (`full_because`).
 
         `progress` is called regularly with a `Progress`. Without it, a terminal shows a bar.
 
@@ -114,12 +121,18 @@ class RepositoryMaintenance(RepositoryMaintenanceAsync):
             max_concurrent_deletes: requests that delete at once.
             max_consecutive_delete_failures: give up after so many in a row.
             max_concurrent_listings: listings at once.
+            incremental: list nothing, if the last collection was one of these too.
+            full_every: how often one of the incremental collections is a full one.
 
         >>> repo.garbage_collect(datetime.now(UTC) - timedelta(days=7)).chunks_deleted
         0
+        >>> last = repo.garbage_collect(datetime.now(UTC) - timedelta(days=7), incremental=True)
+        >>> last.looked_for_orphans, last.full_because
+        (True, 'there is no memory of an earlier collection that came to its end')
         """
         from icefloe.api import maintenance_values
         from icefloe.maintenance import gc
+        from icefloe.maintenance import incremental as incrementally
 
         options = maintenance_values.collection_options(
             delete_object_older_than,
@@ -130,9 +143,11 @@ class RepositoryMaintenance(RepositoryMaintenanceAsync):
             max_concurrent_deletes=max_concurrent_deletes,
             max_consecutive_delete_failures=max_consecutive_delete_failures,
             max_concurrent_listings=max_concurrent_listings,
+            full_every=full_every,
         )
         with maintenance_values.reporter(progress) as report:
-            return run_blocking(gc.collect_garbage(self.handle, options, report, dry_run=dry_run))
+            collect = incrementally.collect_garbage if incremental else gc.collect_garbage
+            return run_blocking(collect(self.handle, options, report, dry_run=dry_run))
 
     def plan_garbage_collection(
         self,

@@ -92,6 +92,7 @@ def collection_options(
     max_concurrent_deletes: int = 10,
     max_consecutive_delete_failures: int = 50,
     max_concurrent_listings: int | None = None,
+    full_every: int = 1,
     **of_the_walk: int,
 ) -> Options:
     """The options of a collection. There is no time for a plan, which has its own."""
@@ -99,12 +100,14 @@ def collection_options(
         max_concurrent_deletes=max_concurrent_deletes,
         max_consecutive_delete_failures=max_consecutive_delete_failures,
         max_concurrent_listings=1 if max_concurrent_listings is None else max_concurrent_listings,
+        full_every=full_every,
     )
     return Options(
         0 if older_than is None else instant(older_than, "delete_object_older_than"),
         limits(**of_the_walk),
         LISTINGS_AT_ONCE if max_concurrent_listings is None else max_concurrent_listings,
         Pace(max_concurrent_deletes, max_consecutive_delete_failures),
+        full_every,
     )
 
 

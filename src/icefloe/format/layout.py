@@ -57,6 +57,8 @@ STATE_FILE = "state.json"
 """The root of datasets of 2024-08."""
 COLLECTED = "icefloe/collected.json"
 """Up to when objects may have been collected; see `icefloe.repo.gc_guard`."""
+MEMORY = "icefloe/collection"
+"""What a collection leaves for the next one; see `icefloe.maintenance.incremental`."""
 OVERWRITTEN = "overwritten/"
 TOP_LEVEL = frozenset(
     {REPO, CONFIG_YAML, SNAPSHOTS, MANIFESTS, TRANSACTIONS, CHUNKS, REFS, OVERWRITTEN, "icefloe/"}

@@ -37,6 +37,7 @@ from icefloe.errors import (
     StorageError,
 )
 from icefloe.format.chunk_index import IdSet
+from icefloe.format.manifest import Manifest
 from icefloe.format.operations_log import UpdateKind
 from icefloe.format.repo_info import RepoInfo
 from icefloe.format.snapshot import Snapshot
@@ -353,6 +354,8 @@ class Options:
     limits: Limits = DEFAULT_LIMITS
     listings_at_once: int = LISTINGS_AT_ONCE
     pace: Pace = field(default_factory=Pace)
+    full_every: int = 1
+    """How often an incremental collection is a full one."""
 
 
 @observed("plan_garbage", MAINTENANCE)
@@ -535,13 +538,17 @@ class Collection:
         files = await live.manifest_files(handle, new, limits, self.note_files)
         files = files.take(np.flatnonzero(~self.manifests.contains(files.id)))
         async for manifest in live.each_manifest(handle, files, limits, self.report):
-            self.chunks.add(manifest.native_chunk_ids())
+            self.note_manifest(manifest)
         self.manifests = IdSet.union([self.manifests, IdSet.of(files.id)])
         self.walked = IdSet.union([self.walked, new])
 
     def note_files(self, snapshot: Snapshot) -> None:
         """Record files of a snapshot that are found in no other way."""
         return
+
+    def note_manifest(self, manifest: Manifest) -> None:
+        """Record what a manifest refers to."""
+        self.chunks.add(manifest.native_chunk_ids())
 
     def _in_use(self, snapshots: IdSet, logs: IdSet) -> InUse:
         return InUse(snapshots, logs, self.manifests, self.chunks.finish())

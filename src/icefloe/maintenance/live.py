@@ -178,9 +178,14 @@ async def manifest_files(
         nodes.append(_files_of_nodes(snapshot))
         num_waiting += len(listed[-1]) + len(nodes[-1])
         if num_waiting > max(_IDS_AT_ONCE, num_distinct):
-            listed, nodes = [_distinct([*listed, *nodes])], []
+            listed, nodes = [distinct_files([*listed, *nodes])], []
             num_waiting, num_distinct = 0, len(listed[0])
-    return _distinct([*listed, *nodes])
+    return distinct_files([*listed, *nodes])
+
+
+def files_of(snapshot: Snapshot) -> ManifestFiles:
+    """The distinct manifest files of one snapshot, as in `manifest_files`."""
+    return distinct_files([snapshot.manifest_files, _files_of_nodes(snapshot)])
 
 
 def _files_of_nodes(snapshot: Snapshot) -> ManifestFiles:
@@ -189,7 +194,7 @@ def _files_of_nodes(snapshot: Snapshot) -> ManifestFiles:
     return ManifestFiles(rows, none, none.astype(np.uint32))
 
 
-def _distinct(parts: Sequence[ManifestFiles]) -> ManifestFiles:
+def distinct_files(parts: Sequence[ManifestFiles]) -> ManifestFiles:
     """The distinct files. The first entry of a file counts."""
     if not parts:
         return ManifestFiles.from_infos(())

@@ -30,6 +30,11 @@ class GCSummary(Shown):
     skipped_phases: list[str] = field(default_factory=list)
     """Phases that were skipped because an earlier one had failures: "transaction_logs",
     "manifests", "chunks"."""
+    looked_for_orphans: bool = True
+    """Whether objects were listed, so that those were found that no snapshot ever named. An
+    incremental collection does not look for them."""
+    full_because: str = ""
+    """Why a collection that was to be incremental was a full one."""
 
     def _picture_(self) -> Picture:
         return Picture(self._title_(), _shown(self))
@@ -71,7 +76,7 @@ def _shown(value: GCSummary | ChunkStorageStats) -> list[tuple[str, str]]:
 
 
 def _text(name: str, value: object) -> str:
-    if not isinstance(value, int):
+    if isinstance(value, bool) or not isinstance(value, int):
         return str(value)
     is_long_size = "bytes" in name and value >= 1000
     return f"{value:,} ({size_text(value)})" if is_long_size else f"{value:,}"

@@ -85,6 +85,8 @@ class RepositoryMaintenanceAsync:
         max_concurrent_deletes: int = 10,
         max_consecutive_delete_failures: int = 50,
         max_concurrent_listings: int | None = None,
+        incremental: bool = False,
+        full_every: int = 10,
         progress: Callable[[Progress], None] | None = None,
     ) -> GCSummary:
         """Like `garbage_collect`, inside an event loop.
@@ -93,6 +95,7 @@ class RepositoryMaintenanceAsync:
         """
         from icefloe.api import maintenance_values
         from icefloe.maintenance import gc
+        from icefloe.maintenance import incremental as incrementally
 
         options = maintenance_values.collection_options(
             delete_object_older_than,
@@ -103,9 +106,11 @@ class RepositoryMaintenanceAsync:
             max_concurrent_deletes=max_concurrent_deletes,
             max_consecutive_delete_failures=max_consecutive_delete_failures,
             max_concurrent_listings=max_concurrent_listings,
+            full_every=full_every,
         )
         with maintenance_values.reporter(progress) as report:
-            return await gc.collect_garbage(self._aio_handle, options, report, dry_run=dry_run)
+            collect = incrementally.collect_garbage if incremental else gc.collect_garbage
+            return await collect(self._aio_handle, options, report, dry_run=dry_run)
 
     async def plan_garbage_collection_async(
         self,

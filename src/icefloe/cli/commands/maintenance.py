@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import asdict
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,8 @@ from icefloe.cli.common import (
 )
 from icefloe.display import counted, size_text
 from icefloe.errors import InvalidInputError
-from icefloe.maintenance.gc import GarbagePlan
+from icefloe.maintenance.gc import REASONS, GarbagePlan
+from icefloe.maintenance.summary import GCSummary
 from icefloe.storage.spec import Storage
 
 _PATH = click.Path(path_type=Path, dir_okay=False)
@@ -98,6 +100,12 @@ def expire(
 @click.option("--dry-run", is_flag=True, help="Only show what would be deleted, and why.")
 @click.option("--save-plan", type=_PATH, help="Save what would be deleted to a file, for --plan.")
 @click.option("--plan", "plan_file", type=_PATH, help="Delete what was saved by --save-plan.")
+@click.option(
+    "--incremental", is_flag=True, help="Only what was dropped since the last --incremental one."
+)
+@click.option(
+    "--full-every", type=at_least_1, default=10, help="Of the incremental ones, this is full; 10."
+)
 @yes_option
 def gc(
     target: Target,
@@ -105,14 +113,22 @@ def gc(
     dry_run: bool,
     save_plan: Path | None,
     plan_file: Path | None,
+    incremental: bool,
+    full_every: int,
     yes: bool,
     output: Output,
 ) -> None:
     """Delete objects that no branch or tag leads to.
 
-    Choose --older-than so that every session that is writing now was opened later.
+    Choose --older-than so that every session that is writing now was opened later. With
+    --incremental nothing is listed; what no snapshot ever named waits for a full collection.
     """
     target.require_no_ref(WHOLE)
+    if incremental:
+        if older_than is None or save_plan is not None or plan_file is not None:
+            raise click.UsageError("--incremental needs --older-than, and goes without plans.")
+        _gc_incrementally(target, older_than, full_every, dry_run, yes, output)
+        return
     if (older_than is None) == (plan_file is None):
         raise click.UsageError("Give --older-than, such as --older-than 7d, or --plan FILE.")
     if save_plan is not None and not save_plan.parent.is_dir():
@@ -134,8 +150,36 @@ def gc(
     confirm(f"Delete {counted(plan.num_objects(), 'object')} of {target.address.url}?", yes)
     summary = target.repo.run_garbage_collection(plan)
     value["deleted"] = asdict(summary)
-    deleted = sum(getattr(summary, f"{kind}_deleted") for kind in plan.objects)
-    output.show(value, f"Deleted {counted(deleted, 'object')}, {size_text(summary.bytes_deleted)}.")
+    output.show(value, f"Deleted {_numbers(summary)}.")
+    _require_all_deleted(summary)
+
+
+def _gc_incrementally(
+    target: Target, older_than: datetime, full_every: int, dry_run: bool, yes: bool, output: Output
+) -> None:
+    collect = partial(
+        target.repo.garbage_collect, older_than, incremental=True, full_every=full_every
+    )
+    found = collect(dry_run=True)
+    how = f"a full collection, because {found.full_because}"
+    if not found.looked_for_orphans:
+        how = "an incremental collection, which does not look for orphans"
+    if dry_run:
+        output.show({"found": asdict(found), "deleted": None}, f"{_numbers(found)}, by {how}")
+        return
+    confirm(f"Delete {_numbers(found)} of {target.address.url}, by {how}?", yes)
+    summary = collect()
+    said = f"Deleted {_numbers(summary)}, by {how}."
+    output.show({"found": asdict(found), "deleted": asdict(summary)}, said)
+    _require_all_deleted(summary)
+
+
+def _numbers(summary: GCSummary) -> str:
+    number = sum(getattr(summary, f"{kind}_deleted") for kind in REASONS)
+    return f"{counted(number, 'object')}, {size_text(summary.bytes_deleted)}"
+
+
+def _require_all_deleted(summary: GCSummary) -> None:
     if summary.objects_failed_to_delete:
         raise click.ClickException(
             f"{counted(summary.objects_failed_to_delete, 'object')} could not be deleted: "
