@@ -110,7 +110,8 @@ def test_moves_have_the_same_effect_as_in_official(name: str, official: Any) -> 
         after = keys(repository.readonly_session("main").store)
         assert after == keys(session.store) == inside[0]
         diff = changes(repository.diff(from_snapshot_id=first, to_branch="main"))
-        seen.append((answers, inside, diff, [file.num_chunk_refs for file in _files(repository)]))
+        num_refs = sum(file.num_chunk_refs for file in _files(repository))
+        seen.append((answers, inside, diff, num_refs))  # official has one manifest per array
     assert seen[0] == seen[1]
 
 

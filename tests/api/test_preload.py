@@ -35,8 +35,11 @@ class Recording(WrappingDriver):
             self.manifests.append(key)
 
 
-def make(folder: Path) -> None:
-    repo = icefloe.Repository.create(icefloe.local_filesystem_storage(str(folder)))
+def make(folder: Path, refs_per_shared_manifest: int = 0) -> None:
+    config = icefloe.RepositoryConfig(
+        manifest=icefloe.ManifestConfig(max_refs_per_shared_manifest=refs_per_shared_manifest)
+    )
+    repo = icefloe.Repository.create(icefloe.local_filesystem_storage(str(folder)), config)
     session = repo.writable_session("main")
     group = zarr.create_group(session.store)
     for name in NAMES:
@@ -83,6 +86,17 @@ def test_coordinates_come_along_with_the_first_manifest(tmp_path: Path) -> None:
     for name in ("lat", "time", "data", "windspeed"):
         reader.read(name)
     reader.expect("windspeed")
+
+
+def test_arrays_that_share_a_manifest_come_along_with_each_other(tmp_path: Path) -> None:
+    make(tmp_path, refs_per_shared_manifest=8)  # two arrays
+    reader = Reader(tmp_path)
+    assert reader.key("lat") == reader.key("data") != reader.key("lon")
+    reader.read("windspeed")
+    reader.expect("windspeed", "lat", "lon")
+    for name in NAMES:
+        reader.read(name)
+    reader.expect()
 
 
 def test_the_settings_decide_what_comes_along(tmp_path: Path) -> None:

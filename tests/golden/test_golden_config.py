@@ -101,7 +101,13 @@ def splitting_rules(value: ManifestSplittingConfig) -> str | None:
     return f"[{', '.join(rules)}]"
 
 
-OWN_OPTIONS = {"packing", "max_refs_per_manifest"}
+OWN_OPTIONS = {
+    "packing",
+    "max_refs_per_manifest",
+    "max_shared_refs_per_array",
+    "max_refs_per_shared_manifest",
+    "max_bytes_per_shared_manifest",
+}
 """Options that official does not have, and therefore never wrote."""
 
 

@@ -49,9 +49,10 @@ def rule_sets(library: Any) -> dict[str, dict[Any, dict[Any, int]]]:
 
 def config(library: Any, name: str) -> Any:
     splitting = library.ManifestSplittingConfig.from_dict(rule_sets(library)[name])
-    return library.RepositoryConfig(
-        inline_chunk_threshold_bytes=64, manifest=library.ManifestConfig(splitting=splitting)
-    )
+    manifest = library.ManifestConfig(splitting=splitting)
+    if library is icefloe:
+        manifest.max_shared_refs_per_array = 0  # official has one manifest per array
+    return library.RepositoryConfig(inline_chunk_threshold_bytes=64, manifest=manifest)
 
 
 def layout(folder: Path) -> Layout:

@@ -713,7 +713,7 @@ class Packs:
 def check_placed(changes: ChangeSet) -> None:
     """Raise InternalError if a reference has no offset, because its chunk could not be read."""
     for node_id, edits in changes.chunks.items():
-        if not any(_is_pending(refs) for refs, _ in edits.layers()):
+        if not edits.has_offset(PENDING):
             continue
         # An older layer may have a pending reference that a newer layer has replaced.
         refs, _ = edits.columns()

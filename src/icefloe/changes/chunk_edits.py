@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.format.chunk_index import Index, SortedIndex, follow_each_other, sort_rows
+from icefloe.format import small
+from icefloe.format.chunk_index import (
+    Index,
+    SortedIndex,
+    follow_each_other,
+    numbered,
+    sort_rows,
+)
 from icefloe.format.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
 from icefloe.ids import ChunkId
 
@@ -91,6 +98,9 @@ class ChunkEdits:
 
     def touched(self) -> Index:
         """Every index set or deleted, ascending: what a transaction log lists."""
+        if not self._layers and len(self._single) <= small.ROWS:
+            index = np.array(sorted(self._single), np.uint32)
+            return index.reshape(len(self._single), self.ndim)
         parts = [part for refs, gone in self.layers() for part in (gone, refs.index) if len(part)]
         if not parts:
             return np.empty((0, self.ndim), np.uint32)
@@ -119,6 +129,17 @@ class ChunkEdits:
     def __reduce__(self) -> tuple[Any, ...]:
         return _from_layers, (self.ndim, self.layers())
 
+    def has_offset(self, offset: int) -> bool:
+        """Whether a native chunk is set with this offset."""
+        kind = ChunkKind.NATIVE
+        return any(
+            ref is not None and ref.offset == offset and ref.kind is kind
+            for ref in self._single.values()
+        ) or any(
+            bool(((refs.offset == np.uint64(offset)) & (refs.kind == kind)).any())
+            for refs, _ in self._layers
+        )
+
     @property
     def most_set(self) -> int:
         """An upper bound of the chunks that were set. A chunk that was set twice may count
@@ -134,6 +155,31 @@ def _from_layers(ndim: int, layers: Sequence[tuple[ChunkRefs, Index]]) -> ChunkE
     for refs, deleted in layers:
         edits.set_table(refs, deleted)
     return edits
+
+
+def combined(many: Sequence[tuple[int, ChunkEdits]], ndim: int) -> EditLayer:
+    """The edits of many arrays of one rank, each with its number, as one layer: the number of the
+    array is the first coordinate."""
+    single: dict[Coordinates, ChunkRef | None] = {}
+    tables, owners, gone = [], [], []
+    for number, edits in many:
+        if not edits._layers:
+            lead = (number,)
+            single.update((lead + at, ref) for at, ref in edits._single.items())
+            continue
+        is_one = len(edits._layers) == 1 and not edits._single
+        refs, deleted = edits._layers[0] if is_one else edits.columns()
+        tables.append(refs)
+        owners.append(number)
+        if len(deleted):
+            gone.append(numbered(np.full(len(deleted), number), deleted))
+    layers: list[EditLayer] = [_columns(single, ndim + 1)] if single else []
+    if tables:
+        owner = np.repeat(np.array(owners, np.int64), [len(table) for table in tables])
+        refs = ChunkRefs.concat(tables)
+        refs = refs.relabelled(numbered(owner, refs.index))
+        layers.append((refs, np.concatenate([np.empty((0, ndim + 1), np.uint32), *gone])))
+    return layers[0] if len(layers) == 1 else ChunkRefs.overlay(layers, ndim + 1)
 
 
 def _rows(layer: EditLayer) -> int:

@@ -10,6 +10,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from icefloe.changes.change_set import ChangeSet
+from icefloe.changes.shared_manifests import (
+    NOTHING_SHARED,
+    SharedLimits,
+    SharedNodes,
+    SharedPlan,
+    is_inside_grid,
+    is_small,
+    plan_shared,
+)
 from icefloe.changes.splits import (
     Box,
     SplitRewrite,
@@ -23,7 +32,16 @@ from icefloe.format.chunk_index import Index, PackedIndex, sort_rows
 from icefloe.format.chunk_refs import ChunkRefs
 from icefloe.format.columns import Bytes
 from icefloe.format.manifest import ArrayManifest, Manifest
-from icefloe.format.nodes import ArrayData, ManifestRef, Node, NodeTable, ids_of, joined, ordered
+from icefloe.format.nodes import (
+    ArrayData,
+    ManifestRef,
+    Node,
+    NodeTable,
+    extents_of,
+    ids_of,
+    joined,
+    ordered,
+)
 from icefloe.format.snapshot import ManifestFileInfo, ManifestFiles, Snapshot
 from icefloe.format.transaction_log import NODE_LISTS, Move, TransactionLog
 from icefloe.ids import ManifestId, NodeId, SnapshotId
@@ -153,7 +171,18 @@ class CommitPlan(NamedTuple):
     gone: Sequence[str]
     moved: Sequence[Node]
     changed: Sequence[Node]
+    """Those that are not in `shared`."""
     arrays: Mapping[NodeId, SplitsPlan]
+    shared: SharedPlan | None = None
+    """Small arrays, whose manifests are shared."""
+
+    @property
+    def sources(self) -> list[ManifestId]:
+        """The old manifests to be read."""
+        rewrites = (rewrite for plan in self.arrays.values() for rewrite in plan.rewrites)
+        found = [ref.id for rewrite in rewrites for ref in rewrite.sources]
+        more = [] if self.shared is None else self.shared.sources
+        return list(dict.fromkeys([*found, *more]))
 
 
 class ManifestFile(NamedTuple):
@@ -165,39 +194,79 @@ class ManifestFile(NamedTuple):
 
 
 def plan_commit(
-    base: Snapshot, changes: ChangeSet, split_sizes: SplitSizes, *, rewrite_all: bool = False
+    base: Snapshot,
+    changes: ChangeSet,
+    split_sizes: SplitSizes,
+    *,
+    rewrite_all: bool = False,
+    limits: SharedLimits | None = None,
 ) -> CommitPlan:
-    """Decide which manifests a commit has to read and write."""
-    touched = list(base.nodes) if rewrite_all else list(changes.touched(base.nodes))
+    """Decide which manifests a commit has to read and write.
+
+    Small arrays share manifests within `limits`; None if each has its own.
+    """
+    touched: list[Node] = list(base.nodes)
+    if not rewrite_all:
+        touched = list(changes.touched(base.nodes))
+    elif not changes.is_empty:
+        nodes = (changes.find(base.nodes, path) for path in changes.paths(base.nodes))
+        touched = [node for node in nodes if node is not None]
     files = changes.manifest_files(base.manifest_files)
-    arrays = {}
+    arrays, changed, shared = {}, [], []
+    left: list[ManifestId] = []
     for node in touched:
         if node.array is None:
+            changed.append(node)
             continue
         edits, ahead = changes.chunks.get(node.id), changes.prepared.get(node.id)
+        if limits is not None and ahead is None and is_small(node, edits, files, limits):
+            if edits is None and not rewrite_all and is_inside_grid(node.array):
+                arrays[node.id] = SplitsPlan(node.array.manifests, [])
+                changed.append(node)
+            else:
+                shared.append(node)
+            continue
+        changed.append(node)
         listed = num_refs_in(files, node.array)
         cells = prod(dimension.num_chunks for dimension in node.array.shape)
         num_refs = min(sum(listed) + (edits.most_set if edits else 0), cells)
         sizes = split_sizes(node.path, node.array, num_refs)
-        arrays[node.id] = plan_array(
+        plan = arrays[node.id] = plan_array(
             node.array,
             edits.layers() if edits else [],
             sizes.sizes,
-            rewrite_all=rewrite_all,
+            rewrite_all=rewrite_all and ahead is None,  # the others are new
             limit=sizes.limit,
             num_refs=listed,
             new=() if ahead is None else {info.id for info in ahead.files},
         )
+        left += (ref.id for rewrite in plan.rewrites for ref in rewrite.sources)
     gone = [*changes.deleted, *changes.moves.origins()]
     paths = {node.path for node in touched}
     moved = [node for node in changes.moves.moved(base.nodes) if node.path not in paths]
-    return CommitPlan(base.nodes, files, gone, moved, touched, arrays)
+    together = None
+    if limits is not None:
+        deleted = (base.nodes.find(path) for path in changes.deleted)
+        left += (
+            ref.id
+            for node in deleted
+            if node is not None and node.array is not None
+            for ref in node.array.manifests
+        )
+        others = [*gone, *(node.path for node in changed), *(node.path for node in moved)]
+        together = plan_shared(base.nodes, shared, changes.chunks, left, others, limits)
+    return CommitPlan(base.nodes, files, gone, moved, changed, arrays, together)
 
 
 def num_refs_in(files: ManifestFiles, array: ArrayData) -> list[int]:
-    """The number of references in each manifest of an array."""
-    counts: list[int] = files.num_refs(ids_of(array.manifests)).tolist()
-    return counts
+    """The number of references that each manifest of an array has of it, at most."""
+    counts = files.num_refs(ids_of(array.manifests)).astype(np.int64)
+    if len(counts):  # a manifest that arrays share has references of others, too
+        extents = extents_of(array.manifests, len(array.shape)).astype(np.float64)
+        room = (extents[:, :, 1] - extents[:, :, 0]).prod(axis=1)
+        counts = np.minimum(counts, room).astype(np.int64)
+    found: list[int] = counts.tolist()
+    return found
 
 
 def build_manifests(
@@ -230,9 +299,10 @@ def build_snapshot(
     flushed_at: int,
     message: str,
     metadata: Mapping[str, Any],
+    shared: SharedNodes = NOTHING_SHARED,
 ) -> Snapshot:
     """The new snapshot. `manifests` has the new manifests of each changed array."""
-    nodes = list(plan.moved)  # they keep their manifests
+    nodes = [*plan.moved, *shared.nodes]  # those that were moved keep their manifests
     made = []
     for node in plan.changed:
         if node.array is None:
@@ -244,7 +314,8 @@ def build_snapshot(
         nodes.append(replace(node, array=replace(node.array, manifests=refs)))
     replaced = plan.base.rows_of([*plan.gone, *(node.path for node in nodes)])
     table = plan.base.replace(replaced, nodes)
-    files = _listed_files(plan.files, table.used_manifests(), [new.info for new in made])
+    infos = [*(new.info for new in made), *shared.files]
+    files = _listed_files(plan.files, table.used_manifests(), infos)
     return Snapshot(
         snapshot_id,
         table,

@@ -159,6 +159,11 @@ def sort_rows(index: Index) -> Rows:
     return order[is_last]
 
 
+def numbered(owner: NDArray[np.int64], index: Index) -> Index:
+    """The chunks of many arrays as one index: the number of the array is the first coordinate."""
+    return np.concatenate([owner.astype(np.uint32)[:, None], index], axis=1)
+
+
 def follow_each_other(matrices: Sequence[Index]) -> bool:
     """Whether ascending matrices, none of them empty, ascend as a whole."""
     return all(before[-1].tolist() < after[0].tolist() for before, after in pairwise(matrices))

@@ -111,6 +111,12 @@ def find_rows(ids: Bytes, sought: Bytes) -> Ints:
     return found
 
 
+def is_ascending_ids(ids: Bytes) -> bool:
+    """Whether ids, as rows of a matrix, strictly ascend."""
+    keys = np.ascontiguousarray(ids).view(f"S{ids.shape[1]}").reshape(-1)
+    return bool((keys[1:] > keys[:-1]).all())
+
+
 def id_rows(ids: Iterable[bytes], size: int) -> Bytes:
     """Ids of this size as the rows of a matrix."""
     return np.frombuffer(b"".join(ids), np.uint8).reshape(-1, size)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -14,9 +14,18 @@ from icefloe.config.manifest import ResolvedLocationCompression
 from icefloe.errors import ErrorKind, FormatError
 from icefloe.format import small
 from icefloe.format.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
-from icefloe.format.columns import BlobColumn, Bytes, Ints, scatter, windows
+from icefloe.format.columns import (
+    BlobColumn,
+    Bytes,
+    Ints,
+    is_ascending_ids,
+    parts_of,
+    scatter,
+    spread,
+    windows,
+)
 from icefloe.format.envelope import FileType, decode_envelope, encode_envelope
-from icefloe.format.flatbuffer.read import FlatBuffer, index_tail
+from icefloe.format.flatbuffer.read import FlatBuffer, Rows, index_tail
 from icefloe.format.flatbuffer.schema import ARRAY_MANIFEST, CHUNK_REF, MANIFEST
 from icefloe.format.flatbuffer.write import FlatWriter, Produced, padded, table_layout
 from icefloe.format.locations import MAX_COMPRESSED_LOCATION_BYTES, Coded
@@ -83,16 +92,72 @@ class ArrayManifest:
         return len(self._refs)
 
 
+class SharedArrays(Sequence[ArrayManifest]):
+    """Many small arrays of one manifest: one table for all arrays of a rank, one array's rows
+    after another's. An array is a value when it is first asked for, then kept."""
+
+    def __init__(
+        self, node_id: Bytes, ndim: Ints, num_refs: Ints, tables: Mapping[int, ChunkRefs]
+    ) -> None:
+        """Ascending ids, with the rank of each array and how many references it has."""
+        self.node_id = node_id
+        self.ndim = ndim
+        self.num_refs = num_refs
+        self.tables = tables
+        self._start = np.zeros(len(num_refs), np.int64)
+        """Where the rows of each array begin in the table of its rank."""
+        for rank in tables:
+            mine = ndim == rank
+            self._start[mine] = np.cumsum(num_refs[mine]) - num_refs[mine]
+        self._values: list[ArrayManifest | None] = [None] * len(num_refs)
+        self._row: dict[bytes, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __getitem__(self, row: Any) -> Any:
+        if isinstance(row, slice):
+            return tuple(self)[row]
+        value = self._values[row]
+        if value is None:
+            start, count = int(self._start[row]), int(self.num_refs[row])
+            refs = self.tables[int(self.ndim[row])].take(slice(start, start + count))
+            value = ArrayManifest(NodeId(self.node_id[row].tobytes()), refs)
+            self._values[row] = value
+        return value
+
+    def find(self, node_id: NodeId) -> ArrayManifest | None:
+        """The part of one array, or None."""
+        if not self._row:
+            self._row = {key: row for row, key in enumerate(NodeId.of_rows(self.node_id))}
+        row = self._row.get(node_id)
+        return None if row is None else self[row]
+
+    def rows_of(self, arrays: Ints) -> Ints:
+        """The rows of these arrays, all of one rank, in the table of the rank."""
+        return spread(self._start[arrays], self.num_refs[arrays], 1)
+
+    def sizes(self) -> Ints:
+        """The bytes of the chunks of each array."""
+        found = np.zeros(len(self), np.int64)
+        for rank, refs in self.tables.items():
+            mine = np.flatnonzero(self.ndim == rank)
+            found[mine] = np.add.reduceat(refs.length.astype(np.int64), self._start[mine])
+        return found
+
+
 @dataclass(frozen=True, eq=False)
 class Manifest:
     """A decoded manifest; arrays ascend by node id."""
 
     id: ManifestId
-    arrays: tuple[ArrayManifest, ...]
+    arrays: Sequence[ArrayManifest]
     extra: bytes | None = None
 
     def array(self, node_id: NodeId) -> ArrayManifest | None:
         """The part of one array, or None if this manifest does not hold it."""
+        if isinstance(self.arrays, SharedArrays):
+            return self.arrays.find(node_id)
         for array in self.arrays:
             if array.node_id == node_id:
                 return array
@@ -110,25 +175,33 @@ class Manifest:
 
     def kind_at(self, node_id: NodeId, coordinates: Sequence[int]) -> int:
         """The `ChunkKind` of one chunk; 0 if there is none."""
-        for array in self.arrays:
-            if array.node_id == node_id:
-                return array.kind_at(coordinates)
-        return 0
+        array = self.array(node_id)
+        return 0 if array is None else array.kind_at(coordinates)
 
     @property
     def num_chunk_refs(self) -> int:
+        if isinstance(self.arrays, SharedArrays):
+            return int(self.arrays.num_refs.sum())
         return sum(map(len, self.arrays))
 
     @property
     def nbytes(self) -> int:
         """Bytes of memory the references of all arrays take."""
+        if isinstance(self.arrays, SharedArrays):
+            return sum(table.nbytes for table in self.arrays.tables.values())
         return sum(array.nbytes for array in self.arrays)
+
+    @property
+    def tables(self) -> Iterable[ChunkRefs]:
+        """All references: a table for each array, or for all small arrays of one rank."""
+        if isinstance(self.arrays, SharedArrays):
+            return self.arrays.tables.values()
+        return (array.refs for array in self.arrays)
 
     def native_chunk_ids(self) -> Bytes:
         """The chunk objects that the manifest refers to, once for every reference."""
         found = [np.empty((0, ChunkId.size), np.uint8)]
-        for array in self.arrays:
-            table = array.refs
+        for table in self.tables:
             if table.chunk_id is not None:
                 is_native = table.kind == ChunkKind.NATIVE
                 found.append(table.chunk_id if is_native.all() else table.chunk_id[is_native])
@@ -166,6 +239,11 @@ def decode_manifest(
     if root.scalar("compression_algorithm") != _COMPRESSION_ZSTD_DICTIONARY:
         dictionary = None
     lazy_from = small.REFS + 1 if lazy_from is None else lazy_from
+    manifest_id, extra = ManifestId(root.id("id")), root.bytes("extra")
+    if root.count("arrays") > 1:
+        shared = _decode_shared(root.rows("arrays", ARRAY_MANIFEST), dictionary, lazy_from)
+        if shared is not None:
+            return Manifest(manifest_id, shared, extra)
     decoded: list[ArrayManifest] = []
     for array in root.tables("arrays", ARRAY_MANIFEST):
         node_id = NodeId(array.id("node_id"))
@@ -175,9 +253,34 @@ def decode_manifest(
         if number >= lazy_from:
             refs: ChunkRefs | StoredRefs = StoredRefs(buffer, first, number, dictionary, node_id)
         else:
-            refs = RefsDecoder(buffer, first, number, dictionary).decode(node_id)
+            slots = np.arange(first, first + 4 * number, 4, dtype=np.int64)
+            refs = RefsDecoder(buffer, slots, dictionary).decode(node_id)
         decoded.append(ArrayManifest(node_id, refs, array.bytes("extra")))
-    return Manifest(ManifestId(root.id("id")), tuple(decoded), root.bytes("extra"))
+    return Manifest(manifest_id, tuple(decoded), extra)
+
+
+def _decode_shared(arrays: Rows, dictionary: bytes | None, lazy_from: int) -> SharedArrays | None:
+    """All arrays together; None if one is large, empty, or has extra bytes."""
+    buffer, ids = arrays.buffer, arrays.struct("node_id")
+    start, count, _ = arrays.vectors("refs", 4)
+    if not count.all() or int(count.max()) >= lazy_from:
+        return None
+    if not arrays.is_absent_everywhere("extra"):
+        return None
+    if not is_ascending_ids(ids):
+        buffer.fail("arrays do not ascend by node id")
+    buffer.check_apart(4 * int(count.sum()), "ArrayManifest.refs")
+    # The first reference says how many dimensions an array has; `RefsDecoder` checks the others.
+    index_at = buffer.targets(Rows(buffer, buffer.targets(start), CHUNK_REF).field("index")[0])
+    buffer.check(index_at, 4, 4, "ChunkRef.index")
+    ndim = buffer.u4.take(index_at >> 2).astype(np.int64)
+    tables = {}
+    for rank in np.unique(ndim).tolist():
+        mine = np.flatnonzero(ndim == rank)
+        slots = spread(start[mine], count[mine], 4)
+        owner = np.repeat(mine, count[mine])
+        tables[rank] = RefsDecoder(buffer, slots, dictionary).decode(owner)
+    return SharedArrays(ids, ndim, count, tables)
 
 
 # -- Locations of virtual chunks as zstd frames that share a dictionary, for manifests of version
@@ -301,7 +404,9 @@ def encode_manifest(
     Raises:
         FormatError: there is nothing to write, or more than one file may hold.
     """
-    arrays = sorted(manifest.arrays, key=lambda array: array.node_id)
+    arrays = manifest.arrays
+    if not isinstance(arrays, SharedArrays):
+        arrays = sorted(arrays, key=lambda array: array.node_id)
     if not manifest.num_chunk_refs:
         raise FormatError(
             f"manifest {manifest.id}: has no chunk refs; leave it out of the snapshot instead",
@@ -310,7 +415,7 @@ def encode_manifest(
     _check_size(manifest)
     compressor = None
     if locations is not None and spec_version > 1:
-        compressor = train([array.refs for array in arrays], locations)
+        compressor = train(list(manifest.tables), locations)
     writer = FlatWriter()
     fields = [
         "id",
@@ -326,14 +431,19 @@ def encode_manifest(
         root.point("location_dictionary", writer.blob(compressor.dictionary))
     vector = writer.offsets(len(arrays))
     root.point("arrays", vector.position)
-    has_extra = any(array.extra is not None for array in arrays)
+    is_shared = isinstance(arrays, SharedArrays)
+    has_extra = not is_shared and any(array.extra is not None for array in arrays)
     parts: dict[str, NDArray[np.bool_] | None] = {"node_id": None, "refs": None}
     if has_extra:
         parts["extra"] = np.array([array.extra is not None for array in arrays])
     tables = writer.tables(ARRAY_MANIFEST, len(arrays), parts)
     vector.point(tables.position)
-    tables.set("node_id", np.frombuffer(b"".join(array.node_id for array in arrays), np.uint8))
-    tables.point("refs", [_add_refs(writer, array, compressor) for array in arrays])
+    if isinstance(arrays, SharedArrays):
+        tables.set("node_id", arrays.node_id)
+        tables.point("refs", _add_shared_refs(writer, arrays, compressor))
+    else:
+        tables.set("node_id", np.frombuffer(b"".join(array.node_id for array in arrays), np.uint8))
+        tables.point("refs", [_add_refs(writer, array, compressor) for array in arrays])
     if has_extra:
         tables.point("extra", writer.blobs([array.extra for array in arrays], 0))
     if manifest.extra is not None:
@@ -343,8 +453,7 @@ def encode_manifest(
 
 def _check_size(manifest: Manifest) -> None:
     apparent = 0
-    for array in manifest.arrays:
-        refs = array.refs
+    for refs in manifest.tables:
         apparent += len(refs) * (100 + 4 * refs.ndim)
         if refs.location is not None:
             length, codes = refs.location.values.strings().length, refs.location.codes
@@ -363,13 +472,35 @@ def _add_refs(
     writer: FlatWriter, array: ArrayManifest, compressor: LocationCompressor | None
 ) -> int:
     """Place one array's refs; returns the position of their vector."""
-    refs = array.refs
+    words = np.empty(len(array) + 1, "<u4")
+    words[0] = len(array)
+    start = writer.add(words)
+    for row, position in _add_tables(writer, array.refs, compressor):
+        words[1 + row] = position - (start + 4 + 4 * row)
+    return start
+
+
+def _add_shared_refs(
+    writer: FlatWriter, arrays: SharedArrays, compressor: LocationCompressor | None
+) -> Ints:
+    """Place the refs of many small arrays; returns the position of each array's vector."""
+    vectors = writer.nested_offsets(arrays.num_refs)
+    target = np.empty(int(arrays.num_refs.sum()), np.int64)
+    for rank, refs in arrays.tables.items():
+        slots = parts_of(arrays.num_refs, np.flatnonzero(arrays.ndim == rank))
+        for row, position in _add_tables(writer, refs, compressor):
+            target[slots[row]] = position
+    vectors.point(target)
+    return vectors.position
+
+
+def _add_tables(
+    writer: FlatWriter, refs: ChunkRefs, compressor: LocationCompressor | None
+) -> Iterator[tuple[Ints, Ints]]:
+    """Place the tables of references; yields rows and the positions of their tables."""
     compressed = None
     if compressor is not None and refs.location is not None:
         compressed = compressor.compress(refs.location)
-    words = np.empty(len(refs) + 1, "<u4")
-    words[0] = len(refs)
-    start = writer.add(words)
     for rows, fields in _groups(refs, compressed):
         group = _add_group(
             writer,
@@ -379,8 +510,7 @@ def _add_refs(
         )
         for part in _slices(len(refs) if rows is None else len(rows)):
             row = np.arange(part.start, part.stop) if rows is None else rows[part]
-            words[1 + row] = group.position(part) - (start + 4 + 4 * row)
-    return start
+            yield row, group.position(part)
 
 
 def _slices(count: int) -> Iterator[slice]:

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.format import locations, small
-from icefloe.format.chunk_index import is_strictly_ascending
+from icefloe.format.chunk_index import is_strictly_ascending, numbered
 from icefloe.format.chunk_refs import ChunkKind, ChunkRef, ChunkRefs, check_ndim
-from icefloe.format.columns import BlobColumn, Bytes, gather
+from icefloe.format.columns import BlobColumn, Bytes, Ints, gather
 from icefloe.format.flatbuffer.read import EqualVectors, FlatBuffer, Rows, Table, read_vtable
 from icefloe.format.flatbuffer.schema import CHUNK_REF
 from icefloe.ids import ChunkId, NodeId
@@ -46,13 +46,11 @@ def kind_of_table(
 class RefsDecoder:
     """Fills the columns of one array, slice by slice."""
 
-    def __init__(
-        self, buffer: FlatBuffer, first: int, number: int, dictionary: bytes | None
-    ) -> None:
-        """The vector has `number` offsets of tables, from position `first` on."""
+    def __init__(self, buffer: FlatBuffer, slots: Ints, dictionary: bytes | None) -> None:
+        """`slots` is where the offsets of the tables are."""
         self.buffer = buffer
-        self.first = first
-        self.number = n = number
+        self.slots = slots
+        self.number = n = len(slots)
         self.dictionary = dictionary
         self.kind = np.empty(n, np.uint8)
         self.offset = np.empty(n, np.uint64)
@@ -63,16 +61,19 @@ class RefsDecoder:
         # Addresses of the blobs of each row, 0 for none. The bytes are copied when all are known.
         self.blob_at: dict[str, NDArray[np.uint32]] = {}
 
-    def decode(self, node_id: NodeId) -> ChunkRefs:
+    def decode(self, owner: NodeId | Ints) -> ChunkRefs:
+        """The references of an array, or of many arrays: then the number of each row's array."""
         if not self.number:
             return ChunkRefs.empty(0)
         for first in range(0, self.number, _SLICE):
             rows = slice(first, min(first + _SLICE, self.number))
-            slots = np.arange(self.first + 4 * rows.start, self.first + 4 * rows.stop, 4)
-            position = self.buffer.targets(slots)
+            position = self.buffer.targets(self.slots[rows])
             self._decode_slice(rows, Rows(self.buffer, position, CHUNK_REF))
-        if not is_strictly_ascending(self.index.matrix):
-            self.buffer.fail(f"refs of node {node_id} do not ascend by chunk index")
+        if isinstance(owner, np.ndarray):
+            if not is_strictly_ascending(numbered(owner, self.index.matrix)):
+                self.buffer.fail("refs of an array do not ascend by chunk index")
+        elif not is_strictly_ascending(self.index.matrix):
+            self.buffer.fail(f"refs of node {owner} do not ascend by chunk index")
         inline = self._blobs("inline")
         if inline is not None:
             is_inline = self.kind == ChunkKind.INLINE
@@ -293,9 +294,8 @@ class StoredRefs:
         Raises:
             FormatError: they are not whole and consistent.
         """
-        first = 4 * self._slot
-        decoder = RefsDecoder(self._buffer, first, self._number, self._dictionary)
-        return decoder.decode(self._node_id)
+        slots = np.arange(4 * self._slot, 4 * (self._slot + self._number), 4, dtype=np.int64)
+        return RefsDecoder(self._buffer, slots, self._dictionary).decode(self._node_id)
 
     def get(self, coordinates: Sequence[int]) -> ChunkRef | None:
         """The reference of one chunk; None if the array has none."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import accumulate, pairwise, repeat
@@ -16,7 +16,15 @@ from numpy.typing import NDArray
 from icefloe.errors import ErrorKind, FormatError
 from icefloe.format import small
 from icefloe.format.chunk_index import is_strictly_ascending
-from icefloe.format.columns import BlobColumn, Bytes, Ints, concat_optional, id_rows, parts_of
+from icefloe.format.columns import (
+    BlobColumn,
+    Bytes,
+    Ints,
+    concat_optional,
+    find_rows,
+    id_rows,
+    parts_of,
+)
 from icefloe.format.flatbuffer.read import FlatBuffer
 from icefloe.ids import ManifestId, NodeId
 
@@ -316,6 +324,17 @@ class NodeTable(Sequence[Node], ABC):
         gone = set(without.tolist())
         kept = [node for row, node in enumerate(self) if row not in gone]
         return NodeTable.from_nodes([*kept, *nodes])
+
+    def users_of(
+        self, manifests: Sequence[ManifestId], without: Container[str]
+    ) -> tuple[Ints, Ints]:
+        """The arrays that use any of these ascending manifests, without those at some paths: a row
+        and the number of a manifest for each use."""
+        nodes = self.columns
+        used = find_rows(id_rows(manifests, ManifestId.size), nodes.manifest_id)
+        arrays = np.repeat(np.flatnonzero(nodes.is_array), nodes.num_manifests)
+        uses = [at for at in np.flatnonzero(used >= 0) if self.path[arrays[at]] not in without]
+        return arrays[uses], used[uses]
 
     def equals(self, other: NodeTable) -> bool:
         """Same nodes with the same contents."""

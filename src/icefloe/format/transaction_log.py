@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe import paths
-from icefloe.format.chunk_index import Index, PackedIndex, SortedIndex, sort_rows
-from icefloe.format.columns import Ints
+from icefloe.format.chunk_index import Index, PackedIndex, SortedIndex, numbered, sort_rows
+from icefloe.format.columns import Ints, spread
 from icefloe.format.envelope import FileType, decode_envelope, encode_envelope
 from icefloe.format.flatbuffer.read import EqualVectors, FlatBuffer, Rows, Table, index_tail
 from icefloe.format.flatbuffer.schema import (
@@ -27,6 +27,7 @@ from icefloe.ids import NodeId, SnapshotId
 
 _SLICE = 1 << 16
 _BLOCK = 64
+_NO_CHUNKS = np.empty((0, 0), np.uint32)
 
 
 class NodeType(IntEnum):
@@ -150,16 +151,48 @@ def _decode_moves(root: Table) -> tuple[Move, ...]:
 
 
 def _decode_chunks(root: Table) -> dict[NodeId, Index]:
-    chunks: dict[NodeId, Index] = {}
     rows, buffer = root.rows("updated_chunks", ARRAY_UPDATED_CHUNKS), root.buffer
     start, count, _ = rows.vectors("chunks", 4)
     ids = NodeId.of_rows(rows.struct("node_id"))
-    for node_id, first, number in zip(ids, start.tolist(), count.tolist(), strict=True):
-        if node_id in chunks:
-            buffer.fail(f"updated chunks of node {node_id} are listed twice")
+    if len(set(ids)) < len(ids):
+        node_id = next(key for key in ids if ids.count(key) > 1)
+        buffer.fail(f"updated chunks of node {node_id} are listed twice")
+    is_small = (count > 0) & (count < _BLOCK)
+    small = np.flatnonzero(is_small)
+    found = dict(
+        zip(small.tolist(), _decode_small(buffer, start[small], count[small]), strict=True)
+    )
+    for row in np.flatnonzero(~is_small).tolist():
+        first, number = int(start[row]), int(count[row])
         slots = np.arange(first, first + 4 * number, 4, dtype=np.int64)
-        chunks[node_id] = _decode_coordinates(buffer, buffer.targets(slots))
-    return chunks
+        found[row] = _decode_coordinates(buffer, buffer.targets(slots))
+    return {node_id: found[row] for row, node_id in enumerate(ids)}
+
+
+def _decode_small(buffer: FlatBuffer, start: Ints, count: Ints) -> list[Index]:
+    """The coordinates of many arrays with few chunks each: one matrix for all of a rank."""
+    if not len(start):
+        return []
+    buffer.check_apart(4 * int(count.sum()), "ArrayUpdatedChunks.chunks")
+    # The first chunk says how many dimensions an array has; `EqualVectors` checks the others.
+    at = buffer.targets(Rows(buffer, buffer.targets(start), CHUNK_INDICES).field("coords")[0])
+    buffer.check(at, 4, 4, "ChunkIndices.coords")
+    ndim = buffer.u4.take(at >> 2)
+    found: list[Index] = [_NO_CHUNKS] * len(start)
+    for rank in np.unique(ndim).tolist():
+        mine = np.flatnonzero(ndim == rank)
+        position = buffer.targets(spread(start[mine], count[mine], 4))
+        vectors = EqualVectors(buffer, len(position), "ChunkIndices.coords")
+        field = Rows(buffer, position, CHUNK_INDICES).field("coords")[0]
+        vectors.read(slice(0, len(position)), field)
+        owner = np.repeat(mine, count[mine])
+        # Icechunk 1.1 wrote coordinates split by split, so they need not ascend.
+        index = numbered(owner, vectors.matrix)
+        index = index if SortedIndex(index).is_strictly_ascending() else index[sort_rows(index)]
+        bounds = np.searchsorted(index[:, 0], [mine, mine + 1])
+        for row, first, last in zip(mine.tolist(), *bounds.tolist(), strict=True):
+            found[row] = index[first:last, 1:]
+    return found
 
 
 def _decode_coordinates(buffer: FlatBuffer, position: Ints) -> Index:
@@ -217,9 +250,35 @@ def _add_chunks(writer: FlatWriter, chunks: Mapping[NodeId, Index | PackedIndex]
     tables = writer.tables(ARRAY_UPDATED_CHUNKS, len(nodes), {"node_id": None, "chunks": None})
     vector.point(tables.position)
     tables.set("node_id", np.frombuffer(b"".join(nodes), np.uint8))
-    positions = [_add_coordinates(writer, chunks[node]) for node in nodes]
+    positions = np.zeros(len(nodes), np.int64)
+    together: dict[int, list[tuple[int, Index]]] = {}
+    for row, node in enumerate(nodes):
+        index = chunks[node]
+        if len(index) < _BLOCK and isinstance(index, np.ndarray):
+            together.setdefault(index.shape[1], []).append((row, index))
+        else:
+            positions[row] = _add_coordinates(writer, index)
+    for some in together.values():
+        positions[[row for row, _ in some]] = _add_small(writer, [index for _, index in some])
     tables.point("chunks", positions)
     return vector.position
+
+
+def _add_small(writer: FlatWriter, many: Sequence[Index]) -> Ints:
+    """The same for many small arrays of one rank; returns a position for each."""
+    vectors = writer.nested_offsets(np.array([len(index) for index in many], np.int64))
+    index = np.concatenate(many)
+    layout, vtable = table_layout(CHUNK_INDICES, ("coords",), index_tail(index.shape[1]))
+    at_vtable = writer.add(vtable.tobytes(), align=2)
+    records = np.zeros(len(index), layout)
+    records["coords"] = 4
+    records["tail"]["count"] = index.shape[1]
+    if index.shape[1]:
+        records["tail"]["at"] = index
+    position = writer.add(records, align=4) + layout.itemsize * np.arange(len(index))
+    records["soffset"] = position - at_vtable
+    vectors.point(position)
+    return vectors.position
 
 
 def _add_coordinates(writer: FlatWriter, index: Index | PackedIndex) -> int:

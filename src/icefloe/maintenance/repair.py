@@ -24,10 +24,11 @@ from icefloe.format.chunk_index import Index, PackedIndex
 from icefloe.format.chunk_refs import ChunkKind, ChunkRefs
 from icefloe.format.locations import Coded
 from icefloe.format.manifest import ArrayManifest, Manifest
-from icefloe.format.nodes import Node
-from icefloe.format.snapshot import Snapshot
+from icefloe.format.nodes import ManifestRef, Node
+from icefloe.format.snapshot import ManifestFileInfo, Snapshot
 from icefloe.ids import ManifestId, NodeId, SnapshotId
 from icefloe.maintenance.checks import (
+    CheckedManifest,
     ManifestToCheck,
     Use,
     check_manifest,
@@ -41,6 +42,7 @@ from icefloe.observe import MAINTENANCE, observed
 from icefloe.repo.commit import commit, write_manifests
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.session import SessionState, Workspace, open_writable
+from icefloe.storage.driver import Readable
 
 _MANIFESTS_AT_ONCE = 32
 _MAX_CELLS_LISTED = 1 << 24
@@ -154,34 +156,50 @@ class _ManifestUse(NamedTuple):
 
 async def _uses(handle: RepoHandle, snapshot: Snapshot) -> AsyncIterator[tuple[Node, _ManifestUse]]:
     """Every manifest of every array, fetched in batches."""
-    wanted = [
-        (node, ref)
-        for node in snapshot.nodes
-        if node.array is not None
-        for ref in node.array.manifests
-        if all(start < stop for start, stop in ref.extents)
-    ]
-    for first in range(0, len(wanted), _MANIFESTS_AT_ONCE):
-        some = wanted[first : first + _MANIFESTS_AT_ONCE]
-        keys = [layout.manifest_key(ref.id) for _, ref in some]
-        blobs = await get_all(handle, keys)
-        for (node, ref), key, data in zip(some, keys, blobs, strict=True):
-            files = snapshot.manifest_files
-            listed = [files[ref.id]] if ref.id in files else []
-            num_refs = sum(one.num_chunk_refs for one in listed)
-            if isinstance(data, StorageError):
-                yield node, _ManifestUse(key, ref.id, ref.extents, num_refs, None, data.message)
-                continue
-            extents = np.array(ref.extents, np.uint32).tobytes()
-            use = Use(node.id, node.path, extents, "")
-            checked = check_manifest(ManifestToCheck(ref.id, listed, [use]), data)
-            wrong = [row.detail for row in checked.findings if row.kind in _REPLACED]
-            if listed and len(data) != listed[0].size_bytes:
-                wrong.append(f"it has {len(data):,} bytes, not {listed[0].size_bytes:,}")
-            refs = None if checked.manifest is None else checked.manifest.find(node.id)
-            if checked.manifest is not None and refs is None:
-                wrong.append("it has no references of the array")
-            yield node, _ManifestUse(key, ref.id, ref.extents, num_refs, refs, "; ".join(wrong))
+    users: dict[ManifestId, list[tuple[Node, ManifestRef]]] = {}
+    for node in snapshot.nodes:
+        for ref in () if node.array is None else node.array.manifests:
+            if all(start < stop for start, stop in ref.extents):
+                users.setdefault(ref.id, []).append((node, ref))
+    files, ids = snapshot.manifest_files, list(users)
+    for first in range(0, len(ids), _MANIFESTS_AT_ONCE):
+        some = ids[first : first + _MANIFESTS_AT_ONCE]
+        blobs = await get_all(handle, [layout.manifest_key(each) for each in some])
+        for manifest_id, data in zip(some, blobs, strict=True):
+            listed = [files[manifest_id]] if manifest_id in files else []
+            checked = None
+            if not isinstance(data, StorageError):
+                uses = [
+                    Use(node.id, node.path, np.array(ref.extents, np.uint32).tobytes(), "")
+                    for node, ref in users[manifest_id]
+                ]
+                checked = check_manifest(ManifestToCheck(manifest_id, listed, uses), data)
+            for node, ref in users[manifest_id]:
+                yield node, _use_of(node, ref, listed, data, checked)
+
+
+def _use_of(
+    node: Node,
+    ref: ManifestRef,
+    listed: Sequence[ManifestFileInfo],
+    data: Readable | StorageError,
+    checked: CheckedManifest | None,
+) -> _ManifestUse:
+    """How one array uses a manifest that is checked for all arrays at once."""
+    key = layout.manifest_key(ref.id)
+    cells = prod(stop - start for start, stop in ref.extents)
+    num_refs = min(cells, sum(one.num_chunk_refs for one in listed))
+    if checked is None or isinstance(data, StorageError):
+        problem = data.message if isinstance(data, StorageError) else ""
+        return _ManifestUse(key, ref.id, ref.extents, num_refs, None, problem)
+    mine = (row for row in checked.findings if row.path in ("", node.path))
+    wrong = [row.detail for row in mine if row.kind in _REPLACED]
+    if listed and len(data) != listed[0].size_bytes:
+        wrong.append(f"it has {len(data):,} bytes, not {listed[0].size_bytes:,}")
+    refs = None if checked.manifest is None else checked.manifest.find(node.id)
+    if checked.manifest is not None and refs is None:
+        wrong.append("it has no references of the array")
+    return _ManifestUse(key, ref.id, ref.extents, num_refs, refs, "; ".join(wrong))
 
 
 _REPLACED = {

@@ -21,11 +21,26 @@ from icefloe.changes.commit_plan import (
     plan_commit,
     union_of_logs,
 )
+from icefloe.changes.shared_manifests import (
+    NOTHING_SHARED,
+    SharedLimits,
+    SharedNodes,
+    all_nodes,
+    build_shared,
+    shared_limits,
+)
 from icefloe.changes.splits import Box, SplitRewrite, SplitsPlan, split_sizes
-from icefloe.errors import ConflictError, ErrorKind, FormatError, SessionStateError, StorageError
+from icefloe.errors import (
+    ConflictError,
+    ErrorKind,
+    FormatError,
+    IcechunkError,
+    SessionStateError,
+    StorageError,
+)
 from icefloe.format.manifest import Manifest
 from icefloe.format.nodes import Node
-from icefloe.format.snapshot import ManifestFiles, Snapshot
+from icefloe.format.snapshot import ManifestFileInfo, ManifestFiles, Snapshot
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import ChunkId, ManifestId, NodeId, SnapshotId
 from icefloe.observe import COMMIT, observed
@@ -48,9 +63,16 @@ _FILES_AT_ONCE = 1 << 10
 
 Item = TypeVar("Item")
 _Key = tuple[NodeId, Box, tuple[ManifestId, ...]]
-ManifestReuse = dict[_Key, tuple[object, list[NewManifest]]]
-"""What earlier attempts of a commit wrote: by array, split and old manifests of the split, the
-state of the session's edits and the new manifests."""
+
+
+class ManifestReuse:
+    """What earlier attempts of a commit wrote, with the state of the session's edits."""
+
+    def __init__(self) -> None:
+        self.splits: dict[_Key, tuple[object, list[NewManifest]]] = {}
+        """By array, split and old manifests of the split."""
+        self.shared: tuple[object, SharedNodes] = (None, NOTHING_SHARED)
+        """The last attempt's arrays that share manifests."""
 
 
 class _Task(NamedTuple):
@@ -79,7 +101,7 @@ async def write_manifests(
 
     Manifests in `reuse` are not written again, if the edits of the array in `changes` are the same.
     """
-    made: ManifestReuse = {} if reuse is None else reuse
+    made = (ManifestReuse() if reuse is None else reuse).splits
     edits = {} if changes is None else {key: one.state for key, one in changes.chunks.items()}
     tasks_of = {
         node_id: [_Task(node_id, rewrite) for rewrite in array_plan.rewrites]
@@ -99,8 +121,7 @@ async def write_manifests(
     for batch in batches(tasks, lambda task: task.num_refs(files), _REFS_AT_ONCE, most_files):
         sources = [ref.id for task in batch for ref in task.rewrite.sources]
         missing = [key for key in dict.fromkeys(sources) if key not in held]
-        wanted = [(key, files[key].size_bytes) for key in missing]
-        held.update(zip(missing, await handle.assets.manifests(wanted), strict=True))
+        held.update(await _held(handle, missing, files))
         built = [(task, _build(handle, task, held)) for task in batch]
         new = [file for _, written in built for file in written]
         await handle.assets.put_metadata_files(
@@ -116,6 +137,46 @@ async def write_manifests(
         node_id: [manifest for task in mine for manifest in made[task.key][1]]
         for node_id, mine in tasks_of.items()
     }
+
+
+async def write_shared(
+    handle: RepoHandle, plan: CommitPlan, reuse: ManifestReuse | None = None
+) -> SharedNodes:
+    """Write the manifests that small arrays share."""
+    shared = plan.shared
+    if shared is None:
+        return NOTHING_SHARED
+    held = await _held(handle, shared.sources, plan.files)
+    # What only serves to count dead references may be damaged: a repair deletes arrays.
+    for key in shared.kept:
+        if key not in held:
+            try:
+                held.update(await _held(handle, [key], plan.files))
+            except IcechunkError as error:
+                COMMIT.warning("arrays stay in manifest %s, which cannot be read: %s", key, error)
+    nodes = all_nodes(shared, held)
+    basis = nodes, shared.states
+    if reuse is not None and reuse.shared[0] == basis:
+        return reuse.shared[1]
+    new_id, encode = partial(handle.new_id, ManifestId), handle.assets.encode_manifest
+    nodes, files = build_shared(shared, nodes, held, new_id=new_id, encode=encode)
+    await handle.assets.put_metadata_files(
+        [(handle.assets.manifest_key(manifest.id), data) for manifest, data in files]
+    )
+    for manifest, _ in files:
+        handle.assets.caches.keep_manifest(manifest)
+    infos = [ManifestFileInfo(one.id, len(data), one.num_chunk_refs) for one, data in files]
+    made = SharedNodes(nodes, infos)
+    if reuse is not None:
+        reuse.shared = basis, made
+    return made
+
+
+async def _held(
+    handle: RepoHandle, keys: Sequence[ManifestId], files: ManifestFiles
+) -> dict[ManifestId, Manifest]:
+    loaded = await handle.assets.manifests([(key, files[key].size_bytes) for key in keys])
+    return dict(zip(keys, loaded, strict=True))
 
 
 def forget_replaced(handle: RepoHandle, before: Snapshot, after: Snapshot) -> None:
@@ -335,7 +396,9 @@ async def write_commit(
         changes = state.changes
         if not is_aside:
             changes = handle.format.with_node_ids(handle, base, changes)
-        plan = plan_commit(base, changes, sizes, rewrite_all=request.rewrite_all)
+        plan = plan_commit(
+            base, changes, sizes, rewrite_all=request.rewrite_all, limits=limits_of(handle)
+        )
         # Under the same lock, so that log and plan have the same changes.
         log = changes.log(snapshot_id, is_packed=amended is None)
     await store_closed(workspace, packs)
@@ -350,11 +413,17 @@ async def write_commit(
         flushed_at=later_than(base.flushed_at, handle.clock.now_us(), "the parent snapshot"),
         message=request.message,
         metadata=metadata,
+        shared=await write_shared(handle, plan, reuse),
     )
     if amended is not None:
         log = union_of_logs(amended, log)
     stored = await store_commits(handle, [(snapshot, log)], snapshot.flushed_at, seen)
     return WrittenCommit(stored[0], seen)
+
+
+def limits_of(handle: RepoHandle) -> SharedLimits | None:
+    """What shared manifests may have; None if each array has its own."""
+    return shared_limits(handle.settings.manifest) if handle.format.shares_manifests else None
 
 
 async def store_aside(workspace: Workspace) -> Snapshot:
@@ -375,14 +444,8 @@ async def _require_tip(
 
     Old manifests that are needed are fetched first, because that takes time.
     """
-    needed = {
-        ref.id
-        for array_plan in plan.arrays.values()
-        for rewrite in array_plan.rewrites
-        for ref in rewrite.sources
-    }
     cached = handle.assets.caches.manifests
-    infos = [plan.files[key] for key in needed if cached.get(key) is None]
+    infos = [plan.files[key] for key in plan.sources if cached.get(key) is None]
     if tip_check == TipCheck.WAS_DONE and not infos:
         return handle.format.seen_tip(handle)
     if sum(info.num_chunk_refs for info in infos) < _MAX_PREFETCHED_REFS:
@@ -462,7 +525,7 @@ async def _commit_rebasing(
     """Alternate between rebasing and trying to commit."""
     handle = workspace.handle
     clock, contention = handle.clock, handle.shared.contention
-    reuse: ManifestReuse = {}
+    reuse = ManifestReuse()
     rebases = 0
     from icefloe.repo import rebase
 

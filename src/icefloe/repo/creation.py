@@ -51,6 +51,8 @@ async def put_first_snapshot(handle: RepoHandle, *, has_log: bool) -> Snapshot:
 class SpecFormat(FormatVersion):
     """Repositories with the folders and files of the published specification."""
 
+    shares_manifests = True
+
     def make_assets(self, driver: Driver, settings: ResolvedConfig) -> Assets:
         return Assets(driver, settings, Caches(settings), spec_version=self.spec_version)
 

@@ -235,6 +235,8 @@ class FormatVersion(ABC):
     """Whether `all_snapshots` has snapshots whose files are gone."""
     numbers_nodes = False
     """Whether node ids are 32-bit numbers, which can collide."""
+    shares_manifests = False
+    """Whether a manifest may have the references of several arrays."""
     looks_before_upload = False
     """Whether a commit calls `require_tip` before it uploads. A commit that rebases always does."""
 

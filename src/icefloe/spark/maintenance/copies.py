@@ -21,7 +21,8 @@ from icefloe.api.handles import Handles
 from icefloe.api.migration import target_handle
 from icefloe.api.repository import Repository
 from icefloe.api.session import ForkSession, Session
-from icefloe.changes.commit_plan import manifest_ids
+from icefloe.changes.commit_plan import manifest_ids, num_refs_in
+from icefloe.changes.shared_manifests import is_small
 from icefloe.changes.splits import ChunkSpan, Splits, split_sizes
 from icefloe.config import RepositoryConfig
 from icefloe.exports import virtual_to_native
@@ -39,6 +40,7 @@ from icefloe.maintenance.check_refs import History
 from icefloe.maintenance.findings import VerifyReport
 from icefloe.maintenance.progress import Report, Reporter
 from icefloe.maintenance.upgrade import MovedSnapshot
+from icefloe.repo.commit import commit, limits_of
 from icefloe.repo.handle import RepoHandle
 from icefloe.repo.rearrange import splitting_metadata
 from icefloe.scans.scan import pin, read_options
@@ -264,13 +266,16 @@ def rewrite_manifests(
     if to_cut.num_rows:
         rows = from_arrow(spark, pa.Table.from_batches([to_cut]))
         SharedWrite(session, base, TaskSide(fork, plan)).run(rows)
-    described = splitting_metadata(session.handle)
-    return session.commit(message, {**(metadata or {}), **described}, allow_empty=True)
+    described = {**(metadata or {}), **splitting_metadata(session.handle)}
+    # Small arrays share manifests, which the driver writes.
+    new = commit(session.workspace, message, described, allow_empty=True, rewrite_all=True)
+    return run_blocking(new).text
 
 
 def _plan(session: Session) -> dict[NodeId, Reduction]:
-    """All pieces that an array has chunks in."""
+    """All pieces that a large array has chunks in."""
     state = session.workspace.state
+    limits = limits_of(session.handle)
     sizes_of = split_sizes(session.handle.settings.manifest)
     found = {}
     for node in state.snapshot.nodes:
@@ -280,7 +285,9 @@ def _plan(session: Session) -> dict[NodeId, Reduction]:
         grid = [dimension.num_chunks for dimension in array.shape]
         if not grid or 0 in grid:
             continue  # there is nothing to cut
-        num_refs = state.manifest_files.refs_in(manifest_ids(array))
+        if limits is not None and is_small(node, None, state.manifest_files, limits):
+            continue
+        num_refs = sum(num_refs_in(state.manifest_files, array))
         split = sizes_of(node.path, array, num_refs)
         pieces = Splits(grid, split.sizes)
         hull = tuple((0, count) for count in grid)
