@@ -21,7 +21,7 @@ OLDEST_TESTS := tests/unit tests/api tests/store tests/virtual tests/interop tes
 	    write_dataset stream_sink ingest compute maintenance) \
 	--ignore=tests/store/test_zarr_suite.py
 # They start clusters of separate processes and kill some of them.
-CLUSTER_TESTS := $(patsubst %,tests/spark/test_%.py,compute_cluster connect faults_cluster faults_driver ingest_cluster worker_modules)
+CLUSTER_TESTS := $(patsubst %,tests/spark/test_%.py,compute_cluster connect faults_cluster faults_driver ingest_cluster side_by_side worker_modules)
 # The Sparks that platforms run, each with a Python: the environments have these names too.
 # What starts clusters and Spark Connect is left to `make cluster`.
 SPARKS := 3.5-3.11 3.5-3.12 4.0-3.12
