@@ -63,7 +63,7 @@ class Aggregation:
                 return {"count": variable.count(dims)}
             if self.name in ("min", "max"):
                 return {"extreme": getattr(variable, self.name)(dims, skipna=self.skipna)}
-            if self.name == "mean" and variable.dtype.kind in "mM":
+            if self.name == "mean" and variable.dtype.kind in "mMO":
                 return self._times(variable, reduced)
             wide = _wide(variable.dtype, self.name == "sum")
             total = variable.sum(dims, skipna=self.skipna, dtype=wide)
@@ -89,6 +89,12 @@ class Aggregation:
 
     def _times(self, variable: xr.Variable, dims: Sequence[Any]) -> Parts:
         """Sums of whole seconds and of the rests in nanoseconds, which are exact."""
+        epoch = {}
+        if variable.dtype.kind == "O":  # dates of another calendar
+            first = variable.values.flat[0].replace(month=1, day=1)
+            first = first.replace(year=2000, hour=0, minute=0, second=0, microsecond=0)
+            gaps = np.asarray(variable.values - first, "m8[us]")
+            variable, epoch = xr.Variable(variable.dims, gaps), {"epoch": xr.Variable([], first)}
         there = variable.notnull()
         known = variable.where(there, np.zeros((), variable.dtype))  # type: ignore[no-untyped-call]
         seconds = known.astype(f"{variable.dtype.kind}8[s]")
@@ -99,6 +105,7 @@ class Aggregation:
             "rests": rests.astype(np.int64).sum(dims),
             "count": count,
             "missing": count - there.sum(dims),
+            **epoch,
         }
 
     def combine(self, first: Partials, second: Partials) -> Partials:
@@ -117,7 +124,10 @@ class Aggregation:
         if self.name in ("min", "max"):
             return {"extreme": self._extreme(first["extreme"], second["extreme"])}
         if self.name not in ("std", "var"):
-            return {part: value + second[part] for part, value in first.items()}
+            return {
+                part: value if part == "epoch" else value + second[part]
+                for part, value in first.items()
+            }
         a, b = first["count"], second["count"]
         total = a + b
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -191,8 +201,11 @@ def _mean_time(parts: Parts, dtype: Any) -> xr.Variable:
     seconds, count = parts["seconds"], parts["count"]
     whole, left = seconds // count, seconds % count
     rests = ((left * 10**9 + parts["rests"]) // count).astype("m8[ns]")
-    dtype = np.dtype(dtype)
+    dtype = np.dtype("m8[us]" if "epoch" in parts else dtype)
     step = np.datetime_data(dtype)[0]
     mean = whole.astype(f"{dtype.kind}8[s]").astype(dtype) + rests.astype(f"m8[{step}]")
     is_known = (count > 0) & (parts["missing"] == 0)
-    return mean.where(is_known)  # type: ignore[no-any-return, no-untyped-call]
+    mean = mean.where(is_known)  # type: ignore[no-untyped-call]
+    if "epoch" in parts:
+        mean = xr.Variable(mean.dims, mean.values.astype(object) + parts["epoch"].values[()])
+    return mean

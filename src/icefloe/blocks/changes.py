@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from icefloe.api.repository import Repository
 from icefloe.api.session import Session
 from icefloe.blocks.expressions import Expression, Positions, Source, SourceKey
+from icefloe.blocks.layout import Edges, array_edges
 from icefloe.changes.diff import Diff
 from icefloe.errors import InvalidInputError, SnapshotNotFoundError
 from icefloe.repo import history
@@ -83,14 +84,11 @@ def changed_cells(source: Source, since: str) -> list[Positions] | str:
     for name in source.layout.computed:
         rows = diff.updated_chunks.get(_join(prefix, name))
         if rows:
-            array: Any = stored[name]
-            steps = array.shards or array.chunks
+            edges_of = array_edges(stored[name])
             boxes += [
                 {
-                    str(dim): _cells(numbers, step, size)
-                    for dim, numbers, step, size in zip(
-                        template[name].dims, box, steps, array.shape, strict=True
-                    )
+                    str(dim): _cells(numbers, edges)
+                    for dim, numbers, edges in zip(template[name].dims, box, edges_of, strict=True)
                 }
                 for box in _boxes(np.array(rows, np.int64))
             ]
@@ -176,10 +174,10 @@ def changed_coords(old: xr.Dataset, new: xr.Dataset, unknown: frozenset[str]) ->
     return None
 
 
-def _cells(numbers: NDArray[np.int64], step: int, size: int) -> NDArray[np.int64]:
+def _cells(numbers: NDArray[np.int64], edges: Edges) -> NDArray[np.int64]:
     """The cells of chunks with some numbers."""
-    cells = (numbers[:, None] * step + np.arange(step)).ravel()
-    return cells[cells < size]
+    is_in = np.isin(np.arange(len(edges) - 1), numbers)
+    return np.flatnonzero(np.repeat(is_in, np.diff(edges)))
 
 
 def _boxes(index: NDArray[np.int64]) -> list[list[NDArray[np.int64]]]:

@@ -11,6 +11,8 @@ from typing import Any, Generic, Self, TypeVar, cast
 
 import numpy as np
 import xarray as xr
+from numpy.typing import NDArray
+from pandas.errors import InvalidIndexError
 
 from icefloe.blocks import plan
 from icefloe.blocks.aggregate import Aggregation
@@ -20,14 +22,15 @@ from icefloe.blocks.expressions import (
     apply_blocks,
     choose_variables,
     combine_groups,
-    grid_from,
     result_template,
     select,
+    tried,
 )
 from icefloe.blocks.layout import (
     Grid,
     Layout,
     edges_text,
+    grid_from,
     longest,
     new_template,
     regular_edges,
@@ -198,11 +201,17 @@ class BlockDataset(Reductions[D]):
     # -- selections
 
     def __getitem__(self, names: str | Sequence[str]) -> Self:
-        wanted = [names] if isinstance(names, str) else list(names)
-        missing = [name for name in wanted if name not in self.template.variables]
-        if missing:
-            raise InvalidInputError(f"no variables {missing}; there are {list(self.data_vars)}")
+        wanted = self._named([names] if isinstance(names, str) else names)
         return self._with(choose_variables(self.expression, self.template[wanted]))
+
+    def _named(self, names: Iterable[str]) -> list[str]:
+        """The names, which must all be variables."""
+        if not isinstance(names, list | tuple | set | frozenset):
+            raise InvalidInputError(f"{names!r:.80} is no name of a variable and no list of names")
+        unknown = [name for name in names if name not in map(str, self.template.variables)]
+        if unknown:
+            raise InvalidInputError(f"no variables {unknown}; there are {list(self.data_vars)}")
+        return list(names)
 
     def drop_vars(self, names: str | Iterable[str]) -> Self:
         """The dataset without the variables `names`.
@@ -211,11 +220,7 @@ class BlockDataset(Reductions[D]):
         Coordinates:
             *empty*
         """
-        gone = {names} if isinstance(names, str) else set(names)
-        unknown = sorted(gone - set(map(str, self.template.variables)))
-        if unknown:
-            raise InvalidInputError(f"no variables {unknown}; there are {list(self.data_vars)}")
-        rest = self.template.drop_vars(sorted(gone))
+        rest = self.template.drop_vars(self._named([names] if isinstance(names, str) else names))
         return self._with(choose_variables(self.expression, rest))
 
     def isel(self, indexers: Mapping[Any, Any] | None = None, **indexers_kwargs: Any) -> Self:
@@ -224,7 +229,7 @@ class BlockDataset(Reductions[D]):
         >>> dataset.isel(time=-1, y=slice(0, 4)).sizes
         {'y': 4, 'x': 8}
         """
-        chosen = {**(indexers or {}), **indexers_kwargs}
+        chosen = _either("isel", indexers, indexers_kwargs)
         asked = ["isel", chosen]
         return self._with(select(self.expression, chosen, asked))
 
@@ -245,14 +250,26 @@ class BlockDataset(Reductions[D]):
         >>> dataset.sel(time=slice("2024-01-02", "2024-01-03")).sizes["time"]
         2
         """
-        chosen = {**(indexers or {}), **indexers_kwargs}
+        chosen = _either("sel", indexers, indexers_kwargs)
         positions = {}
         for dim, label in chosen.items():
             if dim not in self.template.sizes:
                 raise InvalidInputError(
                     f"{dim!r} is not a dimension of the dataset: {list(self.sizes)}"
                 )
-            at = self._numbered(dim).sel({dim: label}, method=method, tolerance=tolerance)
+            cells = self._numbered(dim)
+            try:
+                at = cells.sel({dim: label}, method=method, tolerance=tolerance)
+            except (InvalidIndexError, NotImplementedError, TypeError, ValueError) as error:
+                is_unique = dim not in cells.indexes or cells.indexes[dim].is_unique
+                raise InvalidInputError(
+                    f"sel has {label!r:.80} for {dim!r}: {error}"
+                    if is_unique
+                    else f"{dim!r} has labels that occur more than once, which sel finds by one "
+                    "label or a slice, not by a list and not by the nearest; use isel"
+                ) from error
+            if at.dims not in ((), (dim,)):
+                raise InvalidInputError(f"the labels for {dim!r} have the dimensions {at.dims}")
             positions[dim] = at.values if at.ndim else int(at)
         asked = ["sel", chosen, method, tolerance]
         return self._with(select(self.expression, positions, asked))
@@ -335,7 +352,7 @@ class BlockDataset(Reductions[D]):
     def _dims(self, dim: Dims) -> list[str]:
         if dim is None or dim is ...:
             return list(self.sizes)
-        dims = [dim] if isinstance(dim, str) else [str(each) for each in dim]
+        dims = _dim_list(dim)
         unknown = [each for each in dims if each not in self.sizes]
         if unknown:
             raise InvalidInputError(f"no dimensions {unknown}; there are {list(self.sizes)}")
@@ -391,7 +408,9 @@ class BlockDataset(Reductions[D]):
         >>> climatology = dataset.groupby("time.month").mean()
         >>> anomalies = dataset.groupby("time.month") - climatology
         """
-        name, _, part = group.partition(".")
+        if not isinstance(group, str):
+            raise InvalidInputError(f"group is {group!r:.80}, expected text such as 'time.month'")
+        name, _, part = (group, "", "") if group in self.coords else group.partition(".")
         if name not in self.template.coords or self.template[name].ndim != 1:
             raise InvalidInputError(
                 f"group is {group!r}, expected a coordinate with one dimension, or a component of "
@@ -412,7 +431,9 @@ class BlockDataset(Reductions[D]):
         2
         """
         if len(indexer) != 1:
-            raise InvalidInputError(f"resample has {indexer}, expected one dimension, as time='1D'")
+            raise InvalidInputError(
+                f"resample has {indexer}, expected one dimension and nothing else, as time='1D'"
+            )
         ((dim, _),) = indexer.items()
         if dim not in self.template.sizes or dim not in self.template.coords:
             raise InvalidInputError(f"{dim!r} is not a dimension with times: {list(self.sizes)}")
@@ -438,8 +459,11 @@ class BlockDataset(Reductions[D]):
         >>> dataset.coarsen(y=2, x=2).mean().sizes
         {'time': 4, 'y': 4, 'x': 4}
         """
-        windows = {**(dim or {}), **window}
+        windows = _either("coarsen", dim, window)
         self._dims(list(windows))
+        for name, length in windows.items():
+            if isinstance(length, bool) or not isinstance(length, int) or length < 1:
+                raise InvalidInputError(f"the window of {name!r} is {length!r}, expected 1 or more")
         if boundary not in ("exact", "trim", "pad"):
             raise InvalidInputError(f"boundary is {boundary!r}, expected exact, trim or pad")
         if side not in ("left", "right"):
@@ -464,6 +488,23 @@ def _call(name: str, arguments: tuple[Any, ...], options: Mapping[str, Any], blo
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # series of missing values are no news
         return getattr(block, name)(*arguments, **options)
+
+
+def _either(method: str, given: Any, keywords: dict[str, Any]) -> dict[Any, Any]:
+    """What was said by dimension: in a mapping, or by keywords."""
+    if given is None:
+        return keywords
+    if keywords or not isinstance(given, Mapping):
+        raise InvalidInputError(
+            f"{method} has {given!r:.80} and {keywords!r:.80}, expected a mapping or keywords"
+        )
+    return dict(given)
+
+
+def _dim_list(dim: Any) -> list[str]:
+    if not isinstance(dim, Iterable):
+        raise InvalidInputError(f"dim is {dim!r}, expected a dimension or several")
+    return [dim] if isinstance(dim, str) else [str(each) for each in dim]
 
 
 def _as_dataset(given: Any) -> xr.Dataset:
@@ -491,10 +532,9 @@ def _applied(
 
 def _only(dim: Dims, grouped: Sequence[str]) -> None:
     """Refuse other dimensions than those that are grouped."""
-    if dim is None or dim is ...:
+    if dim is None:
         return
-    dims = [dim] if isinstance(dim, str) else [str(each) for each in dim]
-    if sorted(dims) != sorted(grouped):
+    if dim is ... or sorted(_dim_list(dim)) != sorted(grouped):
         raise InvalidInputError(
             f"dim is {dim!r}, expected {grouped}: a reduction of groups is along the dimension "
             "that is grouped; reduce the others before or after it"
@@ -523,6 +563,15 @@ class GroupedBlocks(Reductions[D]):
     def _call(self, name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
         return partial(_call_grouped, self._method, self._arguments, name, arguments, options)
 
+    def _codes(self) -> NDArray[np.int64]:
+        """The number of every cell's group; -1 where it has none."""
+        cells = self._dataset._numbered(self._dim).to_dataset()
+        labels = self._grouped(cells).count().indexes[self._name]
+        codes = np.full(self._dataset.sizes[self._dim], -1, np.int64)
+        for label, members in self._grouped(cells).groups.items():
+            codes[members] = labels.get_loc(label)
+        return codes
+
     def __sub__(self, other: BlockDataset[Any]) -> D:
         return self._combined(other, operator.sub)
 
@@ -538,26 +587,28 @@ class GroupedBlocks(Reductions[D]):
     def _combined(self, other: BlockDataset[Any], operation: Callable[[Any, Any], Any]) -> D:
         if self._method != "groupby":
             raise InvalidInputError("resample has no arithmetic, as in xarray; use groupby")
-        group = self._arguments["group"]
-        made = combine_groups(
-            self._dataset.expression, other.expression, group, self._name, operation
-        )
-        return self._dataset._with(made)
+        if not isinstance(other, BlockDataset):
+            raise InvalidInputError(
+                f"groups and a {type(other).__name__} cannot be combined, expected a reduction of "
+                "the same groups, such as groups.mean()"
+            )
+        group, dataset = self._arguments["group"], self._dataset
+        codes = self._codes()
+        if (codes < 0).any():
+            known = {self._dim: np.flatnonzero(codes >= 0)}
+            dataset = dataset._with(select(dataset.expression, known, ["grouped", group]))
+            dataset = dataset.map_blocks(partial(_known, self._dim))
+        made = combine_groups(dataset.expression, other.expression, group, self._name, operation)
+        return dataset._with(made)
 
     def _reduced(self, name: str, dim: Dims, options: dict[str, Any]) -> D:
         _only(dim, [self._dim])
         dataset = self._dataset
-        groups = self._grouped(dataset._numbered(self._dim).to_dataset()).groups
-        expected = self._grouped(dataset._numbered(self._dim).to_dataset()).count()
-        labels = expected.indexes[self._name]
-        codes = np.full(dataset.sizes[self._dim], -1, np.int64)
-        for label, cells in groups.items():
-            codes[cells] = labels.get_loc(label)
         made = reduce_blocks(
             dataset.expression,
             Aggregation(name, options.get("skipna"), options.get("ddof", 0)),
             [self._dim],
-            Groups(self._dim, self._name, codes),
+            Groups(self._dim, self._name, self._codes()),
             self._call(name, (), options),
             [self._method, self._arguments, name, options],
             dataset.memory,
@@ -585,6 +636,11 @@ class GroupedBlocks(Reductions[D]):
         layout = Layout.of(template, grid, whole.expression.layout.unknown)
         made = Apply(layout, call, (whole.expression,), names=names)
         return self._dataset._with(made)
+
+
+def _known(dim: str, block: xr.Dataset) -> xr.Dataset:
+    """A block of cells that have a group, as xarray makes it of a block with others as well."""
+    return block.where(xr.DataArray(np.ones(block.sizes[dim], bool), dims=dim))
 
 
 def _call_grouped(
@@ -674,7 +730,7 @@ class CoarseBlocks(Reductions[D]):
             window = self._windows.get(str(dim), 1)
             lengths[dim] = size % window or window  # an incomplete window changes types
         small = template.isel({dim: slice(0, length) for dim, length in lengths.items()})
-        result = call(small.copy(deep=True))
+        result = tried(call, small)
         known = template.coords.to_dataset()
         known = known[[name for name in known.variables if name not in layout.unknown]]
         windows = {dim: n for dim, n in self._windows.items() if dim in known.sizes}

@@ -24,9 +24,11 @@ from icefloe.blocks.layout import (
     Grid,
     Index,
     Layout,
+    array_edges,
     as_template,
     as_type,
-    edges_from,
+    chunk_edges,
+    grid_from,
     is_aligned,
     longest,
     new_template,
@@ -146,8 +148,7 @@ class ArraySource(Expression):
         """An array in the blocks of its chunks."""
         array = zarr.open_array(snapshot.open().store, path=path, mode="r")
         dims = [f"dim_{at}" for at in range(array.ndim)]
-        steps = array.shards or array.chunks
-        grid = {d: regular_edges(n, k) for d, n, k in zip(dims, array.shape, steps, strict=True)}
+        grid = dict(zip(dims, array_edges(array), strict=True))
         cell = xr.Variable([], np.zeros((), array.dtype))
         sizes = dict(zip(dims, array.shape, strict=True))
         template = xr.Dataset({"values": stand_in(cell, sizes, dims)})
@@ -210,35 +211,17 @@ def open_source(
 
 def _stored_grid(dataset: xr.Dataset, sizes: Mapping[str, int]) -> Grid:
     """Along each dimension the borders that all stored chunks share."""
-    steps: dict[str, list[int]] = {dim: [] for dim in sizes}
+    found: Grid = {}
     for name, variable in dataset.variables.items():
         lengths = variable.encoding.get("shards") or variable.encoding.get("chunks")
         if lengths is None or name in dataset.xindexes:
             continue
         for dim, length in zip(variable.dims, lengths, strict=True):
-            steps[str(dim)].append(int(length))
-    return {
-        dim: regular_edges(size, min(int(np.lcm.reduce(steps[dim] or [size or 1])), max(size, 1)))
-        for dim, size in sizes.items()
-    }
-
-
-def grid_from(sizes: Mapping[str, int], chunks: Any, default: Mapping[str, Edges]) -> Grid:
-    """The grid that a user described by `chunks`: a mapping, -1 for one block, or None."""
-    if chunks is None:
-        return {dim: default[dim] for dim in sizes}
-    if chunks == -1:
-        return {dim: regular_edges(size, size) for dim, size in sizes.items()}
-    if not isinstance(chunks, Mapping):
-        raise InvalidInputError(
-            f"chunks is {chunks!r:.80}, expected a mapping from dimensions to lengths, -1 or None"
-        )
-    unknown = sorted(str(dim) for dim in chunks if dim not in sizes)
-    if unknown:
-        raise InvalidInputError(f"chunks has {unknown}, expected dimensions: {list(sizes)}")
-    return {
-        dim: edges_from(dim, size, chunks.get(dim), default[dim]) for dim, size in sizes.items()
-    }
+            edges = chunk_edges(sizes[str(dim)], length)
+            known = found.setdefault(str(dim), edges)
+            if known is not edges and not np.array_equal(known, edges):
+                found[str(dim)] = np.intersect1d(known, edges)
+    return {dim: found.get(dim, regular_edges(size, size)) for dim, size in sizes.items()}
 
 
 # -- Selections
@@ -347,9 +330,18 @@ def select(expression: Expression, indexers: Mapping[str, Any], asked: Any) -> E
         if dim not in grid:
             raise InvalidInputError(f"{dim!r} is not a dimension of the dataset: {list(grid)}")
         size = int(template.sizes[dim])
-        if np.ndim(indexer) > 1:
-            raise InvalidInputError(f"the indexer of {dim!r} has {np.ndim(indexer)} dimensions")
-        picked: Any = np.arange(size)[indexer]
+        picked: Any = indexer
+        if not isinstance(indexer, slice):
+            picked = np.asarray(indexer)
+            dims = getattr(indexer, "dims", (dim,))
+            is_fitting = picked.dtype.kind in "iu" or (picked.dtype.kind == "b" and picked.ndim)
+            if picked.ndim > 1 or dims not in ((), (dim,)) or (picked.size and not is_fitting):
+                raise InvalidInputError(
+                    f"the indexer of {dim!r} is {indexer!r:.80}, expected a whole number, a slice, "
+                    "or a list of whole numbers along the same dimension"
+                )
+            picked = picked if picked.size else picked.astype(np.int64)
+        picked = np.arange(size)[picked]
         if np.ndim(picked) == 0:
             positions[dim] = int(picked)
             del edges_of[dim]
@@ -764,7 +756,7 @@ def result_template(
     """
     template = layout.template
     small = template.isel({dim: slice(0, 1) for dim in template.sizes if dim not in kept})
-    result = as_dataset(call(small.copy(deep=True)))
+    result = as_dataset(tried(call, small))
     sizes = {
         str(dim): int(template.sizes[dim] if dim in template.sizes and dim not in kept else size)
         for dim, size in result.sizes.items()
@@ -779,6 +771,17 @@ def result_template(
         else:
             variables[name] = template.variables[name] if is_cut else variable
     return new_template(variables, set(result.coords), result.attrs)
+
+
+def tried(call: Callable[[xr.Dataset], Any], small: xr.Dataset) -> Any:
+    """What an operation of xarray makes of a few cells."""
+    try:
+        return call(small.copy(deep=True))
+    except TypeError as error:
+        types = {str(name): str(each.dtype) for name, each in small.data_vars.items()}
+        raise InvalidInputError(
+            f"xarray cannot do this with {types}: {error}; leave out what it is not for"
+        ) from error
 
 
 def _as_wide(made: xr.Variable, before: xr.Variable | None) -> xr.Variable:

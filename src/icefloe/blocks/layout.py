@@ -26,9 +26,19 @@ def stand_in(
 ) -> xr.Variable:
     """A variable of another length that repeats one cell, and so takes no memory."""
     dims = like.dims if dims is None else dims
-    cell: Any = np.zeros((), like.dtype)
-    data = np.broadcast_to(cell, [sizes[dim] for dim in dims])
+    data = np.broadcast_to(_cell(like), [sizes[dim] for dim in dims])
     return xr.Variable(dims, data, dict(like.attrs), dict(like.encoding))
+
+
+def _cell(like: xr.Variable) -> Any:
+    """One cell of a type. An object is one that was there, because xarray treats dates apart."""
+    cell = np.zeros((), like.dtype)
+    if cell.dtype.kind == "O" and isinstance(like._data, np.ndarray) and like.size:
+        cell[()] = like._data.flat[0]
+    elif cell.dtype.kind == "O" and "calendar" in like.encoding:
+        calendar = like.encoding["calendar"]
+        cell[()] = xr.date_range("2000-01-01", periods=1, calendar=calendar, use_cftime=True)[0]
+    return cell
 
 
 def new_template(
@@ -237,6 +247,22 @@ def regular_edges(size: int, step: int) -> Edges:
     return np.append(np.arange(0, size, max(step, 1), dtype=np.int64), size)
 
 
+def chunk_edges(size: int, chunks: Any) -> Edges:
+    """The borders of stored chunks: of one length, or of the lengths of a rectilinear grid."""
+    if np.ndim(chunks) == 0 or not size:
+        return regular_edges(size, int(np.max(chunks, initial=1)))
+    return np.unique(np.minimum(np.cumsum([0, *chunks]), size))
+
+
+def array_edges(array: Any) -> list[Edges]:
+    """The borders of what is stored of a Zarr array, shards or chunks, along each dimension."""
+    try:
+        steps = array.shards or array.chunks
+    except NotImplementedError:  # a rectilinear grid
+        steps = array.write_chunk_sizes
+    return [chunk_edges(size, step) for size, step in zip(array.shape, steps, strict=True)]
+
+
 def is_aligned(edges: Edges, borders: Edges) -> bool:
     """Whether every edge is one of the borders."""
     return bool(np.isin(edges, borders).all())
@@ -279,3 +305,21 @@ def edges_from(dim: str, size: int, given: Any, default: Edges) -> Edges:
     if given < 1:
         raise InvalidInputError(f"chunks has {given} for {dim!r}, expected 1 or more, or -1")
     return regular_edges(size, int(given))
+
+
+def grid_from(sizes: Mapping[str, int], chunks: Any, default: Mapping[str, Edges]) -> Grid:
+    """The grid that a user described by `chunks`: a mapping, -1 for one block, or None."""
+    if chunks is None:
+        return {dim: default[dim] for dim in sizes}
+    if chunks == -1:
+        return {dim: regular_edges(size, size) for dim, size in sizes.items()}
+    if not isinstance(chunks, Mapping):
+        raise InvalidInputError(
+            f"chunks is {chunks!r:.80}, expected a mapping from dimensions to lengths, -1 or None"
+        )
+    unknown = sorted(str(dim) for dim in chunks if dim not in sizes)
+    if unknown:
+        raise InvalidInputError(f"chunks has {unknown}, expected dimensions: {list(sizes)}")
+    return {
+        dim: edges_from(dim, size, chunks.get(dim), default[dim]) for dim, size in sizes.items()
+    }

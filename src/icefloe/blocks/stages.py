@@ -575,6 +575,16 @@ def reduce_blocks(
 ) -> Expression:
     """Reduce a dataset. `call` is the same operation of xarray, from which the template is made."""
     layout = expression.layout
+    dates = [
+        str(name)
+        for name, variable in layout.template.data_vars.items()
+        if variable.dtype.kind == "O" and set(variable.dims) & set(dims)
+        if hasattr(next(variable.values.flat, None), "calendar")
+    ]
+    if dates and how.name in ("sum", "std", "var"):
+        raise InvalidInputError(
+            f"{dates} are dates, which have no {how.name}; leave them out with drop_vars"
+        )
     made = result_template(layout, call, (groups.dim,) if groups else ())
     grid: Grid = {}
     for dim in map(str, made.sizes):
