@@ -197,6 +197,32 @@ def test_an_error_of_a_function_reaches_the_caller_and_commits_nothing(
     assert target.lookup_branch("main") == before
 
 
+def test_an_error_leaves_nothing_in_the_scratch_place(
+    spark: SparkSession, source: icefloe.Repository, target: icefloe.Repository
+) -> None:
+    dataset = icefloe.spark.open_dataset(spark, source, variables=["t"])
+
+    def broken(block: xr.Dataset) -> xr.Dataset:
+        if block.sizes["time"] and int(block["time"].dt.month.max()) > 1:
+            raise ValueError("February")
+        return block
+
+    # The climatology waits until all of its blocks are there; the other one breaks meanwhile.
+    normal = dataset.groupby("time.month").mean()
+    late = dataset.map_blocks(broken).groupby("time.month").mean()
+    result = (dataset.groupby("time.month") - normal).groupby("time.month") - late
+    old = Path(source.storage.url) / "icefloe/scratch/20010101T000000-00000000/1"
+    old.mkdir(parents=True)
+    (old / "0").write_bytes(b"of a driver that died")
+    with pytest.raises(Exception, match="February"):
+        result.to_dataframe()
+    root = Path(source.storage.url)
+    assert not [path for path in root.glob("icefloe/scratch/**/*") if path.is_file()]
+    with pytest.raises(Exception, match="February"):
+        result.write(target, group="broken")
+    assert not [path for path in root.glob("icefloe/scratch/**/*") if path.is_file()]
+
+
 def test_cells_answer_questions_in_sql(spark: SparkSession, source: icefloe.Repository) -> None:
     dataset = icefloe.spark.open_dataset(spark, source)
     monthly = dataset[["t"]].groupby("time.month").mean()

@@ -256,3 +256,124 @@ def test_a_result_beside_its_source_is_refreshed(
     correct(source)
     report = refreshed("climatology", spark, source, source)
     assert (report.blocks, report.full) == (1, "")
+
+
+@pytest.fixture
+def weeks(tmp_path: Path) -> icefloe.Repository:
+    """Three weeks, a chunk for each seven days; whole numbers too."""
+    repository = icefloe.Repository.create(icefloe.local_filesystem_storage(tmp_path / "weeks"))
+    session = repository.writable_session("main")
+    data = days("2001-02-20", 21)[["t"]].isel(time=slice(None, None, 4), x=slice(0, 2))
+    data["n"] = data["t"].astype("int16")
+    encoding: Any = {"t": {"chunks": (7, 4, 2)}, "time": {"chunks": (512,)}}
+    to_icechunk(data, session, group="in/days", encoding=encoding)
+    session.commit("three weeks")
+    return repository
+
+
+def add_two_days(repository: icefloe.Repository) -> None:
+    """The next two days."""
+    session = repository.writable_session("main")
+    new = days("2001-03-13", 2, seed=9)[["t"]].isel(time=slice(None, None, 4), x=slice(0, 2))
+    new["n"] = new["t"].astype("int16")
+    to_icechunk(new.drop_vars(["y", "x"]), session, group="in/days", append_dim="time")
+    session.commit("two days")
+
+
+MOVED: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "all but the last days": (lambda data: data.isel(time=slice(None, -3)).mean("time"), ""),
+    "one of the last days": (lambda data: data.isel(time=-3).drop_vars("time"), "moved cells"),
+    "backwards": (
+        lambda data: data.isel(time=slice(None, None, -1)).drop_vars("time"),
+        "moved cells",
+    ),
+    "windows from the right": (
+        lambda data: (
+            data[["t"]].drop_vars("time").coarsen(time=7, boundary="pad", side="right").max()
+        ),
+        "moved cells",
+    ),
+    "windows that are cut off": (
+        lambda data: data.drop_vars("time").coarsen(time=2, boundary="trim").max(),
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_an_append_moves_what_counts_from_the_end(
+    name: str, spark: SparkSession, weeks: icefloe.Repository, target: icefloe.Repository
+) -> None:
+    computation, reason = MOVED[name]
+    for step in range(2):
+        result = computation(icefloe.spark.open_dataset(spark, weeks, group="in/days"))
+        if not step:
+            result.write(target, group="result")
+            add_two_days(weeks)
+            continue
+        report = icefloe.spark.refresh(result, target, group="result")
+        xr.testing.assert_allclose(read(target, "result"), computation(read(weeks, "in/days")))
+        assert reason in report.full
+        assert bool(reason) == bool(report.full)
+
+
+def test_a_function_of_other_blocks_is_full(
+    spark: SparkSession, weeks: icefloe.Repository, target: icefloe.Repository
+) -> None:
+    def first(block: xr.Dataset) -> xr.Dataset:
+        return block - block.isel(time=slice(0, 1)).max("time")
+
+    def result(chunks: Any) -> Any:
+        data = icefloe.spark.open_dataset(
+            spark, weeks, group="in/days", chunks=chunks, variables=["t"]
+        )
+        return data.map_blocks(first, template=data)
+
+    result(None).write(target, group="result")
+    assert icefloe.spark.refresh(result(None), target, group="result").blocks == 0
+    report = icefloe.spark.refresh(result({"time": -1}), target, group="result")
+    assert "blocks are cut otherwise" in report.full
+    expected = first(read(weeks, "in/days")[["t"]])
+    xr.testing.assert_allclose(read(target, "result"), expected)
+
+
+def test_text_labels_and_narrow_types_are_refreshed(
+    spark: SparkSession, weeks: icefloe.Repository, target: icefloe.Repository
+) -> None:
+    def season() -> Any:
+        data = icefloe.spark.open_dataset(spark, weeks, group="in/days")
+        return data[["t"]].groupby("time.season").mean()
+
+    def doubled() -> Any:
+        data = icefloe.spark.open_dataset(spark, weeks, group="in/days", variables=["n"])
+        return data.map_blocks(lambda block: block * 2)
+
+    season().write(target, group="season", encoding={"t": {"dtype": "float64"}})
+    assert icefloe.spark.refresh(season(), target, group="season").full == ""
+    doubled().write(target, group="n", encoding={"n": {"dtype": "int32"}})
+    add_two_days(weeks)
+    report = icefloe.spark.refresh(doubled(), target, group="n")
+    assert (report.full, read(target, "n")["n"].dtype) == ("", np.dtype("int32"))
+
+    def fractions(session: icefloe.Session) -> None:
+        names, values = ("time", "y", "x"), np.full((23, 4, 2), 0.25)
+        store, path = session.store, "in/days/n"
+        zarr.create_array(store, name=path, data=values, dimension_names=names, overwrite=True)
+
+    overwrite(weeks, fractions)
+    assert icefloe.spark.refresh(doubled(), target, group="n").full
+    assert float(read(target, "n")["n"].min()) == 0.5
+
+
+def test_a_group_that_came_with_a_move_is_refused(
+    spark: SparkSession, weeks: icefloe.Repository, target: icefloe.Repository
+) -> None:
+    result = icefloe.spark.open_dataset(spark, weeks, group="in/days").mean("time")
+    result.write(target, group="other/mean")
+    result.write(target, group="out/mean")
+    session = target.rearrange_session("main")
+    session.move("/out", "/old")
+    session.move("/other", "/out")
+    session.commit("exchange")
+    with pytest.raises(ConflictError, match="/out"):
+        icefloe.spark.refresh(result, target, group="out/mean")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from icefloe.api.repository import Repository
 from icefloe.api.session import Session
 from icefloe.blocks.expressions import Expression, Positions, Source, SourceKey
 from icefloe.blocks.layout import Edges, array_edges
+from icefloe.blocks.places import Place
 from icefloe.changes.diff import Diff
 from icefloe.errors import InvalidInputError, SnapshotNotFoundError
 from icefloe.repo import history
@@ -25,15 +27,48 @@ _MAX_BOXES = 4096
 """More boxes of changed cells are merged into one."""
 
 
+def recorded_places(expression: Expression) -> list[list[Any]]:
+    """For each place of a computation how many cells it has, and a digest."""
+    return [[place.size, _digest(place, place.size)] for _, place in _places(expression)]
+
+
+def new_cells(
+    expression: Expression, recorded: Sequence[Any]
+) -> dict[Expression, list[Positions]] | None:
+    """The cells that selections have more than before; None if cells have other places now."""
+    places = _places(expression)
+    if len(places) != len(recorded):
+        return None
+    found: dict[Expression, list[Positions]] = {}
+    for (each, place), (size, digest) in zip(places, recorded, strict=True):
+        if place.size < size or _digest(place, size) != digest:
+            return None
+        if place.dim and place.size > size:
+            found.setdefault(each, []).append({place.dim: np.arange(size, place.size)})
+    return found
+
+
+def _places(expression: Expression) -> list[tuple[Expression, Place]]:
+    below = [found for each in expression.inputs for found in _places(each)]
+    return [*((expression, place) for place in expression.places()), *below]
+
+
+def _digest(place: Place, size: int) -> str:
+    return hashlib.sha256(place.until(size).astype("<i8").tobytes()).hexdigest()[:16]
+
+
 def affected_blocks(
-    expression: Expression, changed: Mapping[SourceKey, Sequence[Positions]]
+    expression: Expression,
+    changed: Mapping[SourceKey, Sequence[Positions]],
+    new: Mapping[Expression, Sequence[Positions]],
 ) -> set[int]:
-    """The numbers of the blocks that depend on cells that changed."""
+    """The numbers of the blocks that depend on cells that changed, or that a selection got."""
     known: dict[Expression, list[Positions]] = {}
 
     def boxes(each: Expression) -> list[Positions]:
         if each not in known:
             found = list(changed.get(each.key, ())) if isinstance(each, Source) else []
+            found += new.get(each, ())
             for source in each.inputs:
                 for box in boxes(source):
                     found += each.affected(box, source)

@@ -36,6 +36,7 @@ from icefloe.blocks.layout import (
     regular_edges,
     stand_in,
 )
+from icefloe.blocks.places import Place
 from icefloe.blocks.stages import DEFAULT_MEMORY, Groups, rechunk, reduce_blocks
 from icefloe.display import counted, size_text
 from icefloe.errors import InvalidInputError
@@ -695,9 +696,10 @@ class CoarseBlocks(Reductions[D]):
             if rest and self._boundary == "trim":
                 keep = sizes[dim] - rest
                 part = slice(0, keep) if self._side == "left" else slice(rest, None)
-                dataset = dataset.isel({dim: part})
+                asked = ["trim", dim, window, self._side]
+                dataset = dataset._with(select(dataset.expression, {dim: part}, asked))
         # A window must not cross the border of a block. Padded on the left, the first is shorter.
-        grid, out = dict(dataset.expression.layout.grid), {}
+        grid, out, borders = dict(dataset.expression.layout.grid), {}, []
         for dim, window in self._windows.items():
             missing = -dataset.sizes[dim] % window if self._side == "right" else 0
             inner = (grid[dim][1:-1] + missing) // window * window - missing
@@ -706,6 +708,7 @@ class CoarseBlocks(Reductions[D]):
                 ends = np.unique(np.concatenate([ends, inner.clip(0)]))
             grid[dim], out[dim] = ends, -(-(ends + missing) // window)
             out[dim][0] = 0
+            borders.append(Place("", np.array([missing])))
         expression = rechunk(dataset.expression, grid, dataset.memory)
         call: Any = partial(_call_grouped, "coarsen", self._grouping(), name, (), options)
         padded = {d: (0, 1) for d, n in self._windows.items() if dataset.sizes[d] % n}
@@ -713,7 +716,15 @@ class CoarseBlocks(Reductions[D]):
             call = partial(_call_promoted, _padded_types(dataset.template, padded), call)
         template = self._template(expression.layout, call)
         layout = Layout.of(template, {**grid, **out}, expression.layout.unknown)
-        return dataset._with(Apply(layout, call, (expression,), names=("coarsen",)))
+        made = Apply(
+            layout,
+            call,
+            (expression,),
+            names=("coarsen",),
+            asked=[name, self._grouping(), options],
+            borders=tuple(borders),
+        )
+        return dataset._with(made)
 
     def _grouping(self) -> dict[str, Any]:
         return {

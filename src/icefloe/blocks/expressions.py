@@ -25,17 +25,19 @@ from icefloe.blocks.layout import (
     Index,
     Layout,
     array_edges,
+    as_slice,
     as_template,
     as_type,
     chunk_edges,
+    edges_of_result,
     grid_from,
     is_aligned,
-    longest,
     new_template,
     regular_edges,
     stand_in,
     unknown_coords,
 )
+from icefloe.blocks.places import Place
 from icefloe.errors import InvalidInputError
 from icefloe.scans.scan import PinnedSnapshot
 
@@ -81,6 +83,10 @@ class Expression:
     def describe(self) -> Any:
         """The operation and its arguments, without sizes and values."""
         raise NotImplementedError
+
+    def places(self) -> list[Place]:
+        """Where cells come from, as far as sizes and values decide it."""
+        return []
 
     def affected(self, changed: Positions, of: Expression) -> list[Positions]:
         """The cells that may change when those of an input do."""
@@ -285,7 +291,7 @@ class Select(Expression):
                 whole[dim] = mine[dim]
                 continue
             part = picked if isinstance(picked, int) else picked[mine[dim]]
-            whole[dim], local[dim] = _as_slice(part), part - int(edges[number])
+            whole[dim], local[dim] = as_slice(part), part - int(edges[number])
         if isinstance(self.input, Source):
             return self.input.read(whole)
         return pull(self.input, outer, given).isel(local)
@@ -293,6 +299,11 @@ class Select(Expression):
     def describe(self) -> Any:
         """The indexers."""
         return ["select", self.asked, self.input.describe()]
+
+    def places(self) -> list[Place]:
+        """The positions: the same indexer may choose others in a longer dataset."""
+        chosen = sorted(self.positions.items())
+        return [Place("" if isinstance(at, int) else dim, np.atleast_1d(at)) for dim, at in chosen]
 
     def affected(self, changed: Positions, of: Expression) -> list[Positions]:
         """The selected cells among those that changed."""
@@ -307,16 +318,6 @@ class Select(Expression):
             if not isinstance(picked, int):
                 found[dim] = hit
         return [found]
-
-
-def _as_slice(part: Any) -> Any:
-    """Positions as a slice where they are a range, which reads without copying."""
-    if isinstance(part, int) or len(part) == 0:
-        return part
-    step = int(part[1] - part[0]) if len(part) > 1 else 1
-    if step > 0 and bool((np.diff(part) == step).all()):
-        return slice(int(part[0]), int(part[-1]) + 1, step)
-    return part
 
 
 def select(expression: Expression, indexers: Mapping[str, Any], asked: Any) -> Expression:
@@ -432,6 +433,10 @@ class Apply(Expression):
     arguments: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
     names: tuple[str, ...] = ()
     """What the operation is called in messages and in `describe`."""
+    asked: Any = None
+    """The arguments of the caller, where the function has more than these."""
+    borders: tuple[Place, ...] = ()
+    """Where blocks are cut, if results depend on it."""
 
     @property
     def inputs(self) -> tuple[Expression, ...]:
@@ -440,7 +445,7 @@ class Apply(Expression):
 
     def with_inputs(self, inputs: Sequence[Expression]) -> Expression:
         """The same function of other inputs."""
-        return Apply(self.layout, self.func, tuple(inputs), self.arguments, self.names)
+        return replace(self, datasets=tuple(inputs))
 
     def block(self, index: Index, given: Given) -> xr.Dataset:
         """Call the function."""
@@ -470,8 +475,12 @@ class Apply(Expression):
 
     def describe(self) -> Any:
         """The function's code and arguments."""
-        inputs = [dataset.describe() for dataset in self.datasets]
-        return ["apply", *self.names, fingerprint((self.func, self.arguments)), *inputs]
+        call = (self.func, self.arguments) if self.asked is None else self.asked
+        return ["apply", *self.names, fingerprint(call), *(d.describe() for d in self.datasets)]
+
+    def places(self) -> list[Place]:
+        """Where blocks are cut."""
+        return [*self.borders]
 
     def affected(self, changed: Positions, of: Expression) -> list[Positions]:
         """All cells of the blocks in which something changed."""
@@ -554,6 +563,10 @@ class GroupArithmetic(Expression):
     def describe(self) -> Any:
         """The operation, the group and both inputs."""
         return ["groups", self.asked, self.input.describe(), self.other.describe()]
+
+    def places(self) -> list[Place]:
+        """The groups of cells."""
+        return [Place("", self.codes)]
 
     def affected(self, changed: Positions, of: Expression) -> list[Positions]:
         """The same cells; or all cells of groups that changed."""
@@ -667,7 +680,7 @@ def apply_blocks(
     out = as_template(as_dataset(template))
     edges_of = {}
     for dim, size in ((str(dim), size) for dim, size in out.sizes.items()):
-        edges_of[dim] = _edges_of_result(dim, int(size), grid.get(dim))
+        edges_of[dim] = edges_of_result(dim, int(size), grid.get(dim))
     dropped = [dim for dim in grid if dim not in edges_of and len(grid[dim]) > 2]
     alone = [
         dim
@@ -681,21 +694,8 @@ def apply_blocks(
             f"{who} lacks the dimensions {dims}, which have several blocks: make them one block "
             f"first, by rechunk({{{dims[0]!r}: -1}})"
         )
-    return Apply(Layout.of(out, edges_of), func, tuple(datasets), arguments, names)
-
-
-def _edges_of_result(dim: str, size: int, edges: Edges | None) -> Edges:
-    if edges is None or len(edges) == 2:
-        return regular_edges(size, size)
-    if size == int(edges[-1]):
-        return edges
-    scaled = edges * size
-    if int(edges[-1]) == 0 or (scaled % int(edges[-1])).any():
-        raise InvalidInputError(
-            f"the template has {size} along {dim!r}, which {len(edges) - 1} blocks of at most "
-            f"{longest(edges)} cells cannot share: rechunk({{{dim!r}: -1}}) first"
-        )
-    return scaled // int(edges[-1])
+    borders = tuple(Place("", grid[dim], has_borders=True) for dim in sorted(grid))
+    return Apply(Layout.of(out, edges_of), func, tuple(datasets), arguments, names, borders=borders)
 
 
 def _try_on_empty(

@@ -323,3 +323,28 @@ def grid_from(sizes: Mapping[str, int], chunks: Any, default: Mapping[str, Edges
     return {
         dim: edges_from(dim, size, chunks.get(dim), default[dim]) for dim, size in sizes.items()
     }
+
+
+def edges_of_result(dim: str, size: int, edges: Edges | None) -> Edges:
+    """The blocks of a result: those of the input, longer or shorter in proportion."""
+    if edges is None or len(edges) == 2:
+        return regular_edges(size, size)
+    if size == int(edges[-1]):
+        return edges
+    scaled = edges * size
+    if int(edges[-1]) == 0 or (scaled % int(edges[-1])).any():
+        raise InvalidInputError(
+            f"the template has {size} along {dim!r}, which {len(edges) - 1} blocks of at most "
+            f"{longest(edges)} cells cannot share: rechunk({{{dim!r}: -1}}) first"
+        )
+    return scaled // int(edges[-1])
+
+
+def as_slice(part: Any) -> Any:
+    """Positions as a slice where they are a range, which reads without copying."""
+    if isinstance(part, int) or len(part) == 0:
+        return part
+    step = int(part[1] - part[0]) if len(part) > 1 else 1
+    if step > 0 and bool((np.diff(part) == step).all()):
+        return slice(int(part[0]), int(part[-1]) + 1, step)
+    return part

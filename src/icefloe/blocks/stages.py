@@ -30,6 +30,7 @@ from icefloe.blocks.layout import (
     longest,
     regular_edges,
 )
+from icefloe.blocks.places import Place
 from icefloe.errors import InvalidInputError
 
 DEFAULT_MEMORY = 256 << 20
@@ -545,6 +546,10 @@ class Reduce(Stage):
     def describe(self) -> Any:
         """The reduction and its arguments."""
         return ["reduce", self.asked, self.input.describe()]
+
+    def places(self) -> list[Place]:
+        """The groups of cells."""
+        return [] if self.groups is None else [Place("", self.groups.codes)]
 
     def affected(self, changed: Positions, of: Expression) -> list[Positions]:
         """The groups of the cells, in full along reduced dimensions."""

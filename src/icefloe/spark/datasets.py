@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from icefloe.api.repository import Repository
 from icefloe.api.session import Session
 from icefloe.blocks import plan
+from icefloe.blocks.changes import recorded_places
 from icefloe.blocks.dataset import BlockDataset
 from icefloe.blocks.expressions import ArraySource, Expression, open_source, sources_of
 from icefloe.blocks.fingerprints import fingerprint
@@ -266,9 +267,12 @@ class SparkDataset(BlockDataset["SparkDataset"]):
         """
         layout = self.expression.layout
         schema = cell_schema(layout)
-        rows: DataFrame = plan.run(
-            self.engine, self.expression, partial(_cells, layout, schema), spark_schema(schema)
-        )
+        sink = partial(_cells, layout, schema)
+        try:
+            rows: DataFrame = plan.run(self.engine, self.expression, sink, spark_schema(schema))
+        except BaseException:
+            self.engine.clean()
+            raise
         self.engine.hold()
         return rows
 
@@ -450,8 +454,16 @@ def lineage(expression: Expression, group: str) -> dict[str, Any]:
                 for url, snapshot_id, source_group in places
             ],
             "computation": fingerprint(expression.describe()),
+            "places": recorded_places(expression),
+            "types": types_of(expression),
         }
     }
+
+
+def types_of(expression: Expression) -> dict[str, str]:
+    """The types of the computed variables, which are not always those they are stored as."""
+    layout = expression.layout
+    return {name: str(layout.template[name].dtype) for name in layout.computed}
 
 
 @dataclass(frozen=True)
@@ -505,14 +517,23 @@ class Target:
         )
         return dataset
 
-    def stored_encoding(self, layout: Layout) -> dict[str, dict[str, Any]]:
-        """The chunks and codecs of the stored variables that the dataset has too."""
+    def stored_encoding(
+        self, layout: Layout, types: Mapping[str, str] | None
+    ) -> dict[str, dict[str, Any]]:
+        """The chunks and codecs of the stored variables that the dataset has too.
+
+        A variable that was computed as one of `types`, and is of another type now, keeps chunks.
+        """
         stored = self.stored().variables
-        return {
-            name: {key: stored[name].encoding[key] for key in _KEPT if key in stored[name].encoding}
-            for name in layout.computed
-            if name in stored and stored[name].dims == layout.template[name].dims
-        }
+        found = {}
+        for name in layout.computed:
+            variable = layout.template[name]
+            if name in stored and stored[name].dims == variable.dims:
+                is_same = types is not None and types.get(name) == str(variable.dtype)
+                keys = _KEPT if is_same else _KEPT[:3]
+                encoding = stored[name].encoding
+                found[name] = {key: encoding[key] for key in keys if key in encoding}
+        return found
 
     def grow(self, layout: Layout, dim: str, start: int) -> None:
         """Lengthen the stored arrays to those of the dataset, coordinates included."""

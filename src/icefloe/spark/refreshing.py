@@ -18,6 +18,7 @@ from icefloe.blocks.changes import (
     changed_cells,
     changed_coords,
     difference,
+    new_cells,
 )
 from icefloe.blocks.expressions import Expression, sources_of
 from icefloe.blocks.fingerprints import fingerprint
@@ -26,7 +27,7 @@ from icefloe.errors import ConflictError, InvalidInputError
 from icefloe.repo.commit_notes import DERIVED
 from icefloe.scans.scan import as_repository
 from icefloe.spark.dataset_writer import ShownWrite
-from icefloe.spark.datasets import SparkDataset, Target, lineage, write_blocks
+from icefloe.spark.datasets import SparkDataset, Target, lineage, types_of, write_blocks
 from icefloe.spark.shared_write import BatchId
 
 
@@ -106,7 +107,7 @@ def refresh(
     made = Target(session, group.strip("/"), "replace", None, None)
     found = _plan(result, made, last)
     if isinstance(found, str):
-        encoding = made.stored_encoding(result.expression.layout)
+        encoding = made.stored_encoding(result.expression.layout, last.record.get("types"))
         work = _Work(made.prepare(result.expression, encoding, result.memory), None)
     else:
         work = found
@@ -177,6 +178,7 @@ def _plan(result: SparkDataset, made: Target, last: _Derived) -> _Work | str:
     if ["/" + group for _, _, group in places] != [one["group"] for one in recorded]:
         return "the sources are other groups than before"
     since = {place: one["snapshot_id"] for place, one in zip(places, recorded, strict=True)}
+    new = new_cells(expression, last.record.get("places", ()))
     changed = {}
     for source in sources:
         cells = changed_cells(source, since[source.place])
@@ -191,10 +193,14 @@ def _plan(result: SparkDataset, made: Target, last: _Derived) -> _Work | str:
     why = changed_coords(before, template, expression.layout.unknown)
     if why is not None:
         return f"of the result, {why}"
+    if last.record.get("types") != types_of(expression):
+        return "variables of the result have other types"
+    if new is None:
+        return "an append moved cells, or blocks are cut otherwise than before"
     for dim, old in grown.items():
         made.grow(expression.layout, dim, old)
     aligned = made.aligned(expression, result.memory)
-    wanted = affected_blocks(aligned, changed)
+    wanted = affected_blocks(aligned, changed, new)
     for dim, old in grown.items():
         wanted.update(blocks_with(aligned, {dim: np.arange(old, template.sizes[dim])}))
     return _Work(aligned, wanted)
@@ -205,8 +211,6 @@ def _grown(before: xr.Dataset, template: xr.Dataset) -> dict[str, int] | str:
     for name, variable in template.variables.items():
         if name not in before.variables or before.variables[name].dims != variable.dims:
             return f"the result has other variables or dimensions: {name}"
-        if before.variables[name].dtype != variable.dtype:
-            return f"{name} of the result has another type"
     grown = {}
     for dim, size in template.sizes.items():
         if before.sizes[dim] > size:
