@@ -133,7 +133,7 @@ def _add(total: GCSummary, part: GCSummary) -> None:
         if each.name == "delete_errors":
             new = [text for text in part.delete_errors if text not in total.delete_errors]
             total.delete_errors += new[: max(0, 10 - len(total.delete_errors))]
-        elif each.name != "skipped_phases":
+        elif each.name not in ("skipped_phases", "looked_for_orphans", "full_because"):
             value = getattr(total, each.name) + getattr(part, each.name)
             setattr(total, each.name, value)
 
