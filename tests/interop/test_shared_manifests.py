@@ -29,6 +29,8 @@ INLINE = 40
 
 
 def config(library: Any, **manifest: Any) -> Any:
+    if library is icefloe:
+        manifest = {"max_shared_refs_per_array": 64, **manifest}
     made = library.ManifestConfig(**manifest)
     return library.RepositoryConfig(inline_chunk_threshold_bytes=INLINE, manifest=made)
 
@@ -138,12 +140,13 @@ def test_arrays_of_a_commit_share_manifests(tmp_path: Path, spec_version: int) -
     assert repo.verify().is_healthy
 
 
-def test_sharing_can_be_switched_off(tmp_path: Path) -> None:
-    repo = create(tmp_path, max_shared_refs_per_array=0)
+def test_sharing_has_to_be_switched_on(tmp_path: Path) -> None:
+    repo = icefloe.Repository.create(icefloe.local_filesystem_storage(str(tmp_path)))
     write_arrays(repo, PATHS, b"first")
     assert manifests_of(repo) == [1] * len(PATHS)
-    repo.save_config()
-    assert opened(icefloe, tmp_path).config.manifest.max_shared_refs_per_array == 0
+    repo.reopen(config(icefloe)).save_config()
+    again = icefloe.Repository.open(icefloe.local_filesystem_storage(str(tmp_path)))
+    assert again.config.manifest.max_shared_refs_per_array == 64
 
 
 def test_a_rule_of_splitting_keeps_a_manifest_for_its_arrays(tmp_path: Path) -> None:
