@@ -126,6 +126,11 @@ mean = icefloe.spark.open_dataset(spark, "weather").mean()
 assert float(mean.to_xarray()["t2m"]) == 11.5
 spark.stop()
 """,
+    "connect": """
+from pyspark.sql.connect.session import SparkSession  # needs grpc and protobuf
+import icefloe.spark
+assert icefloe.spark.read and SparkSession.builder.remote("sc://127.0.0.1:9")
+""",
 }
 COMMANDS = {
     "cli": [
