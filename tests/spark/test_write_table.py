@@ -38,7 +38,8 @@ def test_a_table_becomes_arrays_and_grows(spark: SparkSession, repository: Repos
     assert report.chunks_written == 4 * 2 * 2
     assert repository.lookup_branch("main") == report.snapshot_id
     last = next(iter(repository.ancestry(branch="main")))
-    assert (last.message, last.metadata["who"]) == ("first", "me")
+    noted = {"who": "me", "__icechunk": {"rebase_attempts": 0}}
+    assert (last.message, last.metadata) == ("first", noted)
     write_table(frame(spark, cube(5, 4)), repository.storage.url, mode="append", **options)
     whole = xr.concat([cube(0, 5), cube(5, 4)], "time")
     assert_same(opened(repository), whole)

@@ -388,7 +388,7 @@ class Variables(Expression):
         return Variables(self.layout, inputs[0], self.names)
 
     def block(self, index: Index, given: Given) -> xr.Dataset:
-        """The block without the other variables, in the order that was asked for."""
+        """The chosen variables of the block, in the order of their names in the selection."""
         block = pull(self.input, index_in(self.input.layout, self.layout, index), given)
         coords = set(self.layout.template.coords)
         return new_template({n: block.variables[n] for n in self.names}, coords, block.attrs)

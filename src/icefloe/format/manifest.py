@@ -94,7 +94,7 @@ class ArrayManifest:
 
 class SharedArrays(Sequence[ArrayManifest]):
     """Many small arrays of one manifest: one table for all arrays of a rank, one array's rows
-    after another's. An array is a value when it is first asked for, then kept."""
+    after another's. The value of an array is made on first access, then kept."""
 
     def __init__(
         self, node_id: Bytes, ndim: Ints, num_refs: Ints, tables: Mapping[int, ChunkRefs]

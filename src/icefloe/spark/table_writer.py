@@ -157,7 +157,7 @@ def _write_all(
     late: str,
     num_tasks: int | None,
 ) -> shared_write.Counts:
-    """Write rows into a session, late ones as it was asked for."""
+    """Write rows into a session; `late` says what becomes of rows before the end."""
     values, taken = _look_through(df, request)
     found = {} if late == "fail" else find_late(session, request, values)
     set_aside = shared_write.Counts(0, 0, 0)
