@@ -146,6 +146,7 @@ def test_sharing_has_to_be_switched_on(tmp_path: Path) -> None:
     assert manifests_of(repo) == [1] * len(PATHS)
     repo.reopen(config(icefloe)).save_config()
     again = icefloe.Repository.open(icefloe.local_filesystem_storage(str(tmp_path)))
+    assert again.config.manifest is not None
     assert again.config.manifest.max_shared_refs_per_array == 64
 
 
