@@ -12,13 +12,6 @@ OLDEST_VENV := $(VENV)-oldest
 # The demo and the site need little. Each has its own environment unless the large one is there.
 DEMO_VENV := $(if $(wildcard $(VENV)/.installed.json),$(VENV),$(VENV)-demo)
 DOCS_VENV := $(if $(wildcard $(VENV)/.installed.json),$(VENV),$(VENV)-docs)
-# Tests that expect what only a newer Spark or xarray does: another lowest Java, the Python data source, UTC
-# as another class, workers without pandas, no warning about timedeltas.
-OLDEST_LEFT_OUT := tests/api/test_first_errors.py::test_without_java_spark_says_where_to_get_it \
-	tests/house/test_other_systems.py::test_every_module_can_be_imported_with_the_versions_installed \
-	tests/spark/test_ingest.py::test_grib_files \
-	tests/spark/test_ingest.py::test_tasks_copy_values_without_pandas \
-	tests/spark/test_spark_tables.py::test_tables_are_the_same_through_spark
 # The folders that meet the dependencies, and of Spark what reads and writes; clusters and killed
 # processes do not depend on versions. Zarr's own suite for stores is left out, because it comes with
 # Zarr and ours is written for that of later releases.
@@ -26,7 +19,7 @@ OLDEST_TESTS := tests/unit tests/api tests/store tests/virtual tests/interop tes
 	tests/contract/test_aws_profiles.py tests/house/test_other_systems.py \
 	$(patsubst %,tests/spark/test_%.py,spark_versions spark_reading spark_tables attach write_table \
 	    write_dataset stream_sink ingest compute maintenance) \
-	--ignore=tests/store/test_zarr_suite.py $(OLDEST_LEFT_OUT:%=--deselect=%)
+	--ignore=tests/store/test_zarr_suite.py
 # They start clusters of separate processes and kill some of them.
 CLUSTER_TESTS := $(patsubst %,tests/spark/test_%.py,compute_cluster connect faults_cluster faults_driver ingest_cluster side_by_side worker_modules)
 # The Sparks that platforms run, each with a Python: the environments have these names too.

@@ -165,6 +165,8 @@ except icefloe.SessionStateError as error:
 
 def test_without_java_spark_says_where_to_get_it(tmp_path: Path) -> None:
     pytest.importorskip("pyspark", reason="needs the extra spark")
+    from icefloe.spark.versions import OLDEST_JAVA
+
     environment = {**os.environ, "PATH": str(tmp_path)}
     environment.pop("JAVA_HOME", None)
     done = subprocess.run(
@@ -175,5 +177,6 @@ def test_without_java_spark_says_where_to_get_it(tmp_path: Path) -> None:
         check=False,
         timeout=60,
     )
-    assert "Spark needs Java 17 or newer, and there is no java on PATH" in done.stdout, done.stderr
+    expected = f"Spark needs Java {OLDEST_JAVA} or newer, and there is no java on PATH"
+    assert expected in done.stdout, done.stderr
     assert 'pip install "icefloe[spark]"' in done.stdout

@@ -29,7 +29,8 @@ def past(tmp_path_factory: pytest.TempPathFactory) -> Repository:
 
 def sorted_rows(found: Any) -> list[str]:
     table = to_arrow(found) if isinstance(found, DataFrame) else found
-    return sorted(map(repr, table.to_pylist()))
+    # As text, because UTC is another class with older versions of Spark.
+    return sorted(json.dumps(row, default=str) for row in table.to_pylist())
 
 
 def test_tables_are_the_same_through_spark(spark: SparkSession, past: Repository) -> None:
