@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from icefloe.api import values
-from icefloe.changes.diff import with_entry
 from icefloe.errors import FormatError
 from icefloe.format.operations_log import (
     RepoAvailability,
@@ -19,7 +18,12 @@ from icefloe.format.operations_log import (
     UpdateKind,
     UpdateTable,
 )
-from icefloe.format.repo_info import RepoInfo, decode_repo_info, encode_repo_info
+from icefloe.format.repo_info import (
+    RepoInfo,
+    decode_repo_info,
+    encode_repo_info,
+    with_entry,
+)
 from icefloe.format.snapshot_table import SnapshotInfo, SnapshotTable
 from icefloe.ids import FIRST_SNAPSHOT_ID, SnapshotId
 from icefloe.repo.history import OperationsPage

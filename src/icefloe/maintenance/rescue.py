@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from icefloe.assets.assets import list_folder, object_metadata
 from icefloe.assets.virtual import Authorizations
-from icefloe.changes.diff import with_entry
 from icefloe.config import RepositoryConfig
 from icefloe.display import ShownAsText
 from icefloe.errors import (
@@ -29,7 +28,7 @@ from icefloe.errors import (
 from icefloe.format import layout
 from icefloe.format.operations_log import RepoAvailability, RepoStatus, Update, UpdateKind
 from icefloe.format.ref_files import decode_ref_file, encode_ref_file
-from icefloe.format.repo_info import RepoInfo, decode_repo_info, encode_repo_info
+from icefloe.format.repo_info import RepoInfo, decode_repo_info, encode_repo_info, with_entry
 from icefloe.format.snapshot import Snapshot, decode_snapshot
 from icefloe.format.snapshot_table import SnapshotInfo, SnapshotTable
 from icefloe.format.transaction_log import TransactionLog, decode_transaction_log

@@ -23,7 +23,7 @@ from icefloe.errors import (
 )
 from icefloe.format import layout
 from icefloe.format.operations_log import RepoAvailability, RepoStatus, UpdateKind, UpdateLog
-from icefloe.format.repo_info import RepoInfo, encode_repo_info, with_ref
+from icefloe.format.repo_info import RepoInfo, encode_repo_info, with_entry, with_ref
 from icefloe.format.snapshot import Snapshot
 from icefloe.format.snapshot_table import SnapshotInfo
 from icefloe.ids import ChunkId, SnapshotId
@@ -185,8 +185,6 @@ async def _replace(
 ) -> RepoInfo | None:
     """Replace the object; None if it is no longer the current one."""
     page_size = handle.settings.num_updates_per_repo_info_file
-    from icefloe.changes.diff import with_entry
-
     info = with_entry(changed, kind, values, now=now, backup=seen.backup, page_size=page_size)
     try:
         await put_repo(handle, info, seen.current.version)
