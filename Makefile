@@ -5,6 +5,7 @@
 #                           and `make sparks` add -oldest, -demo, -docs, -spark-3.5-3.11 and so on)
 #   ICEFLOE_INSTALLER=pip   install with pip even where uv is there
 #   ARGS=...                further arguments for pytest or the benchmarks
+#   TESTS=tests/unit        folders for `make test` to run instead of all
 
 VENV := $(or $(ICEFLOE_VENV),.venv)
 PY := $(VENV)/bin/python
@@ -56,7 +57,7 @@ demo: ## files become a versioned dataset: in seconds on this machine, then on S
 	@$(DEMO_VENV)/bin/python examples/demo.py --spark
 
 test: setup ## every test but the longest
-	$(PY) -m pytest -n 2 --dist worksteal --durations 15 $(ARGS) $(CLUSTER_TESTS:%=--ignore=%) tests
+	$(PY) -m pytest -n 2 --dist worksteal --durations 15 $(ARGS) $(CLUSTER_TESTS:%=--ignore=%) $(or $(TESTS),tests)
 
 cluster: setup ## the tests of Spark clusters, Spark Connect and killed processes
 	$(PY) -m pytest -n 2 --dist loadfile $(ARGS) $(CLUSTER_TESTS)

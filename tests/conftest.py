@@ -19,7 +19,7 @@ from tests.servers import S3Server, s3_server_process
 settings.register_profile("default", max_examples=50, deadline=None)
 # The same inputs on every run, so that a red result always belongs to the change at hand.
 settings.register_profile(
-    "ci", max_examples=200, deadline=None, derandomize=True, database=None, print_blob=True
+    "ci", max_examples=50, deadline=None, derandomize=True, database=None, print_blob=True
 )
 # New inputs every night; the blob lets a failure be repeated elsewhere.
 settings.register_profile("nightly", max_examples=5000, deadline=None, print_blob=True)

@@ -57,6 +57,13 @@ def make_targets() -> set[str]:
     return set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
+def test_ci_runs_every_folder_of_tests() -> None:
+    named = re.findall(r"tests/\w+", (ROOT / ".ci" / "run").read_text())
+    folders = {f"tests/{path.name}" for path in (ROOT / "tests").iterdir() if path.is_dir()}
+    folders = {name for name in folders if any((ROOT / name).rglob("test_*.py"))}
+    assert sorted(named) == sorted(folders - {"tests/release"})  # make wheel, make extras
+
+
 def test_readme_commands_are_make_targets() -> None:
     commands = set(re.findall(r"\bmake ([a-z]+)\b(?=`| +#)", (ROOT / "README.md").read_text()))
     assert {"demo", "test"} <= commands
