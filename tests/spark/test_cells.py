@@ -297,6 +297,38 @@ def test_chunks_never_written_are_filled_or_skipped(repository: Repository) -> N
     assert rows(repository, missing="skip", variables=["a"], where={"dim_0": 0}).num_rows == 0
 
 
+@pytest.mark.skipif(
+    "array.rectilinear_chunks" not in zarr.config, reason="this Zarr has no rectilinear grids"
+)
+@pytest.mark.parametrize("split_size", ["1", "200", "1m"])
+def test_cells_of_a_rectilinear_grid(repository: Repository, split_size: str) -> None:
+    lengths, shape = [[2, 3, 5], [4, 2]], (10, 6)
+    values = np.arange(60, dtype="i4").reshape(shape)
+    with zarr.config.set({"array.rectilinear_chunks": True}):
+        session = repository.writable_session("main")
+        root = zarr.open_group(session.store, mode="w")
+        dims = {"dimension_names": ["y", "x"]}
+        uneven: Any = root.create_array("t", shape=shape, chunks=lengths, dtype="i4", **dims)
+        uneven[2:] = values[2:]
+        even = root.create_array("n", shape=shape, chunks=(4, 4), dtype="i4", fill_value=-1, **dims)
+        even[:4] = 7
+        y = root.create_array("y", shape=(10,), chunks=(10,), dtype="i8", dimension_names=["y"])
+        y[:] = np.arange(10) * 10
+        session.commit("chunks of several sizes")
+        found = rows(repository, where="y >= 10 and y <> 40", split_size=split_size)
+        kept = [1, 2, 3, 5, 6, 7, 8, 9]
+        told = {(row["y"] // 10, row["x"]): (row["t"], row["n"]) for row in found.to_pylist()}
+        assert told == {
+            (at, x): (values[at, x] if at >= 2 else 0, 7 if at < 4 else -1)
+            for at in kept
+            for x in range(6)
+        }
+        skipped = rows(repository, missing="skip", variables=["t"], split_size=split_size)
+        assert sorted(skipped["t"].to_pylist()) == list(range(12, 60))
+        with pytest.raises(InvalidInputError, match=r"several sizes.*layout='cells'"):
+            scan_of(repository, layout="chunks", variables=["t"])
+
+
 # -- bad input
 
 

@@ -336,11 +336,7 @@ class Cells:
                 continue
             places = self._places(variable)
             own = tuple(region[at] for at in places)
-            chunks = variable.present_chunks(session, own)
-            for axis, (part, chunk) in enumerate(zip(own, variable.chunk_shape, strict=True)):
-                of_cell = np.arange(part.start, part.stop) // chunk - part.start // chunk
-                chunks = np.take(chunks, of_cell, axis)
-            found |= np.transpose(chunks, np.argsort(places))
+            found |= np.transpose(variable.present_cells(session, own), np.argsort(places))
         return found
 
 

@@ -83,7 +83,7 @@ class ChunkRows:
         region = cells_of(box, variable.chunk_shape, variable.shape)
         is_wanted = np.ones(shape_of(box), np.bool_)
         if self.skips_missing:
-            is_wanted &= variable.present_chunks(opened.session, region)
+            is_wanted &= variable.present_chunks(opened.session, box)
         for axis, (part, mask) in enumerate(zip(box, array.wanted, strict=True)):
             if mask is not None:
                 spread = [1] * is_wanted.ndim
@@ -184,6 +184,13 @@ def plan_chunk_rows(source: PinnedSnapshot, options: ReadOptions) -> ChunkRows:
             f"group {group or '/'!r} has no arrays to read", ErrorKind.NODE_NOT_FOUND
         )
     for variable in chosen:
+        if variable.edges is not None:
+            raise InvalidInputError(
+                f"array {variable.path!r} has chunks of several sizes (a rectilinear grid), and "
+                "layout='chunks' reads chunks of one size; read it with layout='cells', or choose "
+                "others with variables=[...]",
+                ErrorKind.INVALID_ARRAY_METADATA,
+            )
         if variable.dtype.kind in "OT":
             raise InvalidInputError(
                 f"array {variable.path!r} holds values of any length, so its chunks are no plain "

@@ -23,7 +23,7 @@ from icefloe.cf.times import TimeUnits, duration_ns, units_of
 from icefloe.errors import ErrorKind, FormatError, InvalidInputError, NodeNotFoundError
 from icefloe.format.columns import numbers_to_arrow
 from icefloe.format.nodes import Node
-from icefloe.geometry import Slices, chunks_of, shape_of
+from icefloe.geometry import Slices, shape_of
 from icefloe.storage.run import run_blocking
 
 _MIXED = ("standard", "gregorian")
@@ -433,7 +433,8 @@ class OpenArrays:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """One array. `chunk_shape` is that of the stored chunks, which are shards where there are."""
+    """One array. `chunk_shape` is that of the stored chunks, which are shards where there are; in a
+    rectilinear grid, the greatest length along each axis."""
 
     name: str
     path: str
@@ -446,6 +447,8 @@ class Variable:
     """The array that has the bounds of its cells."""
     units: tuple[tuple[str, str], ...] = ()
     """What its numbers count: its attributes `units` and `calendar`."""
+    edges: tuple[NDArray[np.int64], ...] | None = None
+    """Of a rectilinear grid: where chunks begin and end along each axis."""
 
     @property
     def field(self) -> pa.Field:
@@ -467,9 +470,19 @@ class Variable:
         assert self.coding is not None
         return self.coding.decode(self.read(arrays, region))
 
-    def present_chunks(self, session: Session, region: Slices) -> NDArray[np.bool_]:
-        """Which of the chunks that a region touches were ever written."""
-        box = chunks_of(region, self.chunk_shape)
+    def present_cells(self, session: Session, region: Slices) -> NDArray[np.bool_]:
+        """Which cells of a region are in a chunk that was ever written."""
+        cells = [np.arange(part.start, part.stop) for part in region]
+        if self.edges is None:
+            of_cell = [at // chunk for at, chunk in zip(cells, self.chunk_shape, strict=True)]
+        else:
+            pairs = zip(cells, self.edges, strict=True)
+            of_cell = [np.searchsorted(edges, at, "right") - 1 for at, edges in pairs]
+        chunks = self.present_chunks(session, tuple(slice(at[0], at[-1] + 1) for at in of_cell))
+        return chunks[np.ix_(*(at - at[0] for at in of_cell))]
+
+    def present_chunks(self, session: Session, box: Slices) -> NDArray[np.bool_]:
+        """Which of the chunks in a box of chunks were ever written."""
         found = np.zeros(shape_of(box), np.bool_)
         for index in chunk_indices(session, self.path, box):
             found[tuple((index - np.array([span.start for span in box], np.int64)).T)] = True
@@ -544,12 +557,11 @@ def _variable(session: Session, name: str, node: Node, *, decode: bool, is_coded
     assert isinstance(metadata, ArrayV3Metadata)
     given = metadata.dimension_names or (None,) * len(array.shape)
     names = tuple(text or f"dim_{axis}" for axis, text in enumerate(given))
-    chunk_shape = getattr(metadata.chunk_grid, "chunk_shape", None)
+    chunk_shape, edges = getattr(metadata.chunk_grid, "chunk_shape", None), None
     if chunk_shape is None:
-        raise InvalidInputError(
-            f"array {node.path!r} has chunks of several sizes, which cannot be read by Spark yet",
-            ErrorKind.INVALID_ARRAY_METADATA,
-        )
+        lengths = array.write_chunk_sizes
+        chunk_shape = [max(along, default=1) for along in lengths]
+        edges = tuple(np.cumsum([0, *along], dtype=np.int64) for along in lengths)
     dtype = np.dtype(metadata.data_type.to_native_dtype())
     coding = None
     if is_coded:
@@ -559,7 +571,7 @@ def _variable(session: Session, name: str, node: Node, *, decode: bool, is_coded
     bounds = next((text for text in said if isinstance(text, str)), None)
     attributes = ((key, array.attrs.get(key)) for key in ("units", "calendar"))
     units = tuple((key, value) for key, value in attributes if isinstance(value, str))
-    return Variable(name, node.path, names, *shapes, dtype, coding, bounds, units)
+    return Variable(name, node.path, names, *shapes, dtype, coding, bounds, units, edges)
 
 
 def array_coding(
