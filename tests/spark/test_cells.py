@@ -307,7 +307,7 @@ def test_cells_of_a_rectilinear_grid(repository: Repository, split_size: str) ->
     with zarr.config.set({"array.rectilinear_chunks": True}):
         session = repository.writable_session("main")
         root = zarr.open_group(session.store, mode="w")
-        dims = {"dimension_names": ["y", "x"]}
+        dims: dict[str, Any] = {"dimension_names": ["y", "x"]}
         uneven: Any = root.create_array("t", shape=shape, chunks=lengths, dtype="i4", **dims)
         uneven[2:] = values[2:]
         even = root.create_array("n", shape=shape, chunks=(4, 4), dtype="i4", fill_value=-1, **dims)
