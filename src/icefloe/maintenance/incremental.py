@@ -377,10 +377,9 @@ class _Incremental(_Remembering):
 
 def _sizes_of_chunks(manifest: Manifest) -> tuple[Bytes, NDArray[np.int64]]:
     """The chunk objects of a manifest, and how long they are at least."""
-    tables = [array.refs for array in manifest.arrays]
     ends = [
         (table.offset + table.length)[table.kind == ChunkKind.NATIVE].astype(np.int64)
-        for table in tables
+        for table in manifest.tables
         if table.chunk_id is not None
     ]
     return _largest(manifest.native_chunk_ids(), np.concatenate([np.empty(0, np.int64), *ends]))
