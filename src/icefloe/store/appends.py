@@ -252,6 +252,10 @@ def _compare_array(
     axis = _axis_of(base, dim)
     documents = [json.loads(node.user_data) for node in nodes]
     shapes = [document.pop("shape") for document in documents]
+    # As texts: in Python 1 equals true, and NaN does not equal itself.
+    attributes = [
+        json.dumps(document.pop("attributes", {}), sort_keys=True) for document in documents
+    ]
     grid = documents[0].get("chunk_grid", {})
     if grid.get("name") != "regular" or axis is None or base.array.dimension_names.count(dim) > 1:
         reason = f"only regular chunks along one dimension {dim!r} can be moved"
@@ -263,7 +267,8 @@ def _compare_array(
         changes.touched_chunks(base.id) if base.id in changes.edited else None,
     )
     for who, side, now in (("the branch", 1, theirs), ("the session", 2, ours)):
-        if documents[side] != documents[0] or shapes[side] != shapes[0]:
+        same = [each[side] == each[0] for each in (documents, attributes, shapes)]
+        if not all(same):
             reason = f"{who} changed more of its metadata than its length"
             return Conflict(_CHANGED, path, reason=reason)
         if now <= old:
@@ -274,7 +279,7 @@ def _compare_array(
             reason = f"{who} overwrote or deleted chunks before the old end"
             return Conflict(_OVERWRITTEN, path, index[is_old], reason=reason)
     shapes[1].insert(axis, theirs + ours - old)
-    document = {**documents[1], "shape": shapes[1]}
+    document = {**json.loads(tip.user_data), "shape": shapes[1]}
     return _Appended(tip, document, axis, length, old, ours - old, theirs - old)
 
 
