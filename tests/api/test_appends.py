@@ -188,6 +188,36 @@ def test_what_is_not_an_append_is_a_conflict_by_name(
     assert late.has_uncommitted_changes
 
 
+@pytest.mark.parametrize("is_ours", [True, False])
+@pytest.mark.parametrize("value", [True, 1.0])
+def test_attributes_that_python_calls_equal(
+    repo: icefloe.Repository, value: Any, is_ours: bool
+) -> None:
+    session = repo.writable_session("main")
+    zarr.open_array(session.store, path="g/a", mode="r+").attrs["flag"] = 1
+    session.commit("described")
+    late, other = repo.writable_session("main"), repo.writable_session("main")
+    append(late, 4, [20, 21])
+    append(other, 4, [10, 11])
+    changed = late if is_ours else other
+    zarr.open_array(changed.store, path="g/a", mode="r+").attrs["flag"] = value
+    other.commit("other")
+    with pytest.raises(icefloe.RebaseFailedError, match="changed more of its metadata"):
+        late.commit("late", rebase_with=SOLVER)
+
+
+def test_an_attribute_that_is_not_a_number(repo: icefloe.Repository) -> None:
+    session = repo.writable_session("main")
+    zarr.open_array(session.store, path="g/a", mode="r+").attrs["missing"] = float("nan")
+    session.commit("described")
+    late, other = repo.writable_session("main"), repo.writable_session("main")
+    append(late, 4, [20, 21])
+    append(other, 4, [10, 11])
+    other.commit("other")
+    late.commit("late", rebase_with=SOLVER)
+    assert values_of(repo) == [0, 1, 2, 3, 10, 11, 20, 21]
+
+
 def test_an_array_that_only_one_side_lengthened(repo: icefloe.Repository) -> None:
     late, other = repo.writable_session("main"), repo.writable_session("main")
     append(late, 4, [20, 21])

@@ -229,6 +229,38 @@ def test_chunks_that_an_older_or_newer_manifest_still_names_stay(spec: int) -> N
     assert not repo.verify().findings
 
 
+@SPECS
+def test_bytes_of_chunks_that_arrays_of_two_ranks_share_a_manifest_for(spec: int) -> None:
+    """A shared manifest has a table for each rank, and its arrays are ordered by their ids."""
+    config = icefloe.RepositoryConfig(inline_chunk_threshold_bytes=0)
+    config.manifest = icefloe.ManifestConfig(max_shared_refs_per_array=64)
+    repo = icefloe.Repository.create(icefloe.in_memory_storage(), config, spec_version=spec)
+    session = repo.writable_session("main")
+    for number in range(12):
+        shape, chunks = ((6,), (100,)) if number % 2 else ((6, 6), (3, 3))
+        array = zarr.create_array(
+            session.store,
+            name=f"a{number}",
+            shape=shape,
+            chunks=chunks,
+            dtype="<i8",
+            compressors=None,
+        )
+        array[...] = number + 1
+    session.commit("first")
+    remember(repo)
+    for value in (50, 60):
+        session = repo.writable_session("main")
+        for name in ("a1", "a3"):
+            zarr.open_array(session.store, path=name, mode="r+")[...] = value
+        session.commit("changed")
+    repo.expire_snapshots(OLD_ENOUGH, keep_last=1)
+    wanted = twin(repo.storage).garbage_collect(OLD_ENOUGH)
+    found = shortly(repo)
+    assert numbers(found) == numbers(wanted)
+    assert found.chunks_deleted == 4
+
+
 # -- without a listing, and with few requests
 
 

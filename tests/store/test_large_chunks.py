@@ -65,13 +65,13 @@ def test_part_of_a_large_chunk_without_compression_is_fetched_alone(
         (tmp_path / "data" / "f").write_bytes(b"head" + expected[:20].astype("<i4").tobytes())
         session.store.set_virtual_ref("a/c/0/0/0", f"{prefix}f", offset=4, length=80_000)
     fetched: list[int] = []
-    fetch = pipeline._fetch
+    fetch = pipeline.fetch_chunks
 
     async def counted(handle: Any, chunks: Any) -> Any:
         fetched.extend(map(length_of, chunks))
         return await fetch(handle, chunks)
 
-    monkeypatch.setattr(pipeline, "_fetch", counted)
+    monkeypatch.setattr(pipeline, "fetch_chunks", counted)
     for part in PARTS:
         found = array.oindex[part] if isinstance(part[0], list) else array[part]
         wanted = expected[part]

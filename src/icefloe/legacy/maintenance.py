@@ -238,12 +238,10 @@ class StateFileCollection(_OlderCollection):
 
         def is_young(table: SnapshotTable) -> NDArray[np.bool_]:
             """Its structure file is not listed, or not old."""
-            files = self.stored["snapshots"]
-            old = IdSet.of(files.id[files.created_at < self.options.older_than])
             entries = [current.entries[SnapshotId(row.tobytes())] for row in table.id]
             ids = b"".join(names.file_id(names.STRUCTURES, one.structure_file) for one in entries)
             rows = np.frombuffer(ids, np.uint8).reshape(-1, SnapshotId.size)
-            young: NDArray[np.bool_] = ~old.contains(rows)
+            young: NDArray[np.bool_] = ~self.old_snapshots().contains(rows)
             return young
 
         return history.snapshots, plan_collection(history, is_young)

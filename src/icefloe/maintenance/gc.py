@@ -223,17 +223,6 @@ def _stored(columns: Mapping[str, Any], kind: str, folder: Any) -> StoredObjects
     return StoredObjects(str(folder), ids, sizes, times, name=name)
 
 
-def find_garbage(
-    stored: Mapping[str, StoredObjects], in_use: InUse, older_than: int
-) -> dict[str, StoredObjects]:
-    """The stored objects that are old enough and not in use."""
-    found = {}
-    for kind, objects in stored.items():
-        old = objects.take(np.flatnonzero(objects.created_at < older_than))
-        found[kind] = old.take(~getattr(in_use, kind).contains(old.id))
-    return found
-
-
 def _time(microseconds: int) -> str:
     return datetime.fromtimestamp(microseconds // 1_000_000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
@@ -409,7 +398,8 @@ class Collection:
     """One collection: the stored objects, and those found to be in use so far.
 
     A collection on Spark replaces what holds objects: `look`, `narrow`, `walk`, `newest`, `count`
-    and `delete`. One of an older generation replaces how it decides: `decide` and `publish`.
+    and `delete`. One of an older generation replaces how it decides: `decide` and `publish`. An
+    incremental one replaces how it finds garbage: `look`, `look_closer` and `garbage`.
     """
 
     def __init__(self, handle: RepoHandle, options: Options, report: Reporter) -> None:
@@ -440,12 +430,12 @@ class Collection:
     async def plan(self) -> GarbagePlan:
         """The objects to delete, and why."""
         in_use, forgotten = await self.decide()
-        await self._leave_out(in_use)
+        await self.look_closer(in_use)
         return GarbagePlan(
             self.handle.storage.url,
             self.handle.clock.now_us(),
             self.options.older_than,
-            find_garbage(self.stored, in_use, self.options.older_than),
+            self.garbage(in_use),
             forgotten,
             sum(len(each.strange_names) for each in self.stored.values()),
         )
@@ -496,19 +486,33 @@ class Collection:
 
     async def delete(self, in_use: InUse) -> GCSummary:
         """Delete all the rest."""
-        garbage = find_garbage(self.stored, in_use, self.options.older_than)
+        garbage = self.garbage(in_use)
         return await delete_objects(self.handle.driver, garbage, self.options.pace, self.report)
+
+    def garbage(self, in_use: InUse) -> dict[str, StoredObjects]:
+        """The stored objects that are old enough and not in use."""
+        found = {}
+        for kind, objects in self.stored.items():
+            old = objects.take(objects.created_at < self.options.older_than)
+            found[kind] = old.take(~getattr(in_use, kind).contains(old.id))
+        return found
+
+    def old_snapshots(self) -> IdSet:
+        """The snapshots whose files are listed and old enough."""
+        files = self.stored["snapshots"]
+        return IdSet.of(files.id[files.created_at < self.options.older_than])
 
     async def raise_fence(self, bound: int) -> None:
         """Tell writers that unreferenced objects stored before `bound` may be deleted."""
         await gc_guard.raise_fence(self.handle, bound)
 
     async def narrow(self) -> None:
-        """Leave out chunks that are in use already, before times of the others are asked for."""
+        """Look closer at what is not in use yet, before the decision."""
         in_use, _ = await self.decide()
-        await self._leave_out(in_use)
+        await self.look_closer(in_use)
 
-    async def _leave_out(self, in_use: InUse) -> None:
+    async def look_closer(self, in_use: InUse) -> None:
+        """Leave out chunks that are in use already, before times of the others are asked for."""
         chunks = self.stored["chunks"]
         rest = chunks.take(~in_use.chunks.contains(chunks.id))
         self.stored["chunks"] = await with_times(self.handle.driver, rest)
@@ -557,9 +561,7 @@ class Collection:
 
     def _is_young(self, table: SnapshotTable) -> NDArray[np.bool_]:
         """The snapshots whose file this collection keeps: it is not listed, or not old."""
-        files = self.stored["snapshots"]
-        old = IdSet.of(files.id[files.created_at < self.options.older_than])
-        return ~old.contains(table.id)
+        return ~self.old_snapshots().contains(table.id)
 
     def _decide(self, info: RepoInfo) -> tuple[SnapshotTable, int]:
         """The snapshots that stay, and the number of those that are removed."""

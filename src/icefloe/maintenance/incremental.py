@@ -34,7 +34,7 @@ from icefloe.format.snapshot import ManifestFiles, Snapshot
 from icefloe.ids import ObjectId, SnapshotId
 from icefloe.maintenance import live
 from icefloe.maintenance.expire import history_of
-from icefloe.maintenance.gc import Collection, InUse, Options, collect, delete_objects
+from icefloe.maintenance.gc import Collection, InUse, Options, collect
 from icefloe.maintenance.progress import Reporter
 from icefloe.maintenance.summary import GCSummary
 from icefloe.observe import MAINTENANCE, observed
@@ -79,8 +79,8 @@ class Tally(NamedTuple):
 class _Tallying:
     """Counts column after column, each with distinct keys, in the memory of the distinct ones."""
 
-    def __init__(self, kind: str) -> None:
-        self._total = Tally(np.empty(0, kind), np.empty(0, np.int64))
+    def __init__(self, before: Tally) -> None:
+        self._total = before
         self._waiting: list[Tally] = []
         self._num_waiting = 0
 
@@ -91,27 +91,28 @@ class _Tallying:
             self.total()
 
     def total(self) -> Tally:
-        """How often each key was in the columns."""
-        self._total = self._total.plus(*self._waiting)
-        self._waiting, self._num_waiting = [], 0
+        """How often each key was in the columns, and before."""
+        if self._waiting:
+            self._total = self._total.plus(*self._waiting)
+            self._waiting, self._num_waiting = [], 0
         return self._total
 
 
 def tally(columns: Iterable[NDArray[Any]], kind: str) -> Tally:
     """How often each key is in the columns, whose keys are distinct."""
-    made = _Tallying(kind)
+    made = _Tallying(Tally(np.empty(0, kind), np.empty(0, np.int64)))
     for keys in columns:
         made.add(keys)
     return made.total()
 
 
-_IDS, _WORDS = f"S{ObjectId.size}", ">u8"
+_IDS = f"S{ObjectId.size}"
 
 
 def _words(ids: Bytes) -> NDArray[Any]:
     """The first eight bytes of each id. Two ids with the same ones are counted as one, which keeps
     both."""
-    return np.ascontiguousarray(ids[:, :8]).view(_WORDS).reshape(-1).astype(np.uint64)
+    return np.ascontiguousarray(ids[:, :8]).view(">u8").reshape(-1).astype(np.uint64)
 
 
 # -- the memory
@@ -144,18 +145,11 @@ class Memory:
         """The bytes of the object: what it is, a checksum, columns."""
         buffer = io.BytesIO()
         header = {"format": self.format, "made_at": self.made_at, "runs": self.runs}
-        np.savez(
-            buffer,
-            allow_pickle=False,
-            header=np.array(json.dumps(header)),
-            snapshots=self.snapshots.rows,
-            others=self.others.rows,
-            pruned=self.pruned.rows,
-            manifests=self.manifests.key.view(np.uint8),
-            manifest_counts=_narrow(self.manifests.number),
-            chunks=self.chunks.key.astype(">u8").view(np.uint8),
-            chunk_counts=_narrow(self.chunks.number),
-        )
+        sets = {name: getattr(self, name).keys for name in _SETS}
+        for name in _TALLIES:
+            sets[name], counts = getattr(self, name)
+            sets[f"{name}.number"] = counts.astype(np.min_scalar_type(counts.max(initial=0)))
+        np.savez(buffer, allow_pickle=False, header=np.array(json.dumps(header)), **sets)
         data = buffer.getvalue()
         return _MAGIC + hashlib.blake2b(data, digest_size=_DIGEST).digest() + data
 
@@ -167,25 +161,14 @@ class Memory:
         if not stored.startswith(_MAGIC + digest):
             raise NeedsFullError(f"{layout.MEMORY} is damaged")
         with np.load(io.BytesIO(data), allow_pickle=False) as columns:
-            sets: dict[str, Any] = {
-                name: IdSet.of(columns[name].reshape(-1, ObjectId.size))
-                for name in ("snapshots", "others", "pruned")
-            }
-            manifests = columns["manifests"].view(_IDS)
-            chunks = columns["chunks"].view(_WORDS).astype(np.uint64)
-            return cls(
-                **json.loads(str(columns["header"])),
-                **sets,
-                manifests=Tally(manifests, columns["manifest_counts"].astype(np.int64)),
-                chunks=Tally(chunks, columns["chunk_counts"].astype(np.int64)),
-            )
+            sets: dict[str, Any] = {name: IdSet(columns[name]) for name in _SETS}
+            for name in _TALLIES:
+                sets[name] = Tally(columns[name], columns[f"{name}.number"].astype(np.int64))
+            return cls(**json.loads(str(columns["header"])), **sets)
 
 
-_MAGIC, _DIGEST = b"icefloe memory of a collection 1\n", 32
-
-
-def _narrow(counts: NDArray[np.int64]) -> NDArray[Any]:
-    return counts.astype(np.min_scalar_type(counts.max(initial=0)))
+_MAGIC, _DIGEST = b"icefloe memory of a collection 2\n", 32
+_SETS, _TALLIES = ("snapshots", "others", "pruned"), ("manifests", "chunks")
 
 
 async def _remembered(handle: RepoHandle, full_every: int) -> Memory:
@@ -212,15 +195,18 @@ async def collect_garbage(
     try:
         memory = await _remembered(handle, options.full_every)
         short = _Incremental(handle, options, report, memory)
-        return await collect(short, dry_run=dry_run)
+        summary = await collect(short, dry_run=dry_run)
+        summary.looked_for_orphans = False
     except NeedsFullError as reason:
         summary = await collect(_Remembering(handle, options, report), dry_run=dry_run)
         summary.full_because = str(reason)
-        return summary
+    return summary
 
 
 class _Remembering(Collection):
     """A full collection that leaves a memory."""
+
+    runs = 0
 
     def __init__(self, handle: RepoHandle, options: Options, report: Reporter) -> None:
         super().__init__(handle, options, report)
@@ -228,7 +214,6 @@ class _Remembering(Collection):
         self.counted_chunks = tally([], "u8")
         self._pruned = _NONE
         """Expired snapshots that those in use name, in spec version 1."""
-        self._new_files, self._new_chunks = _Tallying(_IDS), _Tallying("u8")
 
     def note_files(self, snapshot: Snapshot) -> None:
         self._new_files.add(id_keys(live.files_of(snapshot).id))
@@ -239,10 +224,10 @@ class _Remembering(Collection):
 
     async def walk(self, snapshots: IdSet) -> None:
         # What a walk has counted that did not come to its end does not count.
-        self._new_files, self._new_chunks = _Tallying(_IDS), _Tallying("u8")
+        files, chunks = _Tallying(self.counted_manifests), _Tallying(self.counted_chunks)
+        self._new_files, self._new_chunks = files, chunks
         await super().walk(snapshots)
-        self.counted_manifests = self.counted_manifests.plus(self._new_files.total())
-        self.counted_chunks = self.counted_chunks.plus(self._new_chunks.total())
+        self.counted_manifests, self.counted_chunks = files.total(), chunks.total()
 
     async def _reached_from(self, tips: Mapping[str, SnapshotId]) -> IdSet:
         if self._reached is None or self._reached[0] != tips:
@@ -253,31 +238,23 @@ class _Remembering(Collection):
 
     def memory(self, in_use: InUse) -> Memory:
         """What the next collection starts from."""
-        files = self.stored["snapshots"]
-        kept = IdSet.of(files.id[files.created_at >= self.options.older_than])
-        return self._memory(in_use, self.walked, kept, 0)
-
-    def _memory(self, in_use: InUse, snapshots: IdSet, kept: IdSet, runs: int) -> Memory:
         repo = self.handle.assets.caches.repo
+        young = IdSet.of(self.stored["snapshots"].id).minus(self.old_snapshots())
         return Memory(
             self.handle.format.name,
             0 if repo is None else repo.info.newest_update_at,
-            runs,
-            snapshots,
-            kept.minus(snapshots),
+            self.runs,
+            self.walked,
+            young.minus(self.walked),
             IdSet.union([in_use.transaction_logs, self._pruned]).minus(in_use.snapshots),
             self.counted_manifests,
             self.counted_chunks,
         )
 
-    async def delete_all(self, in_use: InUse) -> GCSummary:
-        """Delete what is not in use."""
-        return await super().delete(in_use)
-
     async def delete(self, in_use: InUse) -> GCSummary:
         driver = self.handle.driver
         await driver.delete_many([layout.MEMORY])
-        summary = await self.delete_all(in_use)
+        summary = await super().delete(in_use)
         if not summary.objects_failed_to_delete:
             await driver.put(layout.MEMORY, self.memory(in_use).encode())
         return summary
@@ -294,13 +271,11 @@ class _Incremental(_Remembering):
         self, handle: RepoHandle, options: Options, report: Reporter, memory: Memory
     ) -> None:
         super().__init__(handle, options, report)
-        self.before = memory
+        self.before, self.runs = memory, memory.runs + 1
         self.walked = memory.snapshots
         self.manifests = IdSet(memory.manifests.key)
-        self.counted_manifests = memory.manifests
-        self.counted_chunks = memory.chunks
+        self.counted_manifests, self.counted_chunks = memory.manifests, memory.chunks
         self._seen = _NONE
-        self._left = memory.snapshots, memory.manifests, memory.chunks
         self._named: dict[bytes, ManifestFiles] = {}
         """The manifests of each snapshot that may go."""
         self._chunks: dict[bytes, tuple[Bytes, NDArray[np.int64]]] = {}
@@ -335,23 +310,21 @@ class _Incremental(_Remembering):
             "transaction_logs": await self._with_times("transaction_logs", logs),
         }
 
+    def _objects(self, kind: str, ids: Bytes, sizes: NDArray[Any]) -> StoredObjects:
+        sizes, unknown = sizes.astype(np.int64), np.full(len(ids), -1, np.int64)
+        return StoredObjects(self.handle.assets.folders[kind], ids, sizes, unknown)
+
     async def _with_times(self, kind: str, ids: IdSet) -> StoredObjects:
-        unknown = np.full(ids.size, -1, np.int64)
-        objects = StoredObjects(self.handle.assets.folders[kind], ids.rows, unknown, unknown)
+        objects = self._objects(kind, ids.rows, np.zeros(ids.size))
         return await with_times(self.handle.driver, objects)
 
-    def _old(self) -> StoredObjects:
-        files = self.stored["snapshots"]
-        return files.take(files.created_at < self.options.older_than)
-
-    async def narrow(self) -> None:
+    async def look_closer(self, in_use: InUse) -> None:
         """Read all that may go, before anything is decided."""
-        await self.decide()
-        handle, limits, old = self.handle, self.options.limits, IdSet.of(self._old().id)
+        handle, limits, old = self.handle, self.options.limits, self.old_snapshots()
         try:
             async for snapshot in live.each_snapshot(handle, old, limits):
                 self._named[bytes(snapshot.id)] = live.files_of(snapshot)
-            files, _, _ = self._split(self._named)
+            files, _, _ = self._split(old)
             # A full collection may have deleted older files of a snapshot that it did not count.
             is_counted = self.counted_manifests.has(id_keys(files.id))
             there = await self._with_times("manifests", IdSet.of(files.id[~is_counted]))
@@ -363,65 +336,32 @@ class _Incremental(_Remembering):
                 raise
             raise NeedsFullError(f"another collection deleted a file: {error}") from error
 
-    def _split(self, snapshots: Iterable[bytes]) -> tuple[ManifestFiles, Tally, IdSet]:
+    def _split(self, gone: IdSet) -> tuple[ManifestFiles, Tally, IdSet]:
         """The manifests that only these snapshots name, the counts of the others, and the counted
         ones of the snapshots."""
-        gone = list(snapshots)
-        counted = IdSet.of_ids(
-            key for key, is_in in zip(gone, self.walked.contains(_rows(gone)), strict=True) if is_in
-        )
+        counted = gone.minus(gone.minus(self.walked))
         named = (id_keys(self._named[row.tobytes()].id) for row in counted.rows)
         left = self.counted_manifests.minus(tally(named, _IDS))
-        files = live.distinct_files([self._named[key] for key in gone])
+        files = live.distinct_files([self._named[row.tobytes()] for row in gone.rows])
         return files.take(np.flatnonzero(~left.has(id_keys(files.id)))), left, counted
 
-    def _garbage(self, in_use: InUse) -> dict[str, StoredObjects]:
-        """What nothing names that stays."""
-        old = self._old()
-        snapshots = old.take(~in_use.snapshots.contains(old.id))
-        files, manifests, counted = self._split(row.tobytes() for row in snapshots.id)
+    def garbage(self, in_use: InUse) -> dict[str, StoredObjects]:
+        """What nothing names that stays. From here on it is not counted."""
+        garbage = super().garbage(in_use)
+        files, manifests, counted = self._split(IdSet.of(garbage["snapshots"].id))
         files = files.take(np.flatnonzero(IdSet.of_ids(self._chunks).contains(files.id)))
         was_counted = self.counted_manifests.has(id_keys(files.id))
         named = (self._chunks[row.tobytes()][0] for row in files.id[was_counted])
         chunks = self.counted_chunks.minus(tally((np.unique(_words(ids)) for ids in named), "u8"))
-        self._left = self.walked.minus(counted), manifests, chunks
         found = [self._chunks[row.tobytes()] for row in files.id]
         ids = np.concatenate([np.empty((0, ObjectId.size), np.uint8), *(ids for ids, _ in found)])
         sizes = np.concatenate([np.empty(0, np.int64), *(sizes for _, sizes in found)])
         is_dead = ~chunks.has(_words(ids))
-        ids, sizes = _largest(ids[is_dead], sizes[is_dead])
-        logs = self.stored["transaction_logs"]
-        is_garbage = ~in_use.transaction_logs.contains(logs.id)
-        is_garbage &= logs.created_at < self.options.older_than
-        folders = self.handle.assets.folders
-        return {
-            "snapshots": snapshots,
-            "transaction_logs": logs.take(is_garbage),
-            "manifests": _objects(folders["manifests"], files.id, files.size_bytes),
-            "chunks": _objects(folders["chunks"], ids, sizes),
-        }
-
-    async def count(self) -> GCSummary:
-        await self.narrow()
-        in_use, _ = await self.decide()
-        summary = GCSummary(looked_for_orphans=False)
-        for kind, objects in self._garbage(in_use).items():
-            setattr(summary, f"{kind}_deleted", len(objects))
-            summary.bytes_deleted += int(objects.size_bytes.sum())
-        return summary
-
-    async def delete_all(self, in_use: InUse) -> GCSummary:
-        garbage = self._garbage(in_use)
-        pace, driver = self.options.pace, self.handle.driver
-        summary = await delete_objects(driver, garbage, pace, self.report)
-        summary.looked_for_orphans = False
-        return summary
-
-    def memory(self, in_use: InUse) -> Memory:
-        files = self.stored["snapshots"]
-        kept = IdSet.of(files.id[files.created_at >= self.options.older_than])
-        snapshots, self.counted_manifests, self.counted_chunks = self._left
-        return self._memory(in_use, snapshots, kept, self.before.runs + 1)
+        garbage["manifests"] = self._objects("manifests", files.id, files.size_bytes)
+        garbage["chunks"] = self._objects("chunks", *_largest(ids[is_dead], sizes[is_dead]))
+        self.walked = self.walked.minus(counted)
+        self.counted_manifests, self.counted_chunks = manifests, chunks
+        return garbage
 
     async def walk(self, snapshots: IdSet) -> None:
         self._seen = IdSet.union([self._seen, snapshots])
@@ -435,20 +375,11 @@ class _Incremental(_Remembering):
         return InUse(snapshots, logs, _NONE, _NONE)  # of the others there are counts
 
 
-def _rows(ids: Iterable[bytes]) -> Bytes:
-    return np.frombuffer(b"".join(ids), np.uint8).reshape(-1, ObjectId.size)
-
-
-def _objects(folder: str, ids: Bytes, sizes: NDArray[Any]) -> StoredObjects:
-    return StoredObjects(folder, ids, sizes.astype(np.int64), np.full(len(ids), -1, np.int64))
-
-
 def _sizes_of_chunks(manifest: Manifest) -> tuple[Bytes, NDArray[np.int64]]:
     """The chunk objects of a manifest, and how long they are at least."""
-    tables = [array.refs for array in manifest.arrays]
     ends = [
         (table.offset + table.length)[table.kind == ChunkKind.NATIVE].astype(np.int64)
-        for table in tables
+        for table in manifest.tables
         if table.chunk_id is not None
     ]
     return _largest(manifest.native_chunk_ids(), np.concatenate([np.empty(0, np.int64), *ends]))

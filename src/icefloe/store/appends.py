@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from functools import reduce
-from math import prod
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +18,6 @@ from zarr.core.buffer import Buffer, default_buffer_prototype
 from zarr.storage import MemoryStore
 
 from icefloe import paths
-from icefloe.assets.assets import fetch_stored
 from icefloe.changes.change_set import ChangeSet
 from icefloe.changes.commit_plan import union_of_logs
 from icefloe.changes.conflicts import Conflict, ConflictType, VersionSelection, find_conflicts
@@ -33,6 +31,8 @@ from icefloe.repo.find_chunks import find_chunks
 from icefloe.repo.rebase import LineSolver, Overtaken
 from icefloe.repo.session import SessionMode, SessionState, Workspace
 from icefloe.store import operations
+from icefloe.store.codecs import Chunk
+from icefloe.store.pipeline import fetch_chunks
 
 MAX_JOINED_BYTES = 4 << 20
 """Of the values that a session appended to an array with more than one dimension."""
@@ -102,16 +102,17 @@ class AppendSolver(LineSolver):
         if not appended and not conflicts:
             return None
         rest = changes.without({one.node.id for one in appended})
-        if not conflicts:
-            conflicts += find_conflicts(rest, log, line.base.nodes, line.tip.nodes)
+        conflicts = conflicts or find_conflicts(rest, log, line.base.nodes, line.tip.nodes)
         if conflicts:
             return conflicts
         state = SessionState(line.tip, workspace.state.branch, SessionMode.writable)
         state.opened_at = workspace.state.opened_at
         state.show(line.tip, rest)
         target = Workspace(workspace.handle, state)
-        before = Workspace(workspace.handle, SessionState(line.base, None, SessionMode.readonly))
-        now = Workspace(workspace.handle, SessionState(line.tip, None, SessionMode.readonly))
+        before, now = (
+            Workspace(workspace.handle, SessionState(snapshot, None, SessionMode.readonly))
+            for snapshot in (line.base, line.tip)
+        )
         sides = _Sides(before, workspace, now, target)
         for one in appended:
             conflicts += await self._place(one, sides)
@@ -120,33 +121,32 @@ class AppendSolver(LineSolver):
 
     async def _place(self, one: _Appended, sides: _Sides) -> list[Conflict]:
         """Put the block of one array behind that of the others."""
-        ndim = len(one.shape)
-        is_coordinate = ndim == 1 and paths.name(one.node.path) == self.dim
+        path, ndim = one.node.path, len(one.document["shape"])
+        is_coordinate = ndim == 1 and paths.name(path) == self.dim
         if is_coordinate and not self.accept_unordered:
             problem = await _find_disorder(one, sides)
             if problem is not None:
-                return [Conflict(_CHANGED, one.node.path, reason=problem)]
-        document = {**one.document, "shape": one.joined_shape}
-        key = operations.metadata_key(one.node.path)
+                return [Conflict(_CHANGED, path, reason=problem)]
+        key, document = operations.metadata_key(path), _encoded(one.document)
         if one.is_movable:
-            await operations.set_key(sides.target, key, _encoded(document))
+            await operations.set_key(sides.target, key, document)
             _move_references(one, sides)
             return []
-        size = prod(one.shape) // max(1, one.shape[one.axis]) * one.ours * _itemsize(document)
+        array, _ = _in_memory(one.document, {})
+        size = array.nbytes // array.shape[one.axis] * one.ours
         if ndim > 1 and size > MAX_JOINED_BYTES:
             reason = (
                 f"chunks of {one.length} along {self.dim!r} do not end at the old end "
                 f"({one.old:,}) and {one.theirs:,} behind it, and {size:,} bytes are too many to "
                 "be written again; append again in a new session"
             )
-            return [Conflict(_CHANGED, one.node.path, reason=reason)]
+            return [Conflict(_CHANGED, path, reason=reason)]
         for side, other in (("the session", sides.ours), ("the branch", sides.tip)):
             if one.old % one.length and not await _keeps_old(one, sides.base, other):
                 reason = f"{side} overwrote values before the old end"
-                return [Conflict(_OVERWRITTEN, one.node.path, reason=reason)]
-        values = await _read(sides.ours, one, one.old, one.old + one.ours)
-        await operations.set_key(sides.target, key, _encoded(document))
-        await _append_values(one, sides.target, values)
+                return [Conflict(_OVERWRITTEN, path, reason=reason)]
+        await operations.set_key(sides.target, key, document)
+        await _append_values(one, sides)
         return []
 
 
@@ -164,7 +164,7 @@ class _Appended(NamedTuple):
 
     node: Node
     document: dict[str, Any]
-    """The zarr.json of the tip."""
+    """The zarr.json of the tip, with room for both blocks."""
     axis: int
     length: int
     """Of a chunk along the axis."""
@@ -173,23 +173,14 @@ class _Appended(NamedTuple):
     theirs: int
 
     @property
-    def shape(self) -> list[int]:
-        return list(self.document["shape"])
-
-    @property
-    def joined_shape(self) -> list[int]:
-        shape = self.shape
-        shape[self.axis] = self.old + self.theirs + self.ours
-        return shape
-
-    @property
     def is_movable(self) -> bool:
         return self.old % self.length == 0 and self.theirs % self.length == 0
 
     def chunks(self, start: int, stop: int) -> Index:
         """The indices of all chunks with values from `start` to `stop` along the axis."""
         sizes = self.document["chunk_grid"]["configuration"]["chunk_shape"]
-        spans = [range(-(-n // max(1, size))) for n, size in zip(self.shape, sizes, strict=True)]
+        shape = self.document["shape"]
+        spans = [range(-(-n // max(1, size))) for n, size in zip(shape, sizes, strict=True)]
         spans[self.axis] = range(start // self.length, -(-stop // self.length))
         grid = np.meshgrid(*(np.array(span, np.uint32) for span in spans), indexing="ij")
         return np.stack([part.ravel() for part in grid], axis=1)
@@ -215,20 +206,15 @@ def _compare(
 
     Both are empty if the branch left these arrays as they were.
     """
+    base, tip = line.base.nodes, line.tip.nodes
+    mine = partial(changes.find, base)
     sides = (
-        _members(dim, group, line.base.nodes.find, line.base.nodes.path),
-        _members(dim, group, line.tip.nodes.find, line.tip.nodes.path),
-        _members(
-            dim,
-            group,
-            lambda path: changes.find(line.base.nodes, path),
-            changes.paths(line.base.nodes, group),
-        ),
+        _members(dim, group, base.find, base.path),
+        _members(dim, group, tip.find, tip.path),
+        _members(dim, group, mine, changes.paths(base, group)),
     )
     before, theirs, ours = sides
-    if {path: _length(node, dim) for path, node in before.items()} == {
-        path: _length(node, dim) for path, node in theirs.items()
-    }:
+    if _lengths(before, dim) == _lengths(theirs, dim):
         return [], []
     appended: list[_Appended] = []
     conflicts: list[Conflict] = []
@@ -245,21 +231,17 @@ def _compare(
             conflicts.append(found)
         else:
             appended.append(found)
-    for count in ("ours", "theirs"):
-        counts = {getattr(one, count) for one in appended}
-        if len(counts) > 1:
-            usual = max(counts)
-            who = "the session" if count == "ours" else "the branch"
-            conflicts += [
-                Conflict(
-                    _CHANGED,
-                    one.node.path,
-                    reason=f"{who} made it longer by "
-                    f"{getattr(one, count):,}, and other arrays of {dim!r} by {usual:,}",
-                )
-                for one in appended
-                if getattr(one, count) != usual
-            ]
+    for count, who in (("ours", "the session"), ("theirs", "the branch")):
+        counts = [getattr(one, count) for one in appended]
+        reasons = (
+            f"{who} made it longer by {num:,}, and other arrays of {dim!r} by {max(counts):,}"
+            for num in counts
+        )
+        conflicts += [
+            Conflict(_CHANGED, one.node.path, reason=reason)
+            for one, num, reason in zip(appended, counts, reasons, strict=True)
+            if num != max(counts)
+        ]
     return appended, conflicts
 
 
@@ -270,35 +252,35 @@ def _compare_array(
     axis = _axis_of(base, dim)
     documents = [json.loads(node.user_data) for node in nodes]
     shapes = [document.pop("shape") for document in documents]
+    # As texts: in Python 1 equals true, and NaN does not equal itself.
+    attributes = [
+        json.dumps(document.pop("attributes", {}), sort_keys=True) for document in documents
+    ]
     grid = documents[0].get("chunk_grid", {})
     if grid.get("name") != "regular" or axis is None or base.array.dimension_names.count(dim) > 1:
         reason = f"only regular chunks along one dimension {dim!r} can be moved"
         return Conflict(_CHANGED, path, reason=reason)
-    growths = []
-    for who, document, shape in zip(
-        ("the branch", "the session"), documents[1:], shapes[1:], strict=True
-    ):
-        growths.append(shape[axis] - shapes[0][axis])
-        same = [n for at, n in enumerate(shape) if at != axis]
-        if document != documents[0] or same != [n for at, n in enumerate(shapes[0]) if at != axis]:
-            return Conflict(
-                _CHANGED, path, reason=f"{who} changed more of its metadata than its length"
-            )
-        if growths[-1] <= 0:
+    (old, theirs, ours) = (shape.pop(axis) for shape in shapes)
+    length = max(1, grid["configuration"]["chunk_shape"][axis])
+    touched = (
+        log.updated_chunks.get(base.id),
+        changes.touched_chunks(base.id) if base.id in changes.edited else None,
+    )
+    for who, side, now in (("the branch", 1, theirs), ("the session", 2, ours)):
+        same = [each[side] == each[0] for each in (documents, attributes, shapes)]
+        if not all(same):
+            reason = f"{who} changed more of its metadata than its length"
+            return Conflict(_CHANGED, path, reason=reason)
+        if now <= old:
             reason = f"{who} did not make it longer, and the other side did"
             return Conflict(_CHANGED, path, reason=reason)
-    length = max(1, grid["configuration"]["chunk_shape"][axis])
-    old = shapes[0][axis]
-    touched = {
-        "the branch": log.updated_chunks.get(base.id),
-        "the session": changes.touched_chunks(base.id) if base.id in changes.edited else None,
-    }
-    for who, index in touched.items():
+    for who, index in zip(("the branch", "the session"), touched, strict=True):
         if index is not None and bool((is_old := index[:, axis] < old // length).any()):
             reason = f"{who} overwrote or deleted chunks before the old end"
             return Conflict(_OVERWRITTEN, path, index[is_old], reason=reason)
-    document = {**documents[1], "shape": shapes[1]}
-    return _Appended(tip, document, axis, length, old, growths[1], growths[0])
+    shapes[1].insert(axis, theirs + ours - old)
+    document = {**json.loads(tip.user_data), "shape": shapes[1]}
+    return _Appended(tip, document, axis, length, old, ours - old, theirs - old)
 
 
 def _members(dim: str, group: str, find: Any, known: list[str]) -> dict[str, Node]:
@@ -312,11 +294,12 @@ def _members(dim: str, group: str, find: Any, known: list[str]) -> dict[str, Nod
     }
 
 
-def _length(node: Node, dim: str) -> int:
-    axis = _axis_of(node, dim)
-    assert axis is not None
-    assert node.array is not None
-    return node.array.shape[axis].array_length
+def _lengths(members: Mapping[str, Node], dim: str) -> dict[str, int]:
+    return {
+        path: node.array.shape[axis].array_length
+        for path, node in members.items()
+        if node.array is not None and (axis := _axis_of(node, dim)) is not None
+    }
 
 
 def _axis_of(node: Node, dim: str) -> int | None:
@@ -330,7 +313,7 @@ def _move_references(one: _Appended, sides: _Sides) -> None:
     if edits is None:
         return
     refs, deleted = edits.columns()
-    step = np.zeros(len(one.shape), np.uint32)
+    step = np.zeros(refs.ndim, np.uint32)
     step[one.axis] = one.theirs // one.length
     with state.writing():
         moved = state.edits(state.node(one.node.path))
@@ -349,11 +332,12 @@ async def _read(side: Workspace, one: _Appended, start: int, stop: int) -> NDArr
     return np.asarray(array[_along(one, start, stop)])
 
 
-async def _append_values(one: _Appended, target: Workspace, values: NDArray[Any]) -> None:
-    start = one.old + one.theirs
+async def _append_values(one: _Appended, sides: _Sides) -> None:
+    values = await _read(sides.ours, one, one.old, one.old + one.ours)
+    target, start = sides.target, one.old + one.theirs
     index = one.chunks(start, start + one.ours)
     node = target.state.node(one.node.path)
-    array, objects = _in_memory(json.loads(node.user_data), await _fetch(target, node, index))
+    array, objects = _in_memory(one.document, await _fetch(target, node, index))
     array[_along(one, start, start + one.ours)] = values
     prefix = paths.to_key(one.node.path)
     for at in index.tolist():
@@ -371,17 +355,12 @@ def _along(one: _Appended, start: int, stop: int) -> tuple[slice, ...]:
 
 async def _fetch(side: Workspace, node: Node, index: Index) -> dict[str, bytes]:
     """The bytes of chunks, by their keys below the array."""
-    handle = side.handle
-    found = await find_chunks(handle, side.state.view, node, index)
-    data = [(at, bytes(value)) for at, value in found.inline]
-    wanted = [(chunk.key, chunk.span) for chunk in found.stored]
-    stored = await fetch_stored(handle.assets, wanted) if wanted else []
-    data += zip((chunk.position for chunk in found.stored), map(bytes, stored), strict=True)
-    virtual = [chunk.ref for chunk in found.virtual]
-    fetched = await handle.assets.virtual.fetch_many(virtual) if virtual else []
-    data += zip((chunk.position for chunk in found.virtual), map(bytes, fetched), strict=True)
-    rows = index.tolist()
-    return {"/".join(["c", *map(str, rows[at])]): value for at, value in data}
+    found = await find_chunks(side.handle, side.state.view, node, index)
+    chunks: list[Chunk] = [*found.stored, *found.virtual]
+    data = await fetch_chunks(side.handle, chunks) if chunks else []
+    places = (chunk.position for chunk in chunks)
+    rows, values = index.tolist(), [*found.inline, *zip(places, data, strict=True)]
+    return {"/".join(["c", *map(str, rows[at])]): bytes(value) for at, value in values}
 
 
 def _in_memory(
@@ -399,11 +378,6 @@ def _in_memory(
 
 def _encoded(document: Mapping[str, Any]) -> bytes:
     return json.dumps(document, indent=2).encode()
-
-
-def _itemsize(document: Mapping[str, Any]) -> int:
-    array, _ = _in_memory({**document}, {})
-    return int(array.dtype.itemsize)
 
 
 async def _keeps_old(one: _Appended, base: Workspace, other: Workspace) -> bool:

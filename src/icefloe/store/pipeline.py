@@ -417,7 +417,7 @@ async def _fetch_existing(batch: ChunkBatch, positions: Sequence[int]) -> dict[i
     chunks: list[Chunk] = [*found.stored, *found.virtual]
     data = dict(found.inline)
     data.update(
-        zip((chunk.position for chunk in chunks), await _fetch(handle, chunks), strict=True)
+        zip((chunk.position for chunk in chunks), await fetch_chunks(handle, chunks), strict=True)
     )
     return {positions[at]: raw for at, raw in data.items()}
 
@@ -457,14 +457,14 @@ def _read_here(batch: ChunkBatch, found: FoundChunks, stored: Sequence[StoredChu
     chunks, shards = _split(batch, here)
 
     def read_shard(shard: WantedShard) -> None:
-        [index] = run_blocking(_fetch(handle, [shard.index_source]))
+        [index] = run_blocking(fetch_chunks(handle, [shard.index_source]))
         inner = list(shard.inner_chunks(index))
-        _scatter_inner(inner, run_blocking(_fetch(handle, [chunk.source for chunk in inner])))
+        _scatter_inner(inner, run_blocking(fetch_chunks(handle, [chunk.source for chunk in inner])))
         shard.finish(batch.values, batch.drop_axes)
 
     def read_some(part: slice) -> None:
         some = chunks[part]
-        data = run_blocking(_fetch(handle, some))
+        data = run_blocking(fetch_chunks(handle, some))
         _scatter(batch, zip((chunk.position for chunk in some), data, strict=True))
 
     threads.each(read_some, batch.slices(len(chunks)))
@@ -476,13 +476,13 @@ async def _read_remote(batch: ChunkBatch, remote: Sequence[Chunk]) -> None:
     chunks, shards = _split(batch, remote)
 
     async def read_some(some: Sequence[Chunk]) -> None:
-        data = await _fetch(handle, some)
+        data = await fetch_chunks(handle, some)
         pairs = list(zip((chunk.position for chunk in some), data, strict=True))
         await batch.in_codec_thread(lambda: _scatter(batch, pairs))
 
     async def read_shards(some: Sequence[tuple[WantedShard, Sequence[InnerChunk]]]) -> None:
         inner = [chunk for _, chunks in some for chunk in chunks]
-        data = await _fetch(handle, [chunk.source for chunk in inner])
+        data = await fetch_chunks(handle, [chunk.source for chunk in inner])
         await batch.in_codec_thread(lambda: _scatter_inner(inner, data))
         for shard, _ in some:
             shard.finish(batch.values, batch.drop_axes)
@@ -490,7 +490,7 @@ async def _read_remote(batch: ChunkBatch, remote: Sequence[Chunk]) -> None:
     await in_groups(read_some, chunks, list(map(length_of, chunks)))
     if not shards:
         return
-    indices = await _fetch(handle, [shard.index_source for shard in shards])
+    indices = await fetch_chunks(handle, [shard.index_source for shard in shards])
     inner = [[*shard.inner_chunks(index)] for shard, index in zip(shards, indices, strict=True)]
     sizes = [sum(length_of(chunk.source) for chunk in chunks) for chunks in inner]
     await in_groups(read_shards, list(zip(shards, inner, strict=True)), sizes)
@@ -517,7 +517,8 @@ def _narrowed(batch: ChunkBatch, chunk: Chunk) -> Chunk:
     return part_of(chunk, first * size, count * size)
 
 
-async def _fetch(handle: RepoHandle, chunks: Sequence[Chunk]) -> list[Readable]:
+async def fetch_chunks(handle: RepoHandle, chunks: Sequence[Chunk]) -> list[Readable]:
+    """The bytes of chunks that are not inline, in the order given."""
     stored = [chunk for chunk in chunks if isinstance(chunk, StoredChunk)]
     virtual = [chunk for chunk in chunks if isinstance(chunk, VirtualChunk)]
     data = await fetch_stored(handle.assets, [(chunk.key, chunk.span) for chunk in stored])

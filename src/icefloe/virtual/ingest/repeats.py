@@ -7,7 +7,6 @@ the same places of a chunk, whichever chunk it is, its object is the same.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -17,7 +16,7 @@ import pyarrow.compute as pc
 
 from icefloe.api.session import Session
 from icefloe.format.chunk_index import Index
-from icefloe.format.chunk_refs import ChunkKind, ChunkRefs
+from icefloe.format.chunk_refs import ChunkRefs
 from icefloe.repo.session import restore_edits
 from icefloe.storage.run import run_blocking
 from icefloe.virtual.planning.plan import ArrayPlan, FillCounts, IngestPlan
@@ -66,9 +65,9 @@ class EarlierTries:
         # A collection since the first try may have taken what it wrote.
         state.opened_at = min(state.opened_at, *self._opened_at)
         for array in plan.arrays:
-            tables, there = [], []
+            tables, there = [], [np.empty((0, len(array.shape)), np.uint32)]
             left = self._contents(plan, array) if array.storage == "native" else {}
-            for written in self._written.get(array.target, ()) if left else ():
+            for written in self._written.get(array.target, ()):
                 if left and written.form == _form_of(array):
                     refs, index, left = _matching(written, left)
                     tables.append(refs)
@@ -79,9 +78,7 @@ class EarlierTries:
                     edits = state.edits(state.node(f"/{array.target}"))
                     assert edits is not None
                     edits.set_table(refs)
-            is_stored = refs.kind != ChunkKind.VIRTUAL
-            counts = counts.plus(FillCounts(len(refs), int(refs.length[is_stored].sum())))
-            done = np.concatenate(there) if there else np.empty((0, len(array.shape)), np.uint32)
+            counts, done = counts.plus(FillCounts.of(refs)), np.concatenate(there)
             arrays.append(replace(array, written=done) if len(done) else array)
         return replace(plan, arrays=tuple(arrays)), counts
 
@@ -99,10 +96,8 @@ class EarlierTries:
         chunks = np.maximum(np.array(array.chunks, np.int64), 1)
         origin = index * chunks
         starts = array.starts[row]
-        low, high = (
-            np.maximum(starts, origin),
-            np.minimum(starts + array.shapes[row], origin + chunks),
-        )
+        low = np.maximum(starts, origin)
+        high = np.minimum(starts + array.shapes[row], origin + chunks)
         code = np.array(codes, np.int64)[row]
         boxes = np.column_stack([code, low - origin, high - origin, low - starts])
         grid = -(-np.array(array.shape, np.int64) // chunks)
@@ -120,10 +115,9 @@ class EarlierTries:
         found: Contents = {}
         for count in np.unique(number_of[is_known]).tolist():
             chosen = np.flatnonzero(is_known & (number_of == count))
-            rows = boxes[order[first[chosen, None] + np.arange(count)]].reshape(len(chosen), -1)
-            width = rows.shape[1] * 8
-            data = pa.py_buffer(np.ascontiguousarray(rows, np.int64))
-            kind = pa.binary(width)
+            rows = boxes[order[first[chosen, None] + np.arange(count)]]
+            rows = np.ascontiguousarray(rows, np.int64)
+            kind, data = pa.binary(rows[0].nbytes), pa.py_buffer(rows)
             values = pa.Array.from_buffers(kind, len(chosen), [None, data])
             found[count] = (index[chosen].astype(np.uint32), values)
         return found
@@ -149,6 +143,6 @@ def _matching(written: _Written, wanted: Contents) -> tuple[ChunkRefs, Index, Co
 
 def _form_of(array: ArrayPlan) -> str:
     """Everything besides files that bytes of chunks depend on."""
-    names: Mapping[str, Any] = array.metadata
-    kept = {name: names.get(name) for name in ("data_type", "chunk_grid", "codecs", "fill_value")}
+    names = ("data_type", "chunk_grid", "codecs", "fill_value")
+    kept = {name: array.metadata.get(name) for name in names}
     return repr((array.path, array.num_new_axes, array.packed_as, json.dumps(kept, sort_keys=True)))

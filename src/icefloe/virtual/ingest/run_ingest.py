@@ -22,7 +22,6 @@ from icefloe.api.session import Session
 from icefloe.changes.conflicts import ConflictDetector
 from icefloe.display import Picture, Shown, counted, size_text
 from icefloe.errors import RebaseFailedError
-from icefloe.format.chunk_refs import ChunkKind
 from icefloe.geometry import shape_of
 from icefloe.maintenance.progress import Reporter
 from icefloe.virtual.formats.opening import look_at, scan
@@ -279,7 +278,8 @@ class _Run:
     earlier: EarlierTries = field(default_factory=EarlierTries)
     found: list[SourceDescription] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
-    scanned_for: IngestOptions | None = None
+    scanned_for: tuple[str, Any] | None = None
+    """The mode and the dimensions that files are joined along."""
     plan: IngestPlan = field(init=False)
     session: Session | None = None
 
@@ -364,13 +364,12 @@ class _Run:
 
     def _scan(self, options: IngestOptions, known: Mapping[str, SourceVersion]) -> None:
         """Look at the files, unless an earlier try did so with the same in mind."""
-        before = self.scanned_for
         looked_for = options.mode, options.concat_dims
-        if before is None or (before.mode, before.concat_dims) != looked_for:
-            if before is not None:
+        if self.scanned_for != looked_for:
+            if self.scanned_for is not None:
                 self.engine.close()
             self.found, self.problems = self.engine.scan(self.request.locations, options, known)
-            self.scanned_for = options
+            self.scanned_for = looked_for
 
     def _fill(
         self,
@@ -420,19 +419,16 @@ def _plan(
     while True:
         room = None if existing is None else insertion.plan_room(existing, found, options)
         if room is not None and room.refusal is not None:
-            problems = [
-                *problems,
-                *(Problem(location, room.refusal) for location in room.needed_by),
-            ]
+            refused = [Problem(location, room.refusal) for location in room.needed_by]
+            problems = [*problems, *refused]
             found = [source for source in found if source.location not in room.needed_by]
             continue
         plan = plan_ingest(found, options, existing if room is None else room.existing, problems)
-        certain = plan.problems[: plan.num_certain]
         if room is None or len(plan.problems) == len(problems):
             return room, plan
         # The others may lack nothing but values in the room of these, which is not made then.
-        problems = certain
-        left_out = {problem.location for problem in certain}
+        problems = plan.problems[: plan.num_certain]
+        left_out = {problem.location for problem in problems}
         found = [source for source in found if source.location not in left_out]
 
 
@@ -510,11 +506,7 @@ def _count(session: Session, targets: Sequence[str]) -> FillCounts:
     for target in targets:
         edits = state.changes.chunks.get(state.node(f"/{target}").id)
         if edits is not None:
-            refs, _ = edits.columns()
-            is_virtual = refs.kind == ChunkKind.VIRTUAL
-            size = int(refs.length[~is_virtual].sum())
-            virtual = int(is_virtual.sum())
-            counts = counts.plus(FillCounts(len(refs) - virtual, size, virtual))
+            counts = counts.plus(FillCounts.of(edits.columns()[0]))
     return counts
 
 

@@ -18,6 +18,7 @@ from icefloe.changes.splits import ChunkSpan
 from icefloe.display import counted
 from icefloe.errors import InvalidInputError
 from icefloe.format.chunk_index import Index
+from icefloe.format.chunk_refs import ChunkKind, ChunkRefs
 from icefloe.geometry import Slices, cut, grow_chunks, moved
 from icefloe.scans.variables import find_coding
 from icefloe.virtual.model.data_types import (
@@ -283,6 +284,13 @@ class FillCounts(NamedTuple):
     chunks: int = 0
     bytes: int = 0
     references: int = 0
+
+    @classmethod
+    def of(cls, refs: ChunkRefs) -> FillCounts:
+        """What a table of references adds up to."""
+        is_virtual = refs.kind == ChunkKind.VIRTUAL
+        virtual = int(is_virtual.sum())
+        return cls(len(refs) - virtual, int(refs.length[~is_virtual].sum()), virtual)
 
     def plus(self, other: FillCounts, times: int = 1) -> FillCounts:
         """The sum, with the other counted some times."""
