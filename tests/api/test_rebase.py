@@ -257,7 +257,7 @@ def test_writers_that_have_lost_lately_queue_up() -> None:
     others = Contention()
     assert not others.is_crowded(0)
     others.lost(5, 0.1)
-    others.won(6, 0.1)
+    others.won(6, 0.1, 0)
     assert others.is_crowded(1_000_000)
     assert not others.is_crowded(3_000_000)
 
@@ -283,21 +283,38 @@ def test_a_commit_to_a_directory_queues_up_after_it_has_lost(tmp_path: Path) -> 
     assert found[:].tolist() == list(range(1, 9))
 
 
-def test_pauses_grow_and_are_bounded() -> None:
+def test_a_writer_that_has_waited_for_longest_tries_most_often() -> None:
     others = Contention()
-    assert others.pause(0, 1.0) == 0
-    longest = []
-    for now in range(50):
-        others.lost(now, 0.1)
-        longest.append(others.pause(now, 1.0))
-        assert others.pause(now, 0.0) == 0
-    assert longest[0] < longest[1] < longest[2]
-    assert longest == sorted(longest)
-    others.lost(50, 100.0)
-    assert others.pause(50, 1.0) == 1
-    for now in range(51, 55):
-        others.won(now, 0.1)
-    assert others.pause(55, 1.0) == 0
-    others.lost(60, 0.1)
-    assert others.pause(60, 1.0) > 0
-    assert others.pause(60_000_000, 1.0) == 0
+    assert others.pause(0, 0, 1.0) == others.pause(0, 1, 1.0) == 0
+    others.lost(1, 0.1)
+    assert others.pause(1, 0, 1.0) == 0
+    assert others.pause(1, 1, 1.0) == others.pause(1, 2000, 1.0) == pytest.approx(0.1)
+    for now in range(2, 6):
+        others.won(now, 0.1, 8)
+    longest = [others.pause(6, losses, 1.0) for losses in range(1, 6)]
+    assert longest == pytest.approx([0.8, 0.4, 0.2, 0.1, 0.1])
+    assert others.pause(1, 1, 0.0) == 0
+
+
+def test_pauses_follow_the_number_of_writers_and_are_bounded() -> None:
+    others = Contention()
+    for now in range(4):
+        others.won(now, 0.1, 9)
+    assert others.rivals == 9
+    assert others.pause(5, 0, 1.0) == pytest.approx(0.1)
+    assert others.pause(5, 1, 1.0) == pytest.approx(0.9)
+    assert others.pause(60_000_000, 1, 1.0) == pytest.approx(0.1)
+    others.won(5, 0.1, 2)
+    assert others.pause(5, 1, 1.0) == pytest.approx(0.2)
+    others.lost(6, 100.0)
+    assert others.pause(6, 1, 1.0) == 2
+    others.won(7, 0.1, 0)
+    assert others.rivals == 0
+
+
+def test_one_writer_that_made_many_commits_counts_as_few() -> None:
+    others = Contention()
+    others.won(0, 0.1, 300)
+    assert others.rivals == 1
+    others.won(1, 0.1, 300)
+    assert others.rivals == 3

@@ -26,7 +26,7 @@ from tests.safety.test_schedules import BEFORE, SEED, Work, race, resets, tags
 from tests.safety.worlds import open_handle
 
 MOST_ORDERS = 20_000
-NUM_ORDERS = {1: 70, 2: 20}
+NUM_ORDERS = {1: 20, 2: 20}
 """Of the calls of two commits that both can notice."""
 
 

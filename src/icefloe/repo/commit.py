@@ -447,7 +447,7 @@ async def _require_tip(
     cached = handle.assets.caches.manifests
     infos = [plan.files[key] for key in plan.sources if cached.get(key) is None]
     if tip_check == TipCheck.WAS_DONE and not infos:
-        return handle.format.seen_tip(handle)
+        return handle.format.seen_tip(handle, branch, base)
     if sum(info.num_chunk_refs for info in infos) < _MAX_PREFETCHED_REFS:
         await handle.assets.manifests([(info.id, info.size_bytes) for info in infos])
     return await handle.format.require_tip(handle, branch, base)
@@ -526,20 +526,26 @@ async def _commit_rebasing(
     handle = workspace.handle
     clock, contention = handle.clock, handle.shared.contention
     reuse = ManifestReuse()
-    rebases = 0
+    rebases = tries = overtaken = 0
     from icefloe.repo import rebase
 
     while True:
+        if handle.driver.turn() is None:
+            pause = contention.pause(clock.now_us(), tries, random.random())
+            if pause:
+                await handle.driver.sleep(pause)
         # Where writers can queue up, one that lost recently does so instead of losing again.
         turn = handle.driver.turn() if contention.is_crowded(clock.now_us()) else None
         with turn or nullcontext():
             started, tip_check = clock.now_us(), TipCheck.BEFORE_UPLOAD
-            # A session that is behind its branch notices it before the first upload.
-            if rebases < rebase_tries:
-                if await rebase.rebase_sealed(workspace, solver):
-                    rebases += 1
-                else:
-                    tip_check = TipCheck.WAS_DONE
+            # A session that is behind its branch notices it before the first upload. If several
+            # commits were ahead, more have probably followed while their logs were read.
+            while rebases < rebase_tries:
+                replayed = await rebase.rebase_sealed(workspace, solver)
+                tip_check = TipCheck.WAS_DONE
+                rebases, overtaken = rebases + (replayed > 0), overtaken + replayed
+                if replayed <= 1:
+                    break
             noted = request._replace(metadata=_with_rebase_attempts(request.metadata, rebases))
             try:
                 landed = await _try_commit(workspace, branch, noted, tip_check, reuse)
@@ -547,14 +553,11 @@ async def _commit_rebasing(
                 if conflict.kind != ErrorKind.COMMIT_CONFLICT or rebases >= rebase_tries:
                     raise
                 contention.lost(clock.now_us(), (clock.now_us() - started) / 1e6)
+                tries += 1
             else:
-                contention.won(clock.now_us(), (clock.now_us() - started) / 1e6)
+                contention.won(clock.now_us(), (clock.now_us() - started) / 1e6, overtaken)
                 return landed
-        pause = 0.0
-        if handle.driver.turn() is None:
-            pause = contention.pause(clock.now_us(), random.random())
-            await handle.driver.sleep(pause)
-        COMMIT.info("another commit to %r was first, trying again after %.2f s", branch, pause)
+        COMMIT.info("another commit to %r was first, trying again", branch)
 
 
 def _with_rebase_attempts(metadata: Mapping[str, Any] | None, number: int) -> dict[str, Any]:

@@ -39,6 +39,7 @@ from icefloe.storage.spec import Storage
 if TYPE_CHECKING:
     from icefloe.changes.change_set import ChangeSet
     from icefloe.format.columns import Ints
+    from icefloe.format.transaction_log import TransactionLog
     from icefloe.repo.rebase import Contention
 
     Line = AsyncIterator[SnapshotInfo] | tuple[SnapshotTable, Ints]
@@ -91,6 +92,8 @@ class Shared:
     """The version of config.yaml, in a repository that has this file."""
     clock_checked_at: int | None = None
     """When this machine's clock was last compared with the storage's, in microseconds."""
+    seen_branches: dict[str, tuple[SnapshotId, Version]] = field(default_factory=dict)
+    """The last seen tips of branches with files of their own, and the versions of these."""
 
     @cached_property
     def contention(self) -> Contention:
@@ -187,6 +190,8 @@ class LineCommit(NamedTuple):
     id: SnapshotId
     pruned: Sequence[SnapshotId] = ()
     """Expired ancestors right before this commit, oldest first. Only their logs may still exist."""
+    log: TransactionLog | None = None
+    """Its log, if it was fetched already."""
 
 
 class SeenTip:
@@ -493,7 +498,7 @@ class FormatVersion(ABC):
         """The same for a tip that was just looked up."""
         self._refuse("rebasing a session")
 
-    def seen_tip(self, handle: RepoHandle) -> SeenTip | None:
+    def seen_tip(self, handle: RepoHandle, branch: str, base: SnapshotId) -> SeenTip | None:
         """The result of `require_tip` without a request, right after `line_since` found the tip."""
         return None
 
@@ -508,7 +513,7 @@ class FormatVersion(ABC):
         tip = await self.lookup_branch(handle, branch)
         if tip != base:
             raise branch_moved(branch, base.text, tip.text)
-        return None
+        return self.seen_tip(handle, branch, base)
 
     async def publish(
         self, handle: RepoHandle, commit: NewCommit, branch: str, seen: SeenTip | None

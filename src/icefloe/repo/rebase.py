@@ -269,14 +269,16 @@ async def _fetch_commits(
     handle: RepoHandle, line: Sequence[LineCommit]
 ) -> tuple[Snapshot, list[_Commit]]:
     """The newest snapshot and all logs, fetched at once."""
-    wanted = [key for commit in line for key in (*commit.pruned, commit.id)]
+    found = {commit.id: commit.log for commit in line if commit.log is not None}
+    keys = [key for commit in line for key in (*commit.pruned, commit.id)]
+    wanted = [key for key in keys if key not in found]
     try:
         (tip,), logs = await handle.assets.snapshots_and_logs([line[-1].id], wanted)
     except StorageError as error:
         if error.kind == ErrorKind.OBJECT_NOT_FOUND:
             await _require_pruned_logs(handle, line)
         raise
-    found = {log.id: log for log in logs}
+    found |= {log.id: log for log in logs}
     return tip, [
         _Commit(commit.id, [found[key] for key in (*commit.pruned, commit.id)]) for commit in line
     ]
@@ -341,25 +343,28 @@ async def _fetch_chunks(
 
 # -- How long a commit waits while other processes commit to the same repository.
 #
-# One of several concurrent attempts succeeds. The uploads of the others are wasted and slow it
-# down. So a commit that loses waits for a random time, and the range of that time doubles with
-# every loss. The number of losses is kept for the next commit, which probably has the same
-# competitors. The first attempt never waits. Where writers can queue up (`Driver.turn`), those
-# that lost recently do so instead of waiting for a random time.
+# One of several concurrent attempts succeeds, and the uploads of the others are wasted. So a commit
+# that loses waits for a random time. Its range is the time that all writers need for one attempt
+# each, and halves with every further loss, down to one attempt: whoever has waited for longest
+# tries most often. Without any pause, a writer could be late by the same time again and again. The
+# number of writers is that of the commits that overtook the last one, and grows slowly, because one
+# writer may have made all of them. A first attempt waits only if the last commit was overtaken, for
+# less than one attempt: others get through meanwhile. Where writers can queue up (`Driver.turn`),
+# those that lost recently do so instead of waiting for a random time.
 
 
-_MAX_LOSSES = 3.0
-_MAX_PAUSE_S = 1.0
+_MAX_PAUSE_S = 2.0
 _REMEMBERED_US = 10_000_000
 _CROWDED_US = 2_000_000
+_MAX_HALVINGS = 50
 
 
 @dataclass
 class Contention:
     """What a process knows about concurrent committers."""
 
-    losses: float = 0.0
-    """How often the pause is doubled: plus one for a loss, minus one for a success."""
+    rivals: int = 0
+    """An estimate of the number of other writers."""
     seconds: float = 0.0
     """A moving average of the duration of an attempt."""
     changed_at: int = 0
@@ -369,22 +374,25 @@ class Contention:
         """Whether an attempt lost recently."""
         return now - self.lost_at < _CROWDED_US
 
-    def pause(self, now: int, chance: float) -> float:
-        """Seconds to wait before the next attempt; `chance` is in [0, 1), times in microseconds."""
-        if now - self.changed_at > _REMEMBERED_US:
-            self.losses = 0.0
-        units: float = 2.0**self.losses - 1
-        return min(units * self.seconds, _MAX_PAUSE_S) * chance
+    def pause(self, now: int, losses: int, chance: float) -> float:
+        """Seconds to wait before the next attempt of a commit that lost so often.
+
+        `chance` is in [0, 1), times are in microseconds.
+        """
+        rivals = self.rivals if now - self.changed_at <= _REMEMBERED_US else 0
+        turns = rivals / 2.0 ** min(losses - 1, _MAX_HALVINGS)
+        attempts = max(turns, 1.0) if losses else min(rivals, 1)
+        return min(attempts * self.seconds, _MAX_PAUSE_S) * chance
 
     def lost(self, now: int, seconds: float) -> None:
         """Record an attempt that lost to another commit."""
         self.lost_at = now
-        self._note(now, seconds, min(self.losses + 1, _MAX_LOSSES))
+        self._note(now, seconds, self.rivals)
 
-    def won(self, now: int, seconds: float) -> None:
-        """Record an attempt that succeeded."""
-        self._note(now, seconds, max(self.losses - 1, 0.0))
+    def won(self, now: int, seconds: float, overtaken: int) -> None:
+        """Record an attempt that succeeded, after this many commits of others."""
+        self._note(now, seconds, min(overtaken, 2 * self.rivals + 1))
 
-    def _note(self, now: int, seconds: float, losses: float) -> None:
+    def _note(self, now: int, seconds: float, rivals: int) -> None:
         self.seconds = (self.seconds + seconds) / 2 if self.seconds else seconds
-        self.losses, self.changed_at = losses, now
+        self.rivals, self.changed_at = rivals, now

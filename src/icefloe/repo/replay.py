@@ -453,9 +453,9 @@ async def _replay(
                 raise
             tries += 1
             contention.lost(clock.now_us(), (clock.now_us() - started) / 1e6)
-            await handle.driver.sleep(contention.pause(clock.now_us(), random.random()))
+            await handle.driver.sleep(contention.pause(clock.now_us(), tries, random.random()))
         else:
-            contention.won(clock.now_us(), (clock.now_us() - started) / 1e6)
+            contention.won(clock.now_us(), (clock.now_us() - started) / 1e6, tries)
             return done._replace(snapshot_id=landed)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from icefloe.assets.assets import Assets
 from icefloe.config import RepositoryConfig
@@ -17,6 +18,7 @@ from icefloe.errors import (
     InvalidInputError,
     RefNotFoundError,
     SnapshotNotFoundError,
+    StorageError,
     branch_moved,
 )
 from icefloe.format import layout
@@ -38,6 +40,9 @@ from icefloe.repo.handle import (
 )
 from icefloe.repo.refs import MAIN
 from icefloe.storage.driver import ConditionFailed, Driver, Version, find_object
+
+if TYPE_CHECKING:
+    from icefloe.format.transaction_log import TransactionLog
 
 # -- Whether collections keep a snapshot: decided from what is stored, not from caches.
 #
@@ -158,7 +163,16 @@ async def _require_branch(handle: RepoHandle, name: str) -> tuple[SnapshotId, Ve
         is_tag = await find_object(handle.driver, layout.tag_key(name)) is not None
         why = "it is a tag" if is_tag else f"there is no object {key}"
         raise RefNotFoundError(f"branch {name!r} in this repository ({why})")
-    return decode_ref_file(found[0], key), found[1]
+    seen = decode_ref_file(found[0], key), found[1]
+    handle.shared.seen_branches[name] = seen
+    return seen
+
+
+class _SeenFile(SeenTip):
+    """The file of a branch that was just read."""
+
+    def __init__(self, tip: SnapshotId, version: Version) -> None:
+        self.file = tip, version
 
 
 async def _create_ref(handle: RepoHandle, key: str, ref: str, snapshot_id: SnapshotId) -> None:
@@ -182,17 +196,22 @@ async def _move_branch(
     snapshot_id: SnapshotId,
     expected: SnapshotId | None,
     check: Callable[[int], Awaitable[None]] | None = None,
+    seen: SeenTip | None = None,
 ) -> None:
     """Point a branch at another snapshot, unless another writer moved it first.
 
-    `check` gets the fence of collections and may refuse. It runs between reading and writing the
-    branch. A collection or an upgrade that starts after the check gives the branch another version,
-    so the write fails, and everything is checked again.
+    The first attempt is made under the version of the file in `seen`. `check` gets the fence of
+    collections and may refuse. It runs between reading and writing the branch. A collection or an
+    upgrade that starts after the check gives the branch another version, so the write fails, and
+    everything is checked again.
     """
     handle.require_writable()
     start = expected
     for attempt in range(_TRIES):
-        tip, version = await _require_branch(handle, name)
+        if isinstance(seen, _SeenFile) and not attempt:
+            tip, version = seen.file
+        else:
+            tip, version = await _require_branch(handle, name)
         if attempt and tip == snapshot_id:
             return  # an earlier attempt of this request succeeded
         start = start or tip
@@ -371,6 +390,7 @@ class Spec1(SpecFormat):
             if current == base:
                 return list(line.values())[::-1]
             try:
+                log = await _log_fetched_with(handle, tip) if current == tip else None
                 info = _info(await handle.assets.snapshot(current))
             except SnapshotNotFoundError:
                 if current == tip:
@@ -378,16 +398,20 @@ class Spec1(SpecFormat):
                 return None  # expiration has cut the history
             pruned = info.pruned_ancestor_tx_logs
             if base in pruned:
-                line[current] = LineCommit(current, pruned[pruned.index(base) + 1 :])
+                line[current] = LineCommit(current, pruned[pruned.index(base) + 1 :], log)
                 return list(line.values())[::-1]
-            line[current] = LineCommit(current, pruned)
+            line[current] = LineCommit(current, pruned, log)
             current = info.parent_id
         return None
 
     async def publish(
         self, handle: RepoHandle, commit: NewCommit, branch: str, seen: SeenTip | None
     ) -> None:
-        await _publish(handle, branch, [commit])
+        await _publish(handle, branch, [commit], seen=seen)
+
+    def seen_tip(self, handle: RepoHandle, branch: str, base: SnapshotId) -> SeenTip | None:
+        seen = handle.shared.seen_branches.get(branch)
+        return None if seen is None or seen[0] != base else _SeenFile(*seen)
 
     async def publish_detached(self, handle: RepoHandle, commit: NewCommit) -> None:
         """No file lists the snapshot. It is worth nothing if its objects were collected."""
@@ -452,6 +476,16 @@ async def _put_config(handle: RepoHandle, data: bytes, previous: Version | None)
     )
 
 
+async def _log_fetched_with(handle: RepoHandle, tip: SnapshotId) -> TransactionLog | None:
+    """The log of a snapshot, which is fetched at the same time, into its cache; None if missing."""
+    try:
+        return (await handle.assets.snapshots_and_logs([tip], [tip]))[1][0]
+    except StorageError as error:
+        if error.kind != ErrorKind.OBJECT_NOT_FOUND:
+            raise
+    return None
+
+
 def _info(snapshot: Snapshot) -> SnapshotInfo:
     info = SnapshotInfo.of(snapshot)
     expired = expired_before(info)
@@ -463,6 +497,7 @@ async def _publish(
     branch: str,
     commits: Sequence[NewCommit],
     since: SnapshotId | None = None,
+    seen: SeenTip | None = None,
 ) -> None:
     """Move a branch from the base of the last commit to the commit.
 
@@ -481,7 +516,7 @@ async def _publish(
 
     base = commits[-1].base
     try:
-        await _move_branch(handle, branch, commits[-1].snapshot.id, base, check)
+        await _move_branch(handle, branch, commits[-1].snapshot.id, base, check, seen)
     except ConflictError as conflict:
         raise branch_moved(branch, base.text, conflict.actual_parent) from None
 

@@ -239,7 +239,7 @@ class Spec2(SpecFormat):
         tip = info.branches.get(branch)
         return tip, None if tip is None else _line_since(info, tip, base)
 
-    def seen_tip(self, handle: RepoHandle) -> SeenTip | None:
+    def seen_tip(self, handle: RepoHandle, branch: str, base: SnapshotId) -> SeenTip | None:
         current = handle.assets.caches.repo
         return None if current is None else seen_now(handle, current)
 
