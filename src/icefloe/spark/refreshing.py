@@ -190,7 +190,7 @@ def _plan(result: SparkDataset, made: Target, last: _Derived) -> _Work | str:
     grown = _grown(before, template)
     if isinstance(grown, str):
         return grown
-    why = changed_coords(before, template, expression.layout.unknown)
+    why = changed_coords(before, expression.layout)
     if why is not None:
         return f"of the result, {why}"
     if last.record.get("types") != types_of(expression):
