@@ -170,14 +170,16 @@ def _finish_task(work: plan.Finish, batches: Batches) -> Iterator[Any]:
 def _as_batches(rows: Iterator[Any]) -> Iterator[pa.RecordBatch]:
     """Pieces as batches of a few megabytes; batches as they are."""
     waiting: list[Piece] = []
+    size = 0
     for row in rows:
         if not isinstance(row, Piece):
             yield row
             continue
         waiting.append(row)
-        if sum(len(piece.data) for piece in waiting) >= _BATCH_BYTES // 4 or len(waiting) >= 4096:
+        size += len(row.data)
+        if size >= _BATCH_BYTES // 4 or len(waiting) >= 4096:
             yield _batch(waiting)
-            waiting = []
+            waiting, size = [], 0
     if waiting:
         yield _batch(waiting)
 
