@@ -117,9 +117,7 @@ def refresh(
     if not blocks:
         return RefreshReport(last.snapshot_id, 0, total, 0, 0, 0, time.monotonic() - started, "")
     counts = write_blocks(result.engine, work.expression, made, work.wanted)
-    about = {**(metadata or {}), **lineage(result.expression, group)}
-    if batch is not None:
-        about |= batch.metadata
+    about = {**(metadata or {}), **lineage(result.expression, group, batch)}
     snapshot_id = session.commit(message or f"refresh {path}", about, rebase_with=rebase_with)
     read = plan.bytes_read(work.expression, work.wanted)
     seconds = time.monotonic() - started
