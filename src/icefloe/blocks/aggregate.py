@@ -19,7 +19,6 @@ Parts = dict[str, xr.Variable]
 """The partial result of one variable, by what it is: sum, count, mean, squares, extreme."""
 
 _UNCHANGED = ("mean", "sum", "min", "max")
-NAMES = ("mean", "sum", "min", "max", "count", "std", "var")
 
 
 class Partials(NamedTuple):

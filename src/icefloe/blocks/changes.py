@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from icefloe.api.repository import Repository
 from icefloe.api.session import Session
-from icefloe.blocks.expressions import Expression, Positions, Source, SourceKey
-from icefloe.blocks.layout import Edges, array_edges
+from icefloe.blocks.expressions import Expression, Positions, Source, SourceKey, stored_dataset
+from icefloe.blocks.layout import Edges, Layout, array_edges
 from icefloe.blocks.places import Place
 from icefloe.changes.diff import Diff
 from icefloe.errors import InvalidInputError, SnapshotNotFoundError
@@ -180,25 +180,17 @@ def _growth(
                 grown[str(dim)] = (a, b)
     if len(grown) > 1:
         return f"the source grew along several dimensions: {', '.join(sorted(grown))}"
-    return (
-        changed_coords(
-            xr.open_zarr(before.store, group=source.group or None, chunks=None, consolidated=False),
-            source.layout.template,
-            source.layout.unknown,
-        )
-        or grown
-    )
+    return changed_coords(stored_dataset(before, source.group), source.layout) or grown
 
 
 def _definition(array: zarr.Array[Any]) -> dict[str, Any]:
     return {key: value for key, value in array.metadata.to_dict().items() if key != "shape"}
 
 
-def changed_coords(old: xr.Dataset, new: xr.Dataset, unknown: frozenset[str]) -> str | None:
+def changed_coords(old: xr.Dataset, layout: Layout) -> str | None:
     """Why coordinates are not those of before, or those with more cells at the end."""
-    for name, coord in new.coords.items():
-        if name in unknown:
-            continue
+    new = layout.template
+    for name, coord in layout.known.coords.items():
         if name not in old.variables or old[name].dims != coord.dims:
             return f"coordinate {name!r} is new"
         if any(old.sizes[dim] > new.sizes[dim] for dim in coord.dims):

@@ -20,6 +20,7 @@ from icefloe.blocks.expressions import (
     Apply,
     Expression,
     apply_blocks,
+    as_dataset,
     choose_variables,
     combine_groups,
     result_template,
@@ -32,9 +33,8 @@ from icefloe.blocks.layout import (
     edges_text,
     grid_from,
     longest,
-    new_template,
     regular_edges,
-    stand_in,
+    template_of,
 )
 from icefloe.blocks.places import Place
 from icefloe.blocks.stages import DEFAULT_MEMORY, Groups, rechunk, reduce_blocks
@@ -55,7 +55,7 @@ class Reductions(Generic[D]):
         ddof: the divisor of `std` and `var` is the number of values less this.
     """
 
-    def _reduced(self, name: str, dim: Dims, options: dict[str, Any]) -> D:
+    def _reduced(self, name: str, dim: Dims, **options: Any) -> D:
         raise NotImplementedError
 
     def mean(self, dim: Dims = None, *, skipna: bool | None = None, keep_attrs: Any = None) -> D:
@@ -64,35 +64,35 @@ class Reductions(Generic[D]):
         >>> dataset.mean("time").sizes
         {'y': 8, 'x': 8}
         """
-        return self._reduced("mean", dim, {"skipna": skipna, "keep_attrs": keep_attrs})
+        return self._reduced("mean", dim, skipna=skipna, keep_attrs=keep_attrs)
 
     def sum(self, dim: Dims = None, *, skipna: bool | None = None, keep_attrs: Any = None) -> D:
         """Sum; 0 where there are no values.
 
         >>> totals = dataset.sum(["y", "x"])
         """
-        return self._reduced("sum", dim, {"skipna": skipna, "keep_attrs": keep_attrs})
+        return self._reduced("sum", dim, skipna=skipna, keep_attrs=keep_attrs)
 
     def min(self, dim: Dims = None, *, skipna: bool | None = None, keep_attrs: Any = None) -> D:
         """Minimum.
 
         >>> coldest = dataset.min("time")
         """
-        return self._reduced("min", dim, {"skipna": skipna, "keep_attrs": keep_attrs})
+        return self._reduced("min", dim, skipna=skipna, keep_attrs=keep_attrs)
 
     def max(self, dim: Dims = None, *, skipna: bool | None = None, keep_attrs: Any = None) -> D:
         """Maximum.
 
         >>> warmest = dataset.max("time")
         """
-        return self._reduced("max", dim, {"skipna": skipna, "keep_attrs": keep_attrs})
+        return self._reduced("max", dim, skipna=skipna, keep_attrs=keep_attrs)
 
     def count(self, dim: Dims = None, *, keep_attrs: Any = None) -> D:
         """Number of values that are not missing.
 
         >>> measured = dataset.count("time")
         """
-        return self._reduced("count", dim, {"keep_attrs": keep_attrs})
+        return self._reduced("count", dim, keep_attrs=keep_attrs)
 
     def std(
         self,
@@ -106,8 +106,7 @@ class Reductions(Generic[D]):
 
         >>> spread = dataset.std("time", ddof=1)
         """
-        options = {"skipna": skipna, "ddof": ddof, "keep_attrs": keep_attrs}
-        return self._reduced("std", dim, options)
+        return self._reduced("std", dim, skipna=skipna, ddof=ddof, keep_attrs=keep_attrs)
 
     def var(
         self,
@@ -121,8 +120,7 @@ class Reductions(Generic[D]):
 
         >>> variance = dataset.var("time", skipna=False)
         """
-        options = {"skipna": skipna, "ddof": ddof, "keep_attrs": keep_attrs}
-        return self._reduced("var", dim, options)
+        return self._reduced("var", dim, skipna=skipna, ddof=ddof, keep_attrs=keep_attrs)
 
 
 class BlockDataset(Reductions[D]):
@@ -202,11 +200,11 @@ class BlockDataset(Reductions[D]):
     # -- selections
 
     def __getitem__(self, names: str | Sequence[str]) -> Self:
-        wanted = self._named([names] if isinstance(names, str) else names)
-        return self._with(choose_variables(self.expression, self.template[wanted]))
+        return self._with(choose_variables(self.expression, self.template[self._named(names)]))
 
-    def _named(self, names: Iterable[str]) -> list[str]:
+    def _named(self, names: str | Iterable[str]) -> list[str]:
         """The names, which must all be variables."""
+        names = [names] if isinstance(names, str) else names
         if not isinstance(names, list | tuple | set | frozenset):
             raise InvalidInputError(f"{names!r:.80} is no name of a variable and no list of names")
         unknown = [name for name in names if name not in map(str, self.template.variables)]
@@ -221,7 +219,7 @@ class BlockDataset(Reductions[D]):
         Coordinates:
             *empty*
         """
-        rest = self.template.drop_vars(self._named([names] if isinstance(names, str) else names))
+        rest = self.template.drop_vars(self._named(names))
         return self._with(choose_variables(self.expression, rest))
 
     def isel(self, indexers: Mapping[Any, Any] | None = None, **indexers_kwargs: Any) -> Self:
@@ -231,8 +229,7 @@ class BlockDataset(Reductions[D]):
         {'y': 4, 'x': 8}
         """
         chosen = _either("isel", indexers, indexers_kwargs)
-        asked = ["isel", chosen]
-        return self._with(select(self.expression, chosen, asked))
+        return self._with(select(self.expression, chosen, ["isel", chosen]))
 
     def sel(
         self,
@@ -277,11 +274,8 @@ class BlockDataset(Reductions[D]):
 
     def _numbered(self, dim: Hashable) -> xr.DataArray:
         """The positions of a dimension, with its coordinates."""
-        coords = {
-            name: coord
-            for name, coord in self.template.coords.items()
-            if coord.dims == (dim,) and name not in self.expression.layout.unknown
-        }
+        known = self.expression.layout.known.coords
+        coords = {name: coord for name, coord in known.items() if coord.dims == (dim,)}
         return xr.DataArray(np.arange(self.template.sizes[dim]), coords, (dim,), "position")
 
     # -- functions of blocks
@@ -337,18 +331,24 @@ class BlockDataset(Reductions[D]):
 
     # -- reductions
 
-    def _reduced(self, name: str, dim: Dims, options: dict[str, Any]) -> D:
+    def _reduced(self, name: str, dim: Dims, **options: Any) -> D:
         dims = self._dims(dim)
-        made = reduce_blocks(
-            self.expression,
-            Aggregation(name, options.get("skipna"), options.get("ddof", 0)),
-            dims,
-            None,
-            partial(_call, name, (dims,), options),
-            [name, dims, options],
-            self.memory,
+        call, asked = partial(_call, name, (dims,), options), [name, dims, options]
+        return cast(D, self._aggregated(name, dims, None, options, call, asked))
+
+    def _aggregated(
+        self,
+        name: str,
+        dims: Sequence[str],
+        groups: Groups | None,
+        options: Mapping[str, Any],
+        call: Callable[..., Any],
+        asked: Any,
+    ) -> Self:
+        how = Aggregation(name, options.get("skipna"), options.get("ddof", 0))
+        return self._with(
+            reduce_blocks(self.expression, how, dims, groups, call, asked, self.memory)
         )
-        return cast(D, self._with(made))
 
     def _dims(self, dim: Dims) -> list[str]:
         if dim is None or dim is ...:
@@ -511,24 +511,26 @@ def _dim_list(dim: Any) -> list[str]:
 def _as_dataset(given: Any) -> xr.Dataset:
     if isinstance(given, BlockDataset):
         return given.template
-    if isinstance(given, xr.DataArray):
-        return given.to_dataset(name="data" if given.name is None else given.name)
-    if not isinstance(given, xr.Dataset):
+    if not isinstance(given, xr.Dataset | xr.DataArray):
         raise InvalidInputError(f"template is a {type(given).__name__}, expected a Dataset")
-    return given
+    return as_dataset(given)
 
 
 def _applied(
-    expression: Expression, call: Callable[..., Any], full: Sequence[str], names: tuple[str, ...]
+    expression: Expression,
+    call: Callable[..., Any],
+    full: Sequence[str],
+    names: tuple[str, ...],
+    kept: Sequence[str] = (),
 ) -> Expression:
     """A method of xarray on every block; dimensions in `full` are one block."""
-    template = result_template(expression.layout, call, ())
+    template = result_template(expression.layout, call, kept)
     grid: Grid = {}
     for dim, size in ((str(dim), int(size)) for dim, size in template.sizes.items()):
         edges = expression.layout.grid.get(dim)
         grid[dim] = regular_edges(size, size) if edges is None or dim in full else edges
     layout = Layout.of(template, grid, expression.layout.unknown)
-    return Apply(layout, call, (expression,), names=names)
+    return Apply(layout, (expression,), call, names=names)
 
 
 def _only(dim: Dims, grouped: Sequence[str]) -> None:
@@ -558,18 +560,16 @@ class GroupedBlocks(Reductions[D]):
         self._dim, self._name = dim, name
         self._method, self._arguments = method, arguments
 
-    def _grouped(self, dataset: Any) -> Any:
-        return getattr(dataset, self._method)(**self._arguments)
-
     def _call(self, name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
         return partial(_call_grouped, self._method, self._arguments, name, arguments, options)
 
     def _codes(self) -> NDArray[np.int64]:
         """The number of every cell's group; -1 where it has none."""
         cells = self._dataset._numbered(self._dim).to_dataset()
-        labels = self._grouped(cells).count().indexes[self._name]
+        grouped = getattr(cells, self._method)(**self._arguments)
+        labels = grouped.count().indexes[self._name]
         codes = np.full(self._dataset.sizes[self._dim], -1, np.int64)
-        for label, members in self._grouped(cells).groups.items():
+        for label, members in grouped.groups.items():
             codes[members] = labels.get_loc(label)
         return codes
 
@@ -602,19 +602,12 @@ class GroupedBlocks(Reductions[D]):
         made = combine_groups(dataset.expression, other.expression, group, self._name, operation)
         return dataset._with(made)
 
-    def _reduced(self, name: str, dim: Dims, options: dict[str, Any]) -> D:
+    def _reduced(self, name: str, dim: Dims, **options: Any) -> D:
         _only(dim, [self._dim])
-        dataset = self._dataset
-        made = reduce_blocks(
-            dataset.expression,
-            Aggregation(name, options.get("skipna"), options.get("ddof", 0)),
-            [self._dim],
-            Groups(self._dim, self._name, self._codes()),
-            self._call(name, (), options),
-            [self._method, self._arguments, name, options],
-            dataset.memory,
-        )
-        return dataset._with(made)
+        groups = Groups(self._dim, self._name, self._codes())
+        asked = [self._method, self._arguments, name, options]
+        call = self._call(name, (), options)
+        return self._dataset._aggregated(name, [self._dim], groups, options, call, asked)
 
     def quantile(
         self, q: Any, *, method: str = "linear", skipna: bool | None = None, keep_attrs: Any = None
@@ -625,18 +618,8 @@ class GroupedBlocks(Reductions[D]):
         """
         options = {"method": method, "skipna": skipna, "keep_attrs": keep_attrs}
         whole = self._dataset._whole_along([self._dim])
-        call = self._call("quantile", (q,), options)
-        template = result_template(whole.expression.layout, call, (self._dim,))
-        grid = {
-            str(dim): whole.expression.layout.grid[str(dim)]
-            if dim in whole.expression.layout.grid and dim != self._dim
-            else regular_edges(int(size), int(size))
-            for dim, size in template.sizes.items()
-        }
-        names = ("quantile", self._method)
-        layout = Layout.of(template, grid, whole.expression.layout.unknown)
-        made = Apply(layout, call, (whole.expression,), names=names)
-        return self._dataset._with(made)
+        call, names = self._call("quantile", (q,), options), ("quantile", self._method)
+        return whole._with(_applied(whole.expression, call, [self._dim], names, [self._dim]))
 
 
 def _known(dim: str, block: xr.Dataset) -> xr.Dataset:
@@ -680,7 +663,7 @@ class CoarseBlocks(Reductions[D]):
         self._dataset, self._windows = dataset, windows
         self._boundary, self._side, self._coord = boundary, side, coord
 
-    def _reduced(self, name: str, dim: Dims, options: dict[str, Any]) -> D:
+    def _reduced(self, name: str, dim: Dims, **options: Any) -> D:
         _only(dim, list(self._windows))
         if options.pop("skipna", None) is not None or options.pop("ddof", 0):
             raise InvalidInputError("coarsen has no skipna and no ddof, as in xarray: leave it out")
@@ -718,8 +701,8 @@ class CoarseBlocks(Reductions[D]):
         layout = Layout.of(template, {**grid, **out}, expression.layout.unknown)
         made = Apply(
             layout,
-            call,
             (expression,),
+            call,
             names=("coarsen",),
             asked=[name, self._grouping(), options],
             borders=tuple(borders),
@@ -742,8 +725,7 @@ class CoarseBlocks(Reductions[D]):
             lengths[dim] = size % window or window  # an incomplete window changes types
         small = template.isel({dim: slice(0, length) for dim, length in lengths.items()})
         result = tried(call, small)
-        known = template.coords.to_dataset()
-        known = known[[name for name in known.variables if name not in layout.unknown]]
+        known = layout.known
         windows = {dim: n for dim, n in self._windows.items() if dim in known.sizes}
         if windows:
             known = known.coarsen(**{**self._grouping(), "dim": windows}).mean()
@@ -751,10 +733,6 @@ class CoarseBlocks(Reductions[D]):
             str(dim): -(-int(size) // self._windows.get(str(dim), 1))
             for dim, size in template.sizes.items()
         }
-        variables = {
-            name: known.variables[name] if name in known.variables else stand_in(variable, sizes)
-            for name, variable in result.variables.items()
-        }
-        for name in known.variables:
-            variables[name].attrs = dict(result.variables[name].attrs)
-        return new_template(variables, set(result.coords), result.attrs)
+        for name, variable in known.variables.items():
+            variable.attrs = dict(result.variables[name].attrs)
+        return template_of(result, known.variables, sizes)

@@ -18,6 +18,7 @@ import xarray as xr
 import zarr
 from numpy.typing import NDArray
 
+from icefloe.api.session import Session
 from icefloe.blocks.fingerprints import fingerprint
 from icefloe.blocks.layout import (
     Edges,
@@ -28,6 +29,7 @@ from icefloe.blocks.layout import (
     as_slice,
     as_template,
     as_type,
+    box_of,
     chunk_edges,
     edges_of_result,
     grid_from,
@@ -35,10 +37,12 @@ from icefloe.blocks.layout import (
     new_template,
     regular_edges,
     stand_in,
+    template_of,
     unknown_coords,
 )
 from icefloe.blocks.places import Place
 from icefloe.errors import InvalidInputError
+from icefloe.geometry import shape_of
 from icefloe.scans.scan import PinnedSnapshot
 
 Given = Mapping["Expression", xr.Dataset]
@@ -52,21 +56,18 @@ class Expression:
     """A lazy dataset: its layout, and how to compute one of its blocks."""
 
     layout: Layout = field(repr=False)
+    inputs: tuple[Expression, ...]
+    """What this expression is computed from."""
 
     @property
-    def inputs(self) -> tuple[Expression, ...]:
-        """What this expression is computed from."""
-        return ()
+    def input(self) -> Expression:
+        """The only input, or the first."""
+        return self.inputs[0]
 
     @property
     def followed(self) -> tuple[Expression, ...]:
         """Inputs of which a block needs the one of the same place, and no other."""
         return self.inputs
-
-    def with_inputs(self, inputs: Sequence[Expression]) -> Expression:
-        """The same operation on other inputs of the same layout."""
-        assert not inputs
-        return self
 
     def block(self, index: Index, given: Given) -> xr.Dataset:
         """One block, with its coordinates, in memory."""
@@ -76,7 +77,7 @@ class Expression:
         """The numbers of the blocks of each input that some blocks are computed from."""
         indices = [self.layout.index(number) for number in wanted]
         return [
-            {each.layout.number(index_in(each.layout, self.layout, index)) for index in indices}
+            {each.layout.number(self.beside(each, index)) for index in indices}
             for each in self.inputs
         ]
 
@@ -89,8 +90,16 @@ class Expression:
         return []
 
     def affected(self, changed: Positions, of: Expression) -> list[Positions]:
-        """The cells that may change when those of an input do."""
-        raise NotImplementedError
+        """The cells that may change when those of an input do; unless said, the same."""
+        return [{dim: cells for dim, cells in changed.items() if dim in self.layout.grid}]
+
+    def beside(self, source: Expression, index: Index) -> Index:
+        """The block of an input at the place of a block; the first along what it has alone."""
+        return index_in(source.layout, self.layout, index)
+
+    def pulled(self, source: Expression, index: Index, given: Given) -> xr.Dataset:
+        """The block of an input at the place of a block."""
+        return pull(source, self.beside(source, index), given)
 
 
 def pull(expression: Expression, index: Index, given: Given) -> xr.Dataset:
@@ -158,7 +167,7 @@ class ArraySource(Expression):
         cell = xr.Variable([], np.zeros((), array.dtype))
         sizes = dict(zip(dims, array.shape, strict=True))
         template = xr.Dataset({"values": stand_in(cell, sizes, dims)})
-        return cls(Layout.of(template, grid), snapshot, path)
+        return cls(Layout.of(template, grid), (), snapshot, path)
 
     def block(self, index: Index, given: Given) -> xr.Dataset:
         """Read the chunks of a block."""
@@ -180,14 +189,20 @@ def _kept(dataset: xr.Dataset) -> list[Hashable]:
     return [name for size, (*_, name) in pairs if size <= _KEPT_BYTES]
 
 
+def stored_dataset(session: Session, group: str) -> xr.Dataset:
+    """A group as it is stored, read when values are wanted."""
+    dataset: xr.Dataset = xr.open_zarr(
+        session.store, group=group or None, chunks=None, consolidated=False
+    )
+    return dataset
+
+
 # By process: connections do not survive the fork by which Spark makes workers.
 @functools.lru_cache(maxsize=8)
 def _opened(
     _process: int, snapshot: PinnedSnapshot, group: str, variables: tuple[str, ...] | None
 ) -> xr.Dataset:
-    dataset: xr.Dataset = xr.open_zarr(
-        snapshot.open().store, group=group or None, chunks=None, consolidated=False
-    )
+    dataset = stored_dataset(snapshot.open(), group)
     if variables is None:
         return dataset
     missing = sorted(set(variables) - set(map(str, dataset.variables)))
@@ -212,7 +227,7 @@ def open_source(
     edges = {
         dim: wanted[dim] if is_aligned(wanted[dim], stored[dim]) else stored[dim] for dim in sizes
     }
-    return Source(Layout.of(as_template(dataset), edges), snapshot, group, names), wanted
+    return Source(Layout.of(as_template(dataset), edges), (), snapshot, group, names), wanted
 
 
 def _stored_grid(dataset: xr.Dataset, sizes: Mapping[str, int]) -> Grid:
@@ -237,53 +252,34 @@ def _stored_grid(dataset: xr.Dataset, sizes: Mapping[str, int]) -> Grid:
 class Select(Expression):
     """Cells of another dataset, by position. A block is cut out of one block of the input."""
 
-    input: Expression
     positions: dict[str, NDArray[np.int64] | int]
     blocks: dict[str, NDArray[np.int64]]
-    """Which block of the input each block lies in, by dimension."""
+    """Which block of the input each block lies in, along the dimensions that are selected."""
     asked: Any
     """The arguments of the caller."""
-
-    @property
-    def inputs(self) -> tuple[Expression, ...]:
-        """The dataset that is selected from."""
-        return (self.input,)
 
     @property
     def followed(self) -> tuple[Expression, ...]:
         """The dataset, if no block is left out, repeated or moved."""
         shape = dict(zip(self.input.layout.dims, self.input.layout.shape, strict=True))
         is_same = all(
-            np.array_equal(blocks, np.arange(shape[dim])) for dim, blocks in self.blocks.items()
+            np.array_equal(blocks, np.arange(shape[dim]))
+            for dim, blocks in self.blocks.items()
+            if dim in self.layout.grid
         )
         return self.inputs if is_same else ()
 
-    def with_inputs(self, inputs: Sequence[Expression]) -> Expression:
-        """The same selection of another input."""
-        return Select(self.layout, inputs[0], self.positions, self.blocks, self.asked)
-
-    def needed(self, wanted: Collection[int]) -> list[set[int]]:
-        """The blocks that the wanted ones lie in."""
-        indices = map(self.layout.index, wanted)
-        return [{self.input.layout.number(self._outer(index)) for index in indices}]
-
-    def _outer(self, index: Index) -> Index:
+    def beside(self, source: Expression, index: Index) -> Index:
         """The block of the input that a block lies in."""
-        at = dict(zip(self.layout.dims, index, strict=True))
-        outer = []
-        for dim, edges in self.input.layout.grid.items():
-            picked = self.positions.get(dim)
-            if picked is None:
-                outer.append(at[dim])
-            elif isinstance(picked, int):
-                outer.append(int(np.searchsorted(edges, picked, "right")) - 1)
-            else:
-                outer.append(int(self.blocks[dim][at[dim]]) if len(self.blocks[dim]) else 0)
-        return tuple(outer)
+        outer = super().beside(source, index)
+        return tuple(
+            int(self.blocks[dim][at]) if dim in self.blocks else at
+            for dim, at in zip(source.layout.dims, outer, strict=True)
+        )
 
     def block(self, index: Index, given: Given) -> xr.Dataset:
         """Cut the block out of the one it lies in."""
-        mine, outer = self.layout.region(index), self._outer(index)
+        mine, outer = self.layout.region(index), self.beside(self.input, index)
         local, whole = {}, {}
         for (dim, edges), number in zip(self.input.layout.grid.items(), outer, strict=True):
             picked = self.positions.get(dim)
@@ -323,7 +319,7 @@ class Select(Expression):
 def select(expression: Expression, indexers: Mapping[str, Any], asked: Any) -> Expression:
     """Select by position: whole numbers, slices, or one-dimensional arrays of whole numbers."""
     layout = expression.layout
-    template, grid, unknown = layout.template, layout.grid, layout.unknown
+    template, grid = layout.template, layout.grid
     positions: dict[str, NDArray[np.int64] | int] = {}
     blocks: dict[str, NDArray[np.int64]] = {}
     edges_of: Grid = dict(grid)
@@ -342,64 +338,39 @@ def select(expression: Expression, indexers: Mapping[str, Any], asked: Any) -> E
                     "or a list of whole numbers along the same dimension"
                 )
             picked = picked if picked.size else picked.astype(np.int64)
-        picked = np.arange(size)[picked]
-        if np.ndim(picked) == 0:
+        picked = np.arange(size, dtype=np.int64)[picked]
+        number = np.searchsorted(grid[dim], np.atleast_1d(picked), "right") - 1
+        starts = np.flatnonzero(np.diff(number, prepend=-1))
+        blocks[dim] = number[starts] if picked.size else np.zeros(1, np.int64)
+        if picked.ndim:
+            positions[dim] = picked
+            edges_of[dim] = np.append(starts if picked.size else 0, picked.size)
+        else:
             positions[dim] = int(picked)
             del edges_of[dim]
-            continue
-        positions[dim] = picked.astype(np.int64)
-        number = np.searchsorted(grid[dim], picked, "right") - 1
-        starts = np.flatnonzero(np.diff(number, prepend=-1))
-        blocks[dim] = number[starts]
-        edges_of[dim] = np.append(starts, len(picked)).astype(np.int64)
-        if not len(picked):
-            edges_of[dim] = np.zeros(2, np.int64)
-    known = template.coords.to_dataset()
-    known = known[[name for name in known.variables if name not in unknown]]
-    chosen = known.isel({dim: part for dim, part in positions.items() if dim in known.dims})
+    chosen = layout.known.isel(positions, missing_dims="ignore")
     sizes = {dim: int(edges[-1]) for dim, edges in edges_of.items()}
-    made = new_template(
-        {
-            name: chosen.variables[name]
-            if name in chosen.variables
-            else stand_in(variable, sizes, [dim for dim in variable.dims if dim in sizes])
-            for name, variable in template.variables.items()
-        },
-        set(template.coords),
-        template.attrs,
-    )
-    return Select(Layout.of(made, edges_of, unknown), expression, positions, blocks, asked)
+    like = template.isel({dim: at for dim, at in positions.items() if isinstance(at, int)})
+    made = template_of(like, chosen.variables, sizes)
+    out = Layout.of(made, edges_of, layout.unknown)
+    return Select(out, (expression,), positions, blocks, asked)
 
 
 @dataclass(frozen=True, eq=False)
 class Variables(Expression):
     """Some variables of another dataset."""
 
-    input: Expression
     names: tuple[str, ...]
-
-    @property
-    def inputs(self) -> tuple[Expression, ...]:
-        """The dataset with more variables."""
-        return (self.input,)
-
-    def with_inputs(self, inputs: Sequence[Expression]) -> Expression:
-        """The same variables of another input."""
-        return Variables(self.layout, inputs[0], self.names)
 
     def block(self, index: Index, given: Given) -> xr.Dataset:
         """The chosen variables of the block, in the order of their names in the selection."""
-        block = pull(self.input, index_in(self.input.layout, self.layout, index), given)
+        block = self.pulled(self.input, index, given)
         coords = set(self.layout.template.coords)
         return new_template({n: block.variables[n] for n in self.names}, coords, block.attrs)
 
     def describe(self) -> Any:
         """The names."""
         return ["variables", list(self.names), self.input.describe()]
-
-    def affected(self, changed: Positions, of: Expression) -> list[Positions]:
-        """The same cells."""
-        return [{dim: cells for dim, cells in changed.items() if dim in self.layout.grid}]
 
 
 def choose_variables(expression: Expression, template: xr.Dataset) -> Expression:
@@ -409,10 +380,10 @@ def choose_variables(expression: Expression, template: xr.Dataset) -> Expression
         # What is not wanted is not read.
         read = layout.template[list(names)]
         source = Layout.of(read, layout.grid, layout.unknown)
-        expression = Source(source, expression.snapshot, expression.group, names)
+        expression = replace(expression, layout=source, variables=names)
         if set(read.variables) == set(names):
             return expression
-    return Variables(Layout.of(template, layout.grid, layout.unknown), expression, names)
+    return Variables(Layout.of(template, layout.grid, layout.unknown), (expression,), names)
 
 
 def index_in(layout: Layout, mine: Layout, index: Index) -> Index:
@@ -429,7 +400,6 @@ class Apply(Expression):
     """A function of the blocks that several datasets have at the same place."""
 
     func: Callable[..., Any]
-    datasets: tuple[Expression, ...]
     arguments: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
     names: tuple[str, ...] = ()
     """What the operation is called in messages and in `describe`."""
@@ -438,21 +408,9 @@ class Apply(Expression):
     borders: tuple[Place, ...] = ()
     """Where blocks are cut, if results depend on it."""
 
-    @property
-    def inputs(self) -> tuple[Expression, ...]:
-        """The datasets whose blocks the function gets."""
-        return self.datasets
-
-    def with_inputs(self, inputs: Sequence[Expression]) -> Expression:
-        """The same function of other inputs."""
-        return replace(self, datasets=tuple(inputs))
-
     def block(self, index: Index, given: Given) -> xr.Dataset:
         """Call the function."""
-        blocks = [
-            pull(dataset, index_in(dataset.layout, self.layout, index), given)
-            for dataset in self.datasets
-        ]
+        blocks = [self.pulled(dataset, index, given) for dataset in self.inputs]
         made = as_dataset(self.func(*blocks, *self.arguments[0], **self.arguments[1]))
         region = self.layout.region(index)
         values = {}
@@ -464,7 +422,7 @@ class Apply(Expression):
                 )
             part = made.variables[name]
             shape = tuple(part.sizes.get(dim, -1) for dim in variable.dims)
-            wanted = tuple(region[str(d)].stop - region[str(d)].start for d in variable.dims)
+            wanted = shape_of(box_of(region, variable.dims))
             if shape != wanted or part.ndim != variable.ndim:
                 raise InvalidInputError(
                     f"the function returned {name!r} with {dict(part.sizes)} for block {index}, "
@@ -476,7 +434,7 @@ class Apply(Expression):
     def describe(self) -> Any:
         """The function's code and arguments."""
         call = (self.func, self.arguments) if self.asked is None else self.asked
-        return ["apply", *self.names, fingerprint(call), *(d.describe() for d in self.datasets)]
+        return ["apply", *self.names, fingerprint(call), *(each.describe() for each in self.inputs)]
 
     def places(self) -> list[Place]:
         """Where blocks are cut."""
@@ -495,8 +453,6 @@ class Apply(Expression):
 class GroupArithmetic(Expression):
     """An operation between every cell and its group in another dataset, as a month's mean."""
 
-    input: Expression
-    other: Expression
     dim: str
     name: str
     codes: NDArray[np.int64]
@@ -505,18 +461,14 @@ class GroupArithmetic(Expression):
     asked: Any
 
     @property
-    def inputs(self) -> tuple[Expression, ...]:
-        """The dataset with the cells, and the one with the groups."""
-        return (self.input, self.other)
+    def other(self) -> Expression:
+        """The dataset with the groups."""
+        return self.inputs[1]
 
     @property
     def followed(self) -> tuple[Expression, ...]:
         """The dataset with the cells: its groups are anywhere in the other."""
-        return (self.input,)
-
-    def with_inputs(self, inputs: Sequence[Expression]) -> Expression:
-        """The same operation on other inputs."""
-        return replace(self, input=inputs[0], other=inputs[1])
+        return self.inputs[:1]
 
     def _others(self, index: Index) -> list[Index]:
         """The blocks of the other dataset with the groups of a block."""
@@ -533,15 +485,12 @@ class GroupArithmetic(Expression):
         """The same blocks of the input, and those with their groups."""
         indices = [self.layout.index(number) for number in wanted]
         other = {self.other.layout.number(at) for index in indices for at in self._others(index)}
-        mine = {self.input.layout.number(self._mine(index)) for index in indices}
+        mine = {self.input.layout.number(self.beside(self.input, index)) for index in indices}
         return [mine, other]
-
-    def _mine(self, index: Index) -> Index:
-        return index_in(self.input.layout, self.layout, index)
 
     def block(self, index: Index, given: Given) -> xr.Dataset:
         """Bring every cell and its group together."""
-        block = pull(self.input, self._mine(index), given)
+        block = self.pulled(self.input, index, given)
         numbers = self._others(index)
         regions = [self.other.layout.region(number)[self.name] for number in numbers]
         parts = [pull(self.other, number, given) for number in numbers]
@@ -571,7 +520,7 @@ class GroupArithmetic(Expression):
     def affected(self, changed: Positions, of: Expression) -> list[Positions]:
         """The same cells; or all cells of groups that changed."""
         if of is self.input:
-            return [dict(changed)]
+            return super().affected(changed, of)
         found = {dim: cells for dim, cells in changed.items() if dim != self.name}
         if self.name in changed:
             found[self.dim] = np.flatnonzero(np.isin(self.codes, changed[self.name]))
@@ -626,8 +575,7 @@ def combine_groups(
     asked = [getattr(operation, "__name__", ""), group]
     return GroupArithmetic(
         Layout.of(template, layout.grid, layout.unknown),
-        expression,
-        other,
+        (expression, other),
         dim,
         name,
         codes.astype(np.int64),
@@ -678,9 +626,10 @@ def apply_blocks(
     if template is None:
         template = _try_on_empty(func, datasets, arguments, grid)
     out = as_template(as_dataset(template))
-    edges_of = {}
-    for dim, size in ((str(dim), size) for dim, size in out.sizes.items()):
-        edges_of[dim] = edges_of_result(dim, int(size), grid.get(dim))
+    edges_of = {
+        str(dim): edges_of_result(str(dim), int(size), grid.get(str(dim)))
+        for dim, size in out.sizes.items()
+    }
     dropped = [dim for dim in grid if dim not in edges_of and len(grid[dim]) > 2]
     alone = [
         dim
@@ -695,7 +644,7 @@ def apply_blocks(
             f"first, by rechunk({{{dims[0]!r}: -1}})"
         )
     borders = tuple(Place("", grid[dim], has_borders=True) for dim in sorted(grid))
-    return Apply(Layout.of(out, edges_of), func, tuple(datasets), arguments, names, borders=borders)
+    return Apply(Layout.of(out, edges_of), tuple(datasets), func, arguments, names, borders=borders)
 
 
 def _try_on_empty(
@@ -725,26 +674,22 @@ def _try_on_empty(
                 "with the variables, dimensions and types of the whole result"
             )
         sizes[dim] = int(grid[dim][-1]) if dim in grid and size == 0 else int(size)
-    variables = {}
+    found: dict[Hashable, xr.Variable] = {}
     unknown = unknown_coords(made)
-    for name, variable in made.variables.items():
-        known = [
-            dataset.layout.template.variables[name]
-            for dataset in datasets
-            if name in dataset.layout.template.coords and name not in dataset.layout.unknown
-        ]
-        if name not in made.coords or name in unknown:
-            variables[name] = stand_in(variable, sizes)
-        elif variable.size:
-            variables[name] = variable
-        elif known and known[0].dims == variable.dims:
-            variables[name] = known[0]
+    sources = [dataset.layout.known.variables for dataset in datasets]
+    for name in [name for name in made.coords if name not in unknown]:
+        variable = made.variables[name]
+        known = next((each[name] for each in sources if name in each), None)
+        if variable.size:
+            found[name] = variable
+        elif known is not None and known.dims == variable.dims:
+            found[name] = known
         else:
             raise InvalidInputError(
                 f"the values of the new coordinate {name!r} are not known; give template=, a "
                 "Dataset with the coordinates of the whole result"
             )
-    return new_template(variables, set(made.coords), made.attrs)
+    return template_of(made, found, sizes)
 
 
 def result_template(

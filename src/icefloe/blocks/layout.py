@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from icefloe.errors import InvalidInputError
+from icefloe.geometry import Slices
 
 Edges = NDArray[np.int64]
 """Where the blocks of one dimension begin, and the end of the last one."""
@@ -52,19 +53,24 @@ def new_template(
     )
 
 
+def template_of(
+    like: xr.Dataset, known: Mapping[Any, xr.Variable], sizes: Mapping[Any, int]
+) -> xr.Dataset:
+    """The variables of a dataset, as they are known or else as stand-ins of other lengths."""
+    variables = {
+        name: known[name] if name in known else stand_in(variable, sizes)
+        for name, variable in like.variables.items()
+    }
+    return new_template(variables, set(like.coords), like.attrs)
+
+
 def as_template(dataset: xr.Dataset) -> xr.Dataset:
     """The dataset with stand-ins; only coordinates with at most one dimension keep their values."""
     unknown = unknown_coords(dataset)
-    return new_template(
-        {
-            name: variable.load()
-            if name in dataset.coords and name not in unknown
-            else stand_in(variable, dataset.sizes)
-            for name, variable in dataset.variables.items()
-        },
-        set(dataset.coords),
-        dataset.attrs,
-    )
+    known = {
+        name: coord.variable.load() for name, coord in dataset.coords.items() if name not in unknown
+    }
+    return template_of(dataset, known, dataset.sizes)
 
 
 def unknown_coords(dataset: xr.Dataset, inherited: Collection[str] = ()) -> frozenset[str]:
@@ -87,25 +93,13 @@ class Layout:
 
     def __reduce__(self) -> Any:
         # Pickled as they are, stand-ins would become as large as what they stand for.
-        variables, sizes = self.template.variables, dict(self.template.sizes)
-        cells = {
-            name: variable[(0,) * variable.ndim]
-            for name, variable in variables.items()
-            if is_stand_in(variable)
+        template = self.template
+        variables = {
+            name: (each[(0,) * each.ndim] if is_stand_in(each) else each, each.dims)
+            for name, each in template.variables.items()
         }
-        rest = {name: variable for name, variable in variables.items() if name not in cells}
-        dims = {name: variables[name].dims for name in variables}
-        coords = set(self.template.coords)
-        return _unpickled, (
-            cells,
-            rest,
-            dims,
-            sizes,
-            coords,
-            self.template.attrs,
-            self.grid,
-            self.unknown,
-        )
+        about = dict(template.sizes), set(template.coords), template.attrs
+        return _unpickled, (variables, *about, self.grid, self.unknown)
 
     @classmethod
     def of(cls, template: xr.Dataset, grid: Grid, inherited: Collection[str] = ()) -> Layout:
@@ -123,6 +117,11 @@ class Layout:
         ]
 
     @property
+    def known(self) -> xr.Dataset:
+        """The coordinates whose values the driver knows."""
+        return self.template.coords.to_dataset().drop_vars([*self.unknown])
+
+    @property
     def dims(self) -> tuple[str, ...]:
         """The dimensions, in the order of block indices."""
         return tuple(self.grid)
@@ -130,7 +129,7 @@ class Layout:
     @property
     def shape(self) -> tuple[int, ...]:
         """How many blocks there are along each dimension."""
-        return tuple(len(edges) - 1 for edges in self.grid.values())
+        return shape_of(self.grid)
 
     @property
     def num_blocks(self) -> int:
@@ -139,22 +138,15 @@ class Layout:
 
     def index(self, number: int) -> Index:
         """The block that has a number; the last dimension varies fastest."""
-        return tuple(int(part) for part in np.unravel_index(number, self.shape))
+        return index_of(self.grid, number)
 
     def number(self, index: Sequence[int]) -> int:
         """The number of a block."""
-        return int(np.ravel_multi_index(tuple(index), self.shape)) if self.shape else 0
-
-    def indices(self) -> Iterator[Index]:
-        """All blocks in the order of their numbers."""
-        return iter(np.ndindex(self.shape))
+        return number_of(self.grid, index)
 
     def region(self, index: Sequence[int]) -> dict[str, slice]:
         """The cells of a block."""
-        return {
-            dim: slice(int(edges[at]), int(edges[at + 1]))
-            for (dim, edges), at in zip(self.grid.items(), index, strict=True)
-        }
+        return region_of(self.grid, index)
 
     def owned(self, index: Sequence[int]) -> list[str]:
         """The variables that a block stands for, without those that every block repeats.
@@ -170,20 +162,15 @@ class Layout:
 
     def labelled(self, region: Mapping[str, slice], values: Mapping[str, Any]) -> xr.Dataset:
         """A block: these values under the names, coordinates and attributes of the template."""
-        template = self.template
-        known = [name for name in template.coords if name not in self.unknown]
-        block = template.coords.to_dataset()[known]
-        block = block.isel({dim: part for dim, part in region.items() if dim in block.dims})
-        block = block.assign(
+        like = self.template.variables
+        block = self.known.isel(region, missing_dims="ignore").assign(
             {
-                name: (variable.dims, values[str(name)], variable.attrs, variable.encoding)
-                for name, variable in template.variables.items()
-                if name in values and name not in known
+                name: (like[name].dims, values[name], like[name].attrs, like[name].encoding)
+                for name in self.computed
             }
         )
-        block = block.set_coords([name for name in template.coords if name in block.variables])
-        block.attrs = dict(template.attrs)
-        return block
+        block.attrs = dict(self.template.attrs)
+        return block.set_coords(self.unknown)
 
     @property
     def total_bytes(self) -> int:
@@ -206,20 +193,17 @@ def is_stand_in(variable: xr.Variable) -> bool:
 
 
 def _unpickled(
-    cells: Mapping[Hashable, xr.Variable],
-    rest: Mapping[Hashable, xr.Variable],
-    dims: Mapping[Hashable, Sequence[Hashable]],
+    variables: Mapping[Hashable, tuple[xr.Variable, Sequence[Hashable]]],
     sizes: Mapping[Hashable, int],
     coords: Collection[Hashable],
     attrs: Any,
-    grid: Grid,
-    unknown: frozenset[str],
+    *rest: Any,
 ) -> Layout:
-    variables = {
-        name: rest[name] if name in rest else stand_in(cells[name], sizes, dims[name])
-        for name in dims
+    whole = {
+        name: variable if variable.dims == dims else stand_in(variable, sizes, dims)
+        for name, (variable, dims) in variables.items()
     }
-    return Layout(new_template(variables, coords, attrs), grid, unknown)
+    return Layout(new_template(whole, coords, attrs), *rest)
 
 
 def as_type(name: str, values: NDArray[Any], dtype: Any) -> NDArray[Any]:
@@ -233,6 +217,34 @@ def as_type(name: str, values: NDArray[Any], dtype: Any) -> NDArray[Any]:
         f"the function returned {name!r} as {values.dtype}, expected {dtype} as in the template or "
         "as it returned for empty blocks; give template= with a type that holds all values"
     )
+
+
+def shape_of(grid: Grid) -> tuple[int, ...]:
+    """How many blocks a grid has along each dimension."""
+    return tuple(len(edges) - 1 for edges in grid.values())
+
+
+def index_of(grid: Grid, number: int) -> Index:
+    """The block that has a number; the last dimension varies fastest."""
+    return tuple(int(part) for part in np.unravel_index(number, shape_of(grid)))
+
+
+def number_of(grid: Grid, index: Sequence[int]) -> int:
+    """The number of a block."""
+    return int(np.ravel_multi_index(tuple(index), shape_of(grid))) if grid else 0
+
+
+def region_of(grid: Grid, index: Sequence[int]) -> dict[str, slice]:
+    """The cells of a block."""
+    return {
+        dim: slice(int(edges[at]), int(edges[at + 1]))
+        for (dim, edges), at in zip(grid.items(), index, strict=True)
+    }
+
+
+def box_of(region: Mapping[str, slice], dims: Sequence[Hashable]) -> Slices:
+    """The cells of a region along some dimensions."""
+    return tuple(region[str(dim)] for dim in dims)
 
 
 def longest(edges: Edges) -> int:

@@ -13,7 +13,7 @@ import math
 import os
 import pickle
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, NamedTuple, Protocol
 
@@ -21,8 +21,17 @@ import numpy as np
 import xarray as xr
 
 from icefloe.blocks.expressions import Expression, Given, Select, Source, index_in, pull
-from icefloe.blocks.layout import Grid, Index, Layout
-from icefloe.blocks.stages import Piece, Stage, box_blocks, shape_of
+from icefloe.blocks.layout import (
+    Grid,
+    Index,
+    Layout,
+    box_of,
+    index_of,
+    number_of,
+    region_of,
+    shape_of,
+)
+from icefloe.blocks.stages import Piece, Stage, blocks_in, touching
 from icefloe.storage.run import run_blocking
 from icefloe.storage.spec import Storage, in_memory_storage
 
@@ -113,7 +122,7 @@ def run(
             rows = run(engine, stage, partial(_save, scratch, stage.layout), wanted=numbers)
             for _ in engine.pieces(rows):
                 pass  # they say no more than that the block is saved
-            saved[stage] = Saved(stage.layout, scratch)
+            saved[stage] = Saved(stage.layout, (), scratch)
         return saved[stage]
 
     return _rows(engine, expression, save, sink, schema, wanted)
@@ -175,20 +184,19 @@ def _rows(
     wanted: Collection[int] | None,
 ) -> Any:
     main = _main_stage(expression)
-    lowered = _lowered(expression, main, save)
     if main is None:
+        lowered = _with_stages(expression, save)
         numbers = range(lowered.layout.num_blocks) if wanted is None else sorted(wanted)
         return engine.start(numbers, partial(_pull, lowered, sink), schema)
-    stage, keys = main, None
+    stage, keys = main if wanted is None else main.narrowed(), None
+    lowered = _with_stages(expression, lambda each: stage if each is main else save(each))
     if wanted is not None:
-        stage = main.narrowed()
-        lowered = _replaced(lowered, main, stage)
         indices = (lowered.layout.index(number) for number in wanted)
         keys = {stage.layout.number(index_in(stage.layout, lowered.layout, at)) for at in indices}
     needed = None if keys is None else stage.needed(keys)[0]
     inner = _main_stage(stage.input)
     if inner is None:
-        source = _lowered(stage.input, None, save)
+        source = _with_stages(stage.input, save)
         boxes = stage.boxes()
         items = _boxes_of(source.layout, boxes, needed)
         work = partial(_emit_box, stage, source, boxes, needed, keys)
@@ -217,43 +225,25 @@ def _fits(stage: Layout, layout: Layout) -> bool:
     return all(its.get(dim, 1) == mine.get(dim, 1) for dim in {*mine, *its})
 
 
-def _lowered(
-    expression: Expression, main: Stage | None, save: Callable[[Stage], Saved]
-) -> Expression:
-    """The expression with every stage but the main one saved."""
-    if expression is main:
-        return expression
+def _with_stages(expression: Expression, change: Callable[[Stage], Expression]) -> Expression:
+    """The expression with other expressions in place of the stages next to it."""
     if isinstance(expression, Stage):
-        return save(expression)
-    inputs = [_lowered(each, main, save) for each in expression.inputs]
-    if all(a is b for a, b in zip(inputs, expression.inputs, strict=True)):
-        return expression
-    return expression.with_inputs(inputs)
-
-
-def _replaced(expression: Expression, old: Expression, new: Expression) -> Expression:
-    if expression is old:
-        return new
-    if isinstance(expression, Stage) or not expression.inputs:
-        return expression
-    return expression.with_inputs([_replaced(each, old, new) for each in expression.inputs])
+        return change(expression)
+    inputs = tuple(_with_stages(each, change) for each in expression.inputs)
+    return expression if inputs == expression.inputs else replace(expression, inputs=inputs)
 
 
 def _boxes_of(layout: Layout, boxes: Grid, needed: Collection[int] | None) -> Sequence[int]:
     """The numbers of the boxes: all, or those with a block that is needed."""
-    shape = shape_of(boxes)
     if needed is None:
-        return range(math.prod(shape))
-    found = set()
-    for number in needed:
-        index = layout.index(number)
-        starts = [edges[at] for edges, at in zip(layout.grid.values(), index, strict=True)]
-        box = [
-            min(int(np.searchsorted(edges, start, "right")) - 1, len(edges) - 2)
-            for edges, start in zip(boxes.values(), starts, strict=True)
-        ]
-        found.add(int(np.ravel_multi_index(box, shape)) if shape else 0)
-    return sorted(found)
+        return range(math.prod(shape_of(boxes)))
+    regions = (layout.region(layout.index(number)) for number in needed)
+    return sorted(
+        {
+            number_of(boxes, [touching(boxes[dim], part).start for dim, part in region.items()])
+            for region in regions
+        }
+    )
 
 
 # -- What tasks do
@@ -274,10 +264,10 @@ def _emit_box(
 ) -> Iterator[Piece]:
     layout = source.layout
     for number in numbers:
-        box = tuple(int(at) for at in np.unravel_index(number, shape_of(boxes))) if boxes else ()
+        box = index_of(boxes, number)
         blocks = (
             (index, source.block(index, {}))
-            for index in box_blocks(layout, boxes, box)
+            for index in blocks_in(layout, region_of(boxes, box))
             if needed is None or layout.number(index) in needed
         )
         for piece in stage.emit(boxes, box, blocks):
@@ -331,10 +321,8 @@ def put_together(layout: Layout, pieces: Iterable[Piece]) -> xr.Dataset:
         region, block = layout.region(index), pickle.loads(piece.data)
         for name in layout.owned(index):
             if name in whole:
-                cells = tuple(region[str(dim)] for dim in layout.template[name].dims)
-                whole[name][cells] = block[name].values
-    everything = {dim: slice(0, int(size)) for dim, size in layout.template.sizes.items()}
-    return layout.labelled({str(dim): part for dim, part in everything.items()}, whole)
+                whole[name][box_of(region, template[name].dims)] = block[name].values
+    return layout.labelled({}, whole)
 
 
 # -- The engine of one process

@@ -13,13 +13,14 @@ import itertools
 import math
 import pickle
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
+from icefloe import geometry
 from icefloe.blocks import aggregate
 from icefloe.blocks.expressions import Expression, Positions, result_template
 from icefloe.blocks.layout import (
@@ -27,11 +28,17 @@ from icefloe.blocks.layout import (
     Grid,
     Index,
     Layout,
+    box_of,
+    index_of,
     longest,
+    number_of,
+    region_of,
     regular_edges,
+    shape_of,
 )
 from icefloe.blocks.places import Place
 from icefloe.errors import InvalidInputError
+from icefloe.geometry import Slices, inside
 
 DEFAULT_MEMORY = 256 << 20
 """Bytes of values that a task may hold."""
@@ -52,13 +59,6 @@ class Piece(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class Stage(Expression):
     """An expression whose blocks are made of pieces of blocks of its input."""
-
-    input: Expression
-
-    @property
-    def inputs(self) -> tuple[Expression, ...]:
-        """The dataset whose blocks are cut."""
-        return (self.input,)
 
     @property
     def num_keys(self) -> int:
@@ -94,28 +94,16 @@ def coarser(edges: Edges, count: int) -> Edges:
     return np.append(edges[:-1:count], edges[-1])
 
 
-def blocks_in(inner: Edges, outer: Edges, number: int) -> range:
-    """The blocks that lie in a box whose edges are among theirs."""
-    first = int(np.searchsorted(inner, outer[number], "left"))
-    last = int(np.searchsorted(inner, outer[number + 1], "left"))
-    return range(first, max(last, first + 1))
-
-
-def touching(edges: Edges, start: int, stop: int) -> range:
+def touching(edges: Edges, span: slice) -> range:
     """The blocks that share cells with a span."""
-    first = min(int(np.searchsorted(edges, start, "right")) - 1, len(edges) - 2)
-    last = int(np.searchsorted(edges, stop, "left"))
+    first = min(int(np.searchsorted(edges, span.start, "right")) - 1, len(edges) - 2)
+    last = int(np.searchsorted(edges, span.stop, "left"))
     return range(first, max(last, first + 1))
 
 
-def box_blocks(layout: Layout, boxes: Grid, box: Index) -> Iterator[Index]:
-    """The blocks of one box, in order."""
-    ranges = [
-        blocks_in(layout.grid[dim], boxes[dim], number)
-        for dim, number in zip(boxes, box, strict=True)
-    ]
-    for offset in np.ndindex(*map(len, ranges)):
-        yield tuple(numbers[at] for numbers, at in zip(ranges, offset, strict=True))
+def blocks_in(layout: Layout, region: Mapping[str, slice]) -> Iterator[Index]:
+    """The blocks that share cells with a region, in order."""
+    return itertools.product(*(touching(layout.grid[dim], region[dim]) for dim in layout.grid))
 
 
 # -- Rechunking
@@ -132,14 +120,10 @@ class Rechunk(Stage):
     read_boxes: Grid
     write_boxes: Grid
 
-    def with_inputs(self, inputs: Sequence[Expression]) -> Expression:
-        """The same blocks of another input."""
-        return Rechunk(self.layout, inputs[0], self.read_boxes, self.write_boxes)
-
     @property
     def num_keys(self) -> int:
         """The boxes of the result."""
-        return math.prod(len(edges) - 1 for edges in self.write_boxes.values())
+        return math.prod(shape_of(self.write_boxes))
 
     def boxes(self) -> Grid:
         """Boxes of blocks that are read together."""
@@ -147,7 +131,7 @@ class Rechunk(Stage):
 
     def narrowed(self) -> Stage:
         """With the blocks of the result as boxes."""
-        return Rechunk(self.layout, self.input, self.read_boxes, self.layout.grid)
+        return replace(self, write_boxes=self.layout.grid)
 
     @property
     def piece_bytes(self) -> int:
@@ -161,125 +145,83 @@ class Rechunk(Stage):
         found: set[int] = set()
         for number in wanted:
             region = self.layout.region(self.layout.index(number))
-            ranges = [
-                touching(layout.grid[dim], part.start, part.stop) for dim, part in region.items()
-            ]
-            found.update(map(layout.number, itertools.product(*ranges)))
+            found.update(map(layout.number, blocks_in(layout, region)))
         return [found]
 
     def emit(
         self, boxes: Grid, box: Index, blocks: Iterable[tuple[Index, xr.Dataset]]
     ) -> Iterator[Piece]:
         """Put the blocks of a box together, and cut them at the borders of the result's boxes."""
-        layout = self.input.layout
-        dims = layout.dims
-        span = {
-            dim: (int(edges[number]), int(edges[number + 1]))
-            for (dim, edges), number in zip(boxes.items(), box, strict=True)
-        }
-        beyond = {dim for dim, number in zip(dims, box, strict=True) if number > 0}
-        names = [name for name in layout.computed if not beyond - set(layout.template[name].dims)]
+        layout, span = self.input.layout, region_of(boxes, box)
+        dims_of = {name: layout.template[name].dims for name in layout.computed}
+        beyond = {dim for dim, number in zip(boxes, box, strict=True) if number > 0}
+        names = [name for name, dims in dims_of.items() if not beyond - set(dims)]
         values = _gather(layout, span, names, blocks)
-        order = int(np.ravel_multi_index(box, shape_of(boxes))) if box else 0
-        targets = [touching(self.write_boxes[dim], *span[dim]) for dim in dims]
-        # A variable without a dimension is in every box along it.
-        everywhere = {
-            dim: range(len(self.write_boxes[dim]) - 1)
-            for dim, at in zip(dims, box, strict=True)
-            if at == 0
-        }
-        wide = [everywhere.get(dim, targets[at]) for at, dim in enumerate(dims)]
-        is_wide = any(set(layout.template[name].dims) != set(dims) for name in names)
-        for offset in np.ndindex(*map(len, wide if is_wide else targets)):
-            numbers = [r[at] for r, at in zip(wide if is_wide else targets, offset, strict=True)]
+        targets: dict[Index, list[str]] = {}
+        for name in names:
+            # A variable without a dimension is in every box along it.
+            ranges = [
+                touching(edges, span[dim]) if dim in dims_of[name] else range(len(edges) - 1)
+                for dim, edges in self.write_boxes.items()
+            ]
+            for target in itertools.product(*ranges):
+                targets.setdefault(target, []).append(name)
+        order = number_of(boxes, box)
+        for target, wanted in targets.items():
+            region = region_of(self.write_boxes, target)
+            common = {
+                dim: slice(max(a.start, span[dim].start), min(a.stop, span[dim].stop))
+                for dim, a in region.items()
+            }
             piece = {}
-            for name in names:
-                place, part = self._cut(layout, span, numbers, name, values[name])
-                if part is not None:
-                    piece[name] = (place, part)
-            if piece:
-                key = int(np.ravel_multi_index(numbers, shape_of(self.write_boxes))) if box else 0
-                yield Piece(key, order, pickle.dumps(piece, pickle.HIGHEST_PROTOCOL))
-
-    def _cut(
-        self,
-        layout: Layout,
-        span: Mapping[str, tuple[int, int]],
-        numbers: Sequence[int],
-        name: str,
-        values: NDArray[Any],
-    ) -> tuple[tuple[int, ...], NDArray[Any] | None]:
-        """What a box of the result needs of a variable, and where in the box it belongs."""
-        number_of = dict(zip(layout.dims, numbers, strict=True))
-        place, parts = [], []
-        for dim in map(str, layout.template[name].dims):
-            edges = self.write_boxes[dim]
-            low = max(span[dim][0], int(edges[number_of[dim]]))
-            high = min(span[dim][1], int(edges[number_of[dim] + 1]))
-            if low >= high and layout.template.sizes[dim]:
-                return (), None
-            place.append(low - int(edges[number_of[dim]]))
-            parts.append(slice(low - span[dim][0], high - span[dim][0]))
-        return tuple(place), np.asarray(values[tuple(parts)], order="C")
+            for name in wanted:
+                cells, mine = (box_of(each, dims_of[name]) for each in (common, span))
+                place = inside(cells, box_of(region, dims_of[name]))
+                piece[name] = place, np.asarray(values[name][inside(cells, mine)], order="C")
+            key = number_of(self.write_boxes, target)
+            yield Piece(key, order, pickle.dumps(piece, pickle.HIGHEST_PROTOCOL))
 
     def assemble(self, key: int, pieces: Iterable[bytes]) -> Iterator[tuple[Index, xr.Dataset]]:
         """Put the pieces of a box together, and cut it into blocks."""
         layout = self.layout
-        shape = shape_of(self.write_boxes)
-        box = tuple(int(part) for part in np.unravel_index(key, shape)) if shape else ()
-        span = {
-            dim: (int(edges[number]), int(edges[number + 1]))
-            for (dim, edges), number in zip(self.write_boxes.items(), box, strict=True)
-        }
-        values = _empty(layout, span, None)
+        span = region_of(self.write_boxes, index_of(self.write_boxes, key))
+        values = _empty(layout, span, layout.computed)
         for piece in pieces:
             for name, (place, part) in pickle.loads(piece).items():
-                cells = tuple(slice(at, at + n) for at, n in zip(place, part.shape, strict=True))
-                values[name][cells] = part
-        for index in box_blocks(layout, self.write_boxes, box):
+                values[name][place] = part
+        for index in blocks_in(layout, span):
             region = layout.region(index)
-            parts = {}
-            for name, whole in values.items():
-                cells = tuple(
-                    slice(
-                        region[str(d)].start - span[str(d)][0],
-                        region[str(d)].stop - span[str(d)][0],
-                    )
-                    for d in layout.template[name].dims
-                )
-                parts[name] = whole[cells]
+            parts = {
+                name: whole[_cells_in(layout, name, region, span)] for name, whole in values.items()
+            }
             yield index, layout.labelled(region, parts)
 
     def describe(self) -> Any:
         """Nothing: how a dataset is cut does not change its values."""
         return self.input.describe()
 
-    def affected(self, changed: Positions, of: Expression) -> list[Positions]:
-        """The same cells."""
-        return [dict(changed)]
 
-
-def shape_of(grid: Grid) -> tuple[int, ...]:
-    """How many blocks a grid has along each dimension."""
-    return tuple(len(edges) - 1 for edges in grid.values())
+def _cells_in(
+    layout: Layout, name: str, region: Mapping[str, slice], span: Mapping[str, slice]
+) -> Slices:
+    """The cells of a region among those of a span that has it in it, for one variable."""
+    dims = layout.template[name].dims
+    return inside(box_of(region, dims), box_of(span, dims))
 
 
 def _empty(
-    layout: Layout, span: Mapping[str, tuple[int, int]], names: Sequence[str] | None
+    layout: Layout, span: Mapping[str, slice], names: Sequence[str]
 ) -> dict[str, NDArray[Any]]:
+    like = layout.template.variables
     return {
-        name: np.empty(
-            [span[str(dim)][1] - span[str(dim)][0] for dim in layout.template[name].dims],
-            layout.template[name].dtype,
-        )
-        for name in layout.computed
-        if names is None or name in names
+        name: np.empty(geometry.shape_of(box_of(span, like[name].dims)), like[name].dtype)
+        for name in names
     }
 
 
 def _gather(
     layout: Layout,
-    span: Mapping[str, tuple[int, int]],
+    span: Mapping[str, slice],
     names: Sequence[str],
     blocks: Iterable[tuple[Index, xr.Dataset]],
 ) -> dict[str, NDArray[Any]]:
@@ -287,15 +229,11 @@ def _gather(
     values: dict[str, NDArray[Any]] = {}
     for index, block in blocks:
         region = layout.region(index)
-        if all((part.start, part.stop) == span[dim] for dim, part in region.items()):
+        if region == span:
             return {name: block[name].values for name in names}
         values = values or _empty(layout, span, names)
         for name in names:
-            cells = tuple(
-                slice(region[str(d)].start - span[str(d)][0], region[str(d)].stop - span[str(d)][0])
-                for d in layout.template[name].dims
-            )
-            values[name][cells] = block[name].values
+            values[name][_cells_in(layout, name, region, span)] = block[name].values
     return values
 
 
@@ -331,7 +269,7 @@ def rechunk(expression: Expression, grid: Grid, memory: int = DEFAULT_MEMORY) ->
         }
         if not all(np.array_equal(middle[dim], grid[dim]) for dim in grid):
             return rechunk(rechunk(expression, middle, memory), grid, memory)
-    return Rechunk(Layout.of(layout.template, grid, layout.unknown), expression, read, write)
+    return Rechunk(Layout.of(layout.template, grid, layout.unknown), (expression,), read, write)
 
 
 def _grown(layout: Layout, grid: Grid, other: Grid, room: int) -> Grid:
@@ -392,12 +330,6 @@ class Reduce(Stage):
     runs: Grid
     asked: Any = field(repr=False)
 
-    def with_inputs(self, inputs: Sequence[Expression]) -> Expression:
-        """The same reduction of another input."""
-        return Reduce(
-            self.layout, inputs[0], self.how, self.dims, self.groups, self.runs, self.asked
-        )
-
     @property
     def num_keys(self) -> int:
         """The blocks of the result."""
@@ -436,7 +368,7 @@ class Reduce(Stage):
     ) -> Iterator[Piece]:
         """Reduce the blocks of a run to one partial result for each block of the result."""
         layout = self.input.layout
-        order = int(np.ravel_multi_index(box, shape_of(boxes))) if box else 0
+        order = number_of(boxes, box)
         found: dict[int, aggregate.Partials] = {}
         for index, block in blocks:
             names = layout.owned(self._without_kept(index))
@@ -553,7 +485,7 @@ class Reduce(Stage):
 
     def affected(self, changed: Positions, of: Expression) -> list[Positions]:
         """The groups of the cells, in full along reduced dimensions."""
-        found = {dim: cells for dim, cells in changed.items() if dim in self.layout.grid}
+        found = dict(super().affected(changed, of)[0])
         if self.groups is not None and self.groups.dim in changed:
             codes = np.unique(self.groups.codes[changed[self.groups.dim]])
             found[self.groups.name] = codes[codes >= 0]
@@ -598,7 +530,7 @@ def reduce_blocks(
         else:
             grid[dim] = layout.grid[dim]
     out = Layout.of(made, grid, layout.unknown)
-    return Reduce(out, expression, how, tuple(dims), groups, _runs(layout, dims, memory), asked)
+    return Reduce(out, (expression,), how, tuple(dims), groups, _runs(layout, dims, memory), asked)
 
 
 def _group_edges(template: xr.Dataset, layout: Layout, groups: Groups, memory: int) -> Edges:

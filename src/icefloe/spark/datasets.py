@@ -7,7 +7,7 @@ import itertools
 import math
 import secrets
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -25,12 +25,19 @@ from icefloe.api.session import Session
 from icefloe.blocks import plan
 from icefloe.blocks.changes import recorded_places
 from icefloe.blocks.dataset import BlockDataset
-from icefloe.blocks.expressions import ArraySource, Expression, open_source, sources_of
+from icefloe.blocks.expressions import (
+    ArraySource,
+    Expression,
+    open_source,
+    sources_of,
+    stored_dataset,
+)
 from icefloe.blocks.fingerprints import fingerprint
 from icefloe.blocks.layout import (
     Edges,
     Grid,
     Layout,
+    box_of,
     is_aligned,
     longest,
     regular_edges,
@@ -45,7 +52,7 @@ from icefloe.interop.xarray_objects import create_arrays
 from icefloe.repo.commit_notes import DERIVED
 from icefloe.scans.scan import ROWS_PER_BATCH, PinnedSnapshot, as_repository, pin
 from icefloe.spark import shared_write
-from icefloe.spark.dataset_writer import ShownWrite, stored_chunks, write_dataset_region
+from icefloe.spark.dataset_writer import ShownWrite, chunks_in, stored_chunks, write_dataset_region
 from icefloe.spark.readers import check_session
 from icefloe.spark.shared_write import BatchId, SharedWrite, TaskSide, share
 from icefloe.spark.tasks import (
@@ -170,22 +177,23 @@ def _finish_task(work: plan.Finish, batches: Batches) -> Iterator[Any]:
 def _as_batches(rows: Iterator[Any]) -> Iterator[pa.RecordBatch]:
     """Pieces as batches of a few megabytes; batches as they are."""
     waiting: list[Piece] = []
+    size = 0
     for row in rows:
         if not isinstance(row, Piece):
             yield row
             continue
         waiting.append(row)
-        if sum(len(piece.data) for piece in waiting) >= _BATCH_BYTES // 4 or len(waiting) >= 4096:
+        size += len(row.data)
+        if size >= _BATCH_BYTES // 4 or len(waiting) >= 4096:
             yield _batch(waiting)
-            waiting = []
+            waiting, size = [], 0
     if waiting:
         yield _batch(waiting)
 
 
 def _batch(pieces: Sequence[Piece]) -> pa.RecordBatch:
-    keys, orders, data = zip(*pieces, strict=True)
-    arrays = [pa.array(keys, pa.int64()), pa.array(orders, pa.int64()), pa.array(data, pa.binary())]
-    return pa.record_batch(arrays, ["key", "ord", "data"])
+    columns = zip(*pieces, strict=True)
+    return pa.record_batch([*map(pa.array, columns)], ["key", "ord", "data"])
 
 
 # -- Datasets
@@ -329,24 +337,16 @@ class SparkDataset(BlockDataset["SparkDataset"]):
                 return BlocksReport(known, 0, 0, 0, 0.0)
         written = self
         if region is not None:  # coordinates beside the region stay as they are
-            beside = [
-                str(name)
-                for name, coord in self.coords.items()
-                if not set(map(str, coord.dims)) & set(region)
-            ]
+            beside = [name for name, at in self.coords.items() if not {*at.dims} & {*region}]
             written = self.drop_vars(beside) if beside else self
         how = Target(session, group.strip("/"), mode, append_dim, region)
         expression = how.prepare(written.expression, encoding or {}, self.memory)
         counts = write_blocks(self.engine, expression, how, None)
         text = message or f"write {', '.join(self.data_vars)} to /{group.strip('/')}"
-        about = {**(metadata or {}), **lineage(self.expression, group)}
-        if batch is not None:
-            about |= batch.metadata
+        about = {**(metadata or {}), **lineage(self.expression, group, batch)}
         snapshot_id = session.commit(text, about, rebase_with=rebase_with)
-        blocks = expression.layout.num_blocks
-        return BlocksReport(
-            snapshot_id, blocks, counts.chunks, counts.bytes, time.monotonic() - started
-        )
+        blocks, seconds = expression.layout.num_blocks, time.monotonic() - started
+        return BlocksReport(snapshot_id, blocks, counts.chunks, counts.bytes, seconds)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -439,24 +439,21 @@ def _check_mode(mode: str, append_dim: str | None, region: Any, sizes: Mapping[s
             )
 
 
-def lineage(expression: Expression, group: str) -> dict[str, Any]:
-    """What a commit says about where its data comes from."""
+def lineage(expression: Expression, group: str, batch: BatchId | None) -> dict[str, Any]:
+    """What a commit says about where its data comes from, and which write of a program it is."""
     places = dict.fromkeys(source.place for source in sources_of(expression))
     return {
         DERIVED: {
             "group": "/" + group.strip("/"),
             "sources": [
-                {
-                    "repository": url,
-                    "snapshot_id": snapshot_id,
-                    "group": "/" + source_group,
-                }
+                {"repository": url, "snapshot_id": snapshot_id, "group": "/" + source_group}
                 for url, snapshot_id, source_group in places
             ],
             "computation": fingerprint(expression.describe()),
             "places": recorded_places(expression),
             "types": types_of(expression),
-        }
+        },
+        **({} if batch is None else batch.metadata),
     }
 
 
@@ -490,7 +487,8 @@ class Target:
                 if key not in ("chunks", "preferred_chunks", "shards")
             }
             if variable.dims and name in layout.computed and is_new:
-                lengths = [_chunk_length(layout.grid[str(dim)]) for dim in variable.dims]
+                edges_of = [layout.grid[str(dim)] for dim in variable.dims]
+                lengths = [max(step_of(edges) or longest(edges), 1) for edges in edges_of]
                 chosen.get(str(name), variable.encoding).setdefault("chunks", tuple(lengths))
         if self.mode == "replace":
             self._clear()
@@ -512,10 +510,7 @@ class Target:
 
     def stored(self) -> xr.Dataset:
         """The group as it is stored."""
-        dataset: xr.Dataset = xr.open_zarr(
-            self.session.store, group=self.group or None, chunks=None, consolidated=False
-        )
-        return dataset
+        return stored_dataset(self.session, self.group)
 
     def stored_encoding(
         self, layout: Layout, types: Mapping[str, str] | None
@@ -550,31 +545,25 @@ class Target:
     def offsets(self, layout: Layout) -> dict[str, int]:
         """Where the dataset begins in the arrays, along each dimension."""
         begin = dict.fromkeys(layout.grid, 0)
-        if self.append_dim is not None:
-            stored = self._lengths(layout)
-            begin[self.append_dim] = stored[self.append_dim] - int(
-                layout.template.sizes[self.append_dim]
-            )
+        dim = self.append_dim
+        if dim is not None:
+            lengths: dict[Hashable, int] = {}
+            for name, array in self._arrays(layout).items():
+                lengths |= zip(layout.template[name].dims, array.shape, strict=True)
+            begin[dim] = lengths[dim] - int(layout.template.sizes[dim])
         return begin | {dim: part.start or 0 for dim, part in (self.region or {}).items()}
 
     def _arrays(self, layout: Layout) -> dict[str, zarr.Array[Any]]:
         stored = zarr.open_group(self.session.store, path=self.group, mode="r")
         return {name: stored[name] for name in layout.computed}  # type: ignore[misc]
 
-    def _lengths(self, layout: Layout) -> dict[str, int]:
-        found: dict[str, int] = {}
-        for name, array in self._arrays(layout).items():
-            found |= dict(zip(map(str, layout.template[name].dims), array.shape, strict=True))
-        return found
-
     def _aligned(self, layout: Layout) -> Grid:
         """The grid of the dataset, moved to the borders that chunks of all its arrays share."""
         steps: dict[str, list[int]] = {dim: [] for dim in layout.grid}
         for name, array in self._arrays(layout).items():
-            for dim, length in zip(
-                map(str, layout.template[name].dims), stored_chunks(name, array), strict=True
-            ):
-                steps[dim].append(length)
+            dims = layout.template[name].dims
+            for dim, length in zip(dims, stored_chunks(name, array), strict=True):
+                steps[str(dim)].append(length)
         begin = self.offsets(layout)
         return {
             dim: aligned_edges(edges, math.lcm(*(steps[dim] or [1])), begin[dim])
@@ -584,16 +573,21 @@ class Target:
     def spans(self, layout: Layout) -> dict[str, ChunkSpan]:
         """The chunks that the dataset covers, by path of array."""
         begin = self.offsets(layout)
-        found: dict[str, ChunkSpan] = {}
-        for name, array in self._arrays(layout).items():
-            dims = list(map(str, layout.template[name].dims))
-            step = np.array(stored_chunks(name, array), np.int64)
-            low = np.array([[begin[dim] for dim in dims]], np.int64)
-            sizes = np.array([[int(layout.template.sizes[dim]) for dim in dims]], np.int64)
-            found[f"{self.group}/{name}"] = ChunkSpan.of_boxes(
-                low // step, -(-(low + sizes) // step)
+        everything = {
+            dim: slice(begin[dim], begin[dim] + int(edges[-1]))
+            for dim, edges in layout.grid.items()
+        }
+        return {
+            f"{self.group}/{name}": chunks_in(
+                [region_in(everything, layout.template[name].dims)], stored_chunks(name, array)
             )
-        return found
+            for name, array in self._arrays(layout).items()
+        }
+
+
+def region_in(cells: Mapping[str, slice], dims: Sequence[Hashable]) -> Region:
+    """The part of an array with some dimensions."""
+    return Region.of([str(dim) for dim in dims], box_of(cells, dims))
 
 
 def aligned_edges(edges: Edges, step: int, begin: int = 0) -> Edges:
@@ -639,10 +633,6 @@ def _write_array(
         yield tasks.drain()
 
 
-def _chunk_length(edges: Any) -> int:
-    return max(step_of(edges) or longest(edges), 1)
-
-
 def write_blocks(
     engine: SparkEngine, expression: Expression, target: Target, wanted: Collection[int] | None
 ) -> shared_write.Counts:
@@ -674,17 +664,17 @@ def _write(
 ) -> Iterator[pa.RecordBatch]:
     waiting = 0
     for index, block in blocks:
-        region = layout.region(index)
-        names = [name for name in layout.owned(index) if name in layout.computed]
-        by_dims: dict[tuple[str, ...], list[str]] = {}
-        for name in names:
-            by_dims.setdefault(tuple(map(str, layout.template[name].dims)), []).append(name)
+        region = {
+            dim: slice(part.start + begin[dim], part.stop + begin[dim])
+            for dim, part in layout.region(index).items()
+        }
+        by_dims: dict[tuple[Hashable, ...], list[str]] = {}
+        for name in layout.owned(index):
+            if name in layout.computed:
+                by_dims.setdefault(layout.template[name].dims, []).append(name)
         for dims, together in by_dims.items():
-            cells = tuple(
-                slice(region[dim].start + begin[dim], region[dim].stop + begin[dim]) for dim in dims
-            )
-            if all(part.stop > part.start for part in cells):
-                place = Region.of(dims, cells)
+            place = region_in(region, dims)
+            if all(place.shape):
                 write_dataset_region(tasks.fork, group, together, block.reset_coords(), place)
         waiting += block.nbytes
         if waiting >= _DRAIN_BYTES:

@@ -117,9 +117,7 @@ def refresh(
     if not blocks:
         return RefreshReport(last.snapshot_id, 0, total, 0, 0, 0, time.monotonic() - started, "")
     counts = write_blocks(result.engine, work.expression, made, work.wanted)
-    about = {**(metadata or {}), **lineage(result.expression, group)}
-    if batch is not None:
-        about |= batch.metadata
+    about = {**(metadata or {}), **lineage(result.expression, group, batch)}
     snapshot_id = session.commit(message or f"refresh {path}", about, rebase_with=rebase_with)
     read = plan.bytes_read(work.expression, work.wanted)
     seconds = time.monotonic() - started
@@ -190,7 +188,7 @@ def _plan(result: SparkDataset, made: Target, last: _Derived) -> _Work | str:
     grown = _grown(before, template)
     if isinstance(grown, str):
         return grown
-    why = changed_coords(before, template, expression.layout.unknown)
+    why = changed_coords(before, expression.layout)
     if why is not None:
         return f"of the result, {why}"
     if last.record.get("types") != types_of(expression):
