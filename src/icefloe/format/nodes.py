@@ -491,10 +491,11 @@ class NodeColumns(NodeTable):
         added = NodeTable.from_nodes(nodes).columns
         if not stay.any():
             return added
-        staying = self if stay.all() else self.take(np.flatnonzero(stay))
-        both = staying._followed_by(added)
-        order = sorted(range(len(both)), key=both.path.__getitem__)
-        return both.take(np.array(order, np.int64))
+        staying = np.flatnonzero(stay)
+        before = np.array([bisect_left(self.path, path) for path in added.path], np.int64)
+        rows = np.concatenate([staying, np.arange(len(self), len(self) + len(added))])
+        place = np.concatenate([2 * staying + 1, 2 * before])
+        return self._followed_by(added).take(rows[np.argsort(place, kind="stable")])
 
     def _followed_by(self, other: NodeColumns) -> NodeColumns:
         columns: dict[str, Any] = {
