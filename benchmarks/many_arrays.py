@@ -81,9 +81,9 @@ def get(store: Any, keys: Iterable[str]) -> list[Any]:
     return asyncio.run(concurrent_map([(key, prototype) for key in keys], store.get, limit))
 
 
-def write_arrays(library: Any, storage: Any, count: int) -> Any:
+def write_arrays(library: Any, storage: Any, count: int, config: Any = None) -> Any:
     """A session on a new repository with as many new arrays, not committed."""
-    session = library.Repository.create(storage).writable_session("main")
+    session = library.Repository.create(storage, config).writable_session("main")
     paths = array_paths(count)
     put(session.store, documents(paths))
     put(session.store, chunks(paths, 1))
