@@ -119,6 +119,7 @@ fuzz: setup ## damaged files and random programs, for long; ARGS says how long
 bench: setup ## measurements
 	$(PY) -m benchmarks $(ARGS)
 	$(if $(ARGS),,$(PY) -m benchmarks.collecting)
+	$(if $(ARGS),,$(PY) -m benchmarks.touched_arrays)
 	$(if $(ARGS),,$(PY) -m benchmarks.commands)
 
 clean: ## remove what these commands made, the environment included

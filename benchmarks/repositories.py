@@ -30,6 +30,7 @@ from benchmarks.arrays import (
 )
 from benchmarks.data import CHUNK_BYTES, Corpus, References, committed_file, grid_index
 from benchmarks.histories import make_history
+from benchmarks.many_arrays import make_arrays
 from benchmarks.places import LOCAL, S3, SLOW_S3, UNSYNCED, Place, endpoint, ranges_prefix
 from benchmarks.s3_copies import s3_store
 from benchmarks.stores import create_array
@@ -223,6 +224,10 @@ MAKERS: dict[str, Callable[[Corpus, str], None]] = {
     "ranges": make_ranges,
     "slow ranges": make_ranges,
     "garbage": make_garbage,
+    "1000 arrays": make_arrays,
+    "5000 arrays": make_arrays,
+    f"1000 arrays{PACKED}": make_arrays,
+    f"5000 arrays{PACKED}": make_arrays,
 }
 
 

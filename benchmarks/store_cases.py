@@ -1,6 +1,7 @@
 """The rows about repositories: what is set side by side where, and the targets.
 
-Scenarios are functions of `fresh_program`, `history` and `stores`; this file only names them.
+Scenarios are functions of `fresh_program`, `history`, `many_arrays` and `stores`; this file only
+names them.
 """
 
 from __future__ import annotations
@@ -112,6 +113,48 @@ _COMMIT_CASES = [
     _crowd(LOCAL, f"{_CROWD}; {_FSYNC}", None),
     _crowd(UNSYNCED, _CROWD, 1.0),
     _crowd(S3, _CROWD, 2.0, 2.0),
+]
+
+# --- thousands of small arrays ----------------------------------------------------------------
+
+
+def _arrays(group: str, title: str, function: str, dataset: str, kind: str, **more: Any) -> Case:
+    step = "read" if function.startswith("read") else "commit"
+    # Each side has written what it reads or extends.
+    ours, official = (("many_arrays", function, name) for name in (dataset + PACKED, dataset))
+    return _row(group, title, ours, [step], kind, official=official, **more)
+
+
+_ARRAY_CASES = [
+    *(
+        _arrays(
+            COMMITS,
+            f"commit of {count:,} arrays of one chunk",
+            "commit_all",
+            f"{count} new arrays",
+            kind,
+            cpu=2.0,
+            wall=None if kind == LOCAL else 1.0,
+            requests=100.0 if kind == S3 else None,
+        )
+        for count in (2000, 5760)
+        for kind in (MEMORY, LOCAL, UNSYNCED, S3)
+    ),
+    *(
+        _arrays(COMMITS, "commit to 10 of 5,000 arrays", "commit_few", "5000 arrays", kind, cpu=2.0)
+        for kind in (UNSYNCED, S3)
+    ),
+    _arrays(CHUNKS, "read 1,000 arrays of one chunk", "read_store", "1000 arrays", S3),
+    _arrays(
+        CHUNKS,
+        "read 1,000 arrays of one chunk by zarr.open_array",
+        "read_arrays",
+        "1000 arrays",
+        S3,
+        note="most of the time is Zarr's",
+        cpu=None,
+        wall=None,
+    ),
 ]
 
 # --- chunks -----------------------------------------------------------------------------------
@@ -232,6 +275,7 @@ STORE_CASES = [
     *_START_CASES,
     *_HISTORY_CASES,
     *_COMMIT_CASES,
+    *_ARRAY_CASES,
     *_CHUNK_CASES,
     *_REFERENCE_CASES,
     *_NODE_CASES,

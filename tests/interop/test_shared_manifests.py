@@ -19,6 +19,7 @@ import icechunk
 from zarr.core.buffer import cpu, default_buffer_prototype
 
 import icefloe
+from benchmarks import touched_arrays
 from icefloe.repo.session import all_chunks
 from icefloe.storage.run import run_blocking
 
@@ -224,6 +225,17 @@ def test_few_large_chunks_count_by_their_bytes(tmp_path: Path) -> None:
     assert manifests_of(repo) == [60]
     write_arrays(repo, PATHS[:1], b"again")
     assert manifests_of(repo) == [60]
+
+
+def test_small_commits_leave_few_dead_chunks_and_smaller_manifests() -> None:
+    found = touched_arrays.run(arrays=100, commits=12, touched=5)
+    shared, alone = found["shared"], found["one each"]
+    assert max(shared.chunk_share.values()) <= 1.3
+    assert set(alone.chunk_share.values()) == {1.0}
+    assert shared.manifests < alone.manifests
+    assert shared.manifest_bytes < alone.manifest_bytes
+    for side, num_bytes in shared.manifest_bytes_after.items():
+        assert num_bytes < alone.manifest_bytes_after[side]
 
 
 @pytest.mark.parametrize("spec_version", [1, 2])

@@ -205,10 +205,11 @@ def plan_commit(
 
     Small arrays share manifests within `limits`; None if each has its own.
     """
-    touched: list[Node] = list(base.nodes)
     if not rewrite_all:
         touched = list(changes.touched(base.nodes))
-    elif not changes.is_empty:
+    elif changes.is_empty:
+        touched = list(base.nodes)
+    else:
         nodes = (changes.find(base.nodes, path) for path in changes.paths(base.nodes))
         touched = [node for node in nodes if node is not None]
     files = changes.manifest_files(base.manifest_files)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import accumulate, pairwise, repeat
@@ -326,14 +326,15 @@ class NodeTable(Sequence[Node], ABC):
         return NodeTable.from_nodes([*kept, *nodes])
 
     def users_of(
-        self, manifests: Sequence[ManifestId], without: Container[str]
+        self, manifests: Sequence[ManifestId], without: Iterable[str]
     ) -> tuple[Ints, Ints]:
         """The arrays that use any of these ascending manifests, without those at some paths: a row
         and the number of a manifest for each use."""
         nodes = self.columns
         used = find_rows(id_rows(manifests, ManifestId.size), nodes.manifest_id)
         arrays = np.repeat(np.flatnonzero(nodes.is_array), nodes.num_manifests)
-        uses = [at for at in np.flatnonzero(used >= 0) if self.path[arrays[at]] not in without]
+        used[np.isin(arrays, self.rows_of(without))] = -1
+        uses = np.flatnonzero(used >= 0)
         return arrays[uses], used[uses]
 
     def equals(self, other: NodeTable) -> bool:
@@ -490,10 +491,11 @@ class NodeColumns(NodeTable):
         added = NodeTable.from_nodes(nodes).columns
         if not stay.any():
             return added
-        staying = self if stay.all() else self.take(np.flatnonzero(stay))
-        both = staying._followed_by(added)
-        order = sorted(range(len(both)), key=both.path.__getitem__)
-        return both.take(np.array(order, np.int64))
+        staying = np.flatnonzero(stay)
+        before = np.array([bisect_left(self.path, path) for path in added.path], np.int64)
+        rows = np.concatenate([staying, np.arange(len(self), len(self) + len(added))])
+        place = np.concatenate([2 * staying + 1, 2 * before])
+        return self._followed_by(added).take(rows[np.argsort(place, kind="stable")])
 
     def _followed_by(self, other: NodeColumns) -> NodeColumns:
         columns: dict[str, Any] = {
