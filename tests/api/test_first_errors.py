@@ -133,7 +133,7 @@ def test_a_missing_extra_is_named(extra: str, tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
     )
     assert done.returncode != 0
     extra = extra.partition(" ")[0]
@@ -147,7 +147,7 @@ def test_recipes_need_no_spark() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
     )
     assert done.stdout == "{'sources': 'a.nc', 'repository': 'b'}\n", done.stderr
 
@@ -175,7 +175,7 @@ def test_without_java_spark_says_where_to_get_it(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
     )
     expected = f"Spark needs Java {OLDEST_JAVA} or newer, and there is no java on PATH"
     assert expected in done.stdout, done.stderr

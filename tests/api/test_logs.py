@@ -175,7 +175,7 @@ def test_the_environment_switches_them_on(levels: str, num_lines: int) -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=300,
     )
     assert len(done.stderr.splitlines()) == num_lines, done.stderr
 
@@ -242,7 +242,7 @@ def test_operations_and_requests_are_spans(s3_server: S3Server) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     rows = [tuple(line.split()) for line in done.stdout.splitlines()]

@@ -63,7 +63,7 @@ def test_a_spawned_process_finds_it(tmp_path: Path) -> None:
             queue = context.Queue()
             worker = context.Process(target=name_in_worker, args=(queue,))
             worker.start()
-            print(queue.get(timeout=60))
+            print(queue.get(timeout=300))
             worker.join()
         """,
         tmp_path,

@@ -43,7 +43,7 @@ def logged(folder: Path, *directives: str, **environment: str) -> tuple[list[str
     command = [sys.executable, "-m", "icefloe.as_icechunk", str(file), str(folder), *directives]
     kept = {name: value for name, value in os.environ.items() if "_LOG" not in name}
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=110, check=True, env=kept | environment
+        command, capture_output=True, text=True, timeout=300, check=True, env=kept | environment
     )
     return done.stderr.split("--\n")[:-1], done.stdout
 

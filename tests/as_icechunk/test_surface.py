@@ -31,7 +31,7 @@ ALLOWED = {
 def test_the_surface_of_the_original_is_offered() -> None:
     program = Path(__file__).with_name("surface_program.py")
     done = subprocess.run(
-        [sys.executable, str(program)], capture_output=True, text=True, timeout=110, check=False
+        [sys.executable, str(program)], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
     found = done.stdout.splitlines()

@@ -151,7 +151,7 @@ def test_a_pipe_may_be_closed(place: Path) -> None:
         shell=True,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert "Traceback" not in done.stderr

@@ -94,7 +94,7 @@ def test_the_original_understands_names_that_are_added(place: Path) -> None:
     told("config", "add", "mine", place, "--force")
     told("config", "add", "cloud", "s3://buck/pre?region=us-west-2")
     done = subprocess.run(
-        [OFFICIAL, "branch", "list", "mine"], capture_output=True, text=True, timeout=60, check=True
+        [OFFICIAL, "branch", "list", "mine"], capture_output=True, text=True, timeout=300, check=True
     )
     assert done.stdout == f"{told('branch', 'list', 'mine')['main']}  main\n"
     assert set(yaml.safe_load(aliases_path().read_text().replace("!", "#"))["repos"]) == {
@@ -149,7 +149,7 @@ def test_without_its_extra_the_program_names_it_and_exits_with_8() -> None:
         "sys.exit(main())\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 8
     assert "needs click" in done.stderr

@@ -47,7 +47,7 @@ def test_looking_loads_nothing_heavy(place: Path) -> None:
         [sys.executable, "-c", PROGRAM, *lines],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -69,4 +69,4 @@ def test_arrow_starts_without_pandas_and_finds_it_later() -> None:
         "assert pa.array(pandas.Series(['a', None])).null_count == 1\n"
     )
     pytest.importorskip("pandas", reason="the test is about pandas where it is installed")
-    subprocess.run([sys.executable, "-c", program], timeout=100, check=True)
+    subprocess.run([sys.executable, "-c", program], timeout=300, check=True)

@@ -114,7 +114,7 @@ class Home:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=300,
         )
         keys = self.server.requests()["keys"]
         assert SECRET not in done.stderr

@@ -96,7 +96,7 @@ def write_in_forked_process(session: icefloe.Session) -> None:
 def write_in_new_process(session: icefloe.Session, folder: Path) -> None:
     file = folder / "fork.pickle"
     file.write_bytes(pickle.dumps(session.fork()))
-    subprocess.run([sys.executable, "-c", PROGRAM, file], check=True, timeout=100)
+    subprocess.run([sys.executable, "-c", PROGRAM, file], check=True, timeout=300)
     session.merge(pickle.loads(file.read_bytes()))
 
 

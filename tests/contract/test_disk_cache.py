@@ -327,7 +327,7 @@ def test_processes_share_a_cache_that_is_too_small(
         for _ in range(3)
     ]
     for racer in racers:
-        _, errors = racer.communicate(timeout=100)
+        _, errors = racer.communicate(timeout=300)
         assert racer.returncode == 0, errors
     kept = entries(tmp_path / "cache")
     assert not [path for path in kept if path.name.startswith("new-")]

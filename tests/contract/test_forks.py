@@ -159,7 +159,7 @@ def run(program: str, sent: object) -> str:
         input=pickle.dumps(sent),
         cwd=ROOT,
         capture_output=True,
-        timeout=90,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr.decode()

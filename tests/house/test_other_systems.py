@@ -65,7 +65,7 @@ def run(program: str, *arguments: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -57,7 +57,7 @@ def run(cache: Path, *arguments: str) -> Any:
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

@@ -45,7 +45,7 @@ def run(program: str, folder: Path) -> None:
         check=False,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
 

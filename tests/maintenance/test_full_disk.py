@@ -31,13 +31,13 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     place.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(place)]
     try:
-        done = subprocess.run(mount, capture_output=True, text=True, timeout=20, check=False)
+        done = subprocess.run(mount, capture_output=True, text=True, timeout=300, check=False)
     except FileNotFoundError:
         pytest.skip("there is no program mount")
     if done.returncode:
         pytest.skip(f"a small file system cannot be mounted here: {done.stderr.strip()}")
     yield place
-    subprocess.run(["umount", "-l", str(place)], timeout=20, check=True)
+    subprocess.run(["umount", "-l", str(place)], timeout=300, check=True)
 
 
 def repository(place: Path, spec: int) -> icefloe.Repository:

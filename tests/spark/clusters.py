@@ -21,8 +21,8 @@ from icefloe.spark.start import find_java_home
 from tests.spark.fault_driver import MARK, Order
 
 ROOT = Path(__file__).parents[2]
-START_SECONDS = 200.0
-ORDER_SECONDS = 200.0
+START_SECONDS = 500.0
+ORDER_SECONDS = 500.0
 ADDRESSES = ("127.0.0.1", "127.0.0.2")
 """Spark never runs two attempts of a task on one host at the same time; Linux answers to both."""
 

@@ -15,7 +15,7 @@ import icefloe.spark
 from icefloe import Repository, local_filesystem_storage
 from tests.spark.versions import SPARK_VERSION
 
-SPARK_SECONDS = 400
+SPARK_SECONDS = 900
 """For tests that may be the one that starts Java, on a machine with other work to do."""
 
 

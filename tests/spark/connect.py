@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.spark.clusters import environment
 
-SECONDS = 400
+SECONDS = 900
 
 
 def run_connect_program(name: str, *arguments: str) -> Any:

@@ -61,7 +61,7 @@ def test_without_java_the_package_is_used(tmp_path: Path) -> None:
         [str(launcher), "--add-modules=jdk.incubator.vector", "-Da=b c", "-version"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=True,
     )
     assert "version" in answer.stderr

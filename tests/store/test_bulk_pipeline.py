@@ -491,7 +491,7 @@ class _Meeting(BytesBytesCodec):
     """Two chunks are encoded at the same time, or it fails."""
 
     is_fixed_size = True
-    both = threading.Barrier(2, timeout=20)
+    both = threading.Barrier(2, timeout=300)
 
     def to_dict(self) -> Any:
         return {"name": "icefloe.tests.meeting"}

@@ -125,7 +125,7 @@ def test_memory_of_a_small_read_is_not_that_of_its_chunk(tmp_path: Path) -> None
         [sys.executable, "-c", MEMORY, tmp_path / "r"],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr

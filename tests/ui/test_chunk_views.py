@@ -179,7 +179,7 @@ def test_memory_of_a_chunk_map_is_by_chunks_not_by_grid(tmp_path: Path) -> None:
         [sys.executable, "-c", SPARSE, tmp_path],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -39,7 +39,7 @@ def command(*words: str | Path) -> Iterator[subprocess.Popen[str]]:
     finally:
         if process.poll() is None:
             process.kill()
-        process.communicate(timeout=20)
+        process.communicate(timeout=300)
 
 
 def first_line(process: subprocess.Popen[str]) -> str:
@@ -58,11 +58,11 @@ def test_the_page_is_served_until_it_is_interrupted(place: Path) -> None:
             "main"
         )
         assert found[2] == f"#/history?snapshot={tip}"
-        with urlopen(f"{found[1]}api/repository", timeout=20) as answer:
+        with urlopen(f"{found[1]}api/repository", timeout=300) as answer:
             assert answer.status == 200
             assert str(place).encode() in answer.read()
         with pytest.raises(HTTPError) as refused:
-            urlopen(Request(found[1], headers={"Host": "evil.example"}), timeout=20)
+            urlopen(Request(found[1], headers={"Host": "evil.example"}), timeout=300)
         assert refused.value.code == 421
         refused.value.close()
         process.send_signal(signal.SIGINT)
@@ -85,7 +85,7 @@ def test_another_address_is_warned_about(place: Path) -> None:
     with command(place, "--host", "0.0.0.0", "--port", "0", "--no-browser") as process:
         assert "http://127.0.0.1:" in first_line(process)
         process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=20)
+        _, told = process.communicate(timeout=300)
         assert "Anyone who can reach 0.0.0.0 can read this repository." in told
 
 

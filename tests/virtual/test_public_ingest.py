@@ -139,7 +139,7 @@ def test_containers_are_as_narrow_as_the_folders_of_the_sources(
 
 def test_ingest_does_without_spark() -> None:
     program = "import sys; sys.modules['pyspark'] = None; import icefloe; icefloe.ingest"
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=300)
 
 
 def test_a_misspelt_argument_is_refused_by_python(tmp_path: Path) -> None:

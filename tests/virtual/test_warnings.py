@@ -44,7 +44,7 @@ print(xr.open_zarr(store, consolidated=False)["names"].values.tolist())
 
 def run(program: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, *options, "-c", program, str(folder)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
 @pytest.mark.parametrize(
