@@ -37,10 +37,7 @@ class Recording(WrappingDriver):
 
 def make(folder: Path, refs_per_shared_manifest: int = 0) -> None:
     config = icefloe.RepositoryConfig(
-        manifest=icefloe.ManifestConfig(
-            max_shared_refs_per_array=min(4, refs_per_shared_manifest),
-            max_refs_per_shared_manifest=refs_per_shared_manifest,
-        )
+        manifest=icefloe.ManifestConfig(max_refs_per_shared_manifest=refs_per_shared_manifest)
     )
     repo = icefloe.Repository.create(icefloe.local_filesystem_storage(str(folder)), config)
     session = repo.writable_session("main")

@@ -11,7 +11,7 @@ AS_ICECHUNK = ("-m", "icefloe.as_icechunk")
 
 
 def run(
-    program: str, folder: Path, *, by: tuple[str, ...] = AS_ICECHUNK, seconds: float = 110
+    program: str, folder: Path, *, by: tuple[str, ...] = AS_ICECHUNK, seconds: float = 300
 ) -> str:
     """What a program prints; `by` are the words between Python and its file name."""
     done = start(program, folder, by=by, seconds=seconds)
@@ -20,7 +20,7 @@ def run(
 
 
 def start(
-    program: str, folder: Path, *, by: tuple[str, ...] = AS_ICECHUNK, seconds: float = 110
+    program: str, folder: Path, *, by: tuple[str, ...] = AS_ICECHUNK, seconds: float = 300
 ) -> subprocess.CompletedProcess[str]:
     file = folder / "program.py"
     file.write_text(dedent(program))

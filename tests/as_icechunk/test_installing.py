@@ -32,6 +32,26 @@ def test_a_program_runs_unchanged(tmp_path: Path) -> None:
     assert said == "['one', 'two'] 2.3.0\n"
 
 
+def test_each_array_has_a_manifest_unless_a_config_says_otherwise(tmp_path: Path) -> None:
+    said = run(
+        """
+        import icechunk, zarr
+
+        def manifests(*config):
+            repo = icechunk.Repository.create(icechunk.in_memory_storage(), *config)
+            session = repo.writable_session("main")
+            for name in "abc":
+                zarr.create_array(session.store, name=name, shape=(1,), dtype="i4")[:] = 1
+            return len(repo.list_manifest_files(session.commit("three arrays")))
+
+        shared = icechunk.ManifestConfig(max_shared_refs_per_array=64)
+        print(manifests(), manifests(icechunk.RepositoryConfig(manifest=shared)))
+        """,
+        tmp_path,
+    )
+    assert said == "3 1\n"
+
+
 def test_modules_and_commands_run_too(tmp_path: Path) -> None:
     (tmp_path / "tool.py").write_text(
         "import icechunk, sys; print(icechunk.__name__, sys.argv[1:])"

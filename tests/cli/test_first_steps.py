@@ -94,7 +94,11 @@ def test_the_original_understands_names_that_are_added(place: Path) -> None:
     told("config", "add", "mine", place, "--force")
     told("config", "add", "cloud", "s3://buck/pre?region=us-west-2")
     done = subprocess.run(
-        [OFFICIAL, "branch", "list", "mine"], capture_output=True, text=True, timeout=300, check=True
+        [OFFICIAL, "branch", "list", "mine"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
     )
     assert done.stdout == f"{told('branch', 'list', 'mine')['main']}  main\n"
     assert set(yaml.safe_load(aliases_path().read_text().replace("!", "#"))["repos"]) == {

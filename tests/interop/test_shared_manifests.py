@@ -30,8 +30,6 @@ INLINE = 40
 
 
 def config(library: Any, **manifest: Any) -> Any:
-    if library is icefloe:
-        manifest = {"max_shared_refs_per_array": 64, **manifest}
     made = library.ManifestConfig(**manifest)
     return library.RepositoryConfig(inline_chunk_threshold_bytes=INLINE, manifest=made)
 
@@ -141,14 +139,14 @@ def test_arrays_of_a_commit_share_manifests(tmp_path: Path, spec_version: int) -
     assert repo.verify().is_healthy
 
 
-def test_sharing_has_to_be_switched_on(tmp_path: Path) -> None:
-    repo = icefloe.Repository.create(icefloe.local_filesystem_storage(str(tmp_path)))
+def test_sharing_can_be_switched_off(tmp_path: Path) -> None:
+    repo = create(tmp_path, max_shared_refs_per_array=0)
     write_arrays(repo, PATHS, b"first")
     assert manifests_of(repo) == [1] * len(PATHS)
-    repo.reopen(config(icefloe)).save_config()
-    again = icefloe.Repository.open(icefloe.local_filesystem_storage(str(tmp_path)))
-    assert again.config.manifest is not None
-    assert again.config.manifest.max_shared_refs_per_array == 64
+    repo.save_config()
+    again = opened(icefloe, tmp_path).config.manifest
+    assert again is not None
+    assert again.max_shared_refs_per_array == 0
 
 
 def test_a_rule_of_splitting_keeps_a_manifest_for_its_arrays(tmp_path: Path) -> None:

@@ -463,7 +463,7 @@ class Repository(
         """The manifest files a snapshot uses.
 
         >>> sorted(f.num_chunk_refs for f in repo.list_manifest_files(repo.lookup_branch("main")))
-        [1, 4]
+        [5]
         """
         from icefloe.api import values
 

@@ -504,11 +504,11 @@ class ManifestConfig(Section):
     keeps one manifest per array, as Icechunk does. Icechunk ignores the option when it reads a
     saved configuration, and does not write it back.
 
-    So are the options of shared manifests, which repositories of thousands of small arrays need.
-    Unless `max_shared_refs_per_array` is set (to 64, say), each array has its own. Otherwise arrays
-    with at most so many references that a commit writes go together into manifests of at most
+    So are the options of shared manifests. Arrays with at most `max_shared_refs_per_array`
+    references (64 unless set) that a commit writes go together into manifests of at most
     `max_refs_per_shared_manifest` references and about `max_bytes_per_shared_manifest` bytes (1000
-    and 1 MiB). Arrays that a rule of `splitting` is about never share one.
+    and 1 MiB). Arrays that a rule of `splitting` is about never share one. To have one manifest
+    per array, set `max_shared_refs_per_array` to 0.
 
     >>> preload = icefloe.ManifestPreloadConfig(max_total_refs=10_000)
     >>> config = icefloe.RepositoryConfig(manifest=icefloe.ManifestConfig(preload=preload))
@@ -530,7 +530,9 @@ class ManifestConfig(Section):
     # Measured: a commit then rewrites about a megabyte for each place it touches, and a reader
     # fetches as much for its first chunk.
     max_refs_per_manifest: Number = Option(U32, 2**17, is_shown_unset=False, is_written_unset=False)
-    max_shared_refs_per_array: Number = Option(U32, 0, is_shown_unset=False, is_written_unset=False)
+    max_shared_refs_per_array: Number = Option(
+        U32, 64, is_shown_unset=False, is_written_unset=False
+    )
     # So many that the default condition of preloading, also that of Icechunk, is met.
     max_refs_per_shared_manifest: Number = Option(
         U32, 1000, is_shown_unset=False, is_written_unset=False

@@ -29,6 +29,7 @@ from icefloe.config.section import (
     SectionOption,
     Switch,
     Text,
+    options,
 )
 from icefloe.display import NamedNumber
 
@@ -378,3 +379,9 @@ class RepositoryConfig(_SectionWithDefault):
 
 class ResolvedConfig(Resolved, RepositoryConfig):
     """The settings in force: what the rest of icefloe works with."""
+
+
+def one_manifest_per_array() -> None:
+    """Let small arrays share manifests only where a config says so, in all of this process."""
+    options(ManifestConfig)["max_shared_refs_per_array"].default = 0
+    options(RepositoryConfig)["manifest"].default = ResolvedManifest()
