@@ -215,12 +215,13 @@ def plan_commit(
     files = changes.manifest_files(base.manifest_files)
     arrays, changed, shared = {}, [], []
     left: list[ManifestId] = []
+    sharing = None if limits is None or _is_by_itself(base.nodes, touched) else limits
     for node in touched:
         if node.array is None:
             changed.append(node)
             continue
         edits, ahead = changes.chunks.get(node.id), changes.prepared.get(node.id)
-        if limits is not None and ahead is None and is_small(node, edits, files, limits):
+        if sharing is not None and ahead is None and is_small(node, edits, files, sharing):
             if edits is None and not rewrite_all and is_inside_grid(node.array):
                 arrays[node.id] = SplitsPlan(node.array.manifests, [])
                 changed.append(node)
@@ -257,6 +258,15 @@ def plan_commit(
         others = [*gone, *(node.path for node in changed), *(node.path for node in moved)]
         together = plan_shared(base.nodes, shared, changes.chunks, left, others, limits)
     return CommitPlan(base.nodes, files, gone, moved, changed, arrays, together)
+
+
+def _is_by_itself(base: NodeTable, touched: Iterable[Node]) -> bool:
+    """Whether one array is written at most, and no other uses its manifests."""
+    arrays = [node for node in touched if node.array is not None]
+    if len(arrays) > 1:
+        return False
+    used = sorted({key for node in arrays for key in manifest_ids(node.array)})
+    return not used or not len(base.users_of(used, [node.path for node in arrays])[0])
 
 
 def num_refs_in(files: ManifestFiles, array: ArrayData) -> list[int]:

@@ -274,6 +274,13 @@ class NodeTable(Sequence[Node], ABC):
         """The same nodes as columns."""
 
     @abstractmethod
+    def users_of(
+        self, manifests: Sequence[ManifestId], without: Iterable[str]
+    ) -> tuple[Ints, Ints]:
+        """The arrays that use any of these ascending manifests, without those at some paths: a row
+        and the number of a manifest for each use."""
+
+    @abstractmethod
     def node(self, row: int) -> Node:
         """One row as a value."""
 
@@ -325,18 +332,6 @@ class NodeTable(Sequence[Node], ABC):
         kept = [node for row, node in enumerate(self) if row not in gone]
         return NodeTable.from_nodes([*kept, *nodes])
 
-    def users_of(
-        self, manifests: Sequence[ManifestId], without: Iterable[str]
-    ) -> tuple[Ints, Ints]:
-        """The arrays that use any of these ascending manifests, without those at some paths: a row
-        and the number of a manifest for each use."""
-        nodes = self.columns
-        used = find_rows(id_rows(manifests, ManifestId.size), nodes.manifest_id)
-        arrays = np.repeat(np.flatnonzero(nodes.is_array), nodes.num_manifests)
-        used[np.isin(arrays, self.rows_of(without))] = -1
-        uses = np.flatnonzero(used >= 0)
-        return arrays[uses], used[uses]
-
     def equals(self, other: NodeTable) -> bool:
         """Same nodes with the same contents."""
         return self.path == other.path and all(
@@ -368,6 +363,22 @@ class NodeRows(NodeTable):
         """The ids of all manifests, each once, ascending."""
         found = {ref.id for array in _arrays(self.nodes) for ref in array.manifests}
         return id_rows(sorted(found), ManifestId.size)
+
+    def users_of(
+        self, manifests: Sequence[ManifestId], without: Iterable[str]
+    ) -> tuple[Ints, Ints]:
+        """The rows of arrays that use any of the manifests, and the number of each."""
+        number = {key: at for at, key in enumerate(manifests)}
+        left = set(without)
+        uses = [
+            (row, number[ref.id])
+            for row, node in enumerate(self.nodes)
+            if node.array is not None and node.path not in left
+            for ref in node.array.manifests
+            if ref.id in number
+        ]
+        rows, numbers = np.array(uses, np.int64).reshape(-1, 2).T
+        return rows, numbers
 
     def _user_data(self, row: int) -> bytes:
         return self.nodes[row].user_data
@@ -409,6 +420,16 @@ class NodeColumns(NodeTable):
         """The ids of all manifests, each once, ascending."""
         keys = np.ascontiguousarray(self.manifest_id).view(f"S{ManifestId.size}").reshape(-1)
         return np.unique(keys).view(np.uint8).reshape(-1, ManifestId.size)
+
+    def users_of(
+        self, manifests: Sequence[ManifestId], without: Iterable[str]
+    ) -> tuple[Ints, Ints]:
+        """The rows of arrays that use any of the manifests, and the number of each."""
+        used = find_rows(id_rows(manifests, ManifestId.size), self.manifest_id)
+        arrays = np.repeat(np.flatnonzero(self.is_array), self.num_manifests)
+        used[np.isin(arrays, self.rows_of(without))] = -1
+        uses = np.flatnonzero(used >= 0)
+        return arrays[uses], used[uses]
 
     def _user_data(self, row: int) -> bytes:
         found: bytes = self.user_data[row]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -586,7 +587,8 @@ async def _try_commit(
     )
     new = _new_commit(state, written.snapshot)._replace(source=request.source)
     await handle.format.publish(handle, new, branch, written.seen)
-    COMMIT.info("committed %s to %r of %s", written.snapshot.id, branch, handle.storage.url)
+    if COMMIT.isEnabledFor(logging.INFO):
+        COMMIT.info("committed %s to %r of %s", written.snapshot.id, branch, handle.storage.url)
     return _finish(workspace, written.snapshot)
 
 
