@@ -88,7 +88,7 @@ def has_expired(expires_after: datetime | None, margin: timedelta = timedelta(0)
     return expires_after is not None and expires_after <= datetime.now(UTC) + margin
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Expiring:
     """A credential that may end."""
 

@@ -20,7 +20,7 @@ Slices = tuple[slice, ...]
 """A box of cells: one slice per axis, with a start and a stop."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Region:
     """A box of an array, or of the arrays of a group that have the same axes.
 

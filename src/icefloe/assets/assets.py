@@ -225,7 +225,7 @@ class Caches:
         self.manifests.put(manifest.id, manifest, max(1, manifest.num_chunk_refs), manifest.nbytes)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Assets:
     """Typed access to one repository's files through one driver."""
 

@@ -51,7 +51,7 @@ _EXPECTED = {
 """By class of store: the class of its credential, and an example for messages."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class VirtualAccess:
     """The effective containers and the reader's authorisations."""
 

@@ -28,7 +28,7 @@ class Partials(NamedTuple):
     carried: dict[str, xr.Variable]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Aggregation:
     """One of the reductions of xarray, with its arguments."""
 

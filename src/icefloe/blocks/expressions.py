@@ -51,7 +51,7 @@ Positions = Mapping[str, NDArray[np.int64]]
 """Cells along some dimensions; all cells along the others."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Expression:
     """A lazy dataset: its layout, and how to compute one of its blocks."""
 

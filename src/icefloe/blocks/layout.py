@@ -82,7 +82,7 @@ def unknown_coords(dataset: xr.Dataset, inherited: Collection[str] = ()) -> froz
     )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Layout:
     """A template and a grid. Block `i` along a dimension is `edges[i]` to `edges[i + 1]`."""
 

@@ -75,7 +75,7 @@ _PANDAS_YEARS = range(1678, 2262)
 _GREGORIAN_START = (1582, 10, 15)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class TimeUnits:
     """What one is, when zero was, and which days there are. Equal ones need no conversion."""
 

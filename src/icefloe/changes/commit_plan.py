@@ -60,7 +60,7 @@ class NewManifest(NamedTuple):
     info: ManifestFileInfo
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class PreparedPiece:
     """Neighbouring splits whose manifests one task wrote."""
 
@@ -73,7 +73,7 @@ class PreparedPiece:
     """The chunks that were set or deleted."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class PreparedArray:
     """All prepared manifests of one array."""
 

@@ -378,7 +378,7 @@ def _cut_rows(
 _ALL = slice(None)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class SplitRewrite:
     """One split that needs a new manifest: its old manifests, and the edits to lay over them.
 

@@ -54,7 +54,7 @@ class DimensionKind(StrEnum):
     ANY = "Any"
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, slots=True, repr=False)
 class Condition:
     """What conditions on arrays and on manifests have in common."""
 
@@ -186,7 +186,7 @@ class ManifestSplitCondition(Condition):
         return self._holds(path)
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, slots=True, repr=False)
 class ManifestSplitDimCondition:
     """Which axis of an array a split size is about.
 

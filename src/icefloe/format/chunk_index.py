@@ -186,7 +186,7 @@ class _Piece(NamedTuple):
     data: bytes
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class PackedIndex:
     """Distinct chunk indices in ascending order."""
 

@@ -139,7 +139,7 @@ class ChunkRef(NamedTuple):
     inline: bytes | None = None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class ChunkRefs:
     """Columns, all of the same length. Make them with `native`, `virtual`, `inline_chunks`,
     `from_arrow`, or by merging others.

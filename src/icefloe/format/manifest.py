@@ -146,7 +146,7 @@ class SharedArrays(Sequence[ArrayManifest]):
         return found
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Manifest:
     """A decoded manifest; arrays ascend by node id."""
 

@@ -227,7 +227,7 @@ class Dimension(NamedTuple):
     chunk_length: int | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ArrayData:
     """What a snapshot knows of an array besides its zarr.json."""
 
@@ -236,7 +236,7 @@ class ArrayData:
     manifests: Sequence[ManifestRef] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Node:
     """A group, or with `array` an array. `user_data` is its zarr.json, byte for byte."""
 

@@ -67,7 +67,7 @@ class UpdateKind(IntEnum):
     REPO_STATUS_CHANGED = 16
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Update:
     """One entry of the operations log.
 

@@ -158,7 +158,7 @@ class RefTable(Mapping[str, SnapshotId]):
 SPEC_VERSION = 2
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class RepoInfo:
     """A decoded repo object.
 

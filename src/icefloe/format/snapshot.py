@@ -156,7 +156,7 @@ def _keys(ids: Bytes) -> NDArray[np.bytes_]:
     return np.ascontiguousarray(ids).view("S12").reshape(-1)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
     """A decoded snapshot. `flushed_at` is in microseconds since the epoch, UTC."""
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _METADATA_VERSION = 2
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class SnapshotInfo:
     """What the repo object knows of one snapshot. `flushed_at` is in microseconds."""
 

@@ -46,7 +46,7 @@ class Move(NamedTuple):
     node_type: NodeType
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class TransactionLog:
     """A decoded log. `updated_chunks` has a matrix of ascending chunk indices for each array.
 

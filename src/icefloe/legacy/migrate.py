@@ -190,7 +190,7 @@ def _differs(what: str) -> FormatError:
 ChunkMode = Literal["copy", "keep"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ConvertedAhead:
     """The result of an engine: all manifests and chunks, written before the snapshots."""
 

@@ -37,7 +37,7 @@ class NodeBlame(NamedTuple):
     chunks: SnapshotInfo | None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class ChunkBlame:
     """The chunks of an array, and for each the number of the commit that last wrote it."""
 

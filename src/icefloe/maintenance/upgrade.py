@@ -43,7 +43,7 @@ MIGRATED_FROM = "icefloe.migrated_from"
 """The metadata key for the old id of a snapshot whose id had to change."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class MovedSnapshot:
     """A snapshot of the source, and its entry in the target."""
 
@@ -51,7 +51,7 @@ class MovedSnapshot:
     info: SnapshotInfo
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class NewHistory:
     """All snapshots of a migrated repository, each after its parent."""
 

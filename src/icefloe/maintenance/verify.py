@@ -60,7 +60,7 @@ _BYTES_AT_ONCE = 64 << 20
 _ROWS_OF_PYTHON = 4096
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class VerifyOptions:
     """What a verification checks besides metadata and the listing."""
 

@@ -103,7 +103,7 @@ class Shared:
         return competitors.Contention()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class RepoHandle:
     """One repository through one driver."""
 

@@ -44,7 +44,7 @@ from icefloe.repo.session import (
 # session's lock, without requests, and the session moves to its new base in one step.
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Commit:
     """A newer commit: its log, preceded by the logs of expired ancestors."""
 
@@ -52,7 +52,7 @@ class _Commit:
     logs: Sequence[TransactionLog]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Line:
     """The commits between the session's base and the tip, oldest first, as far as fetched."""
 

@@ -463,7 +463,7 @@ def types_of(expression: Expression) -> dict[str, str]:
     return {name: str(layout.template[name].dtype) for name in layout.computed}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Target:
     """The arrays that blocks are written to."""
 

@@ -224,7 +224,7 @@ REQUEST_TIMEOUT = timedelta(minutes=10)
 Make = Callable[["ClientConfig", "RetryConfig"], "ObjectStore"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Connection:
     """The clients of one location; get them from here before each request."""
 

@@ -86,7 +86,7 @@ def local_path(location: str) -> Path | None:
     return Path(url2pathname(urlsplit(location).path))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class SourceAccess:
     """How remote sources are reached: arguments of `storage_from_url`, such as `region=...`,
     `anonymous=True` or credentials. It can be pickled; the pickle carries what it was given.

@@ -35,7 +35,7 @@ class NamedConfiguration(NamedTuple):
     configuration: Mapping[str, Any] | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ArrayMetadata:
     """The parts of an array's `zarr.json`."""
 
@@ -63,7 +63,7 @@ class OldManifestRef(NamedTuple):
     extents: tuple[tuple[int, int], ...] | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class OldNode:
     """A group, or with `metadata` an array."""
 
@@ -90,7 +90,7 @@ class Ancestor(NamedTuple):
     message: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class OldSnapshot:
     """A snapshot file. Ids have 12 or 16 bytes, times are microseconds since the epoch."""
 

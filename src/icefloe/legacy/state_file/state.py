@@ -187,7 +187,7 @@ class Entry(NamedTuple):
         return properties
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class State:
     """A state file. Snapshots are in the order they were appended, oldest first."""
 

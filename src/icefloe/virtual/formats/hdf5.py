@@ -255,7 +255,7 @@ class _Scan:
         return self.scale_names[address] or None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Dataset:
     """An open dataset, its attributes, and the marks HDF5 and NetCDF put on it."""
 

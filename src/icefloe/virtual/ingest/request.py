@@ -154,7 +154,7 @@ def ingest_arguments(given: Mapping[str, Any]) -> IngestArguments:
     return found  # type: ignore[no-any-return]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class IngestRequest:
     """One ingest: which sources, how they are reached, and what becomes of them where."""
 

@@ -34,7 +34,7 @@ THE_REPOSITORY, OTHER_FILES = "the repository", "other files"
 _NO_VALUES = np.zeros(0)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Axis:
     """One dimension of the target. `starts[i]` is the place of source i along it."""
 

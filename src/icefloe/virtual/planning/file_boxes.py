@@ -263,7 +263,7 @@ LEDGER_GROUP = INTERNAL_GROUP
 """The group, inside of the one it is about, in which an ingest keeps its own tables."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Ledger:
     """The files brought over so far, in the order they came, and the state each had then."""
 
@@ -309,7 +309,7 @@ def extent_of(source: SourceDescription, concat_dims: Sequence[str]) -> str:
     return hashed.hexdigest()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Existing:
     """A group of a repository that is added to: what it holds, and what it was made of."""
 

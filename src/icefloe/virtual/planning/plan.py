@@ -108,7 +108,7 @@ _RANGES = ("valid_min", "valid_max", "valid_range")
 """Said of packed values."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Packing:
     """How the numbers of one file become values."""
 
@@ -225,7 +225,7 @@ Mode = Literal["native", "virtual"]
 BLOCK_BYTES = 64 * 1024 * 1024
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class IngestOptions:
     """What the user wants.
 
@@ -267,7 +267,7 @@ class IngestOptions:
         return named_dims(self.order)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Problem:
     """Why a file cannot be part of the ingest."""
 
@@ -466,7 +466,7 @@ class ArrayPlan:
         return BoxIndex.of(self.starts, self.shapes)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class IngestPlan:
     """Everything an ingest will do."""
 
