@@ -9,7 +9,7 @@ import pytest
 import icefloe
 from icefloe.errors import ConflictError, FormatError, IcechunkError
 from icefloe.format import layout
-from icefloe.legacy.migrate import migrate
+from icefloe.legacy.migrate import LocalMigration, Migration, migrate
 from icefloe.repo import lifecycle
 from icefloe.repo.handle import Clock, RepoHandle
 from icefloe.storage.run import run_blocking
@@ -29,7 +29,8 @@ async def migrates(handle: RepoHandle) -> None:
         icefloe.RepositoryConfig(),
         Clock(),
     )
-    await migrate(handle, target, chunks="copy", dry_run=False, check=False, reporter=silent())
+    engine = LocalMigration(Migration(handle, target, "copy"), silent())
+    await migrate(engine, dry_run=False, check=False, reporter=silent())
 
 
 def check_migrated(storage: Storage, results: dict[int, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -76,3 +77,15 @@ def test_histories_written_today(spark: SparkSession, tmp_path: Path) -> None:
     target = icefloe.local_filesystem_storage(str(tmp_path / "new"))
     icefloe.spark.migrate_repository(spark, old, target)
     assert values(icefloe.Repository.open(target)) == expected
+
+
+def test_a_target_that_was_removed_is_written_again(spark: SparkSession, tmp_path: Path) -> None:
+    """Workers are used again; what they have copied before is not there any more."""
+    world, old = built(RELEASES["0.1.0"], tmp_path, 2)
+    target = icefloe.local_filesystem_storage(str(tmp_path / "new"))
+    config = config_of(tmp_path)
+    icefloe.spark.migrate_repository(spark, old, target, config=config)
+    shutil.rmtree(tmp_path / "new")
+    report = icefloe.spark.migrate_repository(spark, old, target, config=config)
+    repo = icefloe.Repository.open(target, authorize_virtual_chunk_access=access(tmp_path))
+    check_migrated(world, repo, report)

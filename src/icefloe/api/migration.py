@@ -13,7 +13,14 @@ from icefloe.config import RepositoryConfig
 from icefloe.config.containers import VirtualChunkContainer
 from icefloe.config.stores import local_filesystem_store, s3_store
 from icefloe.errors import InvalidInputError
-from icefloe.legacy.migrate import ChunkMode, MigrationReport, base_url, migrate
+from icefloe.legacy.migrate import (
+    ChunkMode,
+    LocalMigration,
+    Migration,
+    MigrationReport,
+    base_url,
+    migrate,
+)
 from icefloe.maintenance.progress import Report, Reporter
 from icefloe.maintenance.upgrade import upgrade
 from icefloe.repo.handle import Clock, RepoHandle
@@ -64,18 +71,10 @@ def migrate_repository(
     >>> old = icefloe.Repository.create(icefloe.in_memory_storage(), spec_version=1)
     >>> report = icefloe.migrate_repository(old, icefloe.local_filesystem_storage("migrated"))
     """
-    source = repo.handle
     target = target_handle(repo, storage or repo.storage, int(spec_version), config, chunks)
-    return run_blocking(
-        migrate(
-            source,
-            target,
-            chunks=chunks,
-            dry_run=dry_run,
-            check=check,
-            reporter=Reporter(progress),
-        )
-    )
+    report = Reporter(progress)
+    engine = LocalMigration(Migration(repo.handle, target, chunks), report)
+    return run_blocking(migrate(engine, dry_run=dry_run, check=check, reporter=report))
 
 
 def target_handle(

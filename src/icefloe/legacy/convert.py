@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -163,29 +163,24 @@ class Conversion:
         *,
         chunk_base_url: str | None,
         copies_chunks: bool,
-        present: IdSet,
     ) -> None:
         self.source = source
         self.target = target
         self.num_chunks_copied = 0
         self.num_bytes_copied = 0
-        self.joined: dict[tuple[ManifestId, ...], list[ManifestRef]] = {}
+        self._joined: dict[tuple[ManifestId, ...], list[ManifestRef]] = {}
         """New manifests, by those whose boxes overlap."""
-        self.lacks_log: list[SnapshotId] = []
-        """Snapshots whose changes are no longer known. Their logs are empty."""
         self._base_url = chunk_base_url
         self._copies_chunks = copies_chunks
-        self._present = present
+        self._present: IdSet | None = None
         self._copied = GrowingIdSet()
         self._made: dict[Source, ManifestRef | None] = {}
         self._files: dict[ManifestId, ManifestFileInfo] = {}
         self._used: set[ManifestId] = set()
 
-    async def convert(self, moved: MovedSnapshot, *, with_log: bool = True) -> None:
-        """Write one snapshot with everything it refers to that is not written yet."""
+    async def write_snapshot(self, moved: MovedSnapshot) -> None:
+        """Write one snapshot, whose manifests are there."""
         snapshot = await self.source.assets.snapshot(moved.source_id)
-        for work in self.missing(snapshot):
-            self.take([made async for made, _ in self.write_arrays(work)])
         nodes = [await self._converted(node) for node in snapshot.nodes]
         used = {ref.id: self._files[ref.id] for node in nodes for ref in _manifests(node)}
         self._used |= used.keys()
@@ -199,22 +194,17 @@ class Conversion:
             ManifestFiles.from_infos(used.values()),
             info.parent_id if self.target.format.stores_parents else None,
         )
-        files = [self.target.assets.encode_snapshot(new)]
-        if with_log:
-            files.append(self.target.assets.encode_log(await self._log(moved)))
-        await self.target.assets.put_metadata_files(files)
+        await self.target.assets.put_metadata_files([self.target.assets.encode_snapshot(new)])
 
-    async def write_log(self, moved: MovedSnapshot) -> None:
-        """Write the transaction log of a snapshot, which may list as many chunks as it has."""
-        log = self.target.assets.encode_log(await self._log(moved))
-        await self.target.assets.put_metadata_files([log])
+    async def write_log(self, moved: MovedSnapshot) -> bool:
+        """Write the transaction log of a snapshot, which may list as many chunks as it has.
 
-    async def _log(self, moved: MovedSnapshot) -> TransactionLog:
+        Returns whether the changes are known. If not, the log is empty.
+        """
         log = await find_log(self.source, moved.source_id)
-        if log is None:
-            self.lacks_log.append(moved.source_id)
-            return TransactionLog(moved.info.id)
-        return replace(log, id=moved.info.id)
+        new = TransactionLog(moved.info.id) if log is None else replace(log, id=moved.info.id)
+        await self.target.assets.put_metadata_files([self.target.assets.encode_log(new)])
+        return log is not None
 
     async def _converted(self, node: Node) -> Node:
         if node.array is None:
@@ -244,7 +234,7 @@ class Conversion:
         self, node: Node, array: ArrayData, parts: list[ManifestRef]
     ) -> list[ManifestRef]:
         key = tuple(ref.id for ref in parts)
-        if key not in self.joined:
+        if key not in self._joined:
             wanted = [(each, self._files[each].size_bytes) for each in key]
             found = [one.find(node.id) for one in await self.target.assets.load_manifests(wanted)]
             refs = ChunkRefs.joined(found, len(array.shape))
@@ -254,21 +244,8 @@ class Conversion:
             for number, table in enumerate(tables):
                 new_id = ManifestId(derived_id(b"".join(key), number.to_bytes(4, "big")))
                 made.append(await self._put(new_id, node.id, table))
-            self.joined[key] = made
-        return self.joined[key]
-
-    def missing(self, snapshot: Snapshot) -> list[ManifestWork]:
-        """The manifests of a snapshot that are not converted yet."""
-        nodes: dict[ManifestId, list[NodeId]] = {}
-        for node in snapshot.nodes:
-            for ref in _manifests(node):
-                if (ref.id, node.id) not in self._made:
-                    nodes.setdefault(ref.id, []).append(node.id)
-        files = snapshot.manifest_files
-        return [
-            ManifestWork(source_id, files[source_id].size_bytes, tuple(wanted), snapshot.id)
-            for source_id, wanted in nodes.items()
-        ]
+            self._joined[key] = made
+        return self._joined[key]
 
     def take(self, converted: Iterable[ConvertedArray]) -> None:
         """Record what this or another process has written."""
@@ -289,22 +266,18 @@ class Conversion:
         """The manifests that were joined to others and that no snapshot uses."""
         return [layout.manifest_key(each) for each in self._files.keys() - self._used]
 
-    async def write_arrays(
-        self, work: ManifestWork
-    ) -> AsyncIterator[tuple[ConvertedArray, ChunkRefs]]:
-        """Write one manifest per array, after the chunks it refers to.
-
-        The second value has the references of the source.
-        """
+    async def write_arrays(self, work: ManifestWork) -> list[ConvertedArray]:
+        """Write one manifest per array, after the chunks it refers to."""
         await self.source.assets.prepare_manifests(work.snapshot_id)
         (manifest,) = await self.source.assets.load_manifests([(work.id, work.size_bytes)])
+        made = []
         for node_id in work.nodes:
-            source = (work.id, node_id)
-            refs = manifest.find(node_id)
+            source, refs = (work.id, node_id), manifest.find(node_id)
             if refs is None or not len(refs):
-                yield ConvertedArray(source), ChunkRefs.empty(0)
+                made.append(ConvertedArray(source))
             else:
-                yield await self._write(source, refs), refs
+                made.append(await self._write(source, refs))
+        return made
 
     async def _write(self, source: Source, refs: ChunkRefs) -> ConvertedArray:
         objects = native_objects(refs)
@@ -328,6 +301,8 @@ class Conversion:
         """Copy objects that the target does not have yet, within the memory limits."""
         if not self._copies_chunks or not len(objects.chunk_id):
             return
+        if self._present is None:
+            self._present = await chunks_there(self.source, self.target)
         there = self._present.contains(objects.chunk_id)
         there |= self._copied.contains(objects.chunk_id)
         keys = objects.keys(self.source.assets)

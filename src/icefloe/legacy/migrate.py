@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
+from icefloe.changes.commit_plan import manifest_ids
 from icefloe.config import RepositoryConfig
 from icefloe.display import ShownAsText, counted, size_text
 from icefloe.errors import (
@@ -20,14 +21,12 @@ from icefloe.errors import (
     SnapshotNotFoundError,
 )
 from icefloe.format import layout
-from icefloe.format.chunk_index import IdSet
 from icefloe.format.chunk_refs import ChunkKind, ChunkRefs
 from icefloe.format.config import encode_config_flexbuffer, encode_config_yaml
 from icefloe.format.nodes import Node
 from icefloe.format.operations_log import RepoAvailability, RepoStatus
 from icefloe.format.ref_files import encode_ref_file
 from icefloe.format.repo_info import RepoInfo
-from icefloe.format.snapshot import ManifestFiles
 from icefloe.format.snapshot_table import SnapshotInfo, SnapshotTable
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import ChunkId, ManifestId, NodeId, SnapshotId
@@ -35,14 +34,20 @@ from icefloe.legacy.convert import (
     Conversion,
     ConvertedArray,
     ManifestWork,
-    chunks_there,
     native_objects,
 )
 from icefloe.maintenance.check_refs import History
+from icefloe.maintenance.engine import Engine, LocalEngine
 from icefloe.maintenance.findings import Severity, VerifyReport
 from icefloe.maintenance.live import GrowingIdSet
 from icefloe.maintenance.progress import Reporter
-from icefloe.maintenance.upgrade import MovedSnapshot, NewHistory, past_operations, plan_history
+from icefloe.maintenance.upgrade import (
+    MovedSnapshot,
+    NewHistory,
+    manifest_id,
+    past_operations,
+    plan_history,
+)
 from icefloe.maintenance.verify import verify_history
 from icefloe.observe import MAINTENANCE, observed
 from icefloe.repo.creation import empty_snapshot
@@ -58,23 +63,30 @@ from icefloe.storage.driver import (
 from icefloe.storage.spec import require_outside
 
 
+class CompareWork(NamedTuple):
+    """Manifests of an array, here and there, with ids and sizes: they have the same references."""
+
+    node_id: NodeId
+    before: tuple[tuple[ManifestId, int], ...]
+    after: tuple[tuple[ManifestId, int], ...]
+    ndim: int
+    snapshot_id: SnapshotId
+    """A snapshot of the source. A process has to read it before it can map 16-byte ids."""
+    where: str
+
+
 class Comparison:
-    """What has been compared so far, so that nothing is read twice."""
+    """What this process has compared so far, so that nothing is read twice."""
 
     def __init__(self, source: RepoHandle, target: RepoHandle, *, has_copies: bool) -> None:
         self.source = source
         self.target = target
-        self.num_chunks = 0
         self._has_copies = has_copies
         self._seen: set[tuple[NodeId, frozenset[ManifestId], frozenset[ManifestId]]] = set()
         self._compared = GrowingIdSet()
 
-    async def snapshot(
-        self, moved: MovedSnapshot, only: Container[ManifestId] | None = None
-    ) -> None:
-        """Compare the nodes of one snapshot, and the references of arrays not seen before.
-
-        With `only`, references are compared of arrays with one of these manifests in the target.
+    async def snapshot(self, moved: MovedSnapshot) -> list[CompareWork]:
+        """Compare the nodes of one snapshot. Returns the manifests that are left to compare.
 
         Raises:
             FormatError: something differs; nothing has been published yet.
@@ -86,24 +98,37 @@ class Comparison:
             (n.path, n.id, n.user_data) for n in theirs
         ]:
             raise _differs(f"snapshot {moved.info.id}: the nodes differ")
+        left = []
         for old, new in zip(ours, theirs, strict=True):
-            key = (old.id, _ids(old), _ids(new))
-            is_compared = only is None or any(each in only for each in key[2])
-            if key in self._seen or not is_compared:
-                continue
-            self._seen.add(key)
-            refs = await _refs(self.source, before.manifest_files, old)
-            copied = await _refs(self.target, after.manifest_files, new)
-            await self.references(refs, copied, f"snapshot {moved.info.id}, array {old.path!r}")
+            for some, others in _counterparts(old, new):
+                key = (old.id, frozenset(some), frozenset(others))
+                if key in self._seen:
+                    continue
+                self._seen.add(key)
+                left.append(
+                    CompareWork(
+                        old.id,
+                        tuple((one, before.manifest_files[one].size_bytes) for one in some),
+                        tuple((one, after.manifest_files[one].size_bytes) for one in others),
+                        0 if old.array is None else len(old.array.shape),
+                        moved.source_id,
+                        f"snapshot {moved.info.id}, array {old.path!r}",
+                    )
+                )
+        return left
 
-    async def references(self, refs: ChunkRefs, copied: ChunkRefs, where: str) -> None:
-        """Compare the references of one array, and the chunk objects that were copied for it."""
-        if not _same(refs, copied):
-            raise _differs(f"{where}: the chunk references differ")
-        if self._has_copies:
-            await self._objects(refs, where)
+    async def references(self, work: CompareWork) -> int:
+        """Compare the references of an array, and the chunk objects that were copied for it.
 
-    async def _objects(self, refs: ChunkRefs, where: str) -> None:
+        Returns how many objects were compared.
+        """
+        await self.source.assets.prepare_manifests(work.snapshot_id)
+        refs = await _refs(self.source, work.before, work)
+        if not _same(refs, await _refs(self.target, work.after, work)):
+            raise _differs(f"{work.where}: the chunk references differ")
+        return await self._objects(refs, work.where) if self._has_copies else 0
+
+    async def _objects(self, refs: ChunkRefs, where: str) -> int:
         objects = native_objects(refs)
         keys = objects.keys(self.source.assets)
         new = np.flatnonzero(~self._compared.contains(objects.chunk_id)).tolist()
@@ -113,21 +138,31 @@ class Comparison:
             here = [self.target.assets.chunk_key(one) for one in ids]
             if await _digests(self.source, there) != await _digests(self.target, here):
                 raise _differs(f"{where}: chunk objects differ, one of {', '.join(here[:3])}")
-        self.num_chunks += len(new)
         self._compared.add(objects.chunk_id[new])
+        return len(new)
 
 
-def _ids(node: Node) -> frozenset[ManifestId]:
-    return frozenset() if node.array is None else frozenset(ref.id for ref in node.array.manifests)
+def _counterparts(
+    old: Node, new: Node
+) -> Iterator[tuple[Sequence[ManifestId], Sequence[ManifestId]]]:
+    """Which manifests of an array have the references of which: each of one, or all of all."""
+    if old.array is None or new.array is None:
+        return
+    before, after = manifest_ids(old.array), manifest_ids(new.array)
+    expected = {one: manifest_id(one, old.id) for one in before}
+    if not set(after) <= set(expected.values()):  # some were joined
+        yield before, after
+        return
+    for one, other in expected.items():
+        yield [one], [other] if other in after else []
 
 
-async def _refs(handle: RepoHandle, files: ManifestFiles, node: Node) -> ChunkRefs:
-    """All references of an array, read without the caches."""
-    if node.array is None:
-        return ChunkRefs.empty(0)
-    wanted = [(ref.id, files[ref.id].size_bytes) for ref in node.array.manifests]
-    found = [manifest.find(node.id) for manifest in await handle.assets.load_manifests(wanted)]
-    return ChunkRefs.joined(found, len(node.array.shape))
+async def _refs(
+    handle: RepoHandle, wanted: Sequence[tuple[ManifestId, int]], work: CompareWork
+) -> ChunkRefs:
+    """References of an array, read without the caches."""
+    found = [manifest.find(work.node_id) for manifest in await handle.assets.load_manifests(wanted)]
+    return ChunkRefs.joined(found, work.ndim)
 
 
 def _same(before: ChunkRefs, after: ChunkRefs) -> bool:
@@ -190,32 +225,69 @@ def _differs(what: str) -> FormatError:
 ChunkMode = Literal["copy", "keep"]
 
 
-@dataclass(frozen=True, slots=True)
-class ConvertedAhead:
-    """The result of an engine: all manifests and chunks, written before the snapshots."""
+class Migration:
+    """What a process that takes part in a migration has converted and compared."""
+
+    def __init__(self, source: RepoHandle, target: RepoHandle, chunks: ChunkMode) -> None:
+        self.source = source
+        self.target = target
+        self.chunks = chunks
+        self.in_place = source.storage.is_same_place(target.storage)
+        stay = _shares_chunks(source, in_place=self.in_place)
+        copies = chunks == "copy" and not stay
+        url = None if copies or stay else base_url(source)
+        self.conversion = Conversion(source, target, chunk_base_url=url, copies_chunks=copies)
+        self.comparison = Comparison(source, target, has_copies=copies)
+
+
+class MigrationEngine(Engine[Migration], Protocol):
+    """Does what grows with the number of chunks."""
+
+    async def verify(self, history: History) -> VerifyReport:
+        """Check the snapshots that were written, and all they refer to."""
+
+
+class LocalMigration(LocalEngine[Migration]):
+    """Migrates in this process."""
+
+    async def verify(self, history: History) -> VerifyReport:
+        return await verify_history(self.here.target, history, self.report)
+
+
+class Converted(NamedTuple):
+    """What was made of some manifests."""
 
     arrays: list[ConvertedArray]
-    chunks_copied: int = 0
-    bytes_copied: int = 0
-    chunks_compared: int = 0
+    chunks_copied: int
+    bytes_copied: int
 
 
-class MigrationEngine(Protocol):
-    """Does in other processes, such as Spark executors, what grows with the number of chunks."""
+async def convert_manifests(
+    here: Migration, items: Iterable[ManifestWork]
+) -> AsyncIterator[Converted]:
+    """Convert some manifests, and copy their chunks."""
+    conversion = here.conversion
+    for work in items:
+        chunks, size = conversion.num_chunks_copied, conversion.num_bytes_copied
+        arrays = await conversion.write_arrays(work)
+        yield Converted(
+            arrays, conversion.num_chunks_copied - chunks, conversion.num_bytes_copied - size
+        )
+    await here.target.driver.sync()
 
-    def convert(
-        self, work: Sequence[ManifestWork], *, base_url: str | None, copies: bool, check: bool
-    ) -> ConvertedAhead:
-        """Convert all manifests and copy chunks."""
-        ...
 
-    def write_logs(self, moved: Sequence[MovedSnapshot]) -> list[SnapshotId]:
-        """Write all transaction logs. Returns the snapshots whose changes are not known."""
-        ...
+async def write_logs(here: Migration, items: Iterable[MovedSnapshot]) -> AsyncIterator[SnapshotId]:
+    """Write the transaction logs of some snapshots; hand on whose changes are unknown."""
+    for moved in items:
+        if not await here.conversion.write_log(moved):
+            yield moved.source_id
+    await here.target.driver.sync()
 
-    def verify(self, target: RepoHandle, history: History) -> VerifyReport:
-        """Check the snapshots that were written, and all they refer to."""
-        ...
+
+async def compare_manifests(here: Migration, items: Iterable[CompareWork]) -> AsyncIterator[int]:
+    """Compare some manifests with those of the source; hand on how many chunks were compared."""
+    for work in items:
+        yield await here.comparison.references(work)
 
 
 _FOLDERS = (layout.SNAPSHOTS, layout.MANIFESTS, layout.TRANSACTIONS, layout.CHUNKS)
@@ -272,16 +344,9 @@ class MigrationReport(ShownAsText):
 
 @observed("migrate", MAINTENANCE)
 async def migrate(
-    source: RepoHandle,
-    target: RepoHandle,
-    *,
-    chunks: ChunkMode,
-    dry_run: bool,
-    check: bool,
-    reporter: Reporter,
-    engine: MigrationEngine | None = None,
+    engine: MigrationEngine, *, dry_run: bool, check: bool, reporter: Reporter
 ) -> MigrationReport:
-    """Create the repository of the handle `target` from `source`.
+    """Create the repository of the target from the source.
 
     Files are only added, except that writers of a repository that is migrated in place are stopped.
     The last write publishes the repository, so an interrupted migration can be repeated. Existing
@@ -291,8 +356,8 @@ async def migrate(
         AlreadyExistsError: the target holds a repository.
         InvalidInputError: the target holds something else.
     """
-    in_place = source.storage.is_same_place(target.storage)
-    _require_possible(source, target, chunks, in_place=in_place)
+    source, target, in_place = engine.here.source, engine.here.target, engine.here.in_place
+    _require_possible(source, target, engine.here.chunks, in_place=in_place)
     refs = await _refs_of(source)
     history, lost = await _plan(source, in_place=in_place, reporter=reporter)
     new = refs.moved(history.new_ids)
@@ -317,40 +382,26 @@ async def migrate(
         return replace(report, manifests=manifests, chunk_references=references)
     await _require_place(target, in_place=in_place)
     await check_conditions_are_honoured(target.driver)
-    stay = _shares_chunks(source, in_place=in_place)
-    copies = chunks == "copy" and not stay
-    url = None if copies or stay else base_url(source)
-    present = await chunks_there(source, target) if copies else IdSet.of_ids(())
-    conversion = Conversion(
-        source, target, chunk_base_url=url, copies_chunks=copies, present=present
-    )
-    ahead = ConvertedAhead([])
-    if engine is not None:
-        work = await _all_work(conversion, history, reporter)
-        ahead = engine.convert(work, base_url=url, copies=copies, check=check)
-        conversion.take(ahead.arrays)
-        conversion.lacks_log += engine.write_logs(history.moved)
+    conversion, comparison = engine.here.conversion, engine.here.comparison
+    chunks_copied = bytes_copied = compared = 0
+    work = await _all_work(source, history, reporter)
+    async for made in engine.map("convert manifests", convert_manifests, work):
+        conversion.take(made.arrays)
+        chunks_copied += made.chunks_copied
+        bytes_copied += made.bytes_copied
+    lacks_log = [each.text async for each in engine.map("write logs", write_logs, history.moved)]
     await _write_first(target, history.first)
-    for done, moved in enumerate(history.moved):
-        reporter.tell("migrate snapshots", done, len(history.moved))
-        await conversion.convert(moved, with_log=engine is None)
+    for moved in reporter.each("migrate snapshots", history.moved, len(history.moved)):
+        await conversion.write_snapshot(moved)
     await target.driver.delete_many(conversion.unused_files())
-    compared, warnings = 0, []
+    warnings = []
     if check:
-        # What an engine has converted, it has compared.
-        joined = {ref.id for refs in conversion.joined.values() for ref in refs}
-        only = None if engine is None else joined
-        comparison = Comparison(source, target, has_copies=copies)
-        for done, moved in enumerate(history.moved):
-            reporter.tell("compare snapshots", done, len(history.moved))
-            await comparison.snapshot(moved, only)
-        compared = comparison.num_chunks
-        written = _written(target, history)
-        if engine is None:
-            verified = await verify_history(target, written, reporter)
-        else:
-            verified = engine.verify(target, written)
-        warnings = require_healthy(verified)
+        left: list[CompareWork] = []
+        for moved in reporter.each("compare snapshots", history.moved, len(history.moved)):
+            left += await comparison.snapshot(moved)
+        async for count in engine.map("compare manifests", compare_manifests, left):
+            compared += count
+        warnings = require_healthy(await engine.verify(_written(target, history)))
     await target.driver.sync()
     stops_writers = in_place and source.format.is_writable
     if stops_writers:
@@ -361,12 +412,12 @@ async def migrate(
     reporter.finish()
     return replace(
         report,
-        snapshots_without_log=[each.text for each in conversion.lacks_log],
+        snapshots_without_log=lacks_log,
         manifests=conversion.num_manifests,
         chunk_references=conversion.num_refs,
-        chunks_copied=conversion.num_chunks_copied + ahead.chunks_copied,
-        bytes_copied=conversion.num_bytes_copied + ahead.bytes_copied,
-        chunks_compared=compared + ahead.chunks_compared,
+        chunks_copied=chunks_copied,
+        bytes_copied=bytes_copied,
+        chunks_compared=compared,
         warnings=warnings,
     )
 
@@ -443,17 +494,20 @@ async def _plan(
 
 
 async def _all_work(
-    conversion: Conversion, history: NewHistory, reporter: Reporter
+    source: RepoHandle, history: NewHistory, reporter: Reporter
 ) -> list[ManifestWork]:
     """The distinct manifests that snapshots refer to, with all arrays that are used of each."""
     found: dict[ManifestId, ManifestWork] = {}
-    for done, moved in enumerate(history.moved):
-        reporter.tell("find manifests", done, len(history.moved))
-        for work in conversion.missing(await conversion.source.assets.snapshot(moved.source_id)):
-            known = found.get(work.id)
-            nodes = work.nodes if known is None else {*known.nodes, *work.nodes}
-            found[work.id] = work._replace(nodes=tuple(sorted(nodes)))
-    return list(found.values())
+    nodes: dict[ManifestId, set[NodeId]] = {}
+    for moved in reporter.each("find manifests", history.moved, len(history.moved)):
+        snapshot = await source.assets.snapshot(moved.source_id)
+        for node in snapshot.nodes:
+            for one in () if node.array is None else manifest_ids(node.array):
+                nodes.setdefault(one, set()).add(node.id)
+                if one not in found:
+                    size = snapshot.manifest_files[one].size_bytes
+                    found[one] = ManifestWork(one, size, (), snapshot.id)
+    return [work._replace(nodes=tuple(sorted(nodes[one]))) for one, work in found.items()]
 
 
 async def _count(source: RepoHandle, history: NewHistory, reporter: Reporter) -> tuple[int, int]:

@@ -132,7 +132,6 @@ async def verify(handle: RepoHandle, options: VerifyOptions, report: Reporter) -
 async def verify_history(handle: RepoHandle, history: History, report: Reporter) -> VerifyReport:
     """Check the snapshots of a repository that cannot be opened yet, and all they refer to."""
     state = Verification(handle, VerifyOptions(orphans=False), FindingLog(), report)
-    await note_strays(handle.driver, state.log)
     return await check_history(LocalVerifier(state), history)
 
 

@@ -6,12 +6,11 @@ The operations are those of one process. The driver hears how many objects there
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
-from functools import partial
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
+from uuid import UUID, uuid4
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -32,16 +31,12 @@ from icefloe.exports.plain_zarr import copy_snapshot
 from icefloe.exports.repository_copy import CopyPlan, copy_repository
 from icefloe.exports.virtual_to_native import MaterializeReport, VirtualChunks, Wishes
 from icefloe.format import layout
-from icefloe.format.chunk_index import IdSet
-from icefloe.ids import NodeId, ObjectId, SnapshotId
-from icefloe.legacy.convert import Conversion, ConvertedArray, ManifestWork, chunks_there
-from icefloe.legacy.migrate import ChunkMode, Comparison, ConvertedAhead, MigrationReport, migrate
+from icefloe.ids import NodeId, ObjectId
+from icefloe.legacy.migrate import ChunkMode, Migration, MigrationReport, migrate
 from icefloe.maintenance.check_refs import History
 from icefloe.maintenance.findings import VerifyReport
 from icefloe.maintenance.progress import Report, Reporter
-from icefloe.maintenance.upgrade import MovedSnapshot
 from icefloe.repo.commit import commit, limits_of
-from icefloe.repo.handle import RepoHandle
 from icefloe.repo.rearrange import splitting_metadata
 from icefloe.scans.scan import pin, read_options
 from icefloe.spark.dataset_writer import write_items
@@ -51,7 +46,7 @@ from icefloe.spark.readers import opened
 from icefloe.spark.shared_write import Reduction, SharedWrite, TaskSide, pieces_to_cut
 from icefloe.spark.tasks import Batches, as_raised
 from icefloe.spark.versions import from_arrow
-from icefloe.storage.run import each_blocking, run_blocking
+from icefloe.storage.run import run_blocking
 from icefloe.storage.spec import Storage
 
 _COPIED = pa.schema([("objects", pa.int64()), ("num_bytes", pa.int64())])
@@ -328,113 +323,35 @@ def migrate_repository(
     >>> report = icefloe.spark.migrate_repository(spark, old, target)
     """
     where = (storage or repo.storage).bound()
-    target = target_handle(repo, where, int(spec_version), config, chunks)
-    engine = _SparkMigration(spark, num_tasks, (repo, where, int(spec_version), config, chunks))
-    return run_blocking(
-        migrate(
-            repo.handle,
-            target,
-            chunks=chunks,
-            dry_run=dry_run,
-            check=check,
-            reporter=Reporter(progress),
-            engine=engine,
-        )
-    )
+    engine = _SparkMigration(spark, num_tasks, repo, where, int(spec_version), config, chunks)
+    return run_blocking(migrate(engine, dry_run=dry_run, check=check, reporter=Reporter(progress)))
 
 
-@dataclass(frozen=True, slots=True)
-class _SparkMigration:
-    spark: SparkSession
-    num_tasks: int | None
-    job: tuple[Any, ...]
-    """The two repositories, and the way chunks go."""
+class _SparkMigration(SparkEngine[Migration]):
+    """Migrates by tasks. Those of one process know what others of it have copied."""
 
-    def _engine(self, base_url: str | None, *, copies: bool) -> SparkEngine[_Conversions]:
-        place = Place.of(_open_migration, *self.job, base_url, copies)
-        return SparkEngine(self.spark, place, num_tasks=self.num_tasks)
+    def __init__(self, spark: SparkSession, num_tasks: int | None, *job: Any) -> None:
+        # Processes outlive a migration, but what they know of its target does not.
+        place = Place.of(_open_migration, uuid4(), *job)
+        super().__init__(spark, place, num_tasks=num_tasks)
+        self._here = _open_migration(None, *job)
 
-    def convert(
-        self, work: Sequence[ManifestWork], *, base_url: str | None, copies: bool, check: bool
-    ) -> ConvertedAhead:
-        engine = self._engine(base_url, copies=copies)
-        arrays: list[ConvertedArray] = []
-        counts = [0, 0, 0]
-        for made, told in each_blocking(engine.map("converting", partial(_convert, check), work)):
-            arrays += made
-            counts = [old + new for old, new in zip(counts, told, strict=True)]
-        return ConvertedAhead(arrays, *counts)
+    @property
+    def here(self) -> Migration:
+        return self._here
 
-    def write_logs(self, moved: Sequence[MovedSnapshot]) -> list[SnapshotId]:
-        made = self._engine(None, copies=False).map("writing logs", _write_logs, moved)
-        return [each for unknown in each_blocking(made) for each in unknown]
-
-    def verify(self, target: RepoHandle, history: History) -> VerifyReport:
-        opened = Repository(Handles(target, is_blocking=True))
-        return verify_history(self.spark, opened, history)
-
-
-class _Conversions(NamedTuple):
-    """What tasks of a process share: chunks that one has copied are not copied by another."""
-
-    conversion: Conversion
-    comparison: Comparison
-
-    def counts(self) -> tuple[int, int, int]:
-        """Chunks and bytes copied, and chunks compared."""
-        conversion = self.conversion
-        return (
-            conversion.num_chunks_copied,
-            conversion.num_bytes_copied,
-            self.comparison.num_chunks,
-        )
+    async def verify(self, history: History) -> VerifyReport:
+        opened = Repository(Handles(self.here.target, is_blocking=True))
+        return await verify_history(self.spark, opened, history)
 
 
 def _open_migration(
+    _of: UUID | None,
     repo: Repository,
     where: Storage,
     spec_version: int,
     config: RepositoryConfig | None,
     chunks: ChunkMode,
-    base_url: str | None,
-    copies: bool,
-) -> _Conversions:
+) -> Migration:
     target = target_handle(repo, where, spec_version, config, chunks)
-    present = run_blocking(chunks_there(repo.handle, target)) if copies else IdSet.of_ids(())
-    conversion = Conversion(
-        repo.handle, target, chunk_base_url=base_url, copies_chunks=copies, present=present
-    )
-    return _Conversions(conversion, Comparison(repo.handle, target, has_copies=copies))
-
-
-async def _convert(
-    check: bool, here: _Conversions, items: Iterable[ManifestWork]
-) -> AsyncIterator[tuple[list[ConvertedArray], list[int]]]:
-    """Convert some manifests, and compare what was written with the source."""
-    conversion, comparison = here
-    for work in items:
-        before = here.counts()
-        converted = []
-        async for made, refs in conversion.write_arrays(work):
-            converted.append(made)
-            if check and made.info is not None:
-                assets = conversion.target.assets
-                (manifest,) = await assets.load_manifests([(made.info.id, made.info.size_bytes)])
-                copied = manifest.find(made.source[1])
-                assert copied is not None
-                await comparison.references(refs, copied, f"manifest {work.id}")
-        counts = zip(here.counts(), before, strict=True)
-        yield converted, [after - first for after, first in counts]
-    await conversion.target.driver.sync()
-
-
-async def _write_logs(
-    here: _Conversions, items: Iterable[MovedSnapshot]
-) -> AsyncIterator[list[SnapshotId]]:
-    """Write the transaction logs of some snapshots; hand on whose changes are unknown."""
-    conversion = here.conversion
-    known = len(conversion.lacks_log)
-    for moved in items:
-        await conversion.write_log(moved)
-    await conversion.target.driver.sync()
-    yield conversion.lacks_log[known:]
+    return Migration(repo.handle, target, chunks)

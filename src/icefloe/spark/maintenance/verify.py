@@ -103,10 +103,10 @@ def verify(
     return run_blocking(check_history(_SparkVerifier(spark, repo, options, log), history))
 
 
-def verify_history(spark: SparkSession, repo: Repository, history: History) -> VerifyReport:
+async def verify_history(spark: SparkSession, repo: Repository, history: History) -> VerifyReport:
     """Check the snapshots of a repository that cannot be opened yet, and all they refer to."""
     verifier = _SparkVerifier(spark, repo, VerifyOptions(orphans=False), FindingLog())
-    return run_blocking(check_history(verifier, history))
+    return await check_history(verifier, history)
 
 
 class _SparkVerifier(RepositoryRows):
