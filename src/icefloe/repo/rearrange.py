@@ -134,6 +134,14 @@ def _regular_array(state: SessionState, path: str) -> tuple[Node, list[int]]:
     return node, [dimension.num_chunks for dimension in array.shape]
 
 
+Cut = Callable[[Workspace], None]
+"""Lets the tasks of a cluster cut the manifests of large arrays before the commit."""
+
+
+def cut_by_commit(_workspace: Workspace) -> None:
+    """The commit writes all manifests in this process."""
+
+
 @observed("rewrite_manifests", MAINTENANCE)
 async def rewrite_manifests(
     handle: RepoHandle,
@@ -141,8 +149,12 @@ async def rewrite_manifests(
     branch: str,
     metadata: Mapping[str, Any] | None,
     commit_method: str,
+    cut: Cut = cut_by_commit,
 ) -> SnapshotId:
-    """Commit to `branch`, or amend its tip, with every manifest rewritten."""
+    """Commit to `branch`, or amend its tip, with every manifest rewritten.
+
+    Small arrays share manifests, which the commit writes in any case.
+    """
     if commit_method not in get_args(CommitMethod):
         raise InvalidInputError(
             f"commit_method is {commit_method!r}, expected 'new_commit' or 'amend'"
@@ -152,19 +164,15 @@ async def rewrite_manifests(
             f"commits cannot be amended in {handle.format.noun}; use 'new_commit'",
             ErrorKind.UNSUPPORTED_OPERATION_FOR_VERSION,
         )
-    described = splitting_metadata(handle)
-    state = await open_writable(handle, branch)
+    rules = handle.settings.manifest.splitting.split_sizes or ONE_MANIFEST_PER_ARRAY
+    described = {"__icechunk": {"splitting_config": splitting_document(rules)}}
+    workspace = Workspace(handle, await open_writable(handle, branch))
+    cut(workspace)
     make = amend if commit_method == "amend" else commit
     return await make(
-        Workspace(handle, state),
+        workspace,
         message,
         {**(metadata or {}), **described},
         allow_empty=True,
         rewrite_all=True,
     )
-
-
-def splitting_metadata(handle: RepoHandle) -> dict[str, Any]:
-    """The current rules, as recorded in the metadata of such a commit."""
-    rules = handle.settings.manifest.splitting.split_sizes or ONE_MANIFEST_PER_ARRAY
-    return {"__icechunk": {"splitting_config": splitting_document(rules)}}

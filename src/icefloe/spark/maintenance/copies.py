@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from operator import attrgetter
 from typing import Any
 from uuid import UUID, uuid4
@@ -36,8 +37,9 @@ from icefloe.legacy.migrate import ChunkMode, Migration, MigrationReport, migrat
 from icefloe.maintenance.check_refs import History
 from icefloe.maintenance.findings import VerifyReport
 from icefloe.maintenance.progress import Report, Reporter
-from icefloe.repo.commit import commit, limits_of
-from icefloe.repo.rearrange import splitting_metadata
+from icefloe.repo.commit import limits_of
+from icefloe.repo.rearrange import rewrite_manifests as rewrite
+from icefloe.repo.session import Workspace
 from icefloe.scans.scan import pin, read_options
 from icefloe.spark.dataset_writer import write_items
 from icefloe.spark.maintenance.engine import Place, RepositoryRows, SparkEngine
@@ -254,24 +256,27 @@ def rewrite_manifests(
     ...     spark, repo, "Apply new splits", branch="main"
     ... )
     """
-    session = opened(spark, repository).writable_session(branch)
-    base, fork = session.snapshot_id, session.fork()
-    plan = _plan(session)
+    handle = opened(spark, repository).handle
+    cut = partial(_cut, spark)
+    rewriting = rewrite(handle, message, branch, metadata, "new_commit", cut)
+    return run_blocking(rewriting).text
+
+
+def _cut(spark: SparkSession, workspace: Workspace) -> None:
+    """Let tasks write the new manifests of large arrays."""
+    session = Session(Handles(workspace.handle, is_blocking=True), workspace.state)
+    plan = _plan(workspace)
     to_cut = pieces_to_cut(plan)
     if to_cut.num_rows:
         rows = from_arrow(spark, pa.Table.from_batches([to_cut]))
-        SharedWrite(session, base, TaskSide(fork, plan)).run(rows)
-    described = {**(metadata or {}), **splitting_metadata(session.handle)}
-    # Small arrays share manifests, which the driver writes.
-    new = commit(session.workspace, message, described, allow_empty=True, rewrite_all=True)
-    return run_blocking(new).text
+        SharedWrite(session, session.snapshot_id, TaskSide(session.fork(), plan)).run(rows)
 
 
-def _plan(session: Session) -> dict[NodeId, Reduction]:
+def _plan(workspace: Workspace) -> dict[NodeId, Reduction]:
     """All pieces that a large array has chunks in."""
-    state = session.workspace.state
-    limits = limits_of(session.handle)
-    sizes_of = split_sizes(session.handle.settings.manifest)
+    handle, state = workspace
+    limits = limits_of(handle)
+    sizes_of = split_sizes(handle.settings.manifest)
     found = {}
     for node in state.snapshot.nodes:
         array = node.array
