@@ -8,9 +8,9 @@ stored objects and distinct sources (some tens of bytes each), not with referenc
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -30,11 +30,11 @@ from icefloe.maintenance.checks import (
     SAID,
     SOURCES,
     CheckedManifest,
-    CheckedSnapshot,
     ManifestToCheck,
     Use,
     check_manifest,
     check_snapshot,
+    concat_batches,
     distinct_ids,
     entries_of,
     manifests_to_check,
@@ -146,9 +146,22 @@ async def note_strays(driver: Driver, log: FindingLog) -> None:
         )
 
 
+class Told(NamedTuple):
+    """What a check has to say: findings, how much was looked at, and rows for later steps: `said`
+    (of `SAID`), `native` (of `NATIVE`) and `source` (of `SOURCES`)."""
+
+    findings: Sequence[Finding]
+    counts: Mapping[str, int] = {}
+    rows: Mapping[str, pa.RecordBatch] = {}
+
+
 async def check_snapshots(
-    handle: RepoHandle, history: History, wanted: Iterable[tuple[SnapshotId, bool, bool]]
-) -> AsyncIterator[CheckedSnapshot]:
+    handle: RepoHandle,
+    history: History,
+    wanted: Iterable[tuple[SnapshotId, bool, bool]],
+    *,
+    with_forms: bool,
+) -> AsyncIterator[Told]:
     """Check snapshots with their logs. It is known which files are there, of either."""
     for batch in batches(wanted, lambda _: 0, _BYTES_AT_ONCE, FILES_AT_ONCE):
         keys = [layout.snapshot_key(one) for one, has_file, _ in batch if has_file]
@@ -157,7 +170,14 @@ async def check_snapshots(
         for one, _, _ in batch:
             data = found.get(layout.snapshot_key(one))
             log = found.get(layout.transaction_log_key(one))
-            yield check_snapshot(history, one, data, log)
+            checked = check_snapshot(history, one, data, log)
+            counts = {"logs": checked.num_logs}
+            if checked.snapshot is None:
+                yield Told(checked.findings, counts)
+                continue
+            said = [uses_of(checked.snapshot, with_forms=with_forms), entries_of(checked.snapshot)]
+            rows = {"said": concat_batches(said)}
+            yield Told(checked.findings, {**counts, "snapshots": 1}, rows)
 
 
 async def check_manifests(
@@ -169,6 +189,41 @@ async def check_manifests(
         found = dict(zip(keys, await get_all(handle, keys), strict=True))
         for one in batch:
             yield check_manifest(one, found.pop(layout.manifest_key(one.id), None)), one
+
+
+def told_by(checked: CheckedManifest) -> Told:
+    """What the check of a manifest has to say."""
+    counts = {}
+    if checked.manifest is not None:
+        counts = {"manifests": 1, "references": checked.manifest.num_chunk_refs}
+    return Told(checked.findings, counts, {"native": checked.native, "source": checked.sources})
+
+
+async def read_chunks(
+    handle: RepoHandle, node_id: NodeId, path: str, refs: ChunkRefs, forms: Sequence[str]
+) -> Told:
+    """Read and decode chunks of an array."""
+    found, size = await read_and_decode(handle, node_id, path, refs, forms)
+    return Told(found, {"chunks read": len(refs), "bytes read": size})
+
+
+def is_read_in_place(refs: ChunkRefs, options: VerifyOptions) -> NDArray[np.bool_]:
+    """Chunks to read with each manifest that names them. Objects are read once for all of them."""
+    kinds = [ChunkKind.INLINE, *([ChunkKind.VIRTUAL] if options.virtual_sources else [])]
+    return np.isin(refs.kind, kinds)
+
+
+def object_problems(size: Any, end: Any) -> dict[FindingKind, Any]:
+    """Which objects are not as references want them: conditions on columns of numpy or of Spark.
+
+    `size` is -1 if there is no object, `end` if nothing refers to it.
+    """
+    return {
+        FindingKind.MISSING_CHUNK: size < 0,
+        FindingKind.SHORT_CHUNK: (size >= 0) & (end > size),
+        FindingKind.LONG_CHUNK: (end >= 0) & (end < size),
+        FindingKind.ORPHAN: end < 0,
+    }
 
 
 def users_of(node_id: NodeId, uses: Sequence[Use]) -> tuple[str, list[str]]:
@@ -194,6 +249,18 @@ class LocalVerifier:
         if history.is_lost:  # the snapshots in use are unknown
             history.snapshots += [SnapshotId(row.tobytes()) for row in self.listed["snapshots"].id]
 
+    def take(self, told: Told) -> None:
+        """Record what a check has to say."""
+        self.state.log.add_all(told.findings)
+        self.state.checked.update(told.counts)
+        keep = {
+            "said": self.said.add,
+            "native": self.listed["chunks"].refer,
+            "source": self.sources.add,
+        }
+        for what, rows in told.rows.items():
+            keep[what](rows)
+
     def add_listing(
         self, kind: str, found: StoredObjects, spell: Callable[[bytes], str] | None = None
     ) -> None:
@@ -213,48 +280,32 @@ class LocalVerifier:
             (one, files.mark(one), logs.mark(one))
             for one in state.report.each("reading snapshots", history.snapshots, total)
         )
-        async for checked in check_snapshots(state.handle, history, wanted):
-            state.log.add_all(checked.findings)
-            state.checked["logs"] += checked.num_logs
-            if checked.snapshot is not None:
-                state.checked["snapshots"] += 1
-                self.said.add(uses_of(checked.snapshot, with_forms=state.options.read_chunks))
-                self.said.add(entries_of(checked.snapshot))
+        with_forms = state.options.read_chunks
+        async for told in check_snapshots(state.handle, history, wanted, with_forms=with_forms):
+            self.take(told)
         for one in history.pruned:
             if not logs.mark(one):
                 kind, key = FindingKind.MISSING_PRUNED_LOG, layout.transaction_log_key(one)
                 state.log.add(kind, key, object_detail(kind, 0, 0))
 
     async def check_manifests(self) -> None:
-        state, chunks = self.state, self.listed["chunks"]
         async for checked, one in self.checked_manifests():
-            state.log.add_all(checked.findings)
-            chunks.refer(checked.native)
-            if checked.manifest is None:
-                continue
-            state.checked["manifests"] += 1
-            state.checked["references"] += checked.manifest.num_chunk_refs
-            self.sources.add(checked.sources)
-            if state.options.read_chunks:
+            self.take(told_by(checked))
+            if checked.manifest is not None and self.state.options.read_chunks:
                 await self._read_chunks(checked.manifest, one.uses)
 
     async def _read_chunks(self, manifest: Manifest, uses: Sequence[Use]) -> None:
         """Read and decode the chunks of a manifest that were not read yet."""
         state = self.state
         for array in manifest.arrays:
-            refs = self._unread(array.refs)
             path, forms = users_of(array.node_id, uses)
-            found, size = await read_and_decode(state.handle, array.node_id, path, refs, forms)
-            state.log.add_all(found)
-            state.checked["chunks read"] += len(refs)
-            state.checked["bytes read"] += size
+            refs = self._unread(array.refs)
+            self.take(await read_chunks(state.handle, array.node_id, path, refs, forms))
             state.report.tell("reading chunks", state.checked["chunks read"])
 
     def _unread(self, refs: ChunkRefs) -> ChunkRefs:
         """The references that can be read and were not read yet."""
-        wanted = refs.kind == ChunkKind.INLINE
-        if self.state.options.virtual_sources:
-            wanted |= refs.kind == ChunkKind.VIRTUAL
+        wanted = is_read_in_place(refs, self.state.options)
         native = np.flatnonzero(refs.kind == ChunkKind.NATIVE)
         if len(native) and refs.chunk_id is not None:
             ids = refs.chunk_id[native]
@@ -295,10 +346,8 @@ class LocalVerifier:
         state.checked["sources"] += table.num_rows
 
     async def check_objects(self) -> None:
-        self.listed["chunks"].note_problems(self.state.log)
-        if self.state.options.orphans:
-            for table in self.listed.values():
-                table.note_orphans(self.state.log)
+        for table in self.listed.values():
+            table.note_problems(self.state.log, orphans=self.state.options.orphans)
 
     def finish(self) -> VerifyReport:
         return VerifyReport.of(self.state.log, self.state.checked)
@@ -353,7 +402,7 @@ def distinct(rows: pa.Table) -> pa.Table:
 # -- stored objects and the extent of references to them, as columns
 
 
-_NOBODY = -1
+_NONE = -1
 
 
 class ObjectTable:
@@ -368,20 +417,19 @@ class ObjectTable:
         self._spell = spell
         self.id: Bytes = found.id[order]
         self.size_bytes = found.size_bytes[order]
-        self.is_used = np.zeros(len(order), np.bool_)
-        self._end = np.zeros(len(order), np.int64)
-        self._user = np.full(len(order), _NOBODY, np.int32)
+        self._end = np.full(len(order), _NONE, np.int64)
+        self._user = np.full(len(order), _NONE, np.int64)
         self._paths: dict[str, int] = {}
-        self._lost: list[tuple[Bytes, NDArray[np.int64], str]] = []
+        self._lost: list[tuple[Bytes, NDArray[np.int64], int]] = []
 
     def __len__(self) -> int:
         return len(self.id)
 
     def mark(self, object_id: bytes) -> bool:
-        """Record a reference to an object. Returns whether the object exists."""
+        """Record a reference to a whole object. Returns whether the object exists."""
         row = find_id(self.id, object_id)
         if row >= 0:
-            self.is_used[row] = True
+            self._end[row] = self.size_bytes[row]
         return row >= 0
 
     def size_of(self, object_id: bytes) -> int:
@@ -404,14 +452,12 @@ class ObjectTable:
     def _refer(self, ids: Bytes, end: NDArray[np.int64], path: str) -> None:
         rows = find_rows(self.id, ids)
         is_there = rows >= 0
-        if not is_there.all():
-            self._lost.append((ids[~is_there], end[~is_there], path))
-        found = rows[is_there]
-        self.is_used[found] = True
-        self._end[found] = np.maximum(self._end[found], end[is_there])
         number = self._paths.setdefault(path, len(self._paths))
-        new = found[self._user[found] == _NOBODY]
-        self._user[new] = number
+        if not is_there.all():
+            self._lost.append((ids[~is_there], end[~is_there], number))
+        found = rows[is_there]
+        self._end[found] = np.maximum(self._end[found], end[is_there])
+        self._user[found[self._user[found] == _NONE]] = number
 
     def is_whole(self, ids: Bytes, end: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which objects exist and are long enough."""
@@ -420,45 +466,34 @@ class ObjectTable:
         is_whole[is_whole] = self.size_bytes[rows[is_whole]] >= end[is_whole]
         return is_whole
 
-    def note_problems(self, log: FindingLog) -> None:
+    def note_problems(self, log: FindingLog, *, orphans: bool) -> None:
         """Findings for missing and short objects, and for bytes that nothing refers to."""
-        self._note_lost(log)
-        self._note(log, FindingKind.SHORT_CHUNK, self._end > self.size_bytes)
-        is_long = (self._user != _NOBODY) & (self._end < self.size_bytes)
-        self._note(log, FindingKind.LONG_CHUNK, is_long)
-
-    def note_orphans(self, log: FindingLog) -> None:
-        """Objects that nothing refers to."""
-        self._note(log, FindingKind.ORPHAN, ~self.is_used)
-
-    def _note(self, log: FindingLog, kind: FindingKind, which: NDArray[np.bool_]) -> None:
-        rows = np.flatnonzero(which)
-        names = [*self._paths, ""]  # the last one stands for no path
-        columns = [column[rows].tolist() for column in (self.size_bytes, self._end, self._user)]
-        found = (
-            (key, object_detail(kind, size, end), names[user])
-            for key, size, end, user in zip(self._keys_of(rows), *columns, strict=True)
-        )
-        log.add_many(kind, len(rows), found)
-
-    def _note_lost(self, log: FindingLog) -> None:
-        if not self._lost:
-            return
-        ids = np.concatenate([ids for ids, _, _ in self._lost])
-        end = np.concatenate([end for _, end, _ in self._lost])
-        part = np.repeat(np.arange(len(self._lost)), [len(ids) for ids, _, _ in self._lost])
-        first = part[np.unique(id_keys(ids), return_index=True)[1]].tolist()
-        distinct, farthest = distinct_ids(ids, end)
-        kind = FindingKind.MISSING_CHUNK
-        found = (
-            (key, object_detail(kind, 0, reach), self._lost[where][2])
-            for key, reach, where in zip(
-                self._lost_keys(distinct), farthest.tolist(), first, strict=True
+        lost, lost_end, lost_user = self._lost_objects()
+        size = np.concatenate([self.size_bytes, np.full(len(lost), _NONE)])
+        end = np.concatenate([self._end, lost_end])
+        user = np.concatenate([self._user, lost_user])
+        paths = [*self._paths, ""]  # the last one stands for no path
+        for kind, which in object_problems(size, end).items():
+            if kind == FindingKind.ORPHAN and not orphans:
+                continue
+            rows = np.flatnonzero(which)
+            keys = self._lost_keys(lost) if kind == FindingKind.MISSING_CHUNK else self._keys(rows)
+            columns = (column[rows].tolist() for column in (size, end, user))
+            found = (
+                (key, object_detail(kind, *numbers), paths[who])
+                for key, *numbers, who in zip(keys, *columns, strict=True)
             )
-        )
-        log.add_many(kind, len(distinct), found)
+            log.add_many(kind, len(rows), found)
 
-    def _keys_of(self, rows: NDArray[np.int64]) -> Iterator[str]:
+    def _lost_objects(self) -> tuple[Bytes, NDArray[np.int64], NDArray[np.int64]]:
+        """The objects that are missing, with the end and the user of references to them."""
+        parts = [(self.id[:0], self._end[:0], 0), *self._lost]
+        ids = np.concatenate([ids for ids, _, _ in parts])
+        user = np.repeat([number for _, _, number in parts], [len(ids) for ids, _, _ in parts])
+        first = np.unique(id_keys(ids), return_index=True)[1]
+        return *distinct_ids(ids, np.concatenate([end for _, end, _ in parts])), user[first]
+
+    def _keys(self, rows: NDArray[np.int64]) -> Iterator[str]:
         if self._name is None:
             return each_key(self.folder, self.id[rows])
         listed = (name.decode("utf-8", "replace") for name in self._name[rows].tolist())

@@ -37,15 +37,19 @@ from icefloe.maintenance.findings import (
     VerifyReport,
 )
 from icefloe.maintenance.live import require_spec_1_or_2
-from icefloe.maintenance.read_chunks import read_and_decode
 from icefloe.maintenance.verify import (
+    Told,
     VerifyOptions,
     check_history,
     check_manifests,
     check_snapshots,
     check_sources,
+    is_read_in_place,
     note_strays,
     object_detail,
+    object_problems,
+    read_chunks,
+    told_by,
     users_of,
 )
 from icefloe.repo.handle import RepoHandle
@@ -245,20 +249,17 @@ class _SparkVerifier(RepositoryRows):
             sf.max("end").alias("end"), sf.min(sf.struct("manifest_id", "path")).alias("user")
         )
         stored = self._folder(layout.CHUNKS)
-        size, end = sf.col("size_bytes"), sf.col("end")
-        both = used.join(stored, used["chunk_id"] == stored["id"], "full").select(
-            sf.when(size.isNull(), FindingKind.MISSING_CHUNK.value)
-            .when(end.isNull(), FindingKind.ORPHAN.value)
-            .when(end > size, FindingKind.SHORT_CHUNK.value)
-            .when(end < size, FindingKind.LONG_CHUNK.value)
-            .alias("kind"),
+        both = used.join(stored, used["chunk_id"] == stored["id"], "full")
+        size, end = (sf.coalesce(name, sf.lit(-1)) for name in ("size_bytes", "end"))
+        problems = object_problems(size, end).items()
+        return both.select(
+            sf.coalesce(*(sf.when(which, kind.value) for kind, which in problems)).alias("kind"),
             sf.lit(layout.CHUNKS).alias("folder"),
             sf.coalesce("chunk_id", "id").alias("id"),
-            size,
-            end,
+            "size_bytes",
+            "end",
             "user.path",
-        )
-        return both.where("kind is not null")
+        ).where("kind is not null")
 
 
 # -- tasks
@@ -275,18 +276,17 @@ def _columns(what: str, batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=_ROWS)
 
 
-def _found(findings: Sequence[Finding]) -> pa.RecordBatch:
-    rows = [{"what": "finding", **one._asdict()} for one in findings]
-    return pa.RecordBatch.from_pylist(rows, schema=_ROWS)
-
-
-def _looked(**numbers: int) -> pa.RecordBatch:
-    rows = [
-        {"what": "checked", "kind": name, "number": int(number)}
-        for name, number in numbers.items()
+def _rows(told: Told) -> pa.RecordBatch:
+    """What a check has to say, as rows of `_ROWS`."""
+    rows: list[dict[str, Any]] = [{"what": "finding", **one._asdict()} for one in told.findings]
+    rows += [
+        {"what": "checked", "kind": name, "number": number}
+        for name, number in told.counts.items()
         if number
     ]
-    return pa.RecordBatch.from_pylist(rows, schema=_ROWS)
+    parts = [pa.RecordBatch.from_pylist(rows, schema=_ROWS)]
+    parts += [_columns(what, batch) for what, batch in told.rows.items()]
+    return checks.concat_batches(parts)
 
 
 async def _object_task(handle: RepoHandle, batches: Batches) -> AsyncIterator[pa.RecordBatch]:
@@ -298,7 +298,7 @@ async def _object_task(handle: RepoHandle, batches: Batches) -> AsyncIterator[pa
             key = row["folder"] + (row["name"] or ObjectId(row["id"]).text)
             detail = object_detail(kind, row["size_bytes"], row["end"])
             found.append(Finding.of(kind, key, detail, row["path"] or ""))
-        yield _found(found)
+        yield _rows(Told(found))
 
 
 async def _snapshot_task(
@@ -307,12 +307,8 @@ async def _snapshot_task(
     """Check snapshots with their logs; hand on which manifests they use."""
     rows = (row for batch in batches for row in batch.to_pylist())
     wanted = ((SnapshotId(row["id"]), bool(row["has_file"]), bool(row["has_log"])) for row in rows)
-    async for checked in check_snapshots(handle, history, wanted):
-        yield _found(checked.findings)
-        yield _looked(snapshots=checked.snapshot is not None, logs=checked.num_logs)
-        if checked.snapshot is not None:
-            yield _columns("said", checks.uses_of(checked.snapshot, with_forms=with_forms))
-            yield _columns("said", checks.entries_of(checked.snapshot))
+    async for told in check_snapshots(handle, history, wanted, with_forms=with_forms):
+        yield _rows(told)
 
 
 async def _manifest_task(
@@ -320,26 +316,20 @@ async def _manifest_task(
 ) -> AsyncIterator[pa.RecordBatch]:
     """Check manifests; hand on what they refer to. Rows of one manifest follow each other."""
     async for checked, one in check_manifests(handle, checks.manifests_to_check(batches)):
-        yield _found(checked.findings)
-        yield _columns("native", checked.native)
-        yield _columns("source", checked.sources)
-        if checked.manifest is None:
+        yield _rows(told_by(checked))
+        if checked.manifest is None or not options.read_chunks:
             continue
-        yield _looked(manifests=1, references=checked.manifest.num_chunk_refs)
-        for array in checked.manifest.arrays if options.read_chunks else ():
+        for array in checked.manifest.arrays:
             path, forms = users_of(array.node_id, one.uses)
-            wanted = array.refs.kind == ChunkKind.INLINE
-            if options.virtual_sources:
-                wanted |= array.refs.kind == ChunkKind.VIRTUAL
-            refs = array.refs.take(np.flatnonzero(wanted))
-            yield await _read(handle, array.node_id, path, refs, forms)
+            refs = array.refs.take(np.flatnonzero(is_read_in_place(array.refs, options)))
+            yield _rows(await read_chunks(handle, array.node_id, path, refs, forms))
             yield _columns("reference", _references_of(one.id, array, path, forms))
 
 
 async def _source_task(handle: RepoHandle, batches: Batches) -> AsyncIterator[pa.RecordBatch]:
     for batch in batches:
         table = pa.Table.from_batches([batch]).cast(checks.SOURCES)
-        yield _found(await check_sources(handle, table))
+        yield _rows(Told(await check_sources(handle, table)))
 
 
 # -- reading chunks
@@ -362,15 +352,6 @@ def _references_of(
     return one_batch(found, _REFERENCES)
 
 
-async def _read(
-    handle: RepoHandle, node_id: NodeId, path: str, refs: ChunkRefs, forms: Sequence[str]
-) -> pa.RecordBatch:
-    """Read and decode chunks of an array; rows of findings, and of how much was read."""
-    found, size = await read_and_decode(handle, node_id, path, refs, forms)
-    told = _looked(**{"chunks read": len(refs), "bytes read": size})
-    return checks.concat_batches([_found(found), told])
-
-
 async def _read_task(
     forms: Mapping[str, str], handle: RepoHandle, batches: Batches
 ) -> AsyncIterator[pa.RecordBatch]:
@@ -378,7 +359,9 @@ async def _read_task(
         for (_, node_id), group in groupby(batch.to_pylist(), itemgetter("manifest_id", "node_id")):
             rows = list(group)
             wanted = sorted(forms[name] for name in rows[0]["form"].split(",") if name)
-            yield await _read(handle, NodeId(node_id), rows[0]["path"], _native_refs(rows), wanted)
+            refs = _native_refs(rows)
+            told = await read_chunks(handle, NodeId(node_id), rows[0]["path"], refs, wanted)
+            yield _rows(told)
 
 
 def _native_refs(rows: Sequence[Mapping[str, Any]]) -> ChunkRefs:
