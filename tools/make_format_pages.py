@@ -1,4 +1,4 @@
-"""Writes the facts in `docs/reference/format` that the code knows: tables between two comments.
+"""Writes the facts in `docs/reference` that the code knows: tables between two comments.
 
     python tools/make_format_pages.py [--check]
 
@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
 
+from icefloe.config import PackingConfig, RepositoryConfig
+from icefloe.config.section import Section, options
 from icefloe.format.envelope import MAGIC, FileType
 from icefloe.format.flatbuffer import schema
 from icefloe.format.flatbuffer.schema import Field, TableSpec
@@ -34,7 +36,7 @@ from icefloe.legacy.state_file.tables import (
     structure_schema,
 )
 
-PAGES = Path(__file__).parents[1] / "docs" / "reference" / "format"
+PAGES = Path(__file__).parents[1] / "docs" / "reference"
 _BLOCK = re.compile(r"(<!-- facts: (?P<name>[a-z0-9-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -114,7 +116,24 @@ def _header() -> str:
     return table(("offset", "bytes", "content"), rows)
 
 
+def _options(section: Section, prefix: str = "") -> Iterator[tuple[str, str, str]]:
+    """Name, default and meaning of every option, sections of sections included."""
+    for name, option in options(type(section)).items():
+        value = getattr(section, name)
+        if option.doc:
+            words = option.default_in_words or f"`{value}`"
+            yield f"`{prefix}{name}`", words, option.doc
+        if isinstance(value, Section):
+            yield from _options(value, f"{prefix}{name}.")
+        elif not option.doc:
+            raise SystemExit(f"the option {prefix}{name} has no doc")
+
+
 FACTS: dict[str, Callable[[], str]] = {
+    "options": lambda: table(
+        ("option", "default", "meaning"),
+        _options(RepositoryConfig(packing=PackingConfig()).resolved()),
+    ),
     "header": _header,
     "snapshot-tables": lambda: _tables(
         schema.SNAPSHOT,
@@ -165,7 +184,7 @@ def with_facts(text: str) -> str:
 def main() -> int:
     """Rewrite the pages, or say which are stale."""
     stale = []
-    for page in sorted(PAGES.glob("*.md")):
+    for page in sorted(PAGES.rglob("*.md")):
         text = page.read_text()
         if with_facts(text) != text:
             stale.append(page)

@@ -369,11 +369,16 @@ class ManifestPreloadConfig(Section):
     >>> preload = icefloe.ManifestPreloadConfig(preload_if=lat)
     """
 
-    max_total_refs: Number = Option(U32, 10_000)
-    preload_if: Option[ManifestPreloadCondition | None, ManifestPreloadCondition] = Option(
-        ManifestPreloadCondition, SMALL_COORDINATES
+    max_total_refs: Number = Option(
+        U32, 10_000, "chunk references fetched ahead with the first manifest"
     )
-    max_arrays_to_scan: Number = Option(U32, 50)
+    preload_if: Option[ManifestPreloadCondition | None, ManifestPreloadCondition] = Option(
+        ManifestPreloadCondition,
+        SMALL_COORDINATES,
+        "which arrays: by default those named like coordinates, with at most 1000 references",
+        default_in_words="coordinates",
+    )
+    max_arrays_to_scan: Number = Option(U32, 50, "arrays looked at for that")
 
     def merge(self, other: Self) -> Self:
         """`other`: the three options only make sense together, so they are taken whole.
@@ -429,7 +434,10 @@ class ManifestSplittingConfig(Section):
     """
 
     split_sizes: Option[tuple[SplitRule, ...] | None, tuple[SplitRule, ...]] = Option(
-        tuple, (), convert=_rules
+        tuple,
+        (),
+        convert=_rules,
+        doc="rules that cut the manifests of arrays; without a rule, `max_refs_per_manifest` cuts",
     )
 
     @staticmethod
@@ -484,11 +492,15 @@ class ManifestVirtualChunkLocationCompressionConfig(Section):
     >>> config = icefloe.ManifestConfig(virtual_chunk_location_compression=small)
     """
 
-    min_num_chunks: Number = Option(U16, 1000)
+    min_num_chunks: Number = Option(
+        U16, 1000, "virtual chunks from which the locations of a manifest are compressed"
+    )
     _: KW_ONLY
-    dictionary_max_training_samples: Number = Option(U16, 100)
-    dictionary_max_size_bytes: Number = Option(U32, 2048)
-    compression_level: Number = Option(I32, 3)
+    dictionary_max_training_samples: Number = Option(
+        U16, 100, "locations that the dictionary is trained with"
+    )
+    dictionary_max_size_bytes: Number = Option(U32, 2048, "bytes of the dictionary")
+    compression_level: Number = Option(I32, 3, "of the locations")
 
 
 class ResolvedLocationCompression(Resolved, ManifestVirtualChunkLocationCompressionConfig):
@@ -500,15 +512,10 @@ class ManifestConfig(Section):
     """Everything about manifests.
 
     `max_refs_per_manifest` is icefloe's own: arrays that no rule of `splitting` is about are cut
-    along their first axis into manifests of at most so many references (131072 unless set); 0
-    keeps one manifest per array, as Icechunk does. Icechunk ignores the option when it reads a
-    saved configuration, and does not write it back.
-
-    So are the options of shared manifests. Arrays with at most `max_shared_refs_per_array`
-    references (64 unless set) that a commit writes go together into manifests of at most
-    `max_refs_per_shared_manifest` references and about `max_bytes_per_shared_manifest` bytes (1000
-    and 1 MiB). Arrays that a rule of `splitting` is about never share one. To have one manifest
-    per array, set `max_shared_refs_per_array` to 0.
+    along their first axis; 0 keeps one manifest per array, as Icechunk does. So are the options of
+    shared manifests: small arrays that a commit writes go together, but for those that a rule of
+    `splitting` is about. Icechunk ignores these options when it reads a saved configuration, and
+    does not write them back.
 
     >>> preload = icefloe.ManifestPreloadConfig(max_total_refs=10_000)
     >>> config = icefloe.RepositoryConfig(manifest=icefloe.ManifestConfig(preload=preload))
@@ -523,22 +530,44 @@ class ManifestConfig(Section):
     virtual_chunk_location_compression: Option[
         ManifestVirtualChunkLocationCompressionConfig | None, ResolvedLocationCompression | None
     ] = SectionOption(
-        ManifestVirtualChunkLocationCompressionConfig, ResolvedLocationCompression, absent=None
+        ManifestVirtualChunkLocationCompressionConfig,
+        ResolvedLocationCompression,
+        absent=None,
+        doc="of Icechunk 2: locations compressed inside manifests",
     )
-    max_concurrent_manifest_fetches_during_commit: NumberOrNone = Option(U16, at_least=1)
-    """As many as memory allows unless it is set."""
+    max_concurrent_manifest_fetches_during_commit: NumberOrNone = Option(
+        U16, at_least=1, doc="manifests that a commit reads at once; as memory allows if not set"
+    )
     # Measured: a commit then rewrites about a megabyte for each place it touches, and a reader
     # fetches as much for its first chunk.
-    max_refs_per_manifest: Number = Option(U32, 2**17, is_shown_unset=False, is_written_unset=False)
+    max_refs_per_manifest: Number = Option(
+        U32,
+        2**17,
+        is_shown_unset=False,
+        is_written_unset=False,
+        doc="references of one manifest of a large array; 0 cuts none",
+    )
     max_shared_refs_per_array: Number = Option(
-        U32, 64, is_shown_unset=False, is_written_unset=False
+        U32,
+        64,
+        is_shown_unset=False,
+        is_written_unset=False,
+        doc="arrays with at most so many references share manifests; 0 gives each array its own",
     )
     # So many that the default condition of preloading, also that of Icechunk, is met.
     max_refs_per_shared_manifest: Number = Option(
-        U32, 1000, is_shown_unset=False, is_written_unset=False
+        U32,
+        1000,
+        is_shown_unset=False,
+        is_written_unset=False,
+        doc="references of one shared manifest",
     )
     max_bytes_per_shared_manifest: Number = Option(
-        NONZERO_U32, 2**20, is_shown_unset=False, is_written_unset=False
+        NONZERO_U32,
+        2**20,
+        is_shown_unset=False,
+        is_written_unset=False,
+        doc="bytes of one shared manifest, chunks kept inline included, before it is compressed",
     )
 
 

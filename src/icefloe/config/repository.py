@@ -55,8 +55,12 @@ class StorageConcurrencySettings(Section):
 
     shown_in = "storage"
 
-    max_concurrent_requests_for_object: Number = Option(NONZERO_U16, 18)
-    ideal_concurrent_request_size: Number = Option(NONZERO_U64, 12 * 1024 * 1024)
+    max_concurrent_requests_for_object: Number = Option(
+        NONZERO_U16, 18, "parts of one large object fetched or sent at once"
+    )
+    ideal_concurrent_request_size: Number = Option(
+        NONZERO_U64, 12 * 1024 * 1024, "bytes of such a part"
+    )
 
 
 class ResolvedConcurrency(Resolved, StorageConcurrencySettings):
@@ -65,16 +69,20 @@ class ResolvedConcurrency(Resolved, StorageConcurrencySettings):
 
 @dataclass(repr=False)
 class StorageRetriesSettings(Section):
-    """How often a failed request is sent again; `max_tries` counts the first one.
+    """How often a failed request is sent again.
 
     >>> settings = icefloe.StorageSettings(retries=icefloe.StorageRetriesSettings(max_tries=3))
     """
 
     shown_in = "storage"
 
-    max_tries: Number = Option(NONZERO_U16, 10)
-    initial_backoff_ms: Number = Option(U32, 100)
-    max_backoff_ms: Number = Option(U32, 180_000)
+    max_tries: Number = Option(
+        NONZERO_U16,
+        10,
+        "how often a request is sent, or an update tried, the first time included",
+    )
+    initial_backoff_ms: Number = Option(U32, 100, "the first wait before another try; it doubles")
+    max_backoff_ms: Number = Option(U32, 180_000, "the longest wait")
 
 
 class ResolvedRetries(Resolved, StorageRetriesSettings):
@@ -91,10 +99,14 @@ class StorageTimeoutSettings(Section):
 
     shown_in = "storage"
 
-    connect_timeout_ms: NumberOrNone = Option(U32)
-    read_timeout_ms: NumberOrNone = Option(U32)
-    operation_timeout_ms: NumberOrNone = Option(U32)
-    operation_attempt_timeout_ms: NumberOrNone = Option(U32)
+    connect_timeout_ms: NumberOrNone = Option(U32, doc="for a connection")
+    read_timeout_ms: NumberOrNone = Option(U32, doc="between two pieces of an answer")
+    operation_timeout_ms: NumberOrNone = Option(
+        U32, doc="for a request with all its tries; 180 s if not set"
+    )
+    operation_attempt_timeout_ms: NumberOrNone = Option(
+        U32, doc="for one try; 10 minutes if not set"
+    )
 
 
 class ResolvedTimeouts(Resolved, StorageTimeoutSettings):
@@ -105,9 +117,8 @@ class ResolvedTimeouts(Resolved, StorageTimeoutSettings):
 class StorageSettings(Section):
     """Everything about the storage that is kept with the repository.
 
-    The three `unsafe_use_*` options are for storages that lack a feature. Switching off the
-    conditional ones gives up the guarantee that no commit is lost. A storage class that is not
-    set is the storage's own default.
+    The three `unsafe_use_*` options are for storages that lack a feature. A storage class that is
+    not set is the storage's own default.
 
     >>> settings = icefloe.StorageSettings(chunks_storage_class="STANDARD_IA")
     >>> repo = repo.reopen(icefloe.RepositoryConfig(storage=settings))
@@ -122,14 +133,31 @@ class StorageSettings(Section):
         StorageRetriesSettings, ResolvedRetries
     )
     unsafe_use_conditional_create: Switch = Option(
-        bool, True, written_after="unsafe_use_conditional_update"
+        bool,
+        True,
+        written_after="unsafe_use_conditional_update",
+        doc="False gives up that no commit is lost",
     )
-    unsafe_use_conditional_update: Switch = Option(bool, True)
-    unsafe_use_metadata: Switch = Option(bool, True)
-    storage_class: Text = Option(str)
-    metadata_storage_class: Text = Option(str, default_from="storage_class")
-    chunks_storage_class: Text = Option(str, default_from="storage_class")
-    minimum_size_for_multipart_upload: Number = Option(U64, 100 * 1024 * 1024)
+    unsafe_use_conditional_update: Switch = Option(
+        bool, True, "False gives up that no commit is lost"
+    )
+    unsafe_use_metadata: Switch = Option(
+        bool,
+        True,
+        "write ids into the user metadata of objects, to recognise a write whose answer got lost",
+    )
+    storage_class: Text = Option(str, doc="of all objects")
+    metadata_storage_class: Text = Option(
+        str,
+        default_from="storage_class",
+        doc="of snapshots, manifests and logs; as `storage_class` if not set",
+    )
+    chunks_storage_class: Text = Option(
+        str, default_from="storage_class", doc="of chunks; as `storage_class` if not set"
+    )
+    minimum_size_for_multipart_upload: Number = Option(
+        U64, 100 * 1024 * 1024, "bytes from which an object is sent in parts"
+    )
     timeouts: Option[StorageTimeoutSettings | None, ResolvedTimeouts] = SectionOption(
         StorageTimeoutSettings, ResolvedTimeouts, written_after="retries", shows_defaults=False
     )
@@ -173,9 +201,12 @@ class CompressionConfig(_SectionWithDefault):
     """
 
     algorithm: Option[CompressionAlgorithm | None, CompressionAlgorithm] = Option(
-        CompressionAlgorithm, CompressionAlgorithm.Zstd
+        CompressionAlgorithm,
+        CompressionAlgorithm.Zstd,
+        "of metadata files; there is only this one",
+        default_in_words="`Zstd`",
     )
-    level: Number = Option(U8, 3)
+    level: Number = Option(U8, 3, "of metadata files")
 
 
 class ResolvedCompression(Resolved, CompressionConfig):
@@ -186,17 +217,20 @@ class ResolvedCompression(Resolved, CompressionConfig):
 class CachingConfig(_SectionWithDefault):
     """How much of each kind of object is kept in memory; 0 switches a cache off.
 
-    `num_bytes_chunks` bounds the bytes of chunks that the repository stores itself, as they were
-    read: whole ones and ranges. It is 0 unless it is set. Virtual chunks are never kept.
+    Chunks are kept as they were read: whole ones and ranges.
 
     >>> config = icefloe.RepositoryConfig(caching=icefloe.CachingConfig(num_bytes_chunks=2**28))
     """
 
-    num_snapshot_nodes: Number = Option(U64, 500_000)
-    num_chunk_refs: Number = Option(U64, 15_000_000)
-    num_transaction_changes: Number = Option(U64, 0)
-    num_bytes_attributes: Number = Option(U64, 0)
-    num_bytes_chunks: Number = Option(U64, 0)
+    num_snapshot_nodes: Number = Option(U64, 500_000, "nodes of snapshots in memory")
+    num_chunk_refs: Number = Option(U64, 15_000_000, "chunk references of manifests in memory")
+    num_transaction_changes: Number = Option(U64, 0, "changes of transaction logs in memory")
+    num_bytes_attributes: Number = Option(
+        U64, 0, "of Icechunk; icefloe has attributes in the snapshot"
+    )
+    num_bytes_chunks: Number = Option(
+        U64, 0, "bytes of chunks in memory; virtual chunks are never kept"
+    )
 
 
 class ResolvedCaching(Resolved, CachingConfig):
@@ -226,13 +260,10 @@ class ResolvedRepoUpdateRetries(Resolved, RepoUpdateRetryConfig):
 class PackingConfig(Section):
     """Small chunks stored together, many to an object; a repository without this stores each alone.
 
-    For chunks that are too large to be kept inline and not larger than `max_chunk_size_bytes`; 0
-    switches packing off again. They wait in memory until there are `target_size_bytes` of them, or
-    the session is committed; one session keeps at most about ten objects' worth. Official Icechunk
-    reads packed chunks, but drops this section when it saves a configuration.
-
-    An object has chunks of all arrays that are written meanwhile, or with `is_one_array_each` of
-    one array only. Then what waits in memory grows with the number of arrays.
+    For chunks that are too large to be kept inline. They wait in memory until there are enough of
+    them, or the session is committed; one session keeps at most about ten objects' worth, of each
+    array with `is_one_array_each`. Official Icechunk reads packed chunks, but drops this section
+    when it saves a configuration.
 
     >>> packing = icefloe.PackingConfig(target_size_bytes=16 * 2**20)
     >>> config = icefloe.RepositoryConfig(packing=packing)
@@ -240,9 +271,11 @@ class PackingConfig(Section):
 
     shows_defaults = False
 
-    target_size_bytes: Number = Option(U64, 8 * 1024 * 1024)
-    max_chunk_size_bytes: Number = Option(U64, 256 * 1024)
-    is_one_array_each: Switch = Option(bool, False)
+    target_size_bytes: Number = Option(U64, 8 * 1024 * 1024, "bytes of such an object")
+    max_chunk_size_bytes: Number = Option(
+        U64, 256 * 1024, "larger chunks stay alone; 0 switches packing off"
+    )
+    is_one_array_each: Switch = Option(bool, False, "chunks of one array only in each object")
 
 
 class ResolvedPacking(Resolved, PackingConfig):
@@ -278,12 +311,20 @@ class RepositoryConfig(_SectionWithDefault):
     (0, 8)
     """
 
-    inline_chunk_threshold_bytes: Number = Option(U16, 512)
-    get_partial_values_concurrency: Number = Option(U16, 10, at_least=1)
+    inline_chunk_threshold_bytes: Number = Option(
+        U16,
+        512,
+        "chunks up to this size are kept in the manifest instead of an object of their own",
+    )
+    get_partial_values_concurrency: Number = Option(
+        U16, 10, at_least=1, doc="ranges of chunks that Zarr asks for at once"
+    )
     compression: Option[CompressionConfig | None, ResolvedCompression] = SectionOption(
         CompressionConfig, ResolvedCompression
     )
-    max_concurrent_requests: Number = Option(U16, 256, at_least=1)
+    max_concurrent_requests: Number = Option(
+        U16, 256, at_least=1, doc="requests in flight to the storage"
+    )
     caching: Option[CachingConfig | None, ResolvedCaching] = SectionOption(
         CachingConfig, ResolvedCaching
     )
@@ -294,27 +335,37 @@ class RepositoryConfig(_SectionWithDefault):
     )
     virtual_chunk_containers: Option[
         dict[str, VirtualChunkContainer] | None, Mapping[str, VirtualChunkContainer]
-    ] = Option(dict, {}, convert=_containers)
+    ] = Option(dict, {}, convert=_containers, doc="where virtual chunks may be, by URL prefix")
     manifest: Option[ManifestConfig | None, ResolvedManifest] = SectionOption(
         ManifestConfig, ResolvedManifest
     )
     repo_update_retries: Option[RepoUpdateRetryConfig | None, ResolvedRepoUpdateRetries] = (
         SectionOption(RepoUpdateRetryConfig, ResolvedRepoUpdateRetries)
     )
-    num_updates_per_repo_info_file: Number = Option(U16, 1000, at_least=1)
-    max_concurrent_decodes: NumberOrNone = Option(
-        U16, at_least=1, written_after="max_concurrent_requests"
+    num_updates_per_repo_info_file: Number = Option(
+        U16, 1000, at_least=1, doc="entries of the operations log in the `repo` object"
     )
-    """One per processor unless it is set."""
+    max_concurrent_decodes: NumberOrNone = Option(
+        U16,
+        at_least=1,
+        written_after="max_concurrent_requests",
+        doc="of Icechunk; icefloe decodes where it reads",
+    )
     _: KW_ONLY
-    previous_file: Text = Option(str, written_after="manifest", is_shown_unset=False)
-    """Part of the format, carried along; no release gives it a meaning."""
+    previous_file: Text = Option(
+        str,
+        written_after="manifest",
+        is_shown_unset=False,
+        doc="part of the format, without a meaning",
+    )
     packing: Option[PackingConfig | None, ResolvedPacking] = SectionOption(
         PackingConfig,
         ResolvedPacking,
         absent=NO_PACKING,
+        default_in_words="off",
         is_shown_unset=False,
         is_written_unset=False,
+        doc="`PackingConfig()` stores small chunks together",
     )
 
     def resolved(self) -> ResolvedConfig:

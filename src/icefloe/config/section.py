@@ -1,8 +1,9 @@
 """What every config section is made of: named options, each declared once.
 
 A section is a dataclass whose fields are `Option`s. Everything else follows from the declaration:
-the check whenever an option is set, the value in force where it is not, merging, display, and the
-file form (`icefloe.format.config`). Which options exist is in the other modules of this package.
+the check whenever an option is set, the value in force where it is not, merging, display, its
+documentation, and the file form (`icefloe.format.config`). Which options exist is in the other
+modules of this package.
 """
 
 from __future__ import annotations
@@ -76,7 +77,11 @@ class Option(Generic[Kept, InForce]):
     """The type of its values, or the numbers it can hold."""
     default: object = None
     """In force when it is not set."""
+    doc: str = ""
+    """What it means, for `help` and docs/reference/configuration.md."""
     _: KW_ONLY
+    default_in_words: str = ""
+    """How the documentation calls a default that is no plain value."""
     initial: object = None
     """What a section has when nothing was given for it; MISSING requires a value."""
     default_from: str | None = None
@@ -94,6 +99,8 @@ class Option(Generic[Kept, InForce]):
 
     def __post_init__(self) -> None:
         self.type = int if isinstance(self.kind, Integer) else self.kind
+        if self.doc:  # `help` shows it
+            self.__doc__ = f"{self.doc} (default: {self.default_in_words or self.default})"
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
