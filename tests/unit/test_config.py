@@ -33,6 +33,7 @@ from icefloe.config import (
     VirtualChunkContainer,
     usable_containers,
 )
+from icefloe.config.repository import set_program_defaults
 from icefloe.config.stores import (
     ChecksumAlgorithm,
     S3Options,
@@ -552,3 +553,19 @@ def test_a_limit_of_zero_would_stop_everything_so_it_means_one() -> None:
 def test_every_config_resolves_and_the_result_survives_pickle(config: RepositoryConfig) -> None:
     resolved = config.resolved()
     assert pickle.loads(pickle.dumps(resolved)) == resolved
+
+
+def test_a_program_has_defaults_of_its_own() -> None:
+    given = RepositoryConfig(manifest=ManifestConfig(max_refs_per_manifest=10))
+    own = RepositoryConfig(manifest=ManifestConfig(max_shared_refs_per_array=0))
+    set_program_defaults(own)
+    try:
+        for config, refs in ((RepositoryConfig(), 2**17), (given, 10)):
+            found = config.resolved().manifest
+            assert (found.max_shared_refs_per_array, found.max_refs_per_manifest) == (0, refs)
+        own_choice = RepositoryConfig(manifest=ManifestConfig(max_shared_refs_per_array=7))
+        assert own_choice.resolved().manifest.max_shared_refs_per_array == 7
+    finally:
+        set_program_defaults(None)
+    assert given.resolved().manifest.max_shared_refs_per_array == 64
+    assert given.manifest == ManifestConfig(max_refs_per_manifest=10)

@@ -18,7 +18,8 @@ from icefloe.as_icechunk.installing import FOLDER, install
 from icefloe.as_icechunk.logs import initialize_logs
 from icefloe.as_icechunk.new_storage import put_on_class
 from icefloe.as_icechunk.original_modules import make_modules
-from icefloe.config.repository import one_manifest_per_array
+from icefloe.config import ManifestConfig, RepositoryConfig
+from icefloe.config.repository import set_program_defaults
 from icefloe.display import show_as
 
 __all__ = [
@@ -39,6 +40,7 @@ for _name, _module in make_modules(__name__).items():
 __all__ = sorted(set(__all__))  # noqa: PLE0605
 
 put_on_class()
-one_manifest_per_array()  # programs may count them
+# One manifest for each array: programs may count them.
+set_program_defaults(RepositoryConfig(manifest=ManifestConfig(max_shared_refs_per_array=0)))
 show_as("icechunk")
 initialize_logs()

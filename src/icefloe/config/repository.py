@@ -1,7 +1,8 @@
 """`RepositoryConfig`, the root of the configuration, and its sections.
 
 Storages have other defaults for some options of `storage`: merge those below the config before
-resolving it. Rules of manifests are in `manifest.py`, virtual chunk containers in `containers.py`.
+resolving it. A program may have others, too (`set_program_defaults`). Rules of manifests are in
+`manifest.py`, virtual chunk containers in `containers.py`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ from icefloe.config.section import (
     SectionOption,
     Switch,
     Text,
-    options,
 )
 from icefloe.display import NamedNumber
 
@@ -374,7 +374,8 @@ class RepositoryConfig(_SectionWithDefault):
         >>> icefloe.RepositoryConfig().resolved().inline_chunk_threshold_bytes
         512
         """
-        return ResolvedConfig(**vars(self))
+        defaults = _Program.defaults
+        return ResolvedConfig(**vars(self if defaults is None else defaults.merge(self)))
 
     def validate(self) -> None:
         """Raise InvalidInputError if a container could not be used.
@@ -432,7 +433,13 @@ class ResolvedConfig(Resolved, RepositoryConfig):
     """The settings in force: what the rest of icefloe works with."""
 
 
-def one_manifest_per_array() -> None:
-    """Let small arrays share manifests only where a config says so, in all of this process."""
-    options(ManifestConfig)["max_shared_refs_per_array"].default = 0
-    options(RepositoryConfig)["manifest"].default = ResolvedManifest()
+class _Program:
+    defaults: RepositoryConfig | None = None
+
+
+def set_program_defaults(defaults: RepositoryConfig | None) -> None:
+    """Let this hold in this process where neither a repository nor who opens it says anything.
+
+    The declared defaults stay what they are, and hold for what `defaults` does not set.
+    """
+    _Program.defaults = defaults
