@@ -541,33 +541,23 @@ class ManifestConfig(Section):
     # Measured: a commit then rewrites about a megabyte for each place it touches, and a reader
     # fetches as much for its first chunk.
     max_refs_per_manifest: Number = Option(
-        U32,
-        2**17,
-        is_shown_unset=False,
-        is_written_unset=False,
-        doc="references of one manifest of a large array; 0 cuts none",
+        U32, 2**17, "references of one manifest of a large array; 0 cuts none", is_own=True
     )
     max_shared_refs_per_array: Number = Option(
         U32,
         64,
-        is_shown_unset=False,
-        is_written_unset=False,
-        doc="arrays with at most so many references share manifests; 0 gives each array its own",
+        "arrays with at most so many references share manifests; 0 gives each array its own",
+        is_own=True,
     )
     # So many that the default condition of preloading, also that of Icechunk, is met.
     max_refs_per_shared_manifest: Number = Option(
-        U32,
-        1000,
-        is_shown_unset=False,
-        is_written_unset=False,
-        doc="references of one shared manifest",
+        U32, 1000, "references of one shared manifest", is_own=True
     )
     max_bytes_per_shared_manifest: Number = Option(
         NONZERO_U32,
         2**20,
-        is_shown_unset=False,
-        is_written_unset=False,
-        doc="bytes of one shared manifest, chunks kept inline included, before it is compressed",
+        "bytes of one shared manifest, chunks kept inline included, before it is compressed",
+        is_own=True,
     )
 
 

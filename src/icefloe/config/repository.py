@@ -363,8 +363,7 @@ class RepositoryConfig(_SectionWithDefault):
         ResolvedPacking,
         absent=NO_PACKING,
         default_in_words="off",
-        is_shown_unset=False,
-        is_written_unset=False,
+        is_own=True,
         doc="`PackingConfig()` stores small chunks together",
     )
 

@@ -94,8 +94,8 @@ class Option(Generic[Kept, InForce]):
     """The option it follows in files, if it does not follow the one before."""
     is_shown_unset: bool = True
     """Whether it is shown when it is not set."""
-    is_written_unset: bool = True
-    """Whether files have it when it is not set."""
+    is_own: bool = False
+    """Whether Icechunk lacks it: then files have it, and it is shown, only when it is set."""
 
     def __post_init__(self) -> None:
         self.type = int if isinstance(self.kind, Integer) else self.kind
@@ -301,6 +301,6 @@ def _shown_options(section: Section) -> list[str]:
     names = [
         name
         for name, option in known.items()
-        if option.is_shown_unset or getattr(section, name) is not None
+        if (option.is_shown_unset and not option.is_own) or getattr(section, name) is not None
     ]
     return sorted(names, key=lambda name: issubclass(known[name].type, Section | dict))

@@ -134,7 +134,7 @@ def _section_document(section: Section) -> dict[str, Document]:
     return {
         option.name: _value_document(value)
         for option, value in values.items()
-        if option.is_written_unset or value is not None
+        if not option.is_own or value is not None
     }
 
 
