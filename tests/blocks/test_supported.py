@@ -139,6 +139,7 @@ def test_other_methods_of_xarray_are_missing_by_name(blocks: BlockDataset[Any]) 
         (lambda data: data.coarsen(time=0), "window of 'time' is 0"),
         (lambda data: data.coarsen(time=2.5), "window of 'time' is 2.5"),
         (lambda data: data.coarsen(3), "coarsen has 3"),
+        (lambda data: data.map_blocks(len, 3), "args is 3"),
     ],
 )
 def test_values_that_mean_nothing_here_are_refused_by_name(

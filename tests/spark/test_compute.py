@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ import icefloe.spark
 from icefloe.errors import InvalidInputError
 from icefloe.xarray import to_icechunk
 from tests.proxy import misbehaving_proxy
-from tests.servers import S3Server
+from tests.servers import S3Server, serving
 
 
 def days(count: int = 60) -> xr.Dataset:
@@ -102,9 +104,24 @@ def test_anomalies_are_one_commit_with_lineage(
     whole = read(source, "")[["t"]]
     expected = anomalies(whole, whole.groupby("time.month").mean())
     xr.testing.assert_allclose(read(target, "anomalies"), expected, atol=1e-3)
-    # The climatology waited in the scratch place of the source, which is empty again.
-    root = Path(source.storage.url)
-    assert not [path for path in root.glob("icefloe/scratch/**/*") if path.is_file()]
+    # The climatology waited in the scratch place of the target, which is empty again.
+    for root in (Path(source.storage.url), Path(target.storage.url)):
+        assert not [path for path in root.glob("icefloe/scratch/**/*") if path.is_file()]
+
+
+def test_a_source_that_cannot_be_written_to(
+    spark: SparkSession, source: icefloe.Repository, target: icefloe.Repository, tmp_path: Path
+) -> None:
+    handler = partial(SimpleHTTPRequestHandler, directory=source.storage.url)
+    with serving(handler) as url:  # type: ignore[arg-type]
+        published = icefloe.Repository.open(icefloe.http_storage(url))
+        spare = icefloe.local_filesystem_storage(tmp_path / "spare")
+        dataset = icefloe.spark.open_dataset(spark, published, variables=["t"], scratch=spare)
+        normal = dataset.groupby("time.month").mean()
+        result = dataset.map_blocks(anomalies, [normal], template=dataset)
+        result.write(target, group="anomalies")
+        xr.testing.assert_identical(result.to_xarray(), read(target, "anomalies"))
+    assert not [path for path in (tmp_path / "spare").rglob("*") if path.is_file()]
 
 
 def test_rechunked_data_is_written_in_its_new_chunks(

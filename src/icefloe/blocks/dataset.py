@@ -303,6 +303,8 @@ class BlockDataset(Reductions[D]):
 
         >>> celsius = dataset.map_blocks(lambda block: block - 273.15)
         """
+        if not isinstance(args, Sequence) or isinstance(args, str):
+            raise InvalidInputError(f"args is {args!r}, expected a list of arguments")
         others = [part for part in args if isinstance(part, BlockDataset)]
         rest = tuple(part for part in args if not isinstance(part, BlockDataset))
         if others != list(args[: len(others)]):

@@ -94,6 +94,10 @@ class SparkEngine:
         self._scratches = 0
         self._records = 10_000
 
+    def at(self, storage: Storage) -> SparkEngine:
+        """The same with its scratch elsewhere."""
+        return SparkEngine(self.spark, storage, self.num_tasks)
+
     def start(self, items: Sequence[int], work: plan.Work, schema: Any) -> DataFrame:
         """Tasks that work on runs of items."""
         tasks = max(1, min(len(items), self.num_tasks or usual_tasks(self.spark)))
@@ -212,6 +216,7 @@ def open_dataset(
     variables: Sequence[str] | None = None,
     memory: int = DEFAULT_MEMORY,
     num_tasks: int | None = None,
+    scratch: Storage | None = None,
 ) -> SparkDataset:
     """A group as a lazy dataset whose blocks executors compute, at the snapshot of a ref.
 
@@ -228,6 +233,8 @@ def open_dataset(
         variables: which variables to read; all unless given.
         memory: bytes of values that a task may hold.
         num_tasks: how many tasks read or compute; four for each core unless given.
+        scratch: where `to_xarray` and `to_dataframe` keep blocks that several steps need; in the
+            repository unless given. `write` and `refresh` keep them in the one they write to.
 
     >>> dataset = icefloe.spark.open_dataset(spark, repo, tag="v1", chunks={"time": 2})
     >>> dataset.chunks["time"]
@@ -239,7 +246,7 @@ def open_dataset(
         raise InvalidInputError(f"memory is {memory!r}, expected bytes, 1 MB or more")
     source = pin(opened, branch=branch, tag=tag, snapshot_id=snapshot_id, as_of=as_of)
     expression, grid = open_source(source, group.strip("/"), variables, chunks)
-    engine = SparkEngine(spark, opened.storage, num_tasks)
+    engine = SparkEngine(spark, scratch or opened.storage, num_tasks)
     return SparkDataset(rechunk(expression, grid, memory), engine, memory)
 
 
@@ -341,7 +348,7 @@ class SparkDataset(BlockDataset["SparkDataset"]):
             written = self.drop_vars(beside) if beside else self
         how = Target(session, group.strip("/"), mode, append_dim, region)
         expression = how.prepare(written.expression, encoding or {}, self.memory)
-        counts = write_blocks(self.engine, expression, how, None)
+        counts = write_blocks(self.engine.at(target.storage), expression, how, None)
         text = message or f"write {', '.join(self.data_vars)} to /{group.strip('/')}"
         about = {**(metadata or {}), **lineage(self.expression, group, batch)}
         snapshot_id = session.commit(text, about, rebase_with=rebase_with)

@@ -116,7 +116,8 @@ def refresh(
     blocks = total if work.wanted is None else len(work.wanted)
     if not blocks:
         return RefreshReport(last.snapshot_id, 0, total, 0, 0, 0, time.monotonic() - started, "")
-    counts = write_blocks(result.engine, work.expression, made, work.wanted)
+    engine = result.engine.at(target.storage)
+    counts = write_blocks(engine, work.expression, made, work.wanted)
     about = {**(metadata or {}), **lineage(result.expression, group, batch)}
     snapshot_id = session.commit(message or f"refresh {path}", about, rebase_with=rebase_with)
     read = plan.bytes_read(work.expression, work.wanted)
