@@ -10,6 +10,7 @@ standard input ends. What it adds to moto:
 - requests without a signature, or signed with a key that does not start with `test`, get 403, and
   the key `test-readonly` may only read. Signatures themselves are not checked;
 - connections stay open: moto's server closes each after one answer, which real ones do not;
+- listings are remembered until something changes: moto looks at all keys for each page;
 - requests for keys below `latency-20ms/` are answered 20 ms later, and so for other numbers;
 - `GET /-/requests` returns how many requests there were by method, which keys signed them, and
   how many bytes they brought.
@@ -18,6 +19,7 @@ standard input ends. What it adds to moto:
 from __future__ import annotations
 
 import collections
+import functools
 import io
 import json
 import logging
@@ -53,6 +55,10 @@ class Guard:
         self._methods: collections.Counter[str] = collections.Counter()
         self._keys: collections.Counter[str] = collections.Counter()
         self._received_bytes = 0
+        self._changes = 0
+        listed = backend().list_objects
+        listings = functools.lru_cache(maxsize=4)(lambda _, *args, **more: listed(*args, **more))
+        backend().list_objects = lambda *args, **more: listings(self._changes, *args, **more)
 
     def __call__(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
         method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
@@ -89,7 +95,16 @@ class Guard:
             found: Iterable[bytes] = self._app(environ, start_response)
             return found
         with self._lock:
-            return list(self._app(environ, start_response))
+            self._changes += 1  # listings from now on may have it, and may not
+            try:
+                return list(self._app(environ, start_response))
+            finally:
+                self._changes += 1
+
+
+def backend() -> Any:
+    """What moto keeps the bucket in."""
+    return s3_backends[DEFAULT_ACCOUNT_ID]["aws"]
 
 
 def _answer(start_response: StartResponse, status: str, text: str) -> list[bytes]:
@@ -134,7 +149,7 @@ class Handler(WSGIRequestHandler):
 
 def main() -> None:
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    s3_backends[DEFAULT_ACCOUNT_ID]["aws"].create_bucket(BUCKET, "us-east-1")
+    backend().create_bucket(BUCKET, "us-east-1")
     server = make_server(
         "127.0.0.1", 0, Guard(create_backend_app("s3")), threaded=True, request_handler=Handler
     )
