@@ -303,7 +303,7 @@ class BlockDataset(Reductions[D]):
 
         >>> celsius = dataset.map_blocks(lambda block: block - 273.15)
         """
-        if not isinstance(args, Sequence) or isinstance(args, str):
+        if isinstance(args, str) or not isinstance(args, Sequence):
             raise InvalidInputError(f"args is {args!r}, expected a list of arguments")
         others = [part for part in args if isinstance(part, BlockDataset)]
         rest = tuple(part for part in args if not isinstance(part, BlockDataset))

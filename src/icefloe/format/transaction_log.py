@@ -174,17 +174,18 @@ def _decode_small(buffer: FlatBuffer, start: Ints, count: Ints) -> list[Index]:
     if not len(start):
         return []
     buffer.check_apart(4 * int(count.sum()), "ArrayUpdatedChunks.chunks")
+    tables = Rows(buffer, buffer.targets(spread(start, count, 4)), CHUNK_INDICES)
+    field, first = tables.field("coords")[0], np.cumsum(count) - count
     # The first chunk says how many dimensions an array has; `EqualVectors` checks the others.
-    at = buffer.targets(Rows(buffer, buffer.targets(start), CHUNK_INDICES).field("coords")[0])
+    at = buffer.targets(field[first])
     buffer.check(at, 4, 4, "ChunkIndices.coords")
     ndim = buffer.u4.take(at >> 2)
     found: list[Index] = [_NO_CHUNKS] * len(start)
     for rank in np.unique(ndim).tolist():
         mine = np.flatnonzero(ndim == rank)
-        position = buffer.targets(spread(start[mine], count[mine], 4))
-        vectors = EqualVectors(buffer, len(position), "ChunkIndices.coords")
-        field = Rows(buffer, position, CHUNK_INDICES).field("coords")[0]
-        vectors.read(slice(0, len(position)), field)
+        of_rank = field[np.repeat(ndim == rank, count)]
+        vectors = EqualVectors(buffer, len(of_rank), "ChunkIndices.coords")
+        vectors.read(slice(0, len(of_rank)), of_rank)
         owner = np.repeat(mine, count[mine])
         # Icechunk 1.1 wrote coordinates split by split, so they need not ascend.
         index = numbered(owner, vectors.matrix)

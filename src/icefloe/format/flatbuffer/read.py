@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import reduce
+from operator import or_
 from struct import unpack_from
 from typing import Any, NoReturn
 
@@ -10,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.errors import FormatError
+from icefloe.format import small
 from icefloe.format.columns import BlobColumn, Bytes, Ints, gather, gather_fixed, scatter, spread
 from icefloe.format.flatbuffer.schema import Field, TableSpec
 
@@ -65,10 +68,15 @@ class FlatBuffer:
         """`size` bytes at each start lie inside the payload, aligned."""
         if len(start) == 0:
             return
-        first, end = int(start.min()), int((start + size).max())
+        if len(start) <= small.ROWS:
+            starts, ends = start.tolist(), (start + size).tolist()
+            first, end, bits = min(starts), max(ends), reduce(or_, starts)
+        else:
+            first, end = int(start.min()), int((start + size).max())
+            bits = int(np.bitwise_or.reduce(start))
         if first < 4 or end > self.size:
             self.fail(f"{what} reaches byte {end:,} of {self.size:,}")
-        if align > 1 and int(np.bitwise_or.reduce(start)) & (align - 1):
+        if bits & (align - 1):
             self.fail(f"{what} is not aligned to {align} bytes")
 
     def check_total(self, total: int, what: str) -> None:
@@ -271,26 +279,32 @@ class Rows:
             distinct, run_vtable = np.unique(vtable[run_start], return_inverse=True)
         else:
             distinct = vtable[:1]
-        buffer.check(distinct, 4, 2, f"vtable of {name}")
-        vtable_size = buffer.u2.take(distinct >> 1).astype(np.int64)
-        if int(vtable_size.min()) < 4 or int(np.bitwise_or.reduce(vtable_size)) & 1:
-            buffer.fail(f"vtable of {name} is {int(vtable_size.min())} bytes long")
-        buffer.check(distinct, vtable_size, 2, f"vtable of {name}")
-        table_size = buffer.u2.take((distinct >> 1) + 1).astype(np.int64)
-        self.field_offsets = self._field_offsets(distinct, vtable_size, table_size)
+        if len(distinct) <= small.ROWS:
+            sizes, offsets = zip(
+                *(read_vtable(buffer, at, self.spec) for at in distinct.tolist()), strict=True
+            )
+            table_size, self.field_offsets = np.array(sizes), np.array(offsets)
+        else:
+            table_size, self.field_offsets = self._many_vtables(distinct)
         if len(distinct) > 1:
             run_length = np.diff(run_start, append=len(vtable))
             self._vtable_of_row = np.repeat(run_vtable.astype(np.intp), run_length)
             table_size = table_size[self._vtable_of_row]
         buffer.check(position, table_size, 4, f"table {name}")
 
-    def _field_offsets(self, vtable: Ints, vtable_size: Ints, table_size: Ints) -> Ints:
-        """Offset of every field within its table, a row per vtable; 0 where absent."""
-        spec = self.spec
+    def _many_vtables(self, vtable: Ints) -> tuple[Ints, Ints]:
+        """What `read_vtable` finds, a row per vtable."""
+        buffer, spec = self.buffer, self.spec
+        buffer.check(vtable, 4, 2, f"vtable of {spec.name}")
+        vtable_size = buffer.u2.take(vtable >> 1).astype(np.int64)
+        if int(vtable_size.min()) < 4 or int(np.bitwise_or.reduce(vtable_size)) & 1:
+            buffer.fail(f"vtable of {spec.name} is {int(vtable_size.min())} bytes long")
+        buffer.check(vtable, vtable_size, 2, f"vtable of {spec.name}")
+        table_size = buffer.u2.take((vtable >> 1) + 1).astype(np.int64)
         entry = 4 + 2 * np.arange(len(spec.fields), dtype=np.int64)
         is_there = entry < vtable_size[:, None]
         at = np.where(is_there, vtable[:, None] + entry, 0) >> 1
-        offsets = np.where(is_there, self.buffer.u2.take(at), 0).astype(np.int64)
+        offsets = np.where(is_there, buffer.u2.take(at), 0).astype(np.int64)
         absent = offsets == 0
         outside = (offsets + spec.sizes > table_size[:, None]) | (offsets < 4)
         for wrong, problem in (
@@ -299,8 +313,8 @@ class Rows:
         ):
             if bool(wrong.any()):
                 field = list(spec.fields)[int(np.flatnonzero(wrong.any(axis=0))[0])]
-                self.buffer.fail(f"{spec.name}.{field} {problem}")
-        return offsets
+                buffer.fail(f"{spec.name}.{field} {problem}")
+        return table_size, offsets
 
     def take(self, rows: Any) -> Rows:
         """The same tables, some rows only; nothing is checked again."""
