@@ -41,7 +41,7 @@ NO_PYTHON = fi; done; \
 	     "(from your system's packages, pyenv or python.org), or name it with PYTHON=..." >&2; exit 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test cluster browser long oldest sparks released wheel extras check pages docs format fuzz bench clean
+.PHONY: help setup demo test cluster browser services long oldest sparks released wheel extras check pages docs format fuzz bench clean
 .PHONY: $(SPARKS:%=spark-%)
 
 help: ## list these commands
@@ -65,6 +65,11 @@ cluster: setup ## the tests of Spark clusters, Spark Connect and killed processe
 browser: setup ## the tests of the web page in Chromium; installs it if it can
 	$(PY) tools/find_browser.py --install
 	ICEFLOE_BROWSER_TESTS=required $(PY) -m pytest $(ARGS) tests/ui
+
+services: setup ## the tests of Azure, with Azurite from npm
+	npm install --prefix build/services --no-fund --no-audit --loglevel=error azurite
+	ICEFLOE_AZURITE=$(CURDIR)/build/services/node_modules/.bin/azurite-blob \
+	    $(PY) -m pytest $(ARGS) tests/contract/test_azure.py
 
 long: setup ## the tests that take minutes and are left out of make test
 	$(PY) -m pytest -n 2 --dist worksteal -m long $(ARGS) tests

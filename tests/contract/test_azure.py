@@ -18,7 +18,7 @@ from tests.contract.racers import race_in_threads
 
 pytestmark = pytest.mark.skipif(
     PROGRAM is None,
-    reason="no Azure server: npm install azurite, and put azurite-blob on PATH or name it in "
+    reason="no Azure server: run `make services`, or put azurite-blob on PATH or name it in "
     "ICEFLOE_AZURITE",
 )
 
