@@ -392,13 +392,14 @@ async def store_chunks(
 
     objects = []
     native = {}
+    inline_bytes = handle.settings.inline_chunk_threshold_bytes
     for coordinates, data in encoded:
         if data is None:
             written.refs[coordinates] = None
             continue
         view = memoryview(data)
         size = view.nbytes
-        if size <= handle.settings.inline_chunk_threshold_bytes:
+        if size <= inline_bytes:
             written.refs[coordinates] = ChunkRef(ChunkKind.INLINE, 0, size, inline=bytes(view))
         elif is_packed(handle, size):
             written.packed[coordinates] = bytes(view)
