@@ -243,6 +243,7 @@ def plan_commit(
             new=() if ahead is None else {info.id for info in ahead.files},
         )
         left += (ref.id for rewrite in plan.rewrites for ref in rewrite.sources)
+        left += () if ahead is None else ahead.base
     gone = [*changes.deleted, *changes.moves.origins()]
     paths = {node.path for node in touched}
     moved = [node for node in changes.moves.moved(base.nodes) if node.path not in paths]
