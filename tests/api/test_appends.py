@@ -325,9 +325,9 @@ def test_the_dimension_of_several_groups() -> None:
         late.commit("late", rebase_with=SOLVER)
     assert {conflict.path for conflict in caught.value.conflicts} == {"/a/time", "/b/time"}
     # Appends to different groups do not meet.
-    first, second = (lengthened(repo, f"{group}/time", [30, 31]) for group in "ab")
-    first.commit("first")
-    second.commit("second", rebase_with=SOLVER)
+    early, late = (lengthened(repo, f"{group}/time", [30, 31]) for group in "ab")
+    early.commit("early")
+    late.commit("late", rebase_with=SOLVER)
 
 
 @pytest.mark.parametrize("spec", [1, 2])
@@ -399,8 +399,8 @@ def test_references_of_all_kinds_move(tmp_path: Path) -> None:
     prefix = f"file://{tmp_path}/sources/"
     packing = icefloe.PackingConfig(target_size_bytes=1 << 20, max_chunk_size_bytes=100)
     config = icefloe.RepositoryConfig(inline_chunk_threshold_bytes=16, packing=packing)
-    store = icefloe.local_filesystem_store(f"{tmp_path}/sources")
-    config.set_virtual_chunk_container(icefloe.VirtualChunkContainer(prefix, store))
+    sources = icefloe.local_filesystem_store(f"{tmp_path}/sources")
+    config.set_virtual_chunk_container(icefloe.VirtualChunkContainer(prefix, sources))
     allowed: Any = {prefix: icefloe.credentials.LocalFileSystemAccess}
     repo = icefloe.Repository.create(
         icefloe.local_filesystem_storage(tmp_path / "repo", durable=False),
