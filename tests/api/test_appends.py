@@ -285,6 +285,169 @@ def test_only_names_are_dimensions() -> None:
     assert repr(SOLVER) == "AppendSolver(dim='time', accept_unordered=False)"
 
 
+def make(storage: icefloe.Storage, spec: int = 2, **members: dict[str, Any]) -> icefloe.Repository:
+    """A group `g` of arrays, each with what `create_array` takes."""
+    config = icefloe.RepositoryConfig(inline_chunk_threshold_bytes=0)
+    repo = icefloe.Repository.create(storage, config, spec_version=spec)
+    with repo.transaction("main", message="start") as store:
+        top = zarr.create_group(store)
+        for path, options in members.items():
+            top.create_array(path.replace("__", "/"), **{"dtype": "<i8", **options})
+    return repo
+
+
+def lengthened(repo: icefloe.Repository, path: str, values: Any, axis: int = 0) -> icefloe.Session:
+    """A session that has appended values to one array."""
+    session = repo.writable_session("main")
+    array: Any = zarr.open_array(session.store, path=path, mode="r+")
+    old, shape = array.shape[axis], list(array.shape)
+    shape[axis] += len(values)
+    array.resize(tuple(shape))
+    block = np.array(values).reshape([-1 if at == axis else 1 for at in range(len(shape))])
+    array[(slice(None),) * axis + (slice(old, None),)] = np.broadcast_to(
+        block, [len(values) if at == axis else size for at, size in enumerate(shape)]
+    )
+    return session
+
+
+def test_the_dimension_of_several_groups() -> None:
+    """Nothing says that `time` of one group is that of another one."""
+    one: dict[str, Any] = {"shape": (2,), "chunks": (2,), "dimension_names": ["time"]}
+    repo = make(icefloe.in_memory_storage(), a__time=one, b__time=one)
+    late, other = repo.writable_session("main"), repo.writable_session("main")
+    for session, first in ((other, 10), (late, 20)):
+        for path in ("a/time", "b/time"):
+            array: Any = zarr.open_array(session.store, path=path, mode="r+")
+            array.resize((4,))
+            array[2:] = [first, first + 1]
+    other.commit("other")
+    with pytest.raises(icefloe.RebaseFailedError, match="arrays of several groups") as caught:
+        late.commit("late", rebase_with=SOLVER)
+    assert {conflict.path for conflict in caught.value.conflicts} == {"/a/time", "/b/time"}
+    # Appends to different groups do not meet.
+    early, late = (lengthened(repo, f"{group}/time", [30, 31]) for group in "ab")
+    early.commit("early")
+    late.commit("late", rebase_with=SOLVER)
+
+
+@pytest.mark.parametrize("spec", [1, 2])
+@pytest.mark.parametrize("growth", [2, 3])
+def test_along_the_last_axis(spec: int, growth: int) -> None:
+    options: dict[str, Any] = {"shape": (3, 4), "chunks": (2, 2), "dimension_names": ["x", "time"]}
+    repo = make(icefloe.in_memory_storage(), spec, a=options)
+    first = lengthened(repo, "a", range(10, 10 + growth), axis=1)
+    second = lengthened(repo, "a", [20, 21, 22], axis=1)
+    first.commit("first")
+    before = num_chunks(repo)
+    second.commit("second", rebase_with=SOLVER)
+    array: Any = zarr.open_array(repo.readonly_session("main").store, path="a", mode="r")
+    assert (array[:] == [[0] * 4 + [*range(10, 10 + growth)] + [20, 21, 22]] * 3).all()
+    if growth == 2:
+        assert num_chunks(repo) == before  # references moved
+
+
+def test_deleted_chunks_before_the_old_end(repo: icefloe.Repository) -> None:
+    for is_ours in (True, False):
+        length = len(values_of(repo))
+        late, other = repo.writable_session("main"), repo.writable_session("main")
+        append(late, length, [length + 20, length + 21])
+        append(other, length, [length + 10, length + 11])
+        changed = late if is_ours else other
+        asyncio.run(changed.store.delete("g/a/c/0/0"))
+        other.commit("other")
+        with pytest.raises(icefloe.RebaseFailedError, match="overwrote or deleted chunks"):
+            late.commit("late", rebase_with=SOLVER)
+
+
+@pytest.mark.parametrize("ours", [[1, 0], [2, 1], [4, 1]])
+def test_coordinates_that_descend(ours: list[int]) -> None:
+    options: dict[str, Any] = {"shape": (0,), "chunks": (9,), "dimension_names": ["time"]}
+    repo = make(icefloe.in_memory_storage(), time=options)
+    lengthened(repo, "time", [6, 5]).commit("start")
+    late = lengthened(repo, "time", ours)
+    lengthened(repo, "time", [3, 2]).commit("other")
+    if ours[0] >= 2:
+        with pytest.raises(icefloe.RebaseFailedError, match="repeat or no longer descend"):
+            late.commit("late", rebase_with=SOLVER)
+        return
+    late.commit("late", rebase_with=SOLVER)
+    array: Any = zarr.open_array(repo.readonly_session("main").store, path="time", mode="r")
+    assert array[:].tolist() == [6, 5, 3, 2, *ours]
+
+
+def test_labels_may_not_repeat() -> None:
+    options: dict[str, Any] = {
+        "shape": (3,), "chunks": (9,), "dtype": "U4", "dimension_names": ["time"],
+    }  # fmt: skip
+    repo = make(icefloe.in_memory_storage(), time=options)
+    with repo.transaction("main", message="labels") as store:
+        zarr.open_array(store, path="time", mode="r+")[:] = np.array(["m", "c", "x"])
+    late, again = lengthened(repo, "time", ["b", "z"]), lengthened(repo, "time", ["c"])
+    lengthened(repo, "time", ["a", "y", "k"]).commit("other")
+    late.commit("late", rebase_with=SOLVER)
+    with pytest.raises(icefloe.RebaseFailedError, match="its values would repeat: c"):
+        again.commit("again", rebase_with=SOLVER)
+    array: Any = zarr.open_array(repo.readonly_session("main").store, path="time", mode="r")
+    assert array[:].tolist() == ["m", "c", "x", "a", "y", "k", "b", "z"]
+
+
+def test_references_of_all_kinds_move(tmp_path: Path) -> None:
+    """Virtual, packed, inline and native ones, in manifests that arrays share."""
+    (tmp_path / "sources").mkdir()
+    data = np.arange(100, dtype="<i8")
+    (tmp_path / "sources" / "x.bin").write_bytes(data.tobytes())
+    prefix = f"file://{tmp_path}/sources/"
+    packing = icefloe.PackingConfig(target_size_bytes=1 << 20, max_chunk_size_bytes=100)
+    config = icefloe.RepositoryConfig(inline_chunk_threshold_bytes=16, packing=packing)
+    sources = icefloe.local_filesystem_store(f"{tmp_path}/sources")
+    config.set_virtual_chunk_container(icefloe.VirtualChunkContainer(prefix, sources))
+    allowed: Any = {prefix: icefloe.credentials.LocalFileSystemAccess}
+    repo = icefloe.Repository.create(
+        icefloe.local_filesystem_storage(tmp_path / "repo", durable=False),
+        config,
+        authorize_virtual_chunk_access=allowed,
+    )
+    sizes = {"inline": 2, "packed": 10, "native": 20, "virtual": 5}
+    with repo.transaction("main", message="start") as store:
+        top = zarr.create_group(store).create_group("g")
+        for name, size in sizes.items():
+            top.create_array(
+                name,
+                shape=(20,),
+                chunks=(size,),
+                dtype="<i8",
+                compressors=None,
+                dimension_names=["time"],
+            )[:] = 1
+    sessions = []
+    for turn in range(3):
+        session = repo.writable_session("main")
+        append(session, 20, [10 * turn + 2] * 20, [name for name in sizes if name != "virtual"])
+        array: Any = zarr.open_array(session.store, path="g/virtual", mode="r+")
+        array.resize((40,))
+        specs = [
+            icefloe.VirtualChunkSpec([4 + at], f"{prefix}x.bin", 8 * (20 * turn + 5 * at), 40)
+            for at in range(4)
+        ]
+        assert session.store.set_virtual_refs("g/virtual", specs) is None
+        sessions.append(session)
+    sessions[0].commit("0")
+    before = num_chunks(repo)
+    for session in sessions[1:]:
+        session.commit("late", rebase_with=SOLVER)
+    assert num_chunks(repo) <= before + 2  # packs that were still open
+    icechunk: Any = pytest.importorskip("icechunk", minversion="2", reason="needs Python 3.12")
+    official = icechunk.Repository.open(
+        icechunk.local_filesystem_storage(str(tmp_path / "repo")),
+        authorize_virtual_chunk_access={prefix: icechunk.credentials.LocalFileSystemAccess},
+    )
+    for reader in (repo, official):
+        for name in ("inline", "packed", "native"):
+            assert values_of(reader, name) == [1] * 20 + [2] * 20 + [12] * 20 + [22] * 20
+        assert values_of(reader, "virtual") == [1] * 20 + data[:60].tolist()
+    assert repo.verify(read_chunks=True, virtual_sources=True).is_healthy
+
+
 @pytest.mark.parametrize("spec", [1, 2])
 def test_official_takes_turns(tmp_path: Path, spec: int) -> None:
     icechunk: Any = pytest.importorskip("icechunk", minversion="2", reason="needs Python 3.12")

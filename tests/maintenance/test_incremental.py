@@ -343,6 +343,62 @@ def test_an_upgrade() -> None:
     assert why_full(repo) == "the repository was upgraded since the last collection"
 
 
+@pytest.mark.parametrize("new", [1, 2])
+def test_a_migration_takes_no_memory_along(new: int) -> None:
+    repo = repository(icefloe.in_memory_storage(), 1)
+    change(repo, 1)
+    remember(repo)
+    target = icefloe.in_memory_storage()
+    icefloe.migrate_repository(repo, target, spec_version=new)
+    repo = icefloe.Repository.open(target)
+    assert layout.MEMORY not in read_objects(target)
+    expired(repo)
+    assert why_full(repo).startswith("there is no memory")
+    expired(repo)
+    shortly(repo)
+    assert not repo.verify().findings
+
+
+@pytest.mark.parametrize("generation", [icefloe.StateFileDataset(), icefloe.NumberedRefs()])
+def test_a_migration_in_place(generation: Any) -> None:
+    storage = icefloe.in_memory_storage()
+    old = icefloe.Repository.create(storage, generation=generation)
+    with old.transaction("main", message="made") as store:
+        zarr.create_array(store, name="a", shape=(CELLS,), chunks=(1,), dtype="<i8")[:] = 5
+    with pytest.raises(icefloe.FormatError, match="an incremental collection is not possible"):
+        old.garbage_collect(OLD_ENOUGH, incremental=True)
+    icefloe.migrate_repository(old)
+    repo = icefloe.Repository.open(storage)
+    first = repo.garbage_collect(OLD_ENOUGH, incremental=True)
+    assert (first.looked_for_orphans, first.full_because[:18]) == (True, "there is no memory")
+    change(repo, 3)
+    change(repo, 3)
+    repo.expire_snapshots(OLD_ENOUGH, keep_last=1)
+    shortly(repo)
+    assert repo.verify(read_chunks=True, orphans=False).is_healthy
+
+
+@SPECS
+def test_a_copy_of_the_repository_has_no_memory(spec: int) -> None:
+    repo = repository(icefloe.in_memory_storage(), spec)
+    remember(repo)
+    target = icefloe.in_memory_storage()
+    icefloe.export_repository(repo, target)
+    copy = icefloe.Repository.open(target)
+    expired(copy)
+    assert why_full(copy).startswith("there is no memory")
+
+
+@SPECS
+def test_the_report_says_which_kind_ran(spec: int) -> None:
+    repo = repository(icefloe.in_memory_storage(), spec)
+    remember(repo)
+    expired(repo)
+    short, full = shortly(repo), repo.garbage_collect(OLD_ENOUGH)
+    assert (short.looked_for_orphans, full.looked_for_orphans) == (False, True)
+    assert "looked_for_orphans: False" in str(short).replace('"', "")
+
+
 def test_older_generations_are_refused() -> None:
     found = icefloe.Repository.create(icefloe.in_memory_storage())
     handle = found.handle

@@ -182,6 +182,7 @@ def test_two_drivers_ingest_into_one_repository(
     # Every chunk that was ever stored is in a commit, or was written again.
     assert made == sum(one["chunks_written"] + one["chunks_redone"] for one in reports)
     redone = sum(report["chunks_redone"] for report in reports)
+    assert (sum(report["bytes_redone"] for report in reports) > 0) == (redone > 0)
     if groups[0] != groups[1]:
         assert [values_of(tmp_path, group) for group in groups] == [
             [*range(10, 16)],

@@ -66,6 +66,12 @@ def num_chunk_objects(folder: Path) -> int:
     return len(run_blocking(open_repo(folder).handle.driver.list("chunks/")))
 
 
+def stored_bytes(folder: Path) -> int:
+    return sum(
+        one.size_bytes for one in run_blocking(open_repo(folder).handle.driver.list("chunks/"))
+    )
+
+
 def first_ingest(folder: Path, chunk: int, **more: Any) -> str:
     url = str(folder / "repo")
     config = {"concat_dim": "time", "group": "g", "chunks": {"time": chunk}}
@@ -92,8 +98,9 @@ def test_two_appends_to_one_group(
 ) -> None:
     first_ingest(tmp_path, chunk)
     other = write_file(tmp_path, 10, growth)
-    overtake(lambda: append(tmp_path, other))
-    before = num_chunk_objects(tmp_path)
+    others: list[icefloe.IngestReport] = []
+    overtake(lambda: others.append(append(tmp_path, other)))
+    before, bytes_before = num_chunk_objects(tmp_path), stored_bytes(tmp_path)
     report = append(tmp_path, *(write_file(tmp_path, first) for first in (20, 22, 24, 26)))
     expected = [*range(4), *range(10, 10 + growth), *range(20, 28)]
     assert values_of(tmp_path) == expected
@@ -105,6 +112,9 @@ def test_two_appends_to_one_group(
     assert num_chunk_objects(tmp_path) == (
         before + num_theirs + report.chunks_written + report.chunks_redone
     )
+    copied = others[0].bytes_written + report.bytes_written + report.bytes_redone
+    assert stored_bytes(tmp_path) - bytes_before == copied
+    assert (report.bytes_redone > 0) == (num_redone > 0)
     session = open_repo(tmp_path).readonly_session("main")
     assert len(read_ledger(session.store, "g").versions) == 6
 

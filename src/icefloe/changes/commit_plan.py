@@ -215,6 +215,7 @@ def plan_commit(
     files = changes.manifest_files(base.manifest_files)
     arrays, changed, shared = {}, [], []
     left: list[ManifestId] = []
+    unwritten: dict[str, Node] = {}
     sharing = None if limits is None or _is_by_itself(base.nodes, touched) else limits
     for node in touched:
         if node.array is None:
@@ -225,6 +226,8 @@ def plan_commit(
             if edits is None and not rewrite_all and is_inside_grid(node.array):
                 arrays[node.id] = SplitsPlan(node.array.manifests, [])
                 changed.append(node)
+                if node.array.manifests:
+                    unwritten[node.path] = node
             else:
                 shared.append(node)
             continue
@@ -243,6 +246,7 @@ def plan_commit(
             new=() if ahead is None else {info.id for info in ahead.files},
         )
         left += (ref.id for rewrite in plan.rewrites for ref in rewrite.sources)
+        left += () if ahead is None else ahead.base
     gone = [*changes.deleted, *changes.moves.origins()]
     paths = {node.path for node in touched}
     moved = [node for node in changes.moves.moved(base.nodes) if node.path not in paths]
@@ -255,8 +259,8 @@ def plan_commit(
             if node is not None and node.array is not None
             for ref in node.array.manifests
         )
-        others = [*gone, *(node.path for node in changed), *(node.path for node in moved)]
-        together = plan_shared(base.nodes, shared, changes.chunks, left, others, limits)
+        others = [*gone, *(node.path for node in (*changed, *moved) if node.path not in unwritten)]
+        together = plan_shared(base.nodes, shared, changes.chunks, left, others, unwritten, limits)
     return CommitPlan(base.nodes, files, gone, moved, changed, arrays, together)
 
 
@@ -314,8 +318,10 @@ def build_snapshot(
 ) -> Snapshot:
     """The new snapshot. `manifests` has the new manifests of each changed array."""
     nodes = [*plan.moved, *shared.nodes]  # those that were moved keep their manifests
-    made = []
+    made, written = [], {node.path for node in shared.nodes}
     for node in plan.changed:
+        if node.path in written:
+            continue
         if node.array is None:
             nodes.append(node)
             continue

@@ -100,6 +100,8 @@ class SharedPlan:
     stays: tuple[Ints, Ints]
     """Other arrays that use one of those: their rows in the base, and the number of the
     manifest."""
+    unwritten: Mapping[str, Node]
+    """Those of them that the commit changes otherwise, as they are then."""
 
     @property
     def sources(self) -> list[ManifestId]:
@@ -118,12 +120,14 @@ def plan_shared(
     edits: Mapping[NodeId, ChunkEdits],
     left: Iterable[ManifestId],
     gone: Iterable[str],
+    unwritten: Mapping[str, Node],
     limits: SharedLimits,
 ) -> SharedPlan | None:
     """Plan the manifests of small arrays.
 
     Arrays leave the manifests in `left`, besides those of `nodes`; the paths in `gone` are no
-    longer in the base or are written otherwise.
+    longer in the base or are written otherwise. Other metadata or sizes of the arrays in
+    `unwritten` do not need new manifests.
     """
     nodes = sorted(nodes, key=lambda node: (paths.parent(node.path), node.path))
     by_rank: dict[int, list[tuple[int, ChunkEdits]]] = {}
@@ -148,6 +152,7 @@ def plan_shared(
         listed,
         base,
         stays,
+        unwritten,
     )
 
 
@@ -219,6 +224,7 @@ def all_nodes(plan: SharedPlan, held: Mapping[ManifestId, Manifest]) -> list[Nod
         if manifest is not None and _is_worn(manifest.arrays, ids[living]):
             moved.update(living.tolist())
     nodes = (plan.base.node(at) for at in sorted(moved))
+    nodes = (plan.unwritten.get(node.path, node) for node in nodes)
     return [*plan.nodes, *(node for node in nodes if len(_manifests(node)) == 1)]
 
 

@@ -367,9 +367,9 @@ def check_decoded_manifest(manifest: Manifest, key: str, one: ManifestToCheck) -
         users.setdefault(NodeId(use.node_id), []).append(use)
     paths_of = {node_id: min(use.path for use in some) for node_id, some in users.items()}
     _check_arrays(manifest, users, paths_of, note)
-    return CheckedManifest(
-        manifest, note.found, native_of(manifest, paths_of), sources_of(manifest, paths_of)
-    )
+    read = tuple(array for array in manifest.arrays if array.node_id in users)
+    sources = sources_of(Manifest(manifest.id, read), paths_of)
+    return CheckedManifest(manifest, note.found, native_of(manifest, paths_of), sources)
 
 
 def _check_arrays(
@@ -386,12 +386,13 @@ def _check_arrays(
                 _check_extents(held[node_id], extents, path, note)
         elif not all(map(_is_empty, boxes)):
             note(FindingKind.ARRAY_NOT_IN_MANIFEST, f"it has no references of node {node_id}", path)
-    for node_id, refs in held.items():
+    for node_id in held.keys() & users.keys():
+        refs = held[node_id]
         empty = np.flatnonzero(refs.length == 0)
         if len(empty):
             first = tuple(refs.index[empty[0]].tolist())
             detail = f"{len(empty):,} chunks have no bytes, such as {first}"
-            note(FindingKind.ZERO_LENGTH, detail, paths_of.get(node_id, ""))
+            note(FindingKind.ZERO_LENGTH, detail, paths_of[node_id])
 
 
 def _is_empty(extents: bytes) -> bool:
@@ -422,14 +423,18 @@ def concat_batches(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def native_of(manifest: Manifest, paths_of: Mapping[NodeId, str]) -> pa.RecordBatch:
-    """The chunk objects of a manifest, once per array, as rows of `NATIVE`."""
+    """The chunk objects of a manifest, once per array, as rows of `NATIVE`.
+
+    An array that left a manifest which it shared reads nothing by it: the end is 0.
+    """
     parts = [_NO_NATIVE]
     for array in manifest.arrays:
         refs = array.refs
         if refs.chunk_id is None:
             continue
         is_native = refs.kind == ChunkKind.NATIVE
-        ids, end = distinct_ids(refs.chunk_id[is_native], ends_of(refs)[is_native])
+        end = ends_of(refs)[is_native] * (array.node_id in paths_of)
+        ids, end = distinct_ids(refs.chunk_id[is_native], end)
         columns = [
             id_column(ids),
             pa.array(end),

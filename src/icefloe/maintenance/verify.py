@@ -23,7 +23,7 @@ from icefloe.format import layout
 from icefloe.format.chunk_index import id_keys
 from icefloe.format.chunk_refs import ChunkKind, ChunkRef, ChunkRefs
 from icefloe.format.columns import Bytes, find_id, find_rows
-from icefloe.format.manifest import Manifest
+from icefloe.format.manifest import ArrayManifest, Manifest
 from icefloe.ids import NodeId, SnapshotId
 from icefloe.maintenance.check_refs import History, read_history
 from icefloe.maintenance.checks import (
@@ -216,20 +216,28 @@ def is_read_in_place(refs: ChunkRefs, options: VerifyOptions) -> NDArray[np.bool
 def object_problems(size: Any, end: Any) -> dict[FindingKind, Any]:
     """Which objects are not as references want them: conditions on columns of numpy or of Spark.
 
-    `size` is -1 if there is no object, `end` if nothing refers to it.
+    `size` is -1 if there is no object, `end` if nothing refers to it, and 0 if only arrays do that
+    no longer use the manifest.
     """
     return {
-        FindingKind.MISSING_CHUNK: size < 0,
+        FindingKind.MISSING_CHUNK: (size < 0) & (end > 0),
         FindingKind.SHORT_CHUNK: (size >= 0) & (end > size),
-        FindingKind.LONG_CHUNK: (end >= 0) & (end < size),
+        FindingKind.LONG_CHUNK: (end > 0) & (end < size),
         FindingKind.ORPHAN: end < 0,
     }
 
 
-def users_of(node_id: NodeId, uses: Sequence[Use]) -> tuple[str, list[str]]:
-    """The path under which findings of an array are reported, and the forms of its chunks."""
-    mine = [use for use in uses if use.node_id == node_id]
-    return min((use.path for use in mine), default=""), sorted({use.form for use in mine})
+def arrays_in_use(
+    manifest: Manifest, uses: Sequence[Use]
+) -> Iterator[tuple[ArrayManifest, str, list[str]]]:
+    """The arrays that are read by a manifest, the path for findings, and the forms of chunks."""
+    users: dict[bytes, list[Use]] = {}
+    for use in uses:
+        users.setdefault(use.node_id, []).append(use)
+    for array in manifest.arrays:
+        mine = users.get(array.node_id)
+        if mine is not None:
+            yield array, min(use.path for use in mine), sorted({use.form for use in mine})
 
 
 class LocalVerifier:
@@ -297,8 +305,7 @@ class LocalVerifier:
     async def _read_chunks(self, manifest: Manifest, uses: Sequence[Use]) -> None:
         """Read and decode the chunks of a manifest that were not read yet."""
         state = self.state
-        for array in manifest.arrays:
-            path, forms = users_of(array.node_id, uses)
+        for array, path, forms in arrays_in_use(manifest, uses):
             refs = self._unread(array.refs)
             self.take(await read_chunks(state.handle, array.node_id, path, refs, forms))
             state.report.tell("reading chunks", state.checked["chunks read"])
@@ -453,10 +460,12 @@ class ObjectTable:
         rows = find_rows(self.id, ids)
         is_there = rows >= 0
         number = self._paths.setdefault(path, len(self._paths))
-        if not is_there.all():
-            self._lost.append((ids[~is_there], end[~is_there], number))
+        is_lost = ~is_there & (end > 0)
+        if is_lost.any():
+            self._lost.append((ids[is_lost], end[is_lost], number))
         found = rows[is_there]
         self._end[found] = np.maximum(self._end[found], end[is_there])
+        found = found[end[is_there] > 0]
         self._user[found[self._user[found] == _NONE]] = number
 
     def is_whole(self, ids: Bytes, end: NDArray[np.int64]) -> NDArray[np.bool_]:

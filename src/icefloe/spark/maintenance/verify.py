@@ -40,6 +40,7 @@ from icefloe.maintenance.live import require_spec_1_or_2
 from icefloe.maintenance.verify import (
     Told,
     VerifyOptions,
+    arrays_in_use,
     check_history,
     check_manifests,
     check_snapshots,
@@ -50,7 +51,6 @@ from icefloe.maintenance.verify import (
     object_problems,
     read_chunks,
     told_by,
-    users_of,
 )
 from icefloe.repo.handle import RepoHandle
 from icefloe.scans.scan import columns, index_column
@@ -246,7 +246,8 @@ class _SparkVerifier(RepositoryRows):
     def _chunks(self) -> DataFrame:
         grouped = self.manifests.where("what = 'native'").groupBy("chunk_id")
         used = grouped.agg(
-            sf.max("end").alias("end"), sf.min(sf.struct("manifest_id", "path")).alias("user")
+            sf.max("end").alias("end"),
+            sf.min(sf.when(sf.col("end") > 0, sf.struct("manifest_id", "path"))).alias("user"),
         )
         stored = self._folder(layout.CHUNKS)
         both = used.join(stored, used["chunk_id"] == stored["id"], "full")
@@ -319,8 +320,7 @@ async def _manifest_task(
         yield _rows(told_by(checked))
         if checked.manifest is None or not options.read_chunks:
             continue
-        for array in checked.manifest.arrays:
-            path, forms = users_of(array.node_id, one.uses)
+        for array, path, forms in arrays_in_use(checked.manifest, one.uses):
             refs = array.refs.take(np.flatnonzero(is_read_in_place(array.refs, options)))
             yield _rows(await read_chunks(handle, array.node_id, path, refs, forms))
             yield _columns("reference", _references_of(one.id, array, path, forms))
