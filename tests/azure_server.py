@@ -1,7 +1,8 @@
 """An Azure server on the loopback interface: Azurite, where it is installed.
 
 `make services` installs it and runs the tests that need it. Elsewhere `azurite-blob` has to be on
-PATH, or `ICEFLOE_AZURITE` say where it is. Nothing else that speaks Azure's protocol can be had from a package index.
+PATH, or `ICEFLOE_AZURITE` say where it is. Nothing else that speaks Azure's protocol can be had
+from a package index.
 """
 
 from __future__ import annotations
