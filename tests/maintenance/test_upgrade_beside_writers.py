@@ -231,6 +231,26 @@ def test_upgrade_beside_writers_loses_nothing_in_orders_with_one_switch(
         check(outcome)
 
 
+def test_the_repository_is_found_at_every_moment_of_an_upgrade() -> None:
+    """Whoever finds no `repo` and then no `main` looks again: an upgrade has just ended."""
+
+    def make() -> Case[Storage]:
+        storage = icefloe.in_memory_storage()
+        write_objects(storage, small())
+        opening = lifecycle.open_repository(storage, StepDriver(driver_of(storage)), None, Clock())
+        opened = open_handle(storage)
+        driver = StepDriver(driver_of(storage))
+        handle = lifecycle.make_handle(storage, driver, opened.format, opened.config, Clock())
+        return Case(storage, [opening, upgrades(handle)])
+
+    found = set()
+    for outcome in schedules_with_few_switches(make, most_switches=2, can_switch=is_decisive):
+        handle = outcome.results[0]
+        assert isinstance(handle, RepoHandle), f"{handle!r} in order {outcome.order}"
+        found.add(handle.format.spec_version)
+    assert found == {1, 2}
+
+
 @by_crew
 def test_upgrade_beside_writers_loses_nothing_in_some_orders(place: Place, crew: str) -> None:
     make = make_race(place, crew, steps=DecisiveSteps)

@@ -100,6 +100,8 @@ async def _find_older(driver: Driver) -> FoundRepository | None:
         if error.is_bucket_missing:
             return None
         raise
+    if layout.REPO in keys:  # an upgrade has created it since it was looked for
+        return await Spec2().find(driver)
     older = older_generations() if keys or state is not None else None
     return None if older is None else await older.find_older(driver, keys, state)
 
