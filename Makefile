@@ -41,7 +41,7 @@ NO_PYTHON = fi; done; \
 	     "(from your system's packages, pyenv or python.org), or name it with PYTHON=..." >&2; exit 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test cluster browser services long oldest sparks released wheel extras check pages docs format fuzz bench clean
+.PHONY: help setup demo test cluster browser services long oldest sparks released wheel extras check pages docs format fuzz soak bench clean
 .PHONY: $(SPARKS:%=spark-%)
 
 help: ## list these commands
@@ -120,6 +120,9 @@ format: setup ## put the code in the form that check wants
 
 fuzz: setup ## damaged files and random programs, for long; ARGS says how long
 	$(FUZZ) $(ARGS)
+
+soak: setup ## simulated worlds for HOURS of all cores in sum; adds up in build/soak.json
+	$(PY) tools/soak.py --hours $(or $(HOURS),2) $(ARGS)
 
 bench: setup ## measurements
 	$(PY) -m benchmarks $(ARGS)

@@ -195,7 +195,7 @@ async def require_own_objects(
     if handle.format.has_spec_folders:
         files["transaction_logs"] = files["snapshots"]
         known["transaction_logs"] = known["snapshots"]
-    for kind in assets.folders.keys() & files.keys():
+    for kind in (kind for kind in assets.folders if kind in files):
         own = files[kind].minus(known[kind])
         _require_none_gone(assets, kind, await _gone(handle, kind, own, fence))
     lost = await _gone(handle, "chunks", chunks, fence)

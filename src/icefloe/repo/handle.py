@@ -600,7 +600,7 @@ async def _tips(
     lookup: Callable[[RepoHandle, str], Awaitable[SnapshotId]],
 ) -> dict[str, SnapshotId]:
     found = {}
-    for name in names:
+    for name in sorted(names):
         with suppress(RefNotFoundError):
             found[name] = await lookup(handle, name)
     return found

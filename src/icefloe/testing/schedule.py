@@ -32,7 +32,8 @@ Choose = Callable[[tuple[int, ...], list[int], dict[int, Request]], int]
 
 
 @coroutine
-def _step(request: Request) -> Generator[Request, None, None]:
+def step(request: Request) -> Generator[Request, None, None]:
+    """Hand control to whoever drives the operation, ahead of a request."""
     yield request
 
 
@@ -43,7 +44,7 @@ class StepDriver(WrappingDriver):
     """
 
     async def before(self, method: str, key: str) -> None:
-        await _step(Request(method, key))
+        await step(Request(method, key))
 
 
 @dataclass(frozen=True, slots=True)
