@@ -258,6 +258,48 @@ def test_a_result_beside_its_source_is_refreshed(
     assert (report.blocks, report.full) == (1, "")
 
 
+def test_a_refresh_on_a_branch_happens_once_for_a_transaction(
+    spark: SparkSession, source: icefloe.Repository, target: icefloe.Repository
+) -> None:
+    target.create_branch("next", target.lookup_branch("main"))
+
+    def refreshed_as(number: int) -> icefloe.spark.RefreshReport:
+        result = climatology(icefloe.spark.open_dataset(spark, source))
+        transaction = ("climate", number)
+        return icefloe.spark.refresh(
+            result, target, group="climatology", branch="next", transaction=transaction
+        )
+
+    result = climatology(icefloe.spark.open_dataset(spark, source))
+    first = result.write(target, group="climatology", branch="next", transaction=("climate", 1))
+    assert refreshed_as(1).snapshot_id == first.snapshot_id
+    correct(source)
+    second = refreshed_as(2)
+    assert (second.blocks, second.full) == (1, "")
+    again = refreshed_as(2)
+    assert (again.snapshot_id, again.blocks) == (second.snapshot_id, 0)
+    assert target.lookup_branch("next") == second.snapshot_id
+    assert len([*target.ancestry(branch="main")]) == 1
+
+
+def test_what_was_derived_from_a_derived_group_follows_it(
+    spark: SparkSession, source: icefloe.Repository, target: icefloe.Repository
+) -> None:
+    def celsius() -> icefloe.spark.SparkDataset:
+        kelvins = icefloe.spark.open_dataset(spark, target, group="climatology")
+        return kelvins.map_blocks(lambda block: block - 273.15)
+
+    climatology(icefloe.spark.open_dataset(spark, source)).write(target, group="climatology")
+    celsius().write(target, group="celsius")
+    assert icefloe.spark.refresh(celsius(), target, group="celsius").blocks == 0
+    correct(source)
+    assert refreshed("climatology", spark, source, target).blocks == 1
+    report = icefloe.spark.refresh(celsius(), target, group="celsius")
+    assert (report.blocks, report.full) == (1, "")
+    expected = read(target, "climatology") - 273.15
+    xr.testing.assert_identical(read(target, "celsius"), expected)
+
+
 @pytest.fixture
 def weeks(tmp_path: Path) -> icefloe.Repository:
     """Three weeks, a chunk for each seven days; whole numbers too."""
