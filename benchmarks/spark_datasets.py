@@ -141,7 +141,7 @@ def _rows(
 
     sides = [ours, dask] if compute is series else [ours, dask, alone]
     found = measure(*sides, rounds=rounds)
-    note = f"a worker of ours had at most {max(peaks) >> 20} MB resident"
+    note = f"an icefloe worker had at most {max(peaks) >> 20} MB resident"
     yield Row(name, found[0], DASK, found[1], total / 1e6, "MB", note=note)
     if len(found) == 3:
         yield Row(name, found[0], ALONE, found[2], total / 1e6, "MB", None)
