@@ -33,7 +33,11 @@ Choose = Callable[[tuple[int, ...], list[int], dict[int, Request]], int]
 
 @coroutine
 def step(request: Request) -> Generator[Request, None, None]:
-    """Hand control to whoever drives the operation, ahead of a request."""
+    """Hand control to whoever drives the operation, ahead of a request.
+
+    >>> step(Request("get", "repo")).send(None).key
+    'repo'
+    """
     yield request
 
 
