@@ -9,8 +9,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+
+pytest.importorskip("icechunk", minversion="2", reason="official needs Python 3.12")
+
+import numpy as np
 import zarr
 
 import icefloe
@@ -21,7 +24,7 @@ from icefloe.storage.run import run_blocking
 from tests.api.test_preload import Reader
 from tests.legacy.migration.test_written_generations import GENERATIONS, values, write_history
 
-icechunk: Any = pytest.importorskip("icechunk", minversion="2", reason="official needs 3.12")
+icechunk: Any = pytest.importorskip("icechunk")
 SPECS = pytest.mark.parametrize("spec", [1, 2])
 SIDES = {"shared": 64, "alone": 0}
 """By name: how many references an array that shares manifests may have."""
