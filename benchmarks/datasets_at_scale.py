@@ -51,7 +51,7 @@ class Workers:
             try:
                 times = process.cpu_times()
                 self.seconds_of[process.pid] = times.user + times.system
-                if "python" in process.name():
+                if "pyspark" in " ".join(process.cmdline()):
                     counters = process.io_counters()
                     self.bytes_of[process.pid] = counters.read_chars, counters.write_chars
                     self.most_resident = max(self.most_resident, process.memory_info().rss)

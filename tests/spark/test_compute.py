@@ -121,6 +121,10 @@ def test_a_source_that_cannot_be_written_to(
         result = dataset.map_blocks(anomalies, [normal], template=dataset)
         result.write(target, group="anomalies")
         xr.testing.assert_identical(result.to_xarray(), read(target, "anomalies"))
+        dataset = icefloe.spark.open_dataset(spark, published, variables=["t"])
+        normal = dataset.groupby("time.month").mean()
+        with pytest.raises(InvalidInputError, match="give open_dataset scratch="):
+            dataset.map_blocks(anomalies, [normal], template=dataset).to_xarray()
     assert not [path for path in (tmp_path / "spare").rglob("*") if path.is_file()]
 
 

@@ -95,7 +95,7 @@ class SparkEngine:
         self._records = 10_000
 
     def at(self, storage: Storage) -> SparkEngine:
-        """The same with its scratch elsewhere."""
+        """This engine, with scratch blocks in another storage."""
         return SparkEngine(self.spark, storage, self.num_tasks)
 
     def start(self, items: Sequence[int], work: plan.Work, schema: Any) -> DataFrame:
@@ -132,6 +132,11 @@ class SparkEngine:
 
     def scratch(self) -> plan.Scratch:
         """A folder of this job below the repository, outside of what collections list."""
+        if not self.storage.driver(blocking=True).can_write:
+            raise InvalidInputError(
+                f"{self.storage.url} can only be read, and some blocks of this result have to wait "
+                "there: give open_dataset scratch=, a storage that can be written to"
+            )
         self._scratches += 1
         return plan.Scratch(self.storage, f"{_SCRATCH}/{self._job}/{self._scratches}")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import NamedTuple, Unpack
+from typing import Any, NamedTuple, Unpack
 
 from icefloe.errors import ErrorKind, StorageError, UnknownOutcomeError
 from icefloe.storage import conditional
@@ -114,18 +114,20 @@ class FaultyDriver(WrappingDriver):
 
 
 class Recovery:
-    """The primitives of `icefloe.storage.conditional` over a `FaultyDriver`.
+    """The primitives of `icefloe.storage.conditional` over a driver that loses answers.
 
     There is no user metadata here, so a write is recognised by its bytes.
     """
 
-    def __init__(self, driver: FaultyDriver) -> None:
+    def __init__(self, driver: Any) -> None:
         self.location = "a faulty storage"
         self._driver = driver
         self.settings = replace(driver.settings, unsafe_use_metadata=False)
 
     async def write_once(self, write: Write) -> Version:
-        return await self._driver.put_if_losing_answers(write.key, write.data, write.previous)
+        once = self._driver.put_if_losing_answers
+        version: Version = await once(write.key, write.data, write.previous)
+        return version
 
     async def find(self, key: str, *, has_data: bool) -> ReadBack | None:
         found = await find_object(self._driver, key)

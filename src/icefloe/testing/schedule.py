@@ -33,7 +33,7 @@ Choose = Callable[[tuple[int, ...], list[int], dict[int, Request]], int]
 
 @coroutine
 def step(request: Request) -> Generator[Request, None, None]:
-    """Hand control to whoever drives the operation, ahead of a request.
+    """Pause an operation before a request, until its scheduler resumes it.
 
     >>> step(Request("get", "repo")).send(None).key
     'repo'

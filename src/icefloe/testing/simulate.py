@@ -4,10 +4,10 @@
     objects = SimulatedObjects("world", network)
     driver = SimulatedDriver(objects, actor, Fault("lose", 3))
 
-The driver hands control back before and after each request, so that requests of other clients come
-in between: before it is carried out, and before its answer arrives. Whoever steps the coroutines of
-the operations takes what happens next from `network.events`. Nothing sleeps, and there are no
-threads. `tests/safety/simulation` makes worlds of clients with it and says what must hold in them;
+The driver pauses an operation before and after each request, so that requests of other clients can
+come before it is carried out and before its answer arrives. A scheduler resumes the operations, and
+takes the next event from `network.events`. Nothing sleeps, and there are no threads.
+`tests/safety/simulation` makes worlds of clients with it and says what must hold in them;
 `tools/soak.py` runs them for hours.
 """
 
@@ -25,7 +25,6 @@ from icefloe.config.repository import ResolvedRetries
 from icefloe.errors import ErrorKind, StorageError
 from icefloe.repo.handle import Clock
 from icefloe.storage import conditional
-from icefloe.storage.conditional import ReadBack, Write
 from icefloe.storage.driver import (
     About,
     AboutMany,
@@ -37,14 +36,13 @@ from icefloe.storage.driver import (
     Take,
     Version,
     about_one,
-    find_object,
     instant,
     taken,
 )
 from icefloe.storage.locations import MemoryLocation
 from icefloe.storage.memory import MemoryDriver, MemoryObjects, StoredObject
 from icefloe.storage.spec import Storage
-from icefloe.testing.faults import Request
+from icefloe.testing.faults import Recovery, Request
 from icefloe.testing.schedule import step
 from icefloe.testing.wrapping import WrappingDriver
 
@@ -59,7 +57,6 @@ torn`: likewise, and of an object that nothing refers to yet only the first half
 Deletions, and writes of a name that is taken, never come late: version 1 replaces and deletes some
 files without a condition.
 """
-
 
 _WRITES = {"put", "put_if", "delete"}
 
@@ -164,7 +161,6 @@ class SimulatedDriver(WrappingDriver):
         self.settings = replace(self.settings, retries=retries)
         self.objects = objects
         self.network = objects.network
-        self.location = objects.name
         self.is_dead = False
         self.begin(actor, fault)
 
@@ -207,7 +203,7 @@ class SimulatedDriver(WrappingDriver):
         return result
 
     async def _send(self, method: str, key: str) -> str | None:
-        """Hand control back. Returns what is to happen to the request."""
+        """Pause before a request. Returns the fault that happens to it."""
         if self.is_dead:
             raise Died
         await step(Request(method, key))
@@ -235,7 +231,7 @@ class SimulatedDriver(WrappingDriver):
         return result
 
     def _quietly(self, actor: Any, method: str, key: str, carry_out: Callable[[], Any]) -> None:
-        """Carry out a request whose answer nobody waits for."""
+        """Carry out a request of a sender that has given up; its answer, an error too, is lost."""
         try:
             self._carry_out(actor, method, key, carry_out)
         except (StorageError, ConditionFailed):
@@ -350,10 +346,12 @@ class SimulatedDriver(WrappingDriver):
     async def put_if(
         self, key: str, data: bytes, *, previous: Version | None, **about: Unpack[About]
     ) -> Version:
-        return await conditional.put_if(_Primitives(self), key, data, previous, about)
+        return await conditional.put_if(Recovery(self), key, data, previous, about)
 
-    async def put_if_once(self, key: str, data: bytes, previous: Version | None) -> Version:
-        """A conditional write without a second try."""
+    async def put_if_losing_answers(
+        self, key: str, data: bytes, previous: Version | None
+    ) -> Version:
+        """The bare write below the recovery: a lost answer is an error of the network."""
         put = self._now(self.inner.put_if, key, data, previous=previous)
         version: Version = await self._request("put_if", key, put)
         return version
@@ -373,22 +371,3 @@ class SimulatedDriver(WrappingDriver):
         if self.is_dead:
             raise Died
         await step(Request("sleep", ""))
-
-
-class _Primitives:
-    """The primitives of `icefloe.storage.conditional`. A write is recognised by its bytes."""
-
-    def __init__(self, driver: SimulatedDriver) -> None:
-        self.location = driver.location
-        self.settings = driver.settings
-        self._driver = driver
-
-    async def write_once(self, write: Write) -> Version:
-        return await self._driver.put_if_once(write.key, write.data, write.previous)
-
-    async def find(self, key: str, *, has_data: bool) -> ReadBack | None:
-        found = await find_object(self._driver, key)
-        return None if found is None else ReadBack(found[1], {}, found[0])
-
-    async def sleep(self, seconds: float) -> None:
-        await self._driver.sleep(seconds)
